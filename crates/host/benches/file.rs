@@ -50,7 +50,7 @@ fn run(path: &Path, depth: u32, lazy: bool, seconds: f64) {
     let disk = RequestQueue::<RawMutex>::new(driver.clone(), config, Box::new(NoNotify)).expect("disk");
     let mut sub = disk.submitter(CpuId::new(0)).expect("submitter");
     let hctx = sub.hctxs().next().expect("hctx");
-    driver.set_lazy_commit(hctx, if lazy { depth + 1 } else { 0 });
+    driver.issuer().set_lazy_commit(hctx, if lazy { depth + 1 } else { 0 });
     let blocks = (disk.capacity().0 << 9) / BLOCK;
     let data: Vec<DataRef> = (0..depth).map(|slot| pool.lend(slot)).collect();
     let mut free: Vec<u32> = (0..depth).collect();

@@ -78,7 +78,7 @@ pub fn describe(target: &str, settings: &[(String, String)]) -> Result<Described
     let driver = Arc::clone(&open.driver);
     let disk = Disk::new(open.driver, read.disk, shared.as_ref())?;
     let config = disk.queue.config();
-    let scsi = driver.scsi_depth().map(|d| Scsi::of(&d, config.queue_depth, config.host_tagset));
+    let scsi = driver.scsi().depth().map(|d| Scsi::of(&d, config.queue_depth, config.host_tagset));
     Ok(Described { stack: StackFacts::of(target, &disk.queue, settings), scsi })
 }
 

@@ -29,8 +29,10 @@ mod survey;
 pub use open::{FileOptions, FileWarning};
 
 use crate::driver::host_driver::HostDriver;
+use crate::driver::issuer::Issuer;
+use crate::driver::path::DevicePath;
 use crate::driver::per_hctx::PerHctx;
-use crate::driver::space::{Allocation, Stretch};
+use crate::driver::space::{Allocation, Space, Stretch};
 use crate::error::Result;
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -144,20 +146,50 @@ impl Driver for File {
 }
 
 impl HostDriver for File {
-    fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
-        self.opened.resize(bytes)
+    fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        self.ring(hctx).wait(seen, min, timeout);
+    }
+
+    fn wakes(&self, hctx: HctxId) -> u64 {
+        self.ring(hctx).wakes()
+    }
+
+    fn wake(&self, hctx: HctxId) {
+        self.ring(hctx).wake();
+    }
+
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.ring(hctx).fd())
+    }
+
+    fn space(&self) -> &dyn Space {
+        self
+    }
+
+    fn path(&self) -> &dyn DevicePath {
+        self
+    }
+
+    fn issuer(&self) -> &dyn Issuer {
+        self
+    }
+}
+
+impl Space for File {
+    fn resize(&self, bytes: Option<u64>) -> Option<Result<Sector>> {
+        Some(self.opened.resize(bytes))
     }
 
     fn allocation(&self) -> Allocation {
         if self.opened.is_device { Allocation::Data } else { Allocation::Survey }
     }
 
-    fn stored_bytes(&self) -> Option<u64> {
-        survey::stored_bytes(&self.opened)
-    }
-
     fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
         survey::stretches(&self.opened, sector, nr_sectors, most)
+    }
+
+    fn stored_bytes(&self) -> Option<u64> {
+        survey::stored_bytes(&self.opened)
     }
 
     fn caches(&self) -> bool {
@@ -176,19 +208,15 @@ impl HostDriver for File {
     fn held_on_enospc(&self) -> u64 {
         self.opened.held()
     }
+}
 
-    fn wait_since(&self, seen: u64, hctx: HctxId, min: u32, timeout: Option<Duration>) {
-        self.ring(hctx).wait(seen, min, timeout);
+impl DevicePath for File {
+    fn identity(&self) -> Option<String> {
+        Some(self.opened.identity.clone())
     }
+}
 
-    fn wakes(&self, hctx: HctxId) -> u64 {
-        self.ring(hctx).wakes()
-    }
-
-    fn wake(&self, hctx: HctxId) {
-        self.ring(hctx).wake();
-    }
-
+impl Issuer for File {
     fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
         self.ring(hctx).set_lazy_commit(fewer_than);
     }
@@ -232,13 +260,5 @@ impl HostDriver for File {
                 set.use_shared(depth_log2);
             }
         }
-    }
-
-    fn identity(&self) -> Option<String> {
-        Some(self.opened.identity.clone())
-    }
-
-    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.ring(hctx).fd())
     }
 }

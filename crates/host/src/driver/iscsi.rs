@@ -52,11 +52,12 @@ pub use raw::MAX_RAW_BYTES;
 pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
 
 use crate::clock;
-use crate::driver::connections::Connections;
 use crate::driver::host_driver::HostDriver;
+use crate::driver::issuer::Issuer;
 use crate::driver::keeper::{Keeper, Kept, Watch};
+use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
-use crate::driver::scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, Tell};
+use crate::driver::scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, ScsiUnit, Tell};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use attach::{Unit, attach, identify, is_ready};
@@ -299,9 +300,9 @@ impl Iscsi {
     /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
     /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
     /// connections tells nothing: something in between may refuse them for a target that lives. Given back they end with a transport
-    /// error, or to be issued again, anywhere. After `recovery_timeout`, or [given up](HostDriver::set_give_up), nothing is known: a
+    /// error, or to be issued again, anywhere. After `recovery_timeout`, or [given up](DevicePath::set_give_up), nothing is known: a
     /// target that was silent for so long may still carry them out. With `asks_access` it is asked how its target serves it by this
-    /// way, too ([`HostDriver::access`]).
+    /// way, too ([`ScsiUnit::access`]).
     ///
     /// # Errors
     /// As of [`Iscsi::open`].
@@ -575,13 +576,66 @@ impl HostDriver for Iscsi {
         self.shared.queue(hctx).next_due().into_iter().chain(self.disk.next_due()).min()
     }
 
-    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
-        self.shared.queue(hctx).set_lazy_commit(fewer_than);
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.shared.queue(hctx).ring_fd())
     }
 
-    /// A send costs as much for ten requests as for one.
-    fn lazy_hint(&self) -> u32 {
-        LAZY
+    fn scsi(&self) -> &dyn ScsiUnit {
+        self
+    }
+
+    fn path(&self) -> &dyn DevicePath {
+        self
+    }
+
+    fn issuer(&self) -> &dyn Issuer {
+        self
+    }
+}
+
+impl ScsiUnit for Iscsi {
+    fn access(&self) -> Option<alua::Access> {
+        self.shared.first_access.clone()
+    }
+
+    fn check_access(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<Checked>> {
+        Some(self.shared.check_access(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
+    }
+
+    fn on_access_change(&self, tell: Tell) {
+        let _ = self.shared.tell_access.set(tell);
+    }
+
+    fn command(&self, hctx: HctxId, command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {
+        Some(self.execute(hctx, command))
+    }
+
+    fn depth(&self) -> Option<ScsiDepth> {
+        let device = self.disk.device()?;
+        let template = self.disk.host().template();
+        let queues = self.shared.queues.iter().filter(|q| q.status().used);
+        let windows: Vec<u64> = self.shared.queues.iter().filter_map(Queue::window).collect();
+        Some(ScsiDepth {
+            can_queue: template.can_queue,
+            cmd_per_lun: template.cmd_per_lun,
+            queue_depth: device.queue_depth(),
+            nr_hw_queues: queues.count() as u16,
+            window: (!windows.is_empty()).then(|| windows.iter().sum()),
+        })
+    }
+}
+
+impl DevicePath for Iscsi {
+    fn connections(&self) -> Option<Connections> {
+        let mut all = Connections::default();
+        for queue in self.shared.queues.iter() {
+            let status = queue.status();
+            all.wanted += u64::from(status.used);
+            all.up += u64::from(status.connected);
+            all.losses += status.losses;
+            all.replayed += status.disrupted;
+        }
+        Some(all)
     }
 
     fn troubles(&self) -> Vec<String> {
@@ -605,18 +659,6 @@ impl HostDriver for Iscsi {
         true
     }
 
-    fn connections(&self) -> Option<Connections> {
-        let mut all = Connections::default();
-        for queue in self.shared.queues.iter() {
-            let status = queue.status();
-            all.wanted += u64::from(status.used);
-            all.up += u64::from(status.connected);
-            all.losses += status.losses;
-            all.replayed += status.disrupted;
-        }
-        Some(all)
-    }
-
     /// Empty: it does not say who it is.
     fn identity(&self) -> Option<String> {
         Some(self.shared.unit.identity.in_full())
@@ -626,43 +668,20 @@ impl HostDriver for Iscsi {
     fn check(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<()>> {
         Some(self.shared.test_unit_ready(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
     }
+}
 
-    fn access(&self) -> Option<alua::Access> {
-        self.shared.first_access.clone()
+impl Issuer for Iscsi {
+    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
+        self.shared.queue(hctx).set_lazy_commit(fewer_than);
     }
 
-    fn check_access(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<Checked>> {
-        Some(self.shared.check_access(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
-    }
-
-    fn on_access_change(&self, tell: Tell) {
-        let _ = self.shared.tell_access.set(tell);
-    }
-
-    fn scsi_command(&self, hctx: HctxId, command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {
-        Some(self.execute(hctx, command))
-    }
-
-    fn scsi_depth(&self) -> Option<ScsiDepth> {
-        let device = self.disk.device()?;
-        let template = self.disk.host().template();
-        let queues = self.shared.queues.iter().filter(|q| q.status().used);
-        let windows: Vec<u64> = self.shared.queues.iter().filter_map(Queue::window).collect();
-        Some(ScsiDepth {
-            can_queue: template.can_queue,
-            cmd_per_lun: template.cmd_per_lun,
-            queue_depth: device.queue_depth(),
-            nr_hw_queues: queues.count() as u16,
-            window: (!windows.is_empty()).then(|| windows.iter().sum()),
-        })
+    /// A send costs as much for ten requests as for one.
+    fn lazy_hint(&self) -> u32 {
+        LAZY
     }
 
     fn unclaim(&self) {
         self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
-    }
-
-    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.shared.queue(hctx).ring_fd())
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! A driver is one file; `null` is the template. Its state per hardware queue lives in a `PerHctx`.
 
-pub(crate) mod connections;
 pub(crate) mod host_driver;
+pub(crate) mod issuer;
+pub(crate) mod path;
 mod per_hctx;
 pub(crate) mod scsi;
 pub(crate) mod sleeper;
@@ -22,16 +23,17 @@ mod pieces;
 mod keeper;
 mod waits;
 
-pub use connections::Connections;
 pub use file::File;
 pub use host_driver::HostDriver;
 pub use iscsi::Iscsi;
+pub use issuer::Issuer;
 pub use model::Model;
 pub use multipath::Multipath;
 pub use nbd::Nbd;
 pub use null::Null;
+pub use path::{Connections, DevicePath};
 pub use ram::Ram;
 pub use rbd::Rbd;
-pub use scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, Tell};
-pub use space::{Allocation, Stretch};
+pub use scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, ScsiUnit, Tell};
+pub use space::{Allocation, Space, Stretch};
 pub use topology::{Topology, TopologyGroup, TopologyPath};

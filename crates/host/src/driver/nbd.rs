@@ -45,9 +45,10 @@ mod uri;
 pub use queue::QueueStatus;
 pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, TargetTls, is_scheme, parse};
 
-use crate::driver::connections::Connections;
 use crate::driver::host_driver::HostDriver;
+use crate::driver::issuer::Issuer;
 use crate::driver::keeper::{Keeper, Kept, Watch};
+use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -309,13 +310,30 @@ impl HostDriver for Nbd {
         self.queue(hctx).next_due()
     }
 
-    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
-        self.queue(hctx).set_lazy_commit(fewer_than);
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.queue(hctx).ring_fd())
     }
 
-    /// A send costs as much for ten requests as for one.
-    fn lazy_hint(&self) -> u32 {
-        LAZY
+    fn path(&self) -> &dyn DevicePath {
+        self
+    }
+
+    fn issuer(&self) -> &dyn Issuer {
+        self
+    }
+}
+
+impl DevicePath for Nbd {
+    fn connections(&self) -> Option<Connections> {
+        let mut all = Connections::default();
+        for queue in self.shared.queues.iter() {
+            let status = queue.status();
+            all.wanted += u64::from(status.used);
+            all.up += u64::from(status.connected);
+            all.losses += status.losses;
+            all.replayed += status.replayed;
+        }
+        Some(all)
     }
 
     fn troubles(&self) -> Vec<String> {
@@ -338,25 +356,20 @@ impl HostDriver for Nbd {
         self.shared.queues.iter().for_each(|q| q.set_give_up(give_up));
         true
     }
+}
 
-    fn connections(&self) -> Option<Connections> {
-        let mut all = Connections::default();
-        for queue in self.shared.queues.iter() {
-            let status = queue.status();
-            all.wanted += u64::from(status.used);
-            all.up += u64::from(status.connected);
-            all.losses += status.losses;
-            all.replayed += status.replayed;
-        }
-        Some(all)
+impl Issuer for Nbd {
+    fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
+        self.queue(hctx).set_lazy_commit(fewer_than);
+    }
+
+    /// A send costs as much for ten requests as for one.
+    fn lazy_hint(&self) -> u32 {
+        LAZY
     }
 
     fn unclaim(&self) {
         self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
-    }
-
-    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.queue(hctx).ring_fd())
     }
 }
 

@@ -12,7 +12,7 @@
 use crate::driver::host_driver::HostDriver;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::sleeper::Sleeper;
-use crate::driver::space::Allocation;
+use crate::driver::space::{Allocation, Space};
 use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};
@@ -146,11 +146,6 @@ impl Driver for Null {
 }
 
 impl HostDriver for Null {
-    /// Nothing is ever kept. Reads leave their buffer as it is, so no answer is wrong; this one spares clients the reading.
-    fn allocation(&self) -> Allocation {
-        Allocation::Hole
-    }
-
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         self.hctxs.get(hctx).sleeper.sleep_until_due(seen, timeout, || self.next_due(hctx));
     }
@@ -166,5 +161,16 @@ impl HostDriver for Null {
 
     fn wake(&self, hctx: HctxId) {
         self.hctxs.get(hctx).sleeper.wake();
+    }
+
+    fn space(&self) -> &dyn Space {
+        self
+    }
+}
+
+impl Space for Null {
+    /// Nothing is ever kept. Reads leave their buffer as it is, so no answer is wrong; this one spares clients the reading.
+    fn allocation(&self) -> Allocation {
+        Allocation::Hole
     }
 }

@@ -39,10 +39,10 @@ mod queue;
 
 pub use name::{MAX_IMAGES, RbdTarget, parse};
 
-use crate::driver::connections::Connections;
 use crate::driver::host_driver::HostDriver;
+use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
-use crate::driver::space::{Allocation, Stretch};
+use crate::driver::space::{Allocation, Space, Stretch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -146,6 +146,27 @@ impl Rbd {
             return Queue::new(Arc::clone(&self.first));
         }
         Queue::new(Arc::new(Image::open(&self.cluster, &place(&self.target, self.read_only))?))
+    }
+
+    fn resize_image(&self, bytes: Option<u64>) -> Result<Sector> {
+        let within = |e: Error| e.within(&format!("RBD image {}", self.target));
+        if let Some(bytes) = bytes {
+            if self.read_only {
+                return Err(Error::usage(format!(
+                    "RBD image {} is opened for reading only and keeps its size",
+                    self.target
+                )));
+            }
+            let block = u64::from(self.limits.logical_block_size);
+            if bytes == 0 || bytes % block != 0 {
+                return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
+            }
+            self.first.resize(bytes).map_err(within)?;
+        }
+        let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
+        // Relaxed: a number by itself.
+        self.sectors.store(sectors, Ordering::Relaxed);
+        Ok(Sector(sectors))
     }
 }
 
@@ -305,25 +326,22 @@ impl HostDriver for Rbd {
         self.queue(hctx).next_due()
     }
 
-    fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
-        let within = |e: Error| e.within(&format!("RBD image {}", self.target));
-        if let Some(bytes) = bytes {
-            if self.read_only {
-                return Err(Error::usage(format!(
-                    "RBD image {} is opened for reading only and keeps its size",
-                    self.target
-                )));
-            }
-            let block = u64::from(self.limits.logical_block_size);
-            if bytes == 0 || bytes % block != 0 {
-                return Err(Error::usage(format!("size={bytes}: must be a multiple of {block} bytes, and not 0")));
-            }
-            self.first.resize(bytes).map_err(within)?;
-        }
-        let sectors = self.first.size().map_err(within)? >> SECTOR_SHIFT;
-        // Relaxed: a number by itself.
-        self.sectors.store(sectors, Ordering::Relaxed);
-        Ok(Sector(sectors))
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.queue(hctx).ring_fd())
+    }
+
+    fn space(&self) -> &dyn Space {
+        self
+    }
+
+    fn path(&self) -> &dyn DevicePath {
+        self
+    }
+}
+
+impl Space for Rbd {
+    fn resize(&self, bytes: Option<u64>) -> Option<Result<Sector>> {
+        Some(self.resize_image(bytes))
     }
 
     fn allocation(&self) -> Allocation {
@@ -338,7 +356,9 @@ impl HostDriver for Rbd {
             Err(_) => vec![Stretch { nr_sectors, is_hole: false }],
         }
     }
+}
 
+impl DevicePath for Rbd {
     fn connections(&self) -> Option<Connections> {
         // As long as it is not shut out librados sees to them.
         let [wanted, out] =
@@ -368,10 +388,6 @@ impl HostDriver for Rbd {
         let stayed = self.queues.iter().map(|q| q.set_give_up(give_up)).sum();
         self.stayed.store(stayed, Ordering::Relaxed);
         true
-    }
-
-    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.queue(hctx).ring_fd())
     }
 }
 

@@ -2,10 +2,12 @@
 //! What a driver of a SCSI device offers beside reads and writes.
 
 use crate::error::Result;
+use blk::id::HctxId;
 use blk::scsi::alua::Access;
 use blk::scsi::disposition::HostByte;
 use blk::status::BlkStatus;
 use blk::time::Duration;
+use std::os::fd::OwnedFd;
 
 /// What a check brought that also asked how the target serves the unit by this way.
 #[derive(Debug)]
@@ -62,4 +64,31 @@ pub struct RawAnswer {
     pub residual: u32,
     /// What a request would end with.
     pub blk_status: BlkStatus,
+}
+
+/// A SCSI device: its port groups (ALUA), commands past the block layer, and queue depths.
+pub trait ScsiUnit {
+    /// How its target served it by this way when it was opened. `None`: that was not asked, or the target has no port groups.
+    fn access(&self) -> Option<Access> {
+        None
+    }
+
+    /// As [`DevicePath::check`](super::path::DevicePath::check), and how its target serves it by this way. `None`: it has no such way.
+    fn check_access(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<Checked>> {
+        None
+    }
+
+    /// Has `tell` called, from inside I/O, when the device says that it may be served otherwise now. The first who asks for it is
+    /// told.
+    fn on_access_change(&self, _tell: Tell) {}
+
+    /// Sends a command past the block layer and waits for its end. `None`: it is no SCSI device.
+    fn command(&self, _hctx: HctxId, _command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {
+        None
+    }
+
+    /// How many commands can be out, of a driver that sends SCSI commands.
+    fn depth(&self) -> Option<ScsiDepth> {
+        None
+    }
 }

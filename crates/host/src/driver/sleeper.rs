@@ -5,7 +5,7 @@ use crate::clock;
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use blk::time::{Duration, Instant};
 
-/// Where threads sleep until a moment or a wake-up: [`HostDriver::wait_since`] of drivers that complete by time.
+/// Where threads sleep until a moment or a wake-up: [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since) of drivers that complete by time.
 #[derive(Default)]
 pub(crate) struct Sleeper {
     /// Wake-ups so far; changed under the lock, so that no sleeper misses one between its look and its sleep.

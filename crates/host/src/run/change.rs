@@ -202,7 +202,7 @@ impl Frozen<'_> {
         // A driver that was started with a shape once can go back to it, so that after an error the disk may go on.
         rebuild().map_err(usage)?;
         // Who was alone may not be any more; who is finds out at its next wait.
-        self.driver.unclaim();
+        self.driver.issuer().unclaim();
         Ok(clock::now().since(began))
     }
 }

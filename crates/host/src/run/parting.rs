@@ -2,7 +2,7 @@
 //! I/O that does not end when a run is told to stop: its device is away, or does not answer.
 //!
 //! Guarantees: a device has [`PATIENCE`] to end what is out. Then its driver gives up what is late, as far as it can
-//! ([`HostDriver::set_give_up`](crate::driver::HostDriver::set_give_up)), again and again, for what waited above it comes to it. What a
+//! ([`HostDriver::set_give_up`](crate::driver::DevicePath::set_give_up)), again and again, for what waited above it comes to it. What a
 //! driver could not give up within [`LAST`] more, because somebody else has its memory (librbd a read's), is left out: the job threads
 //! end without it. Its memory stays mapped until the process ends.
 //! Needs from callers: [`Parting::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
@@ -71,7 +71,7 @@ impl<'a> Parting<'a> {
         self.next = now + AGAIN;
         for (name, disk) in self.disks {
             let ios = disk.queue.stats().in_flight;
-            if ios == 0 || !disk.driver.set_give_up(true) {
+            if ios == 0 || !disk.driver.path().set_give_up(true) {
                 continue;
             }
             let known = self.given_up.iter().position(|g| g.disk == *name);

@@ -51,8 +51,8 @@ impl Seat {
     pub(super) fn take(disk: &Disk, sub: &Submitter, sitter: Sitter) -> Seat {
         let mut seat = Seat::of(disk, sub, sitter);
         let first = seat.hctxs[0];
-        seat.claimed = (seat.has_cheap_wait() && disk.driver.claim(first)).then_some(first);
-        disk.driver.set_lazy_commit(first, seat.lazy());
+        seat.claimed = (seat.has_cheap_wait() && disk.driver.issuer().claim(first)).then_some(first);
+        disk.driver.issuer().set_lazy_commit(first, seat.lazy());
         seat
     }
 
@@ -66,7 +66,7 @@ impl Seat {
             alone: is_alone(&disk.queue, sitter.cpu, &sitter.others),
             generation: sub.state_generation(),
             claimed: None,
-            lazy_hint: disk.driver.lazy_hint(),
+            lazy_hint: disk.driver.issuer().lazy_hint(),
             sitter,
             hctxs,
             fds,
@@ -97,7 +97,7 @@ impl Seat {
         let before = self.generation;
         *self = Seat::of(disk, sub, sitter);
         if seats.is_some() {
-            disk.driver.set_lazy_commit(self.hctxs[0], self.lazy());
+            disk.driver.issuer().set_lazy_commit(self.hctxs[0], self.lazy());
         } else {
             // Settings are being changed again, and that waits for this thread: an ordinary seat until the next wait.
             (self.alone, self.generation) = (false, before);
@@ -136,14 +136,14 @@ impl Seat {
 
     fn release(&mut self, disk: &Disk) {
         if let Some(hctx) = self.claimed.take() {
-            disk.driver.release(hctx);
+            disk.driver.issuer().release(hctx);
         }
     }
 
     /// The thread has nothing out and ends.
     pub(super) fn leave(&mut self, disk: &Disk) {
         if self.lazy() > 0 {
-            disk.driver.set_lazy_commit(self.hctxs[0], 0);
+            disk.driver.issuer().set_lazy_commit(self.hctxs[0], 0);
         }
         self.release(disk);
     }

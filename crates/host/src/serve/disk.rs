@@ -201,14 +201,14 @@ impl ServedDisk {
         members::hctx_stats(&self.members)
     }
 
-    /// As of [`HostDriver::held_on_enospc`].
+    /// As of [`Space::held_on_enospc`](crate::driver::Space::held_on_enospc).
     pub fn held_on_enospc(&self) -> u64 {
-        self.members.iter().map(|m| m.driver.held_on_enospc()).sum()
+        self.members.iter().map(|m| m.driver.space().held_on_enospc()).sum()
     }
 
-    /// As of [`HostDriver::connections`], of all targets together; `None` if there are none.
+    /// As of [`DevicePath::connections`](crate::driver::DevicePath::connections), of all targets together; `None` if there are none.
     pub fn connections(&self) -> Option<Connections> {
-        let all = self.members.iter().filter_map(|m| m.driver.connections());
+        let all = self.members.iter().filter_map(|m| m.driver.path().connections());
         all.reduce(|a, b| Connections {
             wanted: a.wanted + b.wanted,
             up: a.up + b.up,
@@ -217,27 +217,27 @@ impl ServedDisk {
         })
     }
 
-    /// As of [`HostDriver::troubles`], of all targets.
+    /// As of [`DevicePath::troubles`](crate::driver::DevicePath::troubles), of all targets.
     pub fn troubles(&self) -> Vec<String> {
-        self.members.iter().flat_map(|m| m.driver.troubles()).collect()
+        self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
     }
 
-    /// As of [`HostDriver::set_give_up`], at all targets; writes are not held for want of space meanwhile. Whether all targets have one
+    /// As of [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), at all targets; writes are not held for want of space meanwhile. Whether all targets have one
     /// of the two.
     pub(super) fn set_give_up(&self, give_up: bool) -> bool {
         // Relaxed: changed by who changes the daemon, one at a time.
         let holds = self.holds_on_enospc.load(Ordering::Relaxed);
         let give_up_one = |m: &Member| {
-            let gives_up = m.driver.set_give_up(give_up);
-            gives_up | (holds && m.driver.set_hold_on_enospc(!give_up))
+            let gives_up = m.driver.path().set_give_up(give_up);
+            gives_up | (holds && m.driver.space().set_hold_on_enospc(!give_up))
         };
         self.members.iter().map(give_up_one).fold(true, |all, one| all & one)
     }
 
-    /// As of [`HostDriver::set_hold_on_enospc`], at each target; the numbers of those that have no such mode.
+    /// As of [`Space::set_hold_on_enospc`](crate::driver::Space::set_hold_on_enospc), at each target; the numbers of those that have no such mode.
     pub fn set_hold_on_enospc(&self, hold: bool) -> Vec<usize> {
         self.holds_on_enospc.store(hold, Ordering::Relaxed);
-        let without = |(i, m): (usize, &Member)| (!m.driver.set_hold_on_enospc(hold)).then_some(i);
+        let without = |(i, m): (usize, &Member)| (!m.driver.space().set_hold_on_enospc(hold)).then_some(i);
         self.members.iter().enumerate().filter_map(without).collect()
     }
 
@@ -316,7 +316,7 @@ impl ServedDisk {
     /// a disk that becomes smaller is drained first: what lies beyond the new end is gone. The size in bytes.
     ///
     /// # Errors
-    /// Usage: it is striped, and where its data lies depends on its size's being what it was. As of [`HostDriver::resize`] and
+    /// Usage: it is striped, and where its data lies depends on its size's being what it was. As of [`Space::resize`](crate::driver::Space::resize) and
     /// [`ServedDisk::change`].
     pub fn resize(&self, bytes: Option<u64>) -> Result<u64> {
         let _held = self.unheld()?;
@@ -333,7 +333,10 @@ impl ServedDisk {
         if smaller {
             drain(queue)?;
         }
-        let resized = driver.resize(bytes).inspect(|capacity| queue.set_capacity(*capacity));
+        let keeps =
+            || Err(Error::usage(format!("a disk of driver '{}' keeps the size it was made with", driver.name())));
+        let resized = driver.space().resize(bytes).unwrap_or_else(keeps);
+        let resized = resized.inspect(|capacity| queue.set_capacity(*capacity));
         if smaller {
             queue.unfreeze();
         }

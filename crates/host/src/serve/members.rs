@@ -53,12 +53,12 @@ impl Stored {
         Stored { drivers: drivers.into(), map: map.cloned() }
     }
 
-    /// As of [`HostDriver::allocation`]. Of a stripe it is known only if nothing is ever stored: what is a hole on one member
+    /// As of [`Space::allocation`](crate::driver::Space::allocation). Of a stripe it is known only if nothing is ever stored: what is a hole on one member
     /// lies between chunks of others.
     pub(crate) fn allocation(&self) -> Allocation {
         match &self.map {
-            None => self.drivers[0].allocation(),
-            Some(_) if self.drivers.iter().all(|d| d.allocation() == Allocation::Hole) => Allocation::Hole,
+            None => self.drivers[0].space().allocation(),
+            Some(_) if self.drivers.iter().all(|d| d.space().allocation() == Allocation::Hole) => Allocation::Hole,
             Some(_) => Allocation::Data,
         }
     }
@@ -68,31 +68,31 @@ impl Stored {
         match self.allocation() {
             Allocation::Data => None,
             Allocation::Hole => Some(0),
-            Allocation::Survey => self.drivers[0].stored_bytes(),
+            Allocation::Survey => self.drivers[0].space().stored_bytes(),
         }
     }
 
-    /// As of [`HostDriver::caches`].
+    /// As of [`Space::caches`](crate::driver::Space::caches).
     pub(crate) fn caches(&self) -> bool {
-        self.drivers.iter().any(|d| d.caches())
+        self.drivers.iter().any(|d| d.space().caches())
     }
 
-    /// As of [`HostDriver::survey`].
+    /// As of [`Space::survey`](crate::driver::Space::survey).
     pub(super) fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
         match &self.map {
-            None => self.drivers[0].survey(sector, nr_sectors, most),
+            None => self.drivers[0].space().survey(sector, nr_sectors, most),
             Some(_) => vec![Stretch { nr_sectors, is_hole: self.allocation() == Allocation::Hole }],
         }
     }
 
-    /// As of [`HostDriver::prefetch`].
+    /// As of [`Space::prefetch`](crate::driver::Space::prefetch).
     pub(super) fn prefetch(&self, sector: Sector, nr_sectors: u64) {
         match &self.map {
-            None => self.drivers[0].prefetch(sector, nr_sectors),
+            None => self.drivers[0].space().prefetch(sector, nr_sectors),
             Some(map) => {
                 for (stripe, driver) in self.drivers.iter().enumerate() {
                     if let Some((at, len)) = map.range(stripe, sector, nr_sectors) {
-                        driver.prefetch(at, len);
+                        driver.space().prefetch(at, len);
                     }
                 }
             }

@@ -78,7 +78,7 @@ impl dyn Source {
         any.downcast_mut().expect("a source is of the type it was added as")
     }
 
-    /// As [`of_type`](Self::of_type), by value.
+    /// As `of_type`, by value.
     ///
     /// # Panics
     /// It was added as another type.

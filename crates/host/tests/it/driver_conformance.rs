@@ -185,10 +185,10 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
         let bios = (0..slots).map(|slot| (slot, Bio::read(Sector(u64::from(slot) * 16), 8, DataRef::NONE)));
         assert!(rig.io_batch(bios.collect()).iter().all(|s| s.is_ok()));
     };
-    let claimed = owner.driver.claim(hctx);
+    let claimed = owner.driver.issuer().claim(hctx);
     // Needs Linux 6.1.
     assert_eq!(claimed, owner.driver.name() == "file", "the file driver makes a ring for one thread");
-    assert!(!owner.driver.claim(hctx), "one claim at a time");
+    assert!(!owner.driver.issuer().claim(hctx), "one claim at a time");
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -205,7 +205,7 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
     });
     turn(&mut owner, 0);
     if claimed {
-        owner.driver.release(hctx);
+        owner.driver.issuer().release(hctx);
     }
     turn(&mut other, 0);
 }
@@ -237,7 +237,7 @@ fn a_waiting_thread_blocks_nobody(kind: Kind) {
 
 fn lazy_commit_reaches_the_device_by_wait_or_poll(kind: Kind) {
     let mut rig = Rig::new(kind);
-    rig.driver.set_lazy_commit(HctxId::new(0), 8);
+    rig.driver.issuer().set_lazy_commit(HctxId::new(0), 8);
     let slots = rig.pool.slots();
     for wait in [true, false] {
         rig.may_wait = wait;

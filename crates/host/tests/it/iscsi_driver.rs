@@ -88,7 +88,7 @@ fn each_hardware_queue_has_a_session_of_its_own() {
     assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let shown = tgt.show(&["--op", "show", "--mode", "target"]);
     assert_eq!(shown.matches("I_T nexus:").count(), 3, "{shown}");
-    assert_eq!(driver.connections().unwrap().up, 3);
+    assert_eq!(driver.path().connections().unwrap().up, 3);
     drop((rig, driver));
     until(|| !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
 }
@@ -136,9 +136,9 @@ fn requests_end_when_nobody_comes_back_in_time() {
     let mut tgt = Tgt::new();
     let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), 1);
     tgt.kill();
-    until(|| driver.connections().unwrap().up == 0);
+    until(|| driver.path().connections().unwrap().up == 0);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
-    assert!(driver.troubles()[0].contains("cannot connect"), "{:?}", driver.troubles());
+    assert!(driver.path().troubles()[0].contains("cannot connect"), "{:?}", driver.path().troubles());
 }
 
 /// By another portal group it is another nexus: the target keeps what the lost session had, and may carry it out after what was
@@ -154,7 +154,7 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     std::thread::scope(|s| {
         let rig = &mut rig;
         let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| writer.is_finished() || driver.troubles().iter().any(|t| t.contains("portal group 2")));
+        until(|| writer.is_finished() || driver.path().troubles().iter().any(|t| t.contains("portal group 2")));
         assert!(!writer.is_finished(), "it went by another nexus");
         proxy.alter(None);
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
@@ -162,7 +162,7 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     // When nothing is cut off any group will do.
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
-    until(|| driver.connections().unwrap().losses >= 2 && driver.connections().unwrap().up == 1);
+    until(|| driver.path().connections().unwrap().losses >= 2 && driver.path().connections().unwrap().up == 1);
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
@@ -175,7 +175,7 @@ fn another_portal_group_is_used_when_the_recovery_timeout_is_over() {
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
     assert!(driver.status().0[0].disrupted > 0, "the write was cut off");
 }
@@ -198,14 +198,14 @@ fn nothing_is_written_to_another_disk() {
     let (mut rig, driver) = rig(&tgt.url(""), 1);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     tgt.kill();
-    until(|| driver.connections().unwrap().up == 0);
+    until(|| driver.path().connections().unwrap().up == 0);
     tgt.set_serial("SN0002");
     tgt.start();
     // The midlayer says that the device is gone, once the keeper has seen it; until then it waits.
     assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     // What it is refused for is said after the requests were.
-    until(|| driver.troubles()[0].contains("requests are not sent to another disk"));
+    until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
@@ -221,7 +221,7 @@ fn checks_at_the_same_time_do_not_end_each_other() {
             s.spawn(|| {
                 let never = rustix::event::eventfd(0, flags).unwrap();
                 for _ in 0..20 {
-                    driver.check(limit, &never).expect("it has such a way").unwrap();
+                    driver.path().check(limit, &never).expect("it has such a way").unwrap();
                 }
             });
         }

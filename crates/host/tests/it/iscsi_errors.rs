@@ -46,7 +46,7 @@ fn rig(url: &str, io_timeout: &str) -> (Rig, Arc<Iscsi>) {
 }
 
 fn losses(driver: &Iscsi) -> u64 {
-    driver.connections().unwrap().losses
+    driver.path().connections().unwrap().losses
 }
 
 /// A write whose data the target asks for in vain. tgtd has it not with its disk yet, and says that there is no such task.
@@ -74,7 +74,7 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     }
     assert!(pool.with_slot(1, |b| b[..] == fill[..]));
     assert_eq!((proxy.functions(), proxy.answers()), (vec![ABORT_TASK, LUN_RESET], vec![1, 0]));
-    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+    assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 /// The target has ended it long ago, and knows of no such task.
@@ -87,7 +87,7 @@ fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
     proxy.meddle(Meddle::HoldReads(1));
     assert_eq!(rig.read(8, 4096).1, [7; 4096]);
     assert_eq!((proxy.functions(), proxy.answers()), (vec![ABORT_TASK, LUN_RESET], vec![1, 0]));
-    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+    assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn an_abort_that_works_is_all_that_is_done() {
     proxy.meddle(Meddle::HoldReads(2));
     assert_eq!(rig.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, ABORT_TASK]);
-    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+    assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 #[test]
@@ -115,7 +115,11 @@ fn a_target_that_can_do_nothing_of_that_loses_its_session_and_nothing_else() {
     assert_eq!(rig.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 1);
-    assert!(driver.troubles()[0].contains("neither aborting it nor a reset has helped"), "{:?}", driver.troubles());
+    assert!(
+        driver.path().troubles()[0].contains("neither aborting it nor a reset has helped"),
+        "{:?}",
+        driver.path().troubles()
+    );
 }
 
 #[test]

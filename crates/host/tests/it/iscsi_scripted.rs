@@ -44,7 +44,9 @@ fn rig(target: &Scripted, write: bool, queues: &str) -> (Rig, Arc<Iscsi>) {
 fn is_gone(rig: &mut Rig, driver: &Iscsi) {
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
     // What it is refused for is said after the requests were.
-    until(|| driver.troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk")));
+    until(|| {
+        driver.path().troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk"))
+    });
 }
 
 /// Writes more than sockets hold, to a target that goes by `script` when it sees a write for the first time, and takes it properly
@@ -68,7 +70,7 @@ fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> 
     assert_eq!(rig.io(bio), BlkStatus::Ok);
     common::give_back(&mut pool, 0);
     assert!(target.written.lock().unwrap()[64 * 512..] == fill, "what was acknowledged is not what was written");
-    driver.troubles().join("; ")
+    driver.path().troubles().join("; ")
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn a_target_that_never_falls_silent_is_left_in_time() {
         let limit = blk::time::Duration::from_secs(if is_stopped { 3600 } else { 1 });
         let (tell, told) = mpsc::channel();
         let driver = driver.clone();
-        std::thread::spawn(move || tell.send(driver.check(limit, &OwnedFd::from(stop))));
+        std::thread::spawn(move || tell.send(driver.path().check(limit, &OwnedFd::from(stop))));
         let text = told.recv_timeout(LONG).expect("the check ends").unwrap().unwrap_err().to_string();
         assert!(text.contains("took longer than"), "{text}");
         drop(signal);
@@ -190,7 +192,12 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
         // More often than it is asked in one session.
         until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
         refuses.store(false, Ordering::Relaxed);
-        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{status:#x}: {:?}", driver.troubles());
+        assert_eq!(
+            rig.write(0, &[1; 4096], OpFlags::NONE),
+            BlkStatus::Ok,
+            "{status:#x}: {:?}",
+            driver.path().troubles()
+        );
     }
 }
 
@@ -285,7 +292,7 @@ fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
     target.cut();
     is_gone(&mut rig, &driver);
     assert_eq!(phase.load(Ordering::Relaxed), 2);
-    assert!(driver.troubles()[0].contains("SN2"), "{:?}", driver.troubles());
+    assert!(driver.path().troubles()[0].contains("SN2"), "{:?}", driver.path().troubles());
 }
 
 #[test]
@@ -297,7 +304,7 @@ fn a_disk_without_a_name_is_not_written_to_after_its_session() {
     assert_eq!(writes.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     target.cut();
     is_gone(&mut writes, &writer);
-    assert!(writer.troubles()[0].contains("has no name"), "{:?}", writer.troubles());
+    assert!(writer.path().troubles()[0].contains("has no name"), "{:?}", writer.path().troubles());
     // Nothing is destroyed by that.
     assert_eq!(reads.read(0, 4096).0, BlkStatus::Ok);
 }
@@ -308,7 +315,7 @@ fn a_disk_that_has_grown_is_the_same_and_one_that_has_shrunk_is_not() {
     let (mut rig, driver) = rig(&target, true, "1");
     target.unit.lock().unwrap().blocks *= 2;
     target.cut();
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.troubles());
+    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
     target.unit.lock().unwrap().blocks /= 4;
     target.cut();
     is_gone(&mut rig, &driver);
@@ -318,10 +325,10 @@ fn a_disk_that_has_grown_is_the_same_and_one_that_has_shrunk_is_not() {
 fn no_session_is_kept_with_a_disk_that_is_another() {
     let target = Scripted::new(|_, _| false);
     let (mut rig, driver) = rig(&target, true, "2");
-    assert_eq!(driver.connections().unwrap().up, 2);
+    assert_eq!(driver.path().connections().unwrap().up, 2);
     target.unit.lock().unwrap().serial = Some("SN2".to_owned());
     // Connection 0 was for the questions at first.
     target.cut_one(2);
-    until(|| driver.connections().unwrap().up == 0);
+    until(|| driver.path().connections().unwrap().up == 0);
     is_gone(&mut rig, &driver);
 }

@@ -87,7 +87,7 @@ fn rig(target: &Scripted, queues: &str) -> (Rig, Arc<Iscsi>) {
 }
 
 fn losses(driver: &Iscsi) -> u64 {
-    driver.connections().unwrap().losses
+    driver.path().connections().unwrap().losses
 }
 
 /// The first reset is answered when its command has ended by itself, and another one waits to be helped.
@@ -109,7 +109,7 @@ fn an_answer_to_a_reset_of_long_ago_helps_nobody() {
     }
     let functions = board.lock().unwrap().functions.clone();
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, ABORT_TASK, LUN_RESET]);
-    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+    assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 /// No help has worked, and no session can be made: whoever wants to be rid of the disk does not wait until nobody waits for one.
@@ -124,15 +124,15 @@ fn giving_up_ends_what_is_being_helped() {
     target.refuses.lock().unwrap().push(0);
     std::thread::scope(|s| {
         let reader = s.spawn(|| rig.read(8, 4096).0);
-        until(|| driver.troubles().iter().any(|t| t.contains("nor a reset has helped")));
-        assert!(driver.set_give_up(true));
+        until(|| driver.path().troubles().iter().any(|t| t.contains("nor a reset has helped")));
+        assert!(driver.path().set_give_up(true));
         until(|| reader.is_finished());
         let status = reader.join().unwrap();
         assert!(status.is_path_error(), "{status:?}");
     });
     let functions = board.lock().unwrap().functions.clone();
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
-    assert!(driver.set_give_up(false));
+    assert!(driver.path().set_give_up(false));
     target.refuses.lock().unwrap().clear();
     until(|| rig.read(8, 4096).0 == BlkStatus::Ok);
 }
@@ -168,14 +168,14 @@ fn a_write_that_is_given_up_while_it_is_helped_goes_down_no_other_path() {
         until(|| board.lock().unwrap().functions.contains(&LUN_RESET));
         disk.paths().reinstate_path(ids[1]);
         until(|| {
-            assert!(disk.set_give_up(true));
+            assert!(disk.path().set_give_up(true));
             writer.is_finished()
         });
         let status = writer.join().unwrap();
         assert!(status.is_path_error(), "{status:?}: another path has done it");
     });
     assert!(other.written.lock().unwrap().is_empty(), "another path has it");
-    disk.set_give_up(false);
+    disk.path().set_give_up(false);
     until(|| rig.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
 }
 
@@ -184,7 +184,7 @@ fn a_write_that_is_given_up_while_it_is_helped_goes_down_no_other_path() {
 fn a_session_that_is_refused_keeps_no_other_from_being_made() {
     let target = Scripted::new(|_, _| false);
     let (mut rig, driver) = rig(&target, "3");
-    let up = || driver.connections().unwrap().up;
+    let up = || driver.path().connections().unwrap().up;
     assert_eq!(up(), 3);
     for refused in [0, 1] {
         target.refuses.lock().unwrap().push(refused);
@@ -213,7 +213,7 @@ fn a_session_aborts_one_command_at_a_time() {
     assert!(rig.io_batch(reads).iter().all(|s| s.is_ok()));
     assert_eq!(board.lock().unwrap().functions, [ABORT_TASK; READS as usize]);
     assert_eq!(*crowded.lock().unwrap(), 0, "one was sent before another was answered");
-    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+    assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn task_management_that_is_rejected_has_failed_and_the_session_stays() {
     board.lock().unwrap().withhold = 1;
     assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
     assert_eq!(board.lock().unwrap().functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
-    assert_eq!(losses(&driver), 0, "{:?}", driver.troubles());
+    assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn other_rejects_end_the_session_with_a_message() {
         let (mut rig, driver) = rig(&target, "1");
         board.lock().unwrap().withhold = 1;
         assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
-        assert!(driver.troubles()[0].contains(message), "{:?}", driver.troubles());
+        assert!(driver.path().troubles()[0].contains(message), "{:?}", driver.path().troubles());
     }
 }
 
@@ -269,7 +269,7 @@ fn a_users_command_is_asked_for_one_piece_of_data_at_a_time() {
         driver.execute(HctxId::new(0), &command).unwrap()
     };
     assert_eq!(write().host, blk::scsi::disposition::HostByte::TransportDisrupted);
-    assert!(driver.troubles()[0].contains("MaxOutstandingR2T is 1"), "{:?}", driver.troubles());
+    assert!(driver.path().troubles()[0].contains("MaxOutstandingR2T is 1"), "{:?}", driver.path().troubles());
     // One that is asked for all of it goes well.
     assert_eq!(write().blk_status, BlkStatus::Ok);
     assert!(*target.written.lock().unwrap() == data_out);

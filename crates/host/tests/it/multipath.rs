@@ -138,10 +138,10 @@ impl Load<'_> {
             even.into_iter().chain(odd).collect()
         };
         let statuses = self.rig.io_batch(bios(Bio::write, &blocks));
-        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.troubles());
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.path().troubles());
         let others: Vec<u64> = (0..32).map(|i| if i < 16 { blocks[i] } else { self.rng.below(BLOCKS) }).collect();
         let statuses = self.rig.io_batch(bios(Bio::read, &others));
-        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.troubles());
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.path().troubles());
         for (slot, block) in others.iter().enumerate() {
             let expected = Self::stamp(*block, self.written[*block as usize]);
             self.rig.pool.with_slot(slot as u32, |b| assert!(b[..4096] == expected, "block {block}: {:?}", &b[..16]));
@@ -152,7 +152,7 @@ impl Load<'_> {
     fn run_until(&mut self, mut what: impl FnMut() -> bool) {
         let began = std::time::Instant::now();
         while !what() {
-            assert!(began.elapsed() < LONG, "it does not come to it: {:?}", self.rig.driver.troubles());
+            assert!(began.elapsed() < LONG, "it does not come to it: {:?}", self.rig.driver.path().troubles());
             self.round();
         }
     }
@@ -176,14 +176,14 @@ impl Load<'_> {
 }
 
 fn up(driver: &dyn HostDriver) -> u64 {
-    let c = driver.connections().unwrap();
+    let c = driver.path().connections().unwrap();
     assert!(c.up <= c.wanted);
     c.up
 }
 
 /// All paths are used.
 fn all_used(driver: &dyn HostDriver, paths: u64) -> bool {
-    up(driver) == paths && driver.troubles().iter().all(|t| !t.contains("is not used now"))
+    up(driver) == paths && driver.path().troubles().iter().all(|t| !t.contains("is not used now"))
 }
 
 /// Something happens to paths while the load goes on: the longest round.
@@ -236,7 +236,7 @@ fn a_session_that_is_dropped_costs_no_write() {
         println!("session dropped: longest round {longest:?}, seed {seed:#x}");
         load.run_until(|| all_used(&*driver, 2));
     }
-    assert!(driver.connections().unwrap().losses >= 3);
+    assert!(driver.path().connections().unwrap().losses >= 3);
     load.check_file(&tgts[0].file.0);
 }
 
@@ -378,8 +378,8 @@ fn a_portal_that_refuses_connections_proves_nothing() {
         disk.paths().reinstate_path(ids[1]);
         // Of the sessions, not of the checks.
         let is_refused = |t: &String| t.contains("there is no other session now") && t.contains("refused");
-        until(|| disk.troubles().iter().any(is_refused));
-        assert_eq!(disk.connections().unwrap().replayed, 0, "it was given to another path");
+        until(|| disk.path().troubles().iter().any(is_refused));
+        assert_eq!(disk.path().connections().unwrap().replayed, 0, "it was given to another path");
         proxy.listen();
         writer.join().unwrap();
     });
@@ -415,8 +415,8 @@ fn a_session_with_another_portal_group_fences_nothing() {
         let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
-        until(|| writer.is_finished() || disk.troubles().iter().any(|t| t.contains("portal group 2")));
-        assert_eq!(disk.connections().unwrap().replayed, 0, "it was taken for the same nexus");
+        until(|| writer.is_finished() || disk.path().troubles().iter().any(|t| t.contains("portal group 2")));
+        assert_eq!(disk.path().connections().unwrap().replayed, 0, "it was taken for the same nexus");
         proxy.alter(None);
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
@@ -424,7 +424,7 @@ fn a_session_with_another_portal_group_fences_nothing() {
     // With nothing to be fenced any group will do.
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
-    until(|| disk.connections().unwrap().losses >= 2 && all_used(&*disk, 2));
+    until(|| disk.path().connections().unwrap().losses >= 2 && all_used(&*disk, 2));
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
@@ -446,7 +446,7 @@ fn without_a_path_requests_wait_or_fail_as_they_are_told() {
         } else {
             std::thread::scope(|s| {
                 let writer = s.spawn(|| rig.write(8, &[2; 4096], OpFlags::NONE));
-                until(|| driver.troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
+                until(|| driver.path().troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
                 assert!(!writer.is_finished());
                 tgts.iter_mut().for_each(Tgt::start);
                 assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
@@ -470,7 +470,7 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     tgts[0].become_another("SN0002");
     tgts[0].start();
     let mut load = Load::new(&mut rig, 0x6d70_0005);
-    load.run_until(|| driver.troubles().iter().any(|t| t.contains("requests are not sent to another disk")));
+    load.run_until(|| driver.path().troubles().iter().any(|t| t.contains("requests are not sent to another disk")));
     (0..20).for_each(|_| load.round());
     load.check_file(&ours.0);
     assert!(std::fs::read(&tgts[0].file.0).unwrap().iter().all(|b| *b == 0), "another disk was written");
@@ -595,7 +595,7 @@ fn a_path_that_dies_idle_is_failed_by_its_checker() {
     until(|| disk.health().iter().all(|p| p.passes > 0));
     tgts[1].kill();
     until(|| active(&disk) == 1);
-    assert!(disk.troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.troubles());
+    assert!(disk.path().troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.path().troubles());
 }
 
 /// What a client asks for that cannot be is its own fault, not that of the paths.
@@ -623,10 +623,10 @@ fn giving_up_ends_what_waits_for_a_path() {
         let rig = &mut rig;
         let writer = s.spawn(move || rig.write(8, &[2; 4096], OpFlags::NONE));
         until(|| active(&disk) == 0);
-        assert!(disk.set_give_up(true));
+        assert!(disk.path().set_give_up(true));
         assert!(writer.join().unwrap().is_path_error());
     });
-    assert!(disk.set_give_up(false));
+    assert!(disk.path().set_give_up(false));
     tgts.iter_mut().for_each(Tgt::start);
     // Paths that return do not find the disk failing.
     assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -651,13 +651,13 @@ fn what_is_given_up_does_not_go_down_another_path() {
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
         until(|| {
-            assert!(disk.set_give_up(true));
+            assert!(disk.path().set_give_up(true));
             writer.is_finished()
         });
         let status = writer.join().unwrap();
         assert!(status.is_path_error(), "{status:?}: another path has done it");
     });
-    disk.set_give_up(false);
+    disk.path().set_give_up(false);
     until(|| all_used(&*disk, 2));
     assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.thaw();

@@ -179,12 +179,17 @@ impl Load {
             self.count += 1;
             let block = self.rng.below(BLOCKS);
             let stamp = self.count.to_be_bytes().repeat(512);
-            assert_eq!(self.rig.write(block * 8, &stamp, OpFlags::NONE), BlkStatus::Ok, "{:?}", self.disk.troubles());
+            assert_eq!(
+                self.rig.write(block * 8, &stamp, OpFlags::NONE),
+                BlkStatus::Ok,
+                "{:?}",
+                self.disk.path().troubles()
+            );
             self.last[block as usize] = self.count;
             let block = self.rng.below(BLOCKS);
             let stamp = self.last[block as usize].to_be_bytes().repeat(512);
             let (status, bytes) = self.rig.read(block * 8, 4096);
-            assert_eq!(status, BlkStatus::Ok, "{:?}", self.disk.troubles());
+            assert_eq!(status, BlkStatus::Ok, "{:?}", self.disk.path().troubles());
             assert!(bytes == stamp, "block {block}: not its last write, {:?}", &bytes[..8]);
         }
     }
@@ -194,7 +199,7 @@ impl Load {
         let began = Instant::now();
         loop {
             self.round();
-            let topology = self.disk.topology().unwrap();
+            let topology = self.disk.path().topology().unwrap();
             if what(&topology) {
                 // The first requests have a new group activated: one of its paths that was said to be worse before that is over would
                 // be ordered to be better.
@@ -226,7 +231,7 @@ fn paths_are_grouped_by_the_states_of_their_ports_and_sorted_anew_when_those_cha
     let targets = ports(&array, &[2, 1, 3, 1]);
     let mut load = Load::new(OPTIONS, &targets);
     // At once, before any check: what was asked at the opening.
-    let first = load.disk.topology().unwrap();
+    let first = load.disk.path().topology().unwrap();
     let of =
         |t: &Topology| t.groups.iter().map(|g| g.paths.iter().map(|p| p.prio).collect()).collect::<Vec<Vec<u32>>>();
     assert_eq!(of(&first), [vec![50, 50], vec![10], vec![0]]);
@@ -301,7 +306,7 @@ fn the_handler_orders_the_array_to_serve_the_other_group_and_once() {
     let mut load = Load::new(&format!("{OPTIONS},{HANDLER}"), &targets);
     let ghost = (true, "ghost");
     load.until(|t| shape(t) == [(50, vec![UP]), (1, vec![ghost, ghost])]);
-    assert_eq!(load.disk.topology().unwrap().hardware_handler, "1 alua");
+    assert_eq!(load.disk.path().topology().unwrap().hardware_handler, "1 alua");
     assert_eq!(array.lock().unwrap().orders, [0; 0], "nobody needs the other group");
     assert_eq!(array.lock().unwrap().served[2], 0);
     // The only path to what is served goes.
@@ -380,7 +385,7 @@ fn groups_of_ports_stay_together_whatever_they_are_worth() {
     let mut load = Load::new(&OPTIONS.replace("group_by_prio", "group_by_tpg"), &targets);
     let of = |t: &Topology| ports_of(t, &targets, &groups);
     // Two of one worth are two groups.
-    assert_eq!(of(&load.disk.topology().unwrap()), [vec![2, 2], vec![1, 1], vec![3]]);
+    assert_eq!(of(&load.disk.path().topology().unwrap()), [vec![2, 2], vec![1, 1], vec![3]]);
     load.until(|t| shape(t) == [(50, vec![UP, UP]), (50, vec![UP, UP]), (10, vec![UP])]);
     let served = array.lock().unwrap().served;
     assert!(served[2] > 0 && served[1] == 0 && served[3] == 0, "{served:?}");
@@ -409,7 +414,7 @@ fn port_groups_are_detected_and_used() {
     let of = |options: &str| {
         let (disk, _) = open(options, &urls).unwrap_or_else(|e| panic!("{options}: {e}"));
         assert!(disk.warnings.is_empty(), "{options}: {:?}", disk.warnings);
-        let t = disk.driver.topology().unwrap();
+        let t = disk.driver.path().topology().unwrap();
         let prios: Vec<u32> = t.groups.iter().map(|g| g.paths[0].prio).collect();
         (ports_of(&t, &targets, &groups), prios, t.hardware_handler)
     };
@@ -463,7 +468,7 @@ fn targets_without_port_groups_are_told_apart() {
         let (disk, _) = open("prio=alua", std::slice::from_ref(&url)).unwrap_or_else(|e| panic!("{url}: {e}"));
         let said: Vec<String> = disk.warnings.iter().map(ToString::to_string).collect();
         assert!(said.len() == 1 && said[0].contains("so its priority is 0"), "{url}: {said:?}");
-        assert_eq!(disk.driver.topology().unwrap().groups[0].paths[0].prio, 0);
+        assert_eq!(disk.driver.path().topology().unwrap().groups[0].paths[0].prio, 0);
     }
 }
 
@@ -479,8 +484,8 @@ fn a_real_target_is_followed_and_ordered() {
     };
     says(&mut lio, 2, NON_OPTIMIZED);
     let mut load = Load::on(&format!("{OPTIONS},{HANDLER}"), &urls);
-    assert_eq!(load.disk.topology().unwrap().hardware_handler, "1 alua");
-    let device = |load: &Load| load.disk.topology().unwrap().groups[0].paths[0].name.clone();
+    assert_eq!(load.disk.path().topology().unwrap().hardware_handler, "1 alua");
+    let device = |load: &Load| load.disk.path().topology().unwrap().groups[0].paths[0].name.clone();
     load.until(|t| shape(t) == [(50, vec![UP]), (10, vec![UP])]);
     let first = device(&load);
     // The target changes its mind. At no time is there none that it serves best: it would be ordered to make one so.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 fn a_check_that_has_never_passed_fails_no_path() {
     let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
     let (mut rig, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
-    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
 }
@@ -53,7 +53,7 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     let (a, _b, mut rig, disk) = two_servers("polling_interval=86400", "", config);
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // A path that fails is used again after its next check: the first is over, and the next far away.
-    until(|| disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
+    until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     stop(a.pid());
     std::thread::scope(|s| {
         let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
@@ -117,8 +117,8 @@ fn a_path_that_cannot_be_checked_comes_back() {
     until(|| active(&disk) == 2);
     assert_eq!(disk.health()[0].passes, 0);
     assert!(
-        disk.troubles().iter().any(|t| t.contains("is used, but its check does not pass")),
+        disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")),
         "{:?}",
-        disk.troubles()
+        disk.path().troubles()
     );
 }

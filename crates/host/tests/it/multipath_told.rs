@@ -52,7 +52,7 @@ impl Drop for Conf {
 }
 
 fn topology(open: &OpenTarget) -> Topology {
-    open.driver.topology().unwrap()
+    open.driver.path().topology().unwrap()
 }
 
 fn warnings(open: &OpenTarget) -> Vec<String> {

@@ -214,7 +214,7 @@ fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                nbd.set_give_up(give_up);
+                nbd.path().set_give_up(give_up);
                 std::thread::yield_now();
             }
         });
@@ -244,7 +244,7 @@ fn what_is_not_answered_is_given_up_once() {
     let read = while_given_up(&nbd, true, || rig.read(0, 4096));
     assert_eq!(read, (BlkStatus::Timeout, vec![0xee; 4096]));
     pause.say(b'r');
-    nbd.set_give_up(false);
+    nbd.path().set_give_up(false);
     until(|| is_connected(&nbd));
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     assert_eq!(nbd.status().0[0].losses, 1);

@@ -233,10 +233,10 @@ fn rbd_snapshots_sizes_and_holes() {
     let (driver, regions) = open(&image.target(""), true).unwrap();
     let mut rig = Rig::on(driver.clone(), regions, |_| ());
     let told = |from: u64, bytes: u64| {
-        let found = driver.survey(Sector(from / 512), bytes / 512, 16);
+        let found = driver.space().survey(Sector(from / 512), bytes / 512, 16);
         found.iter().map(|s| (s.nr_sectors * 512, s.is_hole)).collect::<Vec<_>>()
     };
-    assert_eq!(driver.allocation(), Allocation::Survey);
+    assert_eq!(driver.space().allocation(), Allocation::Survey);
     assert_eq!(told(0, 16 * MIB), [(16 * MIB, true)]);
     assert_eq!(rig.write(8 * MIB / 512, &[7; 8192], OpFlags::NONE), BlkStatus::Ok);
     let found = told(0, 16 * MIB);
@@ -270,11 +270,11 @@ fn rbd_snapshots_sizes_and_holes() {
     assert_eq!(told(12 * MIB, 4 * MIB), [(4 * MIB, true)]);
     assert_eq!(rig.read(12 * MIB / 512, 8192).1, [0; 8192]);
     // Sizes: ours, and another's.
-    assert_eq!(driver.resize(Some(32 * MIB)).unwrap(), Sector(32 * MIB / 512));
+    assert_eq!(driver.space().resize(Some(32 * MIB)).unwrap().unwrap(), Sector(32 * MIB / 512));
     assert!(program("rbd", &["info", &image.name]).contains("size 32 MiB"));
     program("rbd", &["--no-progress", "resize", "--size", "24M", "--allow-shrink", &image.name]);
-    assert_eq!(driver.resize(None).unwrap(), Sector(24 * MIB / 512));
-    assert_eq!(driver.resize(Some(1000)).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!(driver.space().resize(None).unwrap().unwrap(), Sector(24 * MIB / 512));
+    assert_eq!(driver.space().resize(Some(1000)).unwrap().unwrap_err().kind(), ErrorKind::Usage);
     // The queue has not been told: what lies behind the end fails, and is not lost silently.
     rig.disk.set_capacity(Sector(32 * MIB / 512));
     assert_ne!(rig.write(30 * MIB / 512, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -290,8 +290,8 @@ fn rbd_stripes_over_objects_are_not_surveyed() {
     let mut rig = rig(&image.target(""), true);
     assert_eq!(rig.write(128 << 10 >> 9, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(rig.write((4 * (64 << 10)) >> 9, &[8; 4096], OpFlags::NONE), BlkStatus::Ok);
-    assert_eq!(driver.allocation(), Allocation::Data);
-    let found = driver.survey(Sector(0), 16 * MIB / 512, 16);
+    assert_eq!(driver.space().allocation(), Allocation::Data);
+    let found = driver.space().survey(Sector(0), 16 * MIB / 512, 16);
     let at = |sector: u64| {
         let mut end = 0;
         let holds = |s: &&host::driver::Stretch| {
@@ -321,7 +321,7 @@ fn rbd_a_path_that_was_shut_out_does_not_come_back() {
     let before = passes();
     until(|| passes() >= before.map(|n| n + 3));
     assert_eq!(active(&disk), 1);
-    assert!(disk.troubles().iter().any(|t| t.contains("shut this client out")), "{:?}", disk.troubles());
+    assert!(disk.path().troubles().iter().any(|t| t.contains("shut this client out")), "{:?}", disk.path().troubles());
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![8; 4096]));
 }
 
@@ -429,7 +429,7 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
     let status = std::thread::scope(|s| {
         s.spawn(|| {
             while !ended.load(std::sync::atomic::Ordering::Acquire) {
-                assert!(driver.set_give_up(true));
+                assert!(driver.path().set_give_up(true));
                 std::thread::yield_now();
             }
         });
@@ -439,7 +439,7 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
     });
     osd.go_on();
     assert_eq!(status, BlkStatus::Timeout);
-    assert!(driver.set_give_up(false));
+    assert!(driver.path().set_give_up(false));
     assert_eq!(patient.write(16, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(patient.read(16, 4096).1, [7; 4096]);
     assert_eq!(timed.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));

@@ -132,7 +132,7 @@ pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observ
     warnings.extend(outcome.cpus.iter().map(ToString::to_string));
     warnings.extend(outcome.given_up.iter().map(ToString::to_string));
     warnings.extend(outcome.not_put_back.iter().cloned());
-    warnings.extend(disks.iter().flat_map(|disk| disk.driver.troubles()));
+    warnings.extend(disks.iter().flat_map(|disk| disk.driver.path().troubles()));
     Ok(Run { file: spec.file, outcome, settings, warnings, simulated: None })
 }
 

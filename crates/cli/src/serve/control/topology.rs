@@ -17,7 +17,7 @@ pub fn maps(daemon: &View) -> Value {
         let Some(disk) = daemon.disk(&plan.name) else { continue };
         let members = disk.members();
         for (i, member) in members.iter().enumerate() {
-            let Some(topology) = member.driver.topology() else { continue };
+            let Some(topology) = member.driver.path().topology() else { continue };
             let name = if members.len() > 1 { format!("{}/{i}", plan.name) } else { plan.name.clone() };
             maps.push(map(&name, maps.len(), plan.read_only, &topology));
         }

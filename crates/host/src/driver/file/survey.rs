@@ -21,7 +21,7 @@ const PREFETCH_CHUNK: u64 = 128 << 10;
 /// Most bytes of one call.
 const PREFETCH_MAX: u64 = 64 << 20;
 
-/// See [`HostDriver::survey`](crate::driver::host_driver::HostDriver::survey).
+/// See [`Space::survey`](crate::driver::space::Space::survey).
 pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
     let (start, bytes) = (sector.0 << SECTOR_SHIFT, nr_sectors << SECTOR_SHIFT);
     let (end, block) = (start + bytes, u64::from(file.limits.logical_block_size));
@@ -51,7 +51,7 @@ pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: us
     found
 }
 
-/// See [`HostDriver::stored_bytes`](crate::driver::host_driver::HostDriver::stored_bytes).
+/// See [`Space::stored_bytes`](crate::driver::space::Space::stored_bytes).
 pub(super) fn stored_bytes(file: &Opened) -> Option<u64> {
     // A file system of another machine is not asked.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -60,7 +60,7 @@ pub(super) fn stored_bytes(file: &Opened) -> Option<u64> {
     (told.stx_mask & StatxFlags::BLOCKS.bits() != 0).then(|| told.stx_blocks.saturating_mul(512))
 }
 
-/// See [`HostDriver::prefetch`](crate::driver::host_driver::HostDriver::prefetch).
+/// See [`Space::prefetch`](crate::driver::space::Space::prefetch).
 pub(super) fn prefetch(file: &Opened, sector: Sector, nr_sectors: u64) {
     let start = sector.0 << SECTOR_SHIFT;
     let end = start + (nr_sectors << SECTOR_SHIFT).min(PREFETCH_MAX);

@@ -77,7 +77,7 @@ impl Core {
     fn ask(&self, path: &Watched, cdb: &Cdb, data_out: &[u8], most: u32) -> Probed {
         let command = RawCommand { cdb: cdb.as_bytes(), data_out, data_in: most as usize, timeout: COMMAND_TIME };
         let driver = path.driver.inner().filter(|_| !self.board.is_over());
-        match driver.and_then(|d| d.scsi_command(HctxId::new(0), &command)) {
+        match driver.and_then(|d| d.scsi().command(HctxId::new(0), &command)) {
             Some(Ok(answer)) => {
                 let sense = Sense::parse(&answer.sense);
                 let outcome = Outcome { host: answer.host, status: answer.status, sense, residual: 0 };

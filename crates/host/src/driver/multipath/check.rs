@@ -159,7 +159,7 @@ impl Checker {
         match self.kind {
             PathChecker::Tur if ready.is_some() => ready.unwrap_or(Ok(())).map_err(Miss::Down),
             PathChecker::None | PathChecker::Auto => Ok(()),
-            PathChecker::Tur => match driver.check(limit, core.board.over()) {
+            PathChecker::Tur => match driver.path().check(limit, core.board.over()) {
                 Some(result) => result.map_err(|e| Miss::Down(e.to_string())),
                 None => {
                     Err(Miss::Down("path_checker=tur: this kind of path knows no TEST UNIT READY; use directio".into()))
@@ -178,9 +178,9 @@ impl Checker {
     ) -> Result<Option<Result<(), String>>, Miss> {
         if !std::mem::replace(&mut self.hears, true) {
             let (board, id) = (Arc::clone(&core.board), path.id);
-            driver.on_access_change(Box::new(move || board.tell(id)));
+            driver.scsi().on_access_change(Box::new(move || board.tell(id)));
         }
-        let Some(checked) = driver.check_access(core.options.checker_timeout, core.board.over()) else {
+        let Some(checked) = driver.scsi().check_access(core.options.checker_timeout, core.board.over()) else {
             return Err(Miss::Down("this kind of path has no port groups".into()));
         };
         let Checked { access, ready } = checked.map_err(|e| Miss::Down(e.to_string()))?;
@@ -210,7 +210,7 @@ impl Checker {
                 let of = Arc::clone(&regions);
                 let another = apart(&core.board, move || open(of).map_err(|e| e.to_string()));
                 // Only a driver that says that it has all of its connections shows that the path itself is there.
-                let has_connections = driver.connections().is_some();
+                let has_connections = driver.path().connections().is_some();
                 let missed = |why| if has_connections { Miss::NoWay(why) } else { Miss::Down(why) };
                 none.insert(Probe::new(another.map_err(missed)?, &regions, driver)?)
             }
@@ -226,9 +226,9 @@ impl Checker {
 
 /// A path whose sessions or connections are not there cannot carry requests, whatever another one says.
 fn has_all_connections(driver: &dyn HostDriver) -> Result<(), String> {
-    match driver.connections() {
+    match driver.path().connections() {
         Some(c) if c.up < c.wanted => {
-            let why = driver.troubles().pop().map_or_else(String::new, |why| format!(": {why}"));
+            let why = driver.path().troubles().pop().map_or_else(String::new, |why| format!(": {why}"));
             Err(format!("{} of its {} connections are there{why}", c.up, c.wanted))
         }
         _ => Ok(()),

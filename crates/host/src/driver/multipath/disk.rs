@@ -8,8 +8,8 @@ use super::path::{self, Common, PathDriver};
 use super::room::Room;
 use super::watch::{self, Board, Watcher};
 use crate::clock;
-use crate::driver::connections::Connections;
 use crate::driver::host_driver::HostDriver;
+use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::topology::Topology;
 use crate::error::{Error, ErrorKind, Result};
@@ -137,7 +137,7 @@ impl Multipath {
                 Ok(driver) => {
                     let within = |why| Error::new(ErrorKind::Denied, format!("path {}: {why}", path.name));
                     common.admit(driver.as_ref()).map_err(within)?;
-                    if let Some(why) = options.without_port_groups(driver.access().is_some()) {
+                    if let Some(why) = options.without_port_groups(driver.scsi().access().is_some()) {
                         let text = format!("path {}: {why}", path.name);
                         if options.hardware_handler == HardwareHandler::Alua {
                             return Err(Error::new(ErrorKind::Denied, text));
@@ -246,7 +246,7 @@ impl Core {
     ) -> Result<Core> {
         let rooms: Arc<PerHctx<Room>> = Arc::new(PerHctx::new());
         let board = Arc::new(Board::new()?);
-        let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.access())).collect();
+        let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.scsi().access())).collect();
         let is_open: Vec<bool> = drivers.iter().map(Option::is_some).collect();
         let prios = prios(&options, &paths, &access);
         let groups = first_groups(&options, &prios, &access, &is_open);
@@ -392,6 +392,26 @@ impl HostDriver for Multipath {
         self.core.next_due(hctx)
     }
 
+    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
+        Some(self.core.rooms.get(hctx).fd())
+    }
+
+    fn path(&self) -> &dyn DevicePath {
+        self
+    }
+}
+
+impl DevicePath for Multipath {
+    fn connections(&self) -> Option<Connections> {
+        let add = |a: Connections, b: Connections| Connections {
+            wanted: a.wanted + b.wanted,
+            up: a.up + b.up,
+            losses: a.losses + b.losses,
+            replayed: a.replayed + b.replayed,
+        };
+        self.core.inners().filter_map(|(_, d)| d.path().connections()).reduce(add)
+    }
+
     fn troubles(&self) -> Vec<String> {
         let mut all = Vec::new();
         for (path, status) in self.core.by_status() {
@@ -406,7 +426,7 @@ impl HostDriver for Multipath {
             }
         }
         for (path, driver) in self.core.inners() {
-            all.extend(driver.troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
+            all.extend(driver.path().troubles().into_iter().map(|text| format!("path {}: {text}", path.name)));
         }
         all
     }
@@ -419,29 +439,15 @@ impl HostDriver for Multipath {
         if give_up {
             core.disk.set_give_up(true, clock::now());
         }
-        let can = core.inners().fold(false, |can, (_, driver)| driver.set_give_up(give_up) || can);
+        let can = core.inners().fold(false, |can, (_, driver)| driver.path().set_give_up(give_up) || can);
         if !give_up {
             core.disk.set_give_up(false, clock::now());
         }
         can || core.options.no_path_retry != NoPathRetry::Fail
     }
 
-    fn connections(&self) -> Option<Connections> {
-        let add = |a: Connections, b: Connections| Connections {
-            wanted: a.wanted + b.wanted,
-            up: a.up + b.up,
-            losses: a.losses + b.losses,
-            replayed: a.replayed + b.replayed,
-        };
-        self.core.inners().filter_map(|(_, d)| d.connections()).reduce(add)
-    }
-
     fn identity(&self) -> Option<String> {
-        self.core.inners().find_map(|(_, d)| d.identity())
-    }
-
-    fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.core.rooms.get(hctx).fd())
+        self.core.inners().find_map(|(_, d)| d.path().identity())
     }
 
     fn topology(&self) -> Option<Topology> {

@@ -29,7 +29,7 @@ pub(super) struct Common {
 
 impl Common {
     pub(super) fn of(driver: &dyn HostDriver) -> Common {
-        Common { limits: driver.limits(), capacity: driver.capacity(), identity: driver.identity() }
+        Common { limits: driver.limits(), capacity: driver.capacity(), identity: driver.path().identity() }
     }
 
     /// Refuses a driver that leads to another disk, with the reason.

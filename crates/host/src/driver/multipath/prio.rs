@@ -81,7 +81,7 @@ impl Core {
         std::thread::scope(|s| {
             for (path, _) in used {
                 s.spawn(|| {
-                    let answer = path.driver.inner()?.check_access(limit, self.board.over());
+                    let answer = path.driver.inner()?.scsi().check_access(limit, self.board.over());
                     self.note_access(path, answer?.ok()?.access);
                     Some(())
                 });

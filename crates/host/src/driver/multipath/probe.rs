@@ -105,7 +105,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         if self.is_out {
-            self.inner().disk.driver.set_give_up(true);
+            self.inner().disk.driver.path().set_give_up(true);
             self.wait(clock::now() + FAREWELL, || false);
         }
         if self.is_out {

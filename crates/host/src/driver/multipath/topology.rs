@@ -43,7 +43,7 @@ impl Multipath {
             }
         });
         Topology {
-            wwid: self.identity().unwrap_or_default(),
+            wwid: self.path().identity().unwrap_or_default(),
             bytes: self.capacity().0 << SECTOR_SHIFT,
             features: features(queues, &status.features),
             failback: core.options.failback.to_string(),

@@ -191,7 +191,7 @@ impl Queue {
         (!self.state.lock().ended.is_empty()).then_some(Instant::ZERO)
     }
 
-    /// See [`HostDriver::set_give_up`](crate::driver::host_driver::HostDriver::set_give_up); how many had to stay, because librbd still has their
+    /// See [`DevicePath::set_give_up`](crate::driver::path::DevicePath::set_give_up); how many had to stay, because librbd still has their
     /// memory.
     pub(super) fn set_give_up(&self, give_up: bool) -> usize {
         let mut guard = self.state.lock();

@@ -39,7 +39,7 @@ pub fn an_absence_is_not_noticed(rig: &mut Rig, driver: &Iscsi, mut serves: impl
     assert_eq!(rig.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     for round in 1..=3 {
         serves(false);
-        until(|| driver.connections().unwrap().up == 0);
+        until(|| driver.path().connections().unwrap().up == 0);
         std::thread::scope(|s| {
             let writer = s.spawn(|| {
                 assert_eq!(rig.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -50,5 +50,5 @@ pub fn an_absence_is_not_noticed(rig: &mut Rig, driver: &Iscsi, mut serves: impl
             writer.join().unwrap();
         });
     }
-    assert!(driver.troubles()[0].contains("sessions were lost"), "{:?}", driver.troubles());
+    assert!(driver.path().troubles()[0].contains("sessions were lost"), "{:?}", driver.path().troubles());
 }
