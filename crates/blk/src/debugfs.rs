@@ -11,6 +11,7 @@
 
 use crate::bio::{Op, OpFlags};
 use crate::cpumap::HctxType;
+use crate::elevator::registry::MqElevator;
 use crate::lock::Lock;
 use crate::queue::hctx::{Hctx, RqList, state};
 use crate::queue::request_queue::RequestQueue;
@@ -82,7 +83,7 @@ impl<L: Lock> RequestQueue<L> {
     fn state_flags(&self, st: &QueueState<L>) -> String {
         let affinity = self.live.rq_affinity.load(Ordering::Relaxed);
         let nomerges = self.live.nomerges.load(Ordering::Relaxed);
-        let single = matches!(self.scheduler().as_str(), "mq-deadline" | "bfq");
+        let single = MqElevator::named(st.scheduler()).is_some_and(|e| e.facts().is_sq_sched);
         names(&[
             ("NOMERGES", nomerges == 2),
             ("SAME_COMP", affinity >= 1),

@@ -324,6 +324,7 @@ fn number(key: &str, value: &str, min: u64, max: u64) -> Result<u64, SettingErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elevator::{LEGACY_NAMES, NAMES};
 
     #[test]
     fn out_of_range_and_unknown_are_refused_with_a_remedy() {
@@ -347,6 +348,15 @@ mod tests {
         let mut c = QueueConfig::default();
         c.set("nr_requests", "1").unwrap();
         assert_eq!(c.nr_requests, Some(4));
+    }
+
+    #[test]
+    fn the_range_of_scheduler_names_every_elevator() {
+        let row = SETTINGS.iter().find(|s| s.name == "scheduler").expect("listed");
+        let words: Vec<_> = row.range.split([' ', ',']).collect();
+        for name in NAMES.iter().chain(&LEGACY_NAMES) {
+            assert!(words.contains(name), "{name} is not in: {}", row.range);
+        }
     }
 
     #[test]

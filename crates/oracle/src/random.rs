@@ -4,6 +4,7 @@
 //! Guarantees: the same seed gives the same case, and each is one that the kernel accepts. The first two reads hold
 //! the device so that what follows meets a queue, as in the cases written by hand.
 
+use blk::elevator::{LeftOut, MqElevator};
 use std::fmt::Write;
 
 /// A generator of small numbers (SplitMix64).
@@ -27,13 +28,23 @@ impl Rng {
     }
 }
 
+/// Those of the kernel.
+const LEFT_OUT: [LeftOut; 1] = [(MqElevator::K2, "there is no kernel to record it on")];
+
 /// The elevators of the cases.
-pub const SCHEDULERS: [&str; 4] = ["mq-deadline", "none", "kyber", "bfq"];
+pub const SCHEDULERS: [&str; 4] = MqElevator::names_without(&LEFT_OUT);
+
+/// What a seed draws from, half of it mq-deadline.
+const DRAWN: [MqElevator; 7] = {
+    use MqElevator::{Bfq, Kyber, MqDeadline, None};
+    [MqDeadline, MqDeadline, MqDeadline, MqDeadline, None, Kyber, Bfq]
+};
+const _: () = assert!(MqElevator::are_all(&DRAWN, &LEFT_OUT));
 
 /// The texts of `NAME.io` and `NAME.env`, of this elevator or of one that follows from the seed as well.
 pub fn case(seed: u64, scheduler: Option<&str>) -> (String, String) {
     let mut rng = Rng(seed);
-    let drawn = rng.one_of(&["mq-deadline", "mq-deadline", "mq-deadline", "mq-deadline", "none", "kyber", "bfq"]);
+    let drawn = rng.one_of(&DRAWN).name();
     let env = settings(&mut rng, scheduler.unwrap_or(drawn));
     (script(&mut rng, seed), env)
 }
@@ -73,11 +84,11 @@ fn settings(rng: &mut Rng, scheduler: &str) -> String {
     if scheduler == "mq-deadline" && rng.percent(60) {
         tune.push(format!("async_depth={}", if nr == 0 { 2 * depth } else { nr }));
     }
-    let draws: &[Draw] = match scheduler {
-        "mq-deadline" => &MQ_DEADLINE,
-        "bfq" => &BFQ,
-        "kyber" => &KYBER,
-        _ => &[],
+    let draws: &[Draw] = match MqElevator::named(scheduler) {
+        Some(MqElevator::MqDeadline) => &MQ_DEADLINE,
+        Some(MqElevator::Bfq) => &BFQ,
+        Some(MqElevator::Kyber) => &KYBER,
+        Some(MqElevator::None | MqElevator::K2) | None => &[],
     };
     for (name, percent, values) in draws {
         if rng.percent(*percent) {
@@ -139,6 +150,14 @@ mod tests {
     use crate::free::simulate;
     use crate::script::Script;
     use crate::settings::Settings;
+
+    #[test]
+    fn the_loop_device_is_compared_with_the_same_elevators() {
+        // xtask depends on no crate of the library, so that it is built fast.
+        let text = include_str!("../../xtask/src/oracle/loop_device.rs");
+        let list = format!("const SCHEDULERS: [&str; {}] = {SCHEDULERS:?};", SCHEDULERS.len());
+        assert!(text.contains(&list), "crates/xtask/src/oracle/loop_device.rs: {list}");
+    }
 
     #[test]
     fn every_seed_is_a_case_that_runs() {

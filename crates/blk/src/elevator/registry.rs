@@ -17,8 +17,181 @@ use lock_api::RawMutex;
 /// The name that stands for "no elevator": requests go from the ctx lists to the driver.
 pub const NONE: &str = "none";
 
-/// What can be written to `queue/scheduler` of a multi-queue disk.
-pub const NAMES: [&str; 5] = [NONE, mq_deadline::NAME, kyber::NAME, bfq::NAME, k2::NAME];
+/// The disk that an elevator is made for.
+struct DiskShape<'a> {
+    /// Requests in all.
+    nr_slab_requests: usize,
+    map: &'a QueueMap,
+    /// Scheduler tags per hardware queue.
+    nr_requests: u32,
+}
+
+/// What consumers need to know of an elevator beside its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElevatorFacts {
+    /// Linux has it, too.
+    pub in_kernel: bool,
+    /// debugfs shows `SQ_SCHED` of a disk with it.
+    pub is_sq_sched: bool,
+    /// With it the default of `wbt_lat_usec` is off.
+    pub turns_wbt_off: bool,
+    /// It may leave the disk idle for the next request of a submitter.
+    pub idles: bool,
+}
+
+impl ElevatorFacts {
+    /// One of Linux, without peculiarities.
+    const KERNEL: ElevatorFacts =
+        ElevatorFacts { in_kernel: true, is_sq_sched: false, turns_wbt_off: false, idles: false };
+}
+
+/// Defines [`MqElevator`] and all that goes by it from one row per elevator.
+macro_rules! mq_elevators {
+    ($($(#[$doc:meta])* $elevator:ident { name: $name:expr, facts: $facts:expr, make: $make:expr })+) => {
+        /// The elevators of multi-queue disks.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum MqElevator {
+            $($(#[$doc])* $elevator,)+
+        }
+
+        impl MqElevator {
+            /// All elevators. A new one goes to the end: seeds choose by position.
+            pub const ALL: &'static [MqElevator] = &[$(MqElevator::$elevator),+];
+
+            /// The name in `queue/scheduler`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(MqElevator::$elevator => $name,)+
+                }
+            }
+
+            /// What consumers need to know of it.
+            pub const fn facts(self) -> ElevatorFacts {
+                match self {
+                    $(MqElevator::$elevator => $facts,)+
+                }
+            }
+
+            /// The rows name the lock type `L`.
+            fn make<L>(self, disk: &DiskShape<'_>) -> Option<Box<dyn Elevator>>
+            where
+                L: RawMutex + Send + Sync + 'static,
+            {
+                let make: fn(&DiskShape<'_>) -> Option<Box<dyn Elevator>> = match self {
+                    $(MqElevator::$elevator => $make,)+
+                };
+                make(disk)
+            }
+        }
+
+        /// What can be written to `queue/scheduler` of a multi-queue disk.
+        pub const NAMES: [&str; MqElevator::ALL.len()] = [$($name),+];
+    };
+}
+
+mq_elevators! {
+    /// No elevator: requests go from the software queues to the driver.
+    None {
+        name: NONE,
+        facts: ElevatorFacts::KERNEL,
+        make: |_| None
+    }
+    /// See [`mq_deadline`].
+    MqDeadline {
+        name: mq_deadline::NAME,
+        facts: ElevatorFacts { is_sq_sched: true, ..ElevatorFacts::KERNEL },
+        make: |disk| Some(Box::new(MqDeadline::<L>::new(disk.nr_slab_requests, disk.nr_requests)))
+    }
+    /// See [`kyber`].
+    Kyber {
+        name: kyber::NAME,
+        facts: ElevatorFacts::KERNEL,
+        make: |disk| Some(Box::new(Kyber::<L>::new(disk.nr_slab_requests, disk.map, disk.nr_requests)))
+    }
+    /// See [`bfq`].
+    Bfq {
+        name: bfq::NAME,
+        facts: ElevatorFacts { is_sq_sched: true, turns_wbt_off: true, idles: true, ..ElevatorFacts::KERNEL },
+        make: |disk| Some(Box::new(Bfq::<L>::new(disk.nr_slab_requests, disk.nr_requests)))
+    }
+    /// See [`k2`].
+    K2 {
+        name: k2::NAME,
+        facts: ElevatorFacts { in_kernel: false, ..ElevatorFacts::KERNEL },
+        make: |disk| Some(Box::new(K2::<L>::new(disk.nr_slab_requests, disk.nr_requests)))
+    }
+}
+
+/// An elevator that a consumer does without, and why.
+pub type LeftOut = (MqElevator, &'static str);
+
+impl MqElevator {
+    /// The elevator called `name`.
+    pub fn named(name: &str) -> Option<MqElevator> {
+        MqElevator::ALL.iter().copied().find(|e| e.name() == name)
+    }
+
+    /// The names of all elevators but those left out, in the order of [`MqElevator::ALL`].
+    ///
+    /// The length of the array is what the consumer has decided on: a new elevator fails to compile there until the consumer
+    /// takes it (`N` is one more) or leaves it out with a reason.
+    ///
+    /// ```
+    /// use blk::elevator::MqElevator;
+    /// const OF_LINUX: [&str; 4] = MqElevator::names_without(&[(MqElevator::K2, "Linux does not have it")]);
+    /// assert_eq!(OF_LINUX, ["none", "mq-deadline", "kyber", "bfq"]);
+    /// ```
+    ///
+    /// # Panics
+    /// If the elevators that are not left out are not `N`, or a reason is empty; constants do not compile then.
+    pub const fn names_without<const N: usize>(left_out: &[LeftOut]) -> [&'static str; N] {
+        let mut names = [""; N];
+        let (mut at, mut taken) = (0, 0);
+        while at < MqElevator::ALL.len() {
+            let elevator = MqElevator::ALL[at];
+            if !elevator.is_in(left_out) {
+                assert!(taken < N, "an elevator is neither among the names nor left out with a reason");
+                names[taken] = elevator.name();
+                taken += 1;
+            }
+            at += 1;
+        }
+        assert!(taken == N, "more names than elevators");
+        names
+    }
+
+    /// Whether `taken`, in whatever order, and `left_out` are all elevators: for the constant assertion of a consumer with an
+    /// order or weights of its own.
+    pub const fn are_all(taken: &[MqElevator], left_out: &[LeftOut]) -> bool {
+        let mut at = 0;
+        while at < MqElevator::ALL.len() {
+            let elevator = MqElevator::ALL[at];
+            let mut found = elevator.is_in(left_out);
+            let mut i = 0;
+            while i < taken.len() {
+                found |= taken[i] as usize == elevator as usize;
+                i += 1;
+            }
+            if !found {
+                return false;
+            }
+            at += 1;
+        }
+        true
+    }
+
+    const fn is_in(self, left_out: &[LeftOut]) -> bool {
+        let mut i = 0;
+        while i < left_out.len() {
+            assert!(!left_out[i].1.is_empty(), "leaving an elevator out needs a reason");
+            if left_out[i].0 as usize == self as usize {
+                return true;
+            }
+            i += 1;
+        }
+        false
+    }
+}
 
 /// Why there is no elevator of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,14 +226,8 @@ pub fn for_map<L>(
 where
     L: RawMutex + Send + Sync + 'static,
 {
-    match name {
-        NONE => Ok(None),
-        mq_deadline::NAME => Ok(Some(Box::new(MqDeadline::<L>::new(nr_slab_requests, nr_requests)))),
-        kyber::NAME => Ok(Some(Box::new(Kyber::<L>::new(nr_slab_requests, map, nr_requests)))),
-        bfq::NAME => Ok(Some(Box::new(Bfq::<L>::new(nr_slab_requests, nr_requests)))),
-        k2::NAME => Ok(Some(Box::new(K2::<L>::new(nr_slab_requests, nr_requests)))),
-        _ => Err(unknown(name, &NAMES)),
-    }
+    let elevator = MqElevator::named(name).ok_or_else(|| unknown(name, &NAMES))?;
+    Ok(elevator.make::<L>(&DiskShape { nr_slab_requests, map, nr_requests }))
 }
 
 /// As [`for_map`], for a disk with `nr_hw_queues` hardware queues of one CPU each: what tests and benches of elevators
@@ -87,16 +254,30 @@ pub const fn default_name(nr_hw_queues: u16, host_shared_tags: bool) -> &'static
     if nr_hw_queues == 1 || host_shared_tags { mq_deadline::NAME } else { NONE }
 }
 
-/// Names of the legacy elevators, the default first.
-pub const LEGACY_NAMES: [&str; 2] = [deadline::NAME, noop::NAME];
+/// What makes a legacy elevator for a number of requests.
+type MakeLegacy = fn(usize) -> Box<dyn LegacyElevator>;
+
+/// The elevators of the single-queue mode, the default first.
+const LEGACY: [(&str, MakeLegacy); 2] = [
+    (deadline::NAME, |nr_requests| Box::new(Legacy::<deadline::Deadline>::new(nr_requests))),
+    (noop::NAME, |nr_requests| Box::new(Legacy::<noop::Noop>::new(nr_requests))),
+];
+
+/// What can be written to `queue/scheduler` of a single-queue disk, the default first.
+pub const LEGACY_NAMES: [&str; LEGACY.len()] = {
+    let mut names = [""; LEGACY.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = LEGACY[i].0;
+        i += 1;
+    }
+    names
+};
 
 /// The legacy elevator called `name`, for a disk with `nr_requests` requests.
 pub(crate) fn legacy_by_name(name: &str, nr_requests: usize) -> Result<Box<dyn LegacyElevator>, ElevatorError> {
-    match name {
-        noop::NAME => Ok(Box::new(Legacy::<noop::Noop>::new(nr_requests))),
-        deadline::NAME => Ok(Box::new(Legacy::<deadline::Deadline>::new(nr_requests))),
-        _ => Err(unknown(name, &LEGACY_NAMES)),
-    }
+    let (_, make) = LEGACY.iter().find(|(known, _)| *known == name).ok_or_else(|| unknown(name, &LEGACY_NAMES))?;
+    Ok(make(nr_requests))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! Does not do: starting the driver, putting the state into effect; that is the queue's.
 
 use crate::cpumap::{HctxType, QueueMap};
-use crate::elevator::registry;
+use crate::elevator::registry::{self, NONE};
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
 use crate::queue::hctx::{Ctx, Hctx, RqList};
@@ -29,9 +29,9 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     if config.mode == Mode::Sq {
         return build_sq(config, map);
     }
-    let default = if config.no_sched_by_default { "none" } else { registry::default_name(nr_hctx, config.host_tagset) };
+    let default = if config.no_sched_by_default { NONE } else { registry::default_name(nr_hctx, config.host_tagset) };
     let name = config.scheduler.as_deref().unwrap_or(default);
-    let with_elevator = name != "none";
+    let with_elevator = name != NONE;
     let nr_requests = nr_requests(config, name, member.is_some())?;
     let stride = 1 + if with_elevator { nr_requests } else { depth };
     check_memory(config, nr_hctx, stride)?;
@@ -81,7 +81,7 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
 
 /// `nr_requests` after defaults, of a disk with the elevator `name`.
 fn nr_requests(config: &QueueConfig, name: &str, is_member: bool) -> Result<u32, SettingError> {
-    let (depth, with_elevator) = (config.queue_depth, name != "none");
+    let (depth, with_elevator) = (config.queue_depth, name != NONE);
     Ok(match (config.nr_requests, with_elevator) {
         (Some(n), true) if n > MAX_SCHED_RQ => {
             return Err(SettingError(format!("nr_requests={n}: must be 4..={MAX_SCHED_RQ} with scheduler '{name}'")));

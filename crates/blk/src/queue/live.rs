@@ -4,6 +4,7 @@
 //! Guarantees: several given together take effect as a whole or not at all; who waits because of an old value is looked at
 //! again. Everything else needs a freeze and [`RequestQueue::rebuild`], which changes these as well.
 
+use crate::elevator::registry::MqElevator;
 use crate::lock::Lock;
 use crate::qos::rates::LIMIT_NAMES;
 use crate::qos::wbt::{DEFAULT_TARGET_US, Params};
@@ -55,10 +56,8 @@ impl<L: Lock> RequestQueue<L> {
     /// other means; one that was asked for stays.
     fn wbt_params(&self, config: &QueueConfig) -> Params {
         let state = self.state();
-        let default = match state.scheduler() {
-            "bfq" => 0,
-            _ => DEFAULT_TARGET_US[usize::from(self.limits.rotational)],
-        };
+        let off = MqElevator::named(state.scheduler()).is_some_and(|e| e.facts().turns_wbt_off);
+        let default = if off { 0 } else { DEFAULT_TARGET_US[usize::from(self.limits.rotational)] };
         let target_us = if config.mode == Mode::Sq { 0 } else { config.wbt_lat_usec.unwrap_or(default) };
         Params {
             target: Duration::from_us(target_us),

@@ -361,7 +361,7 @@ fn random_stacks_lose_nothing_and_never_exceed_a_limit() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let mut c = config(&[]);
-        c.scheduler = Some(rng.pick(&["none", "mq-deadline", "kyber", "bfq"]).into());
+        c.scheduler = Some(rng.pick(&crate::DRAWN).into());
         c.queue_depth = rng.pick(&[1, 4, 64]);
         c.topology = CpuTopology::uniform(4);
         c.nr_hw_queues = Some(1 + rng.below(4) as u16);

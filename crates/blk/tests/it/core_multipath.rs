@@ -619,7 +619,7 @@ fn run_case(seed: u64) -> (usize, u64) {
     let groups: Vec<_> = (0..1 + rng.below(3))
         .map(|_| (only.unwrap_or_else(|| rng.pick(&selectors)), 1 + rng.below(4) as usize))
         .collect();
-    let mut config = config(rng.pick(&["none", "mq-deadline", "kyber", "bfq"]), rng.pick(&[1, 2, 8, 64]));
+    let mut config = config(rng.pick(&crate::DRAWN), rng.pick(&[1, 2, 8, 64]));
     (config.io_timeout_ms, config.bios_per_submitter) = (100, rng.pick(&[2, 8, 1024]));
     let behaviour = behaviour(&mut rng, promise);
     let mut load = Load {

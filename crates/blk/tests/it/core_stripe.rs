@@ -430,7 +430,7 @@ impl Operator {
         ]);
         let limits = [("iops_total", "0"), ("iops_write", "0"), ("bps_total", "0")];
         let settings = [
-            ("scheduler", rng.pick(&["none", "mq-deadline", "kyber", "bfq"])),
+            ("scheduler", rng.pick(&crate::DRAWN)),
             ("queue_depth", rng.pick(&["1", "3", "16", "64"])),
             ("nr_requests", rng.pick(&["1", "4", "32"])),
         ];
@@ -475,7 +475,7 @@ fn run_case(seed: u64) -> Seen {
     let mut rng = Rng::new(seed);
     let (n, chunk) = (2 + rng.below(5) as usize, 1 << rng.below(7));
     let (faults, cache) = (seed % 2 == 1, rng.below(3) > 0);
-    let scheduler = rng.pick(&["none", "mq-deadline", "kyber", "bfq"]);
+    let scheduler = rng.pick(&crate::DRAWN);
     let config = config(scheduler, rng.pick(&[1, 2, 8, 64]), rng.pick(&[1, 2, 8, 1024]));
     let behaviours = (0..n).map(|_| behaviour(&mut rng, faults, cache)).collect();
     let mut stack = Stack::new(seed, chunk, behaviours, &config);

@@ -3,6 +3,7 @@
 
 use blk::bio::{Bio, OpFlags};
 use blk::cpumap::CpuTopology;
+use blk::elevator::{NAMES, bfq};
 use blk::id::{CpuId, HctxId};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::{Mode, QueueConfig};
@@ -15,7 +16,6 @@ use sim::rigs::Rigs;
 use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
-const SCHEDULERS: [&str; 5] = ["none", "mq-deadline", "kyber", "bfq", "k2"];
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }
@@ -28,7 +28,7 @@ fn config(cpus: u16, hw: u16, depth: u32, scheduler: &str) -> QueueConfig {
         queue_depth: depth,
         scheduler: Some(scheduler.into()),
         nomerges: 2,
-        iosched: if scheduler == "bfq" { vec![("slice_idle".into(), 0)] } else { Vec::new() },
+        iosched: if scheduler == bfq::NAME { vec![("slice_idle".into(), 0)] } else { Vec::new() },
         ..QueueConfig::default()
     }
 }
@@ -58,7 +58,7 @@ fn finish(mut w: Rigs) {
 
 #[test]
 fn two_loaded_disks_get_half_of_the_tags_each() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(0, 0, 4);
         w.submit_reads(1, 0, 32);
@@ -77,7 +77,7 @@ fn two_loaded_disks_get_half_of_the_tags_each() {
 
 #[test]
 fn a_disk_that_counts_keeps_its_share_until_its_timeout_work_finds_it_idle() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
         w.disks[1].disk.release_all();
@@ -119,7 +119,7 @@ fn the_grace_of_an_idle_disk_is_its_io_timeout_if_that_is_short() {
 
 #[test]
 fn a_disk_nobody_polls_any_more_loses_its_share_all_the_same() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
         w.disks[1].disk.release_all();
@@ -137,7 +137,7 @@ fn a_disk_nobody_polls_any_more_loses_its_share_all_the_same() {
 
 #[test]
 fn a_disk_that_is_dropped_leaves_its_tags_to_the_others() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
         w.disks[1].disk.release_all();
@@ -154,7 +154,7 @@ fn a_disk_that_is_dropped_leaves_its_tags_to_the_others() {
 
 #[test]
 fn without_fair_sharing_first_come_is_first_served() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
         w.submit_reads(0, 0, 32);
@@ -201,7 +201,7 @@ fn many_disks_have_at_least_four_tags_each_and_one_tag_is_not_divided() {
 
 #[test]
 fn reserved_tags_are_not_shared_out() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let c = QueueConfig { reserved_tags: 2, ..config(1, 1, 10, scheduler) };
         let mut w = Rigs::new(5, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 0]));
@@ -224,7 +224,7 @@ fn reserved_tags_are_not_shared_out() {
 
 #[test]
 fn host_wide_tags_bound_all_hardware_queues_together() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut rig = Rig::new(6, manual(), host_wide(4, 16, scheduler), &[0, 1, 2, 3]);
         let read = |n: u64| Bio::read(blk::id::Sector(n * 16), 8, blk::bio::DataRef::new(0, n << 12));
         for s in 0..4 {
@@ -258,7 +258,7 @@ fn host_wide_tags_bound_all_hardware_queues_together() {
 
 #[test]
 fn disks_share_host_wide_tags_by_disk_not_by_hardware_queue() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let c = host_wide(4, 16, scheduler);
         let mut w = Rigs::new(7, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 1, 2, 3]));
@@ -357,7 +357,7 @@ fn a_busy_disk_refuses_company_until_it_is_frozen() {
 
 #[test]
 fn a_freeze_of_one_disk_waits_for_its_own_tags_only() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
         w.submit_reads(0, 0, 20);
@@ -389,7 +389,7 @@ fn a_freeze_of_one_disk_waits_for_its_own_tags_only() {
 
 #[test]
 fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let c = config(1, 1, 8, scheduler);
         let mut w = Rigs::new(12, &c);
         (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
@@ -563,7 +563,7 @@ fn a_set_in_use_is_not_changed() {
 
 #[test]
 fn a_late_request_is_asked_about_once_whoever_else_has_tags() {
-    for scheduler in SCHEDULERS {
+    for scheduler in NAMES {
         let c = QueueConfig { io_timeout_ms: 20, ..config(1, 1, 16, scheduler) };
         let mut w = Rigs::new(15, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));

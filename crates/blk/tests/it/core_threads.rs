@@ -12,6 +12,7 @@ use crate::threads;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
+use blk::elevator::NAMES;
 use blk::id::{CpuId, Sector};
 use blk::limits::Limits;
 use blk::queue::RequestQueue;
@@ -564,10 +565,7 @@ fn everything_changes_under_load() {
         c.mode = if round % 5 == 4 { Mode::Sq } else { Mode::Mq };
         let sq = c.mode == Mode::Sq;
         c.nr_hw_queues = if sq { None } else { Some(1 + (round % 4) as u16) };
-        c.scheduler = Some(
-            if sq { "deadline" } else { ["none", "mq-deadline", "kyber", "bfq", "k2"][(round / 2 % 5) as usize] }
-                .into(),
-        );
+        c.scheduler = Some(if sq { "deadline" } else { NAMES[(round / 2) as usize % NAMES.len()] }.into());
         c.nr_requests = if sq { Some(4) } else { None };
         c.queue_depth = 1 + (round % 3) as u32;
         c.rq_affinity = (round % 3) as u8;

@@ -4,6 +4,7 @@
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::cpumap::CpuTopology;
+use blk::elevator::{LEGACY_NAMES, NAMES};
 use blk::id::Sector;
 use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
@@ -169,14 +170,7 @@ fn submit_some(rig: &mut Rig, seed: u64) -> usize {
 
 #[test]
 fn every_event_is_possible_after_those_before_it() {
-    let stacks = [
-        ("none", Mode::Mq),
-        ("mq-deadline", Mode::Mq),
-        ("kyber", Mode::Mq),
-        ("bfq", Mode::Mq),
-        ("deadline", Mode::Sq),
-        ("noop", Mode::Sq),
-    ];
+    let stacks = NAMES.map(|name| (name, Mode::Mq)).into_iter().chain(LEGACY_NAMES.map(|name| (name, Mode::Sq)));
     for (scheduler, mode) in stacks {
         let mut all: BTreeMap<char, usize> = BTreeMap::new();
         for seed in 0..25 {

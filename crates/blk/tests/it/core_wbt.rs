@@ -309,7 +309,7 @@ fn random_stacks_lose_no_bio_and_no_token() {
 
 fn random_rig(seed: u64, rng: &mut Rng) -> (Rig, usize) {
     let mut c = config(rng.pick(&["20", "500", "-1"]));
-    c.scheduler = Some(rng.pick(&["none", "mq-deadline", "kyber", "bfq"]).into());
+    c.scheduler = Some(rng.pick(&crate::DRAWN).into());
     c.queue_depth = rng.pick(&[1, 2, 3, 16, 64]);
     c.topology = CpuTopology::uniform(4);
     c.nr_hw_queues = Some(1 + rng.below(4) as u16);

@@ -32,3 +32,9 @@ mod core_wbt;
 mod oracle_bfq;
 mod oracle_kyber;
 mod oracle_mq_deadline;
+
+/// The elevators that random tests draw from.
+const DRAWN: [&str; 4] = blk::elevator::MqElevator::names_without(&[(
+    blk::elevator::MqElevator::K2,
+    "came later: seeds draw what they drew",
+)]);

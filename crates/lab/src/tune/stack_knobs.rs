@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use blk::elevator::MqElevator;
 use blk::lock::Lock;
 use blk::queue::RequestQueue;
 use blk::settings::QueueConfig;
@@ -21,7 +22,8 @@ pub(super) const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];
 /// Request sizes that are tried, KiB.
 pub(super) const SECTORS_KB: [u64; 5] = [64, 128, 256, 512, 1280];
 /// Elevators that are tried, and whose tunables.
-const ELEVATORS: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
+const ELEVATORS: [&str; 4] =
+    MqElevator::names_without(&[(MqElevator::K2, "a recommendation has forms for kernels, which do not have it")]);
 /// The tunables that change what an elevator does under load; the others are for rare cases.
 const TUNABLES: [&str; 9] = [
     "iosched.read_expire",
@@ -117,6 +119,12 @@ pub fn rules(cpus: u32, default_queues: &str) -> Vec<(String, Point)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_guide_names_the_elevators_that_are_tried() {
+        let guide = include_str!("../../../../docs/tune.md");
+        assert!(guide.contains(&format!("`scheduler` ({})", ELEVATORS.join(", "))), "docs/tune.md, knobs: {ELEVATORS:?}");
+    }
 
     #[test]
     fn the_table_has_the_target_s_own_defaults() {

@@ -42,12 +42,14 @@ mod world;
 use crate::kind::Kind;
 use crate::rng::Rng;
 use crate::trace::Trace;
+use blk::elevator::MqElevator;
 pub use bound::Pressed;
 use bound::{HCTXS, LIMITS};
 pub use unfair::Unfair;
 
 /// Elevators in the order a seed chooses from.
-const ELEVATORS: [&str; 4] = [blk::elevator::NONE, "mq-deadline", "kyber", "bfq"];
+const ELEVATORS: [&str; 4] =
+    MqElevator::names_without(&[(MqElevator::K2, "chosen by a draw of its own, so that seeds stay what they are")]);
 /// What is no elevator of blk-mq, in the order a seed chooses from.
 const OTHERS: [&str; 4] = ["noop", "deadline", LIMITS, HCTXS];
 
@@ -61,19 +63,19 @@ pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
         None => {
             let drawn = rng.pick(&ELEVATORS);
             // From a stream of its own as well: what is pressed elsewhere draws what it drew before k2 was there.
-            if Rng::new(seed ^ 0x2b2b).below(5) == 0 { "k2" } else { drawn }
+            if Rng::new(seed ^ 0x2b2b).below(5) == 0 { MqElevator::K2.name() } else { drawn }
         }
     };
     trace.event(0, 'S', format_args!("pressure on {elevator}"));
-    let pressed = match elevator {
-        "mq-deadline" => deadline::run(&mut rng, unfair, trace),
-        "kyber" => kyber::run(&mut rng, unfair, trace),
-        "k2" => k2::run(&mut rng, unfair, trace),
-        "bfq" => bfq::run(&mut rng, unfair, trace),
-        "noop" | "deadline" => legacy::run(elevator, seed, &mut rng, unfair, trace),
-        LIMITS => limits::run(seed, &mut rng, unfair, trace),
-        HCTXS => hctxs::run(seed, &mut rng, unfair, trace),
-        _ => none::run(seed, &mut rng, trace),
+    let pressed = match (MqElevator::named(elevator), elevator) {
+        (Some(MqElevator::None), _) => none::run(seed, &mut rng, trace),
+        (Some(MqElevator::MqDeadline), _) => deadline::run(&mut rng, unfair, trace),
+        (Some(MqElevator::Kyber), _) => kyber::run(&mut rng, unfair, trace),
+        (Some(MqElevator::Bfq), _) => bfq::run(&mut rng, unfair, trace),
+        (Some(MqElevator::K2), _) => k2::run(&mut rng, unfair, trace),
+        (None, LIMITS) => limits::run(seed, &mut rng, unfair, trace),
+        (None, HCTXS) => hctxs::run(seed, &mut rng, unfair, trace),
+        (None, _) => legacy::run(elevator, seed, &mut rng, unfair, trace),
     };
     Pressed { elevator, ..pressed }
 }

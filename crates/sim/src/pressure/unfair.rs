@@ -4,7 +4,7 @@
 use super::bound::{HCTXS, LIMITS};
 use crate::rng::Rng;
 use blk::bio::{Op, OpFlags};
-use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
+use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, MqElevator, Tunable, bfq};
 use blk::id::HctxId;
 use blk::request::Rq;
 use blk::time::Instant;
@@ -27,12 +27,18 @@ pub enum Unfair {
     DeviceWideCap,
 }
 
+/// Elevators that can keep a request for ever.
+pub(super) const HOLD_REQUESTS: [&str; 4] = MqElevator::names_without(&[(
+    MqElevator::None,
+    "requests wait in software queues, which have a case of their own",
+)]);
+
 impl Unfair {
     /// What it can be planted in.
     pub(super) fn subject(self, rng: &mut Rng) -> &'static str {
         match self {
-            Unfair::Starves => rng.pick(&["mq-deadline", "kyber", "bfq", "k2"]),
-            Unfair::WrongWeights => "bfq",
+            Unfair::Starves => rng.pick(&HOLD_REQUESTS),
+            Unfair::WrongWeights => bfq::NAME,
             Unfair::LongBatches => blk::elevator::deadline::NAME,
             Unfair::DeviceWideCap => HCTXS,
             Unfair::GrantsTooMuch | Unfair::GrantsTooLittle => LIMITS,

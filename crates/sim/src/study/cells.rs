@@ -6,6 +6,7 @@
 use super::Study;
 use crate::machine::costs::Shape;
 use crate::scenario::file::{Attach, Scenario};
+use blk::elevator::MqElevator;
 
 /// What a cell does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +65,8 @@ const DEPTH_THREADS: u32 = 8;
 /// Most requests that a disk can be asked to have.
 const REQUESTS_MAX: u32 = 10_240;
 
-/// The elevators of a study of them: the kernel's, and one of ours.
-const ELEVATORS: [&str; 5] = ["none", "mq-deadline", "kyber", "bfq", "k2"];
+/// The elevators of a study of them.
+const ELEVATORS: [&str; 5] = MqElevator::names_without(&[]);
 
 /// The cells of a study on a machine, series by series. `most`: no cell has more CPUs than that.
 pub fn of(study: Study, machine: &Scenario, most: u32) -> Vec<Cell> {
@@ -150,6 +151,13 @@ fn doubling(from: u32, to: u32) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
     use crate::study::base;
+
+    #[test]
+    fn the_guide_names_the_elevators_of_the_study() {
+        let guide = include_str!("../../../../docs/scenarios.md");
+        let row = guide.lines().find(|l| l.starts_with("| `elevators` |")).expect("a row");
+        assert!(row.contains(&ELEVATORS.join(", ")), "{row}");
+    }
 
     #[test]
     fn numbers_double_and_end_with_all_there_are() {

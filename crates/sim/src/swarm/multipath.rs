@@ -20,11 +20,15 @@ use crate::paths::Paths;
 use crate::rig::{Rig, START_NS};
 use crate::rng::Rng;
 use crate::trace::{Trace, time};
+use blk::elevator::MqElevator;
 use blk::multipath::{Features, Selector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
 use std::sync::Arc;
 
+/// What a rebuild draws from.
+const SCHEDULERS: [&str; 4] =
+    MqElevator::names_without(&[(MqElevator::K2, "came later, and seeds stay what they are; a set of disks has it")]);
 const SELECTORS: [Selector; 5] = [
     Selector::RoundRobin,
     Selector::QueueLength,
@@ -243,7 +247,7 @@ impl PathsCase {
             let mode = self.rig.q.config().mode;
             let scheduler = match mode {
                 blk::settings::Mode::Sq => self.rng.pick(&["noop", "deadline"]),
-                blk::settings::Mode::Mq => self.rng.pick(&["none", "mq-deadline", "kyber", "bfq"]),
+                blk::settings::Mode::Mq => self.rng.pick(&SCHEDULERS),
             };
             self.tell(format_args!("scheduler={scheduler}"));
             let r = self.rig.q.rebuild(|c| {

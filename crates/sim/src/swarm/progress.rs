@@ -13,6 +13,7 @@
 
 use crate::disk::ledger::TagLedger;
 use crate::rigs::{Member, Rigs};
+use blk::elevator::MqElevator;
 
 /// See the module's text.
 pub(super) struct Progress {
@@ -46,7 +47,8 @@ impl Progress {
         // Submitters wait, or hardware queues do, with a place for plain and one for reserved tags.
         let waiters: usize = w.disks.iter().map(|d| d.subs.len() + 2 * queues).sum();
         let lines = maps * if ledger.has_reserved() { 2 } else { 1 };
-        let holds_ns = |d: &Member| if d.rig.q.scheduler() == "bfq" { BFQ_IDLES_NS } else { LOOK_AGAIN_NS };
+        let idles = |name: &str| MqElevator::named(name).is_some_and(|e| e.facts().idles);
+        let holds_ns = |d: &Member| if idles(&d.rig.q.scheduler()) { BFQ_IDLES_NS } else { LOOK_AGAIN_NS };
         let waiting = |d: &Member| Waiting { sent: d.disk.issued(), holds_ns: holds_ns(d), lines: vec![(0, 0); lines] };
         Progress {
             disks: w.disks.iter().map(waiting).collect(),

@@ -23,12 +23,13 @@ use crate::rigs::Rigs;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::cpumap::CpuTopology;
+use blk::elevator::MqElevator;
 use blk::id::{CpuId, HctxId};
 use blk::queue::HotplugError;
 use blk::settings::QueueConfig;
 use std::sync::Arc;
 
-const SCHEDULERS: [&str; 5] = ["none", "mq-deadline", "kyber", "bfq", "k2"];
+const SCHEDULERS: [&str; 5] = MqElevator::names_without(&[]);
 /// Most disks at a time.
 const MOST_DISKS: usize = 5;
 /// A disk that did nothing for so long counts no longer when tags are shared out.

@@ -7,6 +7,7 @@ use crate::disk::Behaviour;
 use crate::disk::service::Service;
 use crate::rng::Rng;
 use blk::cpumap::CpuTopology;
+use blk::elevator::{MqElevator, NONE, k2, kyber};
 use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
 
@@ -33,6 +34,12 @@ fn draw_limits(rng: &mut Rng) -> Limits {
     }
 }
 
+/// What the elevator is drawn from.
+const SCHEDULERS: [&str; 4] = MqElevator::names_without(&[(
+    MqElevator::K2,
+    "takes the place of kyber in some cases, so that seeds stay what they are",
+)]);
+
 /// Settings of a stack.
 pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     let cpus = rng.pick(&[1u16, 2, 3, 4, 8, 16, 64]);
@@ -50,8 +57,9 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
         c.nr_hw_queues = Some(1 + rng.below(u64::from(cpus)) as u16);
         c.nr_read_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
         c.nr_poll_queues = if rng.below(3) == 0 { 1 + rng.below(u64::from(cpus)) as u16 } else { 0 };
-        c.scheduler =
-            rng.pick(&[None, Some("none"), Some("mq-deadline"), Some("kyber"), Some("bfq")]).map(String::from);
+        // The default is as likely as each name.
+        let n = rng.below(1 + SCHEDULERS.len() as u64) as usize;
+        c.scheduler = n.checked_sub(1).map(|n| SCHEDULERS[n].into());
     }
     c.queue_depth = rng.pick(&[1, 1, 2, 3, 4, 8, 31, 64, 256, 1024]);
     c.reserved_tags = if rng.below(3) == 0 { rng.below(u64::from(c.queue_depth.min(4))) as u32 } else { 0 };
@@ -61,7 +69,7 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     }
     if c.mode == Mode::Mq && rng.below(3) == 0 {
         // Above the depth only an elevator may go; 2..4 are raised by `set`, so drawn here from 4 on.
-        let elevator = matches!(c.scheduler.as_deref(), Some("mq-deadline" | "kyber" | "bfq"));
+        let elevator = c.scheduler.as_deref().is_some_and(|name| name != NONE);
         let n = if elevator { 4 + rng.below(60) as u32 } else { c.queue_depth };
         c.nr_requests = Some(n).filter(|n| *n > c.reserved_tags && *n >= 4);
         // Without an explicit scheduler the rule depends on the default; leave that to the directed tests.
@@ -74,8 +82,8 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     c.rq_affinity = rng.below(3) as u8;
     c.bios_per_submitter = rng.pick(&[1, 2, 3, 8, 32, 128]);
     // No draw of its own: the other cases of known seeds stay what they are.
-    if c.scheduler.as_deref() == Some("kyber") && matches!(c.bios_per_submitter, 3 | 8) {
-        c.scheduler = Some("k2".into());
+    if c.scheduler.as_deref() == Some(kyber::NAME) && matches!(c.bios_per_submitter, 3 | 8) {
+        c.scheduler = Some(k2::NAME.into());
         if c.bios_per_submitter == 8 {
             // Few enough to be reached.
             c.iosched.push(("max_inflight".into(), 2));

@@ -7,6 +7,7 @@
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
+use blk::elevator::{LEGACY_NAMES, NAMES};
 use blk::id::Sector;
 use blk::limits::Limits;
 use blk::settings::{Mode, QueueConfig};
@@ -20,15 +21,9 @@ const CAPACITY: u64 = 4096;
 const LB: u64 = 8;
 
 /// Every way requests go.
-const STACKS: [(Mode, &str); 7] = [
-    (Mode::Mq, "none"),
-    (Mode::Mq, "mq-deadline"),
-    (Mode::Mq, "kyber"),
-    (Mode::Mq, "bfq"),
-    (Mode::Mq, "k2"),
-    (Mode::Sq, "noop"),
-    (Mode::Sq, "deadline"),
-];
+fn stacks() -> impl Iterator<Item = (Mode, &'static str)> {
+    NAMES.map(|name| (Mode::Mq, name)).into_iter().chain(LEGACY_NAMES.map(|name| (Mode::Sq, name)))
+}
 
 fn limits() -> Limits {
     Limits {
@@ -105,7 +100,7 @@ fn addresses_and_lengths() {
             ("wraps around far", top, u64::from(u32::MAX) & !(LB - 1)),
             ("the greatest length", 0, u64::from(u32::MAX) & !(LB - 1)),
         ] {
-            for (mode, scheduler) in STACKS {
+            for (mode, scheduler) in stacks() {
                 let rig = rig(mode, scheduler, limits(), CAPACITY);
                 must_end(rig, bio(op, sector, nr), IoErr, &format!("{op:?} {what} with {scheduler}"));
             }
@@ -135,7 +130,7 @@ fn contradictions_and_what_the_disk_lacks() {
         ("a discard on a read-only disk", read_only, bio(Op::Discard, 0, LB), IoErr),
         ("write zeroes on a read-only disk", read_only, bio(Op::WriteZeroes, 0, LB), IoErr),
     ] {
-        for (mode, scheduler) in STACKS {
+        for (mode, scheduler) in stacks() {
             must_end(rig(mode, scheduler, limits, CAPACITY), bad, expected, &format!("{what} with {scheduler}"));
         }
     }
@@ -144,7 +139,7 @@ fn contradictions_and_what_the_disk_lacks() {
 /// A capacity that is not a whole number of blocks: the rest behind the last block cannot be reached.
 #[test]
 fn the_rest_behind_the_last_block() {
-    for (mode, scheduler) in STACKS {
+    for (mode, scheduler) in stacks() {
         let small = |bad| must_end(rig(mode, scheduler, limits(), CAPACITY + 3), bad, IoErr, scheduler);
         small(bio(Op::Write, CAPACITY, 3));
         small(bio(Op::Write, CAPACITY, LB));
@@ -155,7 +150,7 @@ fn the_rest_behind_the_last_block() {
 #[test]
 fn the_last_sectors_of_the_largest_disk_are_ordinary_ones() {
     let limits = Limits { chunk_sectors: 16, max_sectors: 16, max_discard_sectors: 64, ..Limits::default() };
-    for (mode, scheduler) in STACKS {
+    for (mode, scheduler) in stacks() {
         let mut rig = rig(mode, scheduler, limits, u64::MAX);
         let first = u64::MAX - 40;
         for i in 0..40 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! No request starves and shares are as the weights, for every elevator; and unfairness that is planted is found.
 
+use blk::elevator::NAMES;
 use sim::pressure::Unfair;
 use sim::swarm::{press, press_unfairly};
 use sim::trace::Trace;
@@ -31,7 +32,7 @@ fn every_bound_holds() {
 #[test]
 fn planted_unfairness_is_found() {
     for (unfair, elevators) in [
-        (Unfair::Starves, &["mq-deadline", "kyber", "bfq", "k2"][..]),
+        (Unfair::Starves, &NAMES[1..]),
         (Unfair::WrongWeights, &["bfq: shares"][..]),
         (Unfair::GrantsTooMuch, &["above the limit"]),
         (Unfair::GrantsTooLittle, &["below the limit"]),
