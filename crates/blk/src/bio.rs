@@ -60,39 +60,75 @@ impl Op {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpFlags(u16);
 
+/// Defines the modifiers, and the table of their names.
+macro_rules! op_flags {
+    ($($(#[$doc:meta])* $flag:ident = $bit:literal;)+) => {
+        impl OpFlags {
+            $($(#[$doc])* pub const $flag: OpFlags = OpFlags(1 << $bit);)+
+
+            /// Every modifier with its name, in the order of their bits.
+            pub const NAMED: &'static [(OpFlags, &'static str)] = &[$((OpFlags::$flag, stringify!($flag))),+];
+        }
+    };
+}
+
+op_flags! {
+    /// The write is on stable media when it ends. Any operation but a write or flush ends with an error, as with
+    /// [`OpFlags::PREFLUSH`].
+    FUA = 0;
+    /// Flush the volatile cache before the write.
+    PREFLUSH = 1;
+    /// Somebody waits for it (reads always count as such).
+    SYNC = 2;
+    /// Fail with [`BlkStatus::Again`] rather than wait for a tag.
+    NOWAIT = 3;
+    /// Goes to a poll queue.
+    POLLED = 4;
+    /// Never merged with a neighbour.
+    NOMERGE = 5;
+    /// Read-ahead: may be dropped.
+    RAHEAD = 6;
+    /// Metadata, preferred by some elevators.
+    META = 7;
+    /// Takes one of the reserved tags, bypasses the elevator and is never merged; ends with an error on a disk without
+    /// reserved tags, and together with [`OpFlags::FUA`] or a flush (a flush sequence waits for normal tags).
+    RESERVED = 8;
+    /// No more is to be expected of this kind from its submitter. A write with this and [`OpFlags::SYNC`] is a direct one,
+    /// which write-back throttling leaves alone.
+    IDLE = 9;
+    /// Write-back that is in no hurry.
+    BACKGROUND = 10;
+    /// Of a write of zeroes: the sectors keep their space. Without it they may give it up.
+    NOUNMAP = 11;
+    /// Of a write of zeroes: fail with [`BlkStatus::NotSupp`] what would not be cheaper than writing them
+    /// (`BLKDEV_ZERO_NOFALLBACK`).
+    NOFALLBACK = 12;
+}
+
 impl OpFlags {
     /// No modifier.
     pub const NONE: OpFlags = OpFlags(0);
-    /// The write is on stable media when it ends. Any operation but a write or flush ends with an error, as with
-    /// [`OpFlags::PREFLUSH`].
-    pub const FUA: OpFlags = OpFlags(1 << 0);
-    /// Flush the volatile cache before the write.
-    pub const PREFLUSH: OpFlags = OpFlags(1 << 1);
-    /// Somebody waits for it (reads always count as such).
-    pub const SYNC: OpFlags = OpFlags(1 << 2);
-    /// Fail with [`BlkStatus::Again`] rather than wait for a tag.
-    pub const NOWAIT: OpFlags = OpFlags(1 << 3);
-    /// Goes to a poll queue.
-    pub const POLLED: OpFlags = OpFlags(1 << 4);
-    /// Never merged with a neighbour.
-    pub const NOMERGE: OpFlags = OpFlags(1 << 5);
-    /// Read-ahead: may be dropped.
-    pub const RAHEAD: OpFlags = OpFlags(1 << 6);
-    /// Metadata, preferred by some elevators.
-    pub const META: OpFlags = OpFlags(1 << 7);
-    /// Takes one of the reserved tags, bypasses the elevator and is never merged; ends with an error on a disk without
-    /// reserved tags, and together with [`OpFlags::FUA`] or a flush (a flush sequence waits for normal tags).
-    pub const RESERVED: OpFlags = OpFlags(1 << 8);
-    /// No more is to be expected of this kind from its submitter. A write with this and [`OpFlags::SYNC`] is a direct one,
-    /// which write-back throttling leaves alone.
-    pub const IDLE: OpFlags = OpFlags(1 << 9);
-    /// Write-back that is in no hurry.
-    pub const BACKGROUND: OpFlags = OpFlags(1 << 10);
-    /// Of a write of zeroes: the sectors keep their space. Without it they may give it up.
-    pub const NOUNMAP: OpFlags = OpFlags(1 << 11);
-    /// Of a write of zeroes: fail with [`BlkStatus::NotSupp`] what would not be cheaper than writing them
-    /// (`BLKDEV_ZERO_NOFALLBACK`).
-    pub const NOFALLBACK: OpFlags = OpFlags(1 << 12);
+
+    /// The names of those that are set, in the order of their bits.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        OpFlags::NAMED.iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| *name)
+    }
+
+    /// Whether the lists have every modifier: for the constant assertion of a consumer that takes some and leaves others out,
+    /// so that it decides about a new one.
+    pub const fn are_all(lists: &[&[OpFlags]]) -> bool {
+        let mut all = OpFlags::NONE;
+        let mut list = 0;
+        while list < lists.len() {
+            let mut i = 0;
+            while i < lists[list].len() {
+                all = all.union(lists[list][i]);
+                i += 1;
+            }
+            list += 1;
+        }
+        all.0.count_ones() as usize == OpFlags::NAMED.len()
+    }
 
     /// Whether every bit of `other` is set.
     #[inline]

@@ -213,20 +213,26 @@ fn op_name(op: Op) -> &'static str {
     }
 }
 
-fn cmd_flags(f: OpFlags) -> String {
-    names(&[
-        ("SYNC", f.contains(OpFlags::SYNC)),
-        ("META", f.contains(OpFlags::META)),
-        ("NOMERGE", f.contains(OpFlags::NOMERGE)),
-        ("IDLE", f.contains(OpFlags::IDLE)),
-        ("FUA", f.contains(OpFlags::FUA)),
-        ("PREFLUSH", f.contains(OpFlags::PREFLUSH)),
-        ("RAHEAD", f.contains(OpFlags::RAHEAD)),
-        ("BACKGROUND", f.contains(OpFlags::BACKGROUND)),
-        ("NOWAIT", f.contains(OpFlags::NOWAIT)),
-        ("NOUNMAP", f.contains(OpFlags::NOUNMAP)),
-        ("POLLED", f.contains(OpFlags::POLLED)),
-    ])
+/// In the kernel's order.
+const CMD_FLAGS: [OpFlags; 11] = [
+    OpFlags::SYNC,
+    OpFlags::META,
+    OpFlags::NOMERGE,
+    OpFlags::IDLE,
+    OpFlags::FUA,
+    OpFlags::PREFLUSH,
+    OpFlags::RAHEAD,
+    OpFlags::BACKGROUND,
+    OpFlags::NOWAIT,
+    OpFlags::NOUNMAP,
+    OpFlags::POLLED,
+];
+/// The kernel shows the first as a flag of the request, and has the second in `blkdev_issue_zeroout` only.
+const NO_CMD_FLAGS: [OpFlags; 2] = [OpFlags::RESERVED, OpFlags::NOFALLBACK];
+const _: () = assert!(OpFlags::are_all(&[&CMD_FLAGS, &NO_CMD_FLAGS]));
+
+fn cmd_flags(flags: OpFlags) -> String {
+    CMD_FLAGS.iter().filter(|flag| flags.contains(**flag)).flat_map(|flag| flag.names()).collect::<Vec<_>>().join("|")
 }
 
 fn rq_flags(rq: &Request, elevator: bool) -> String {

@@ -42,20 +42,7 @@ fn joined<T: fmt::Display>(all: impl IntoIterator<Item = T>, between: &str) -> S
 
 /// Flags of a bio, `+NAME` each.
 pub(crate) fn flags(flags: OpFlags) -> String {
-    const NAMES: [(OpFlags, &str); 11] = [
-        (OpFlags::FUA, "FUA"),
-        (OpFlags::PREFLUSH, "PREFLUSH"),
-        (OpFlags::SYNC, "SYNC"),
-        (OpFlags::NOWAIT, "NOWAIT"),
-        (OpFlags::POLLED, "POLLED"),
-        (OpFlags::NOMERGE, "NOMERGE"),
-        (OpFlags::RAHEAD, "RAHEAD"),
-        (OpFlags::META, "META"),
-        (OpFlags::RESERVED, "RESERVED"),
-        (OpFlags::IDLE, "IDLE"),
-        (OpFlags::BACKGROUND, "BACKGROUND"),
-    ];
-    NAMES.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| format!(" +{name}")).collect()
+    flags.names().map(|name| format!(" +{name}")).collect()
 }
 
 fn or_default(v: Option<impl ToString>) -> String {

@@ -164,6 +164,15 @@ fn action(e: &Event) -> u32 {
     act | (of_act | fs | operation(e.op(), e.flags())) << 16
 }
 
+/// Modifiers that blktrace has a category for.
+const MODIFIERS: [(OpFlags, u32); 5] = [
+    (OpFlags::SYNC, category::SYNC),
+    (OpFlags::PREFLUSH, category::FLUSH),
+    (OpFlags::FUA, category::FUA),
+    (OpFlags::RAHEAD, category::AHEAD),
+    (OpFlags::META, category::META),
+];
+
 fn operation(op: Op, flags: OpFlags) -> u32 {
     let direction = match op {
         Op::Read => category::READ,
@@ -171,12 +180,5 @@ fn operation(op: Op, flags: OpFlags) -> u32 {
         Op::Write | Op::WriteZeroes => category::WRITE,
         Op::Discard => category::WRITE | category::DISCARD,
     };
-    let modifiers = [
-        (OpFlags::SYNC, category::SYNC),
-        (OpFlags::PREFLUSH, category::FLUSH),
-        (OpFlags::FUA, category::FUA),
-        (OpFlags::RAHEAD, category::AHEAD),
-        (OpFlags::META, category::META),
-    ];
-    modifiers.into_iter().filter(|(f, _)| flags.contains(*f)).fold(direction, |all, (_, c)| all | c)
+    MODIFIERS.into_iter().filter(|(f, _)| flags.contains(*f)).fold(direction, |all, (_, c)| all | c)
 }

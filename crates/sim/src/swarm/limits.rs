@@ -17,6 +17,9 @@ use blk::bio::{Bio, Op, OpFlags};
 use blk::qos::rates::IoLimits;
 use blk::settings::{Mode, QueueConfig};
 
+/// Modifiers that throttling goes by.
+pub(super) const FLAGS: [OpFlags; 2] = [OpFlags::IDLE, OpFlags::BACKGROUND];
+
 /// Rates, each with its burst under its name and `_burst`.
 const RATES: [&str; 6] = ["iops_total", "iops_read", "iops_write", "bps_total", "bps_read", "bps_write"];
 /// Targets of write-back throttling, microseconds: off, the default, one that is always missed, one that is met mostly.
@@ -99,7 +102,7 @@ impl Limits {
         if !self.wbt || bio.op != Op::Write {
             return;
         }
-        for flag in [OpFlags::IDLE, OpFlags::BACKGROUND] {
+        for flag in FLAGS {
             if self.rng.below(5) == 0 {
                 bio.flags = bio.flags.union(flag);
             }

@@ -6,7 +6,7 @@
 //! whatever lets bios end; random numbers, so that a case of one disk and one of several each draw from a stream of their
 //! own. Does not do: polling, time, settings.
 
-use super::limits::{Limits, Under};
+use super::limits::{self, Limits, Under};
 use super::report::CAPACITY;
 use crate::contents::{Contents, Held};
 use crate::describe;
@@ -363,6 +363,20 @@ impl Load {
     }
 }
 
+const DRAWN: [OpFlags; 7] = [
+    OpFlags::NOWAIT,
+    OpFlags::NOMERGE,
+    OpFlags::POLLED,
+    OpFlags::RESERVED,
+    OpFlags::SYNC,
+    OpFlags::FUA,
+    OpFlags::PREFLUSH,
+];
+/// Hints that only some elevators go by, and what only drivers go by.
+const NOT_DRAWN: [OpFlags; 4] = [OpFlags::RAHEAD, OpFlags::META, OpFlags::NOUNMAP, OpFlags::NOFALLBACK];
+const _: () = assert!(OpFlags::are_all(&[&DRAWN, &limits::FLAGS, &NOT_DRAWN]));
+
+/// Modifiers of a bio, of [`DRAWN`]. Limits add theirs.
 fn draw_flags(rng: &mut Rng, op: Op) -> OpFlags {
     let mut f = OpFlags::NONE;
     let mut add = |on: bool, flag: OpFlags| {
