@@ -114,6 +114,17 @@ impl Default for QueueConfig {
     }
 }
 
+/// When a setting of a disk in use may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingChange {
+    /// At once ([`RequestQueue::set_live`](crate::queue::RequestQueue::set_live)).
+    Live,
+    /// While the disk is frozen ([`RequestQueue::rebuild`](crate::queue::RequestQueue::rebuild)).
+    Frozen,
+    /// Never: it is fixed when the disk is made.
+    Fixed,
+}
+
 /// One row of the settings table.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingInfo {
@@ -123,6 +134,42 @@ pub struct SettingInfo {
     pub range: &'static str,
     /// What it does, in one line.
     pub help: &'static str,
+    /// When it may change.
+    pub change: SettingChange,
+    /// Disks that share tags have one value of it: it changes for all of them ([`TagSet`](crate::tags::TagSet)).
+    pub is_of_tag_set: bool,
+}
+
+impl SettingInfo {
+    /// A setting that takes effect at once.
+    pub const fn live(name: &'static str, range: &'static str, help: &'static str) -> SettingInfo {
+        SettingInfo { name, range, help, change: SettingChange::Live, is_of_tag_set: false }
+    }
+
+    /// A setting that needs a freeze.
+    pub const fn frozen(name: &'static str, range: &'static str, help: &'static str) -> SettingInfo {
+        SettingInfo { change: SettingChange::Frozen, ..SettingInfo::live(name, range, help) }
+    }
+
+    /// A setting that cannot change.
+    pub const fn fixed(name: &'static str, range: &'static str, help: &'static str) -> SettingInfo {
+        SettingInfo { change: SettingChange::Fixed, ..SettingInfo::live(name, range, help) }
+    }
+
+    /// The same setting, one value for all disks of a tag set.
+    pub const fn of_tag_set(self) -> SettingInfo {
+        SettingInfo { is_of_tag_set: true, ..self }
+    }
+
+    /// The row of [`SETTINGS`] with this name.
+    pub fn named(name: &str) -> Option<&'static SettingInfo> {
+        SETTINGS.iter().find(|s| s.name == name)
+    }
+
+    /// Whether the setting of this name takes effect at once.
+    pub fn is_live(name: &str) -> bool {
+        SettingInfo::named(name).is_some_and(|s| s.change == SettingChange::Live)
+    }
 }
 
 const IOPS: &str = "0..=1000000000";
@@ -130,55 +177,52 @@ const BPS: &str = "0..=1000000000000";
 
 /// Every setting that [`QueueConfig::set`] knows, besides the elevators' tunables (`iosched.NAME`).
 pub const SETTINGS: &[SettingInfo] = &[
-    SettingInfo { name: "mode", range: "mq | sq", help: "multi-queue, or the legacy single-queue path" },
-    SettingInfo { name: "nr_cpus", range: "1..=4096", help: "CPUs of the stack (default: this host's)" },
-    SettingInfo { name: "nr_hw_queues", range: "0..=nr_cpus", help: "hardware queues (0, the default: one per CPU)" },
-    SettingInfo { name: "nr_read_queues", range: "0..=nr_cpus", help: "further hardware queues for plain reads" },
-    SettingInfo { name: "nr_poll_queues", range: "0..=nr_cpus", help: "further hardware queues for polled I/O" },
-    SettingInfo { name: "queue_depth", range: "1..=10240", help: "driver tags per hardware queue" },
-    SettingInfo { name: "reserved_tags", range: "0..queue_depth", help: "tags kept for the driver's own commands" },
-    SettingInfo {
-        name: "host_tagset",
-        range: "0 | 1",
-        help: "1: tags are shared by all hardware queues, not per queue",
-    },
-    SettingInfo {
-        name: "nr_requests",
-        range: "4..=2048 with an elevator, 4..=queue_depth without",
-        help: "scheduler tags per hardware queue (sq: requests per direction)",
-    },
-    SettingInfo {
-        name: "scheduler",
-        range: "none | mq-deadline | kyber | bfq | k2 (mq), noop | deadline (sq)",
-        help: "the elevator",
-    },
-    SettingInfo { name: "io_timeout", range: "1..=4294967295", help: "milliseconds at the driver until it is asked" },
-    SettingInfo { name: "nomerges", range: "0..=2", help: "0 all merges, 1 simple one-hit merges, 2 none" },
-    SettingInfo { name: "rq_affinity", range: "0..=2", help: "0 complete anywhere, 1 same cache, 2 submitting CPU" },
-    SettingInfo { name: "iostats", range: "0..=1", help: "count I/O in the disk's statistics" },
-    SettingInfo { name: "max_sectors_kb", range: "4..=max_hw_sectors_kb", help: "largest request, KiB" },
-    SettingInfo {
-        name: "read_ahead_kb",
-        range: "0..=1048576, or system",
-        help: "most a file is read ahead by when it is buffered (direct=0), KiB; system = as it does by itself",
-    },
-    SettingInfo {
-        name: "wbt_lat_usec",
-        range: "-1 | 0..=1000000000",
-        help: "read latency that write-back makes way for, microseconds; 0 off, -1 the kernel's default",
-    },
-    SettingInfo { name: "iops_total", range: IOPS, help: "I/Os per second, reads and writes together; 0 no limit" },
-    SettingInfo { name: "iops_read", range: IOPS, help: "reads per second" },
-    SettingInfo { name: "iops_write", range: IOPS, help: "writes and discards per second" },
-    SettingInfo { name: "iops_total_burst", range: IOPS, help: "I/Os that may go at once after an idle time" },
-    SettingInfo { name: "iops_read_burst", range: IOPS, help: "reads that may go at once after an idle time" },
-    SettingInfo { name: "iops_write_burst", range: IOPS, help: "writes that may go at once after an idle time" },
-    SettingInfo { name: "bps_total", range: BPS, help: "bytes per second, reads and writes together; 0 no limit" },
-    SettingInfo { name: "bps_read", range: BPS, help: "bytes read per second" },
-    SettingInfo { name: "bps_write", range: BPS, help: "bytes written per second" },
-    SettingInfo { name: "bps_total_burst", range: BPS, help: "bytes that may go at once after an idle time" },
-    SettingInfo { name: "bps_read_burst", range: BPS, help: "bytes that may be read at once after an idle time" },
-    SettingInfo { name: "bps_write_burst", range: BPS, help: "bytes that may be written at once after an idle time" },
+    SettingInfo::frozen("mode", "mq | sq", "multi-queue, or the legacy single-queue path"),
+    SettingInfo::fixed("nr_cpus", "1..=4096", "CPUs of the stack (default: this host's)"),
+    SettingInfo::frozen("nr_hw_queues", "0..=nr_cpus", "hardware queues (0, the default: one per CPU)").of_tag_set(),
+    SettingInfo::frozen("nr_read_queues", "0..=nr_cpus", "further hardware queues for plain reads").of_tag_set(),
+    SettingInfo::frozen("nr_poll_queues", "0..=nr_cpus", "further hardware queues for polled I/O").of_tag_set(),
+    SettingInfo::frozen("queue_depth", "1..=10240", "driver tags per hardware queue").of_tag_set(),
+    SettingInfo::frozen("reserved_tags", "0..queue_depth", "tags kept for the driver's own commands").of_tag_set(),
+    SettingInfo::frozen("host_tagset", "0 | 1", "1: tags are shared by all hardware queues, not per queue")
+        .of_tag_set(),
+    SettingInfo::frozen(
+        "nr_requests",
+        "4..=2048 with an elevator, 4..=queue_depth without",
+        "scheduler tags per hardware queue (sq: requests per direction)",
+    ),
+    SettingInfo::frozen(
+        "scheduler",
+        "none | mq-deadline | kyber | bfq | k2 (mq), noop | deadline (sq)",
+        "the elevator",
+    ),
+    SettingInfo::live("io_timeout", "1..=4294967295", "milliseconds at the driver until it is asked"),
+    SettingInfo::live("nomerges", "0..=2", "0 all merges, 1 simple one-hit merges, 2 none"),
+    SettingInfo::live("rq_affinity", "0..=2", "0 complete anywhere, 1 same cache, 2 submitting CPU"),
+    SettingInfo::live("iostats", "0..=1", "count I/O in the disk's statistics"),
+    SettingInfo::fixed("max_sectors_kb", "4..=max_hw_sectors_kb", "largest request, KiB"),
+    SettingInfo::fixed(
+        "read_ahead_kb",
+        "0..=1048576, or system",
+        "most a file is read ahead by when it is buffered (direct=0), KiB; system = as it does by itself",
+    ),
+    SettingInfo::live(
+        "wbt_lat_usec",
+        "-1 | 0..=1000000000",
+        "read latency that write-back makes way for, microseconds; 0 off, -1 the kernel's default",
+    ),
+    SettingInfo::live("iops_total", IOPS, "I/Os per second, reads and writes together; 0 no limit"),
+    SettingInfo::live("iops_read", IOPS, "reads per second"),
+    SettingInfo::live("iops_write", IOPS, "writes and discards per second"),
+    SettingInfo::live("iops_total_burst", IOPS, "I/Os that may go at once after an idle time"),
+    SettingInfo::live("iops_read_burst", IOPS, "reads that may go at once after an idle time"),
+    SettingInfo::live("iops_write_burst", IOPS, "writes that may go at once after an idle time"),
+    SettingInfo::live("bps_total", BPS, "bytes per second, reads and writes together; 0 no limit"),
+    SettingInfo::live("bps_read", BPS, "bytes read per second"),
+    SettingInfo::live("bps_write", BPS, "bytes written per second"),
+    SettingInfo::live("bps_total_burst", BPS, "bytes that may go at once after an idle time"),
+    SettingInfo::live("bps_read_burst", BPS, "bytes that may be read at once after an idle time"),
+    SettingInfo::live("bps_write_burst", BPS, "bytes that may be written at once after an idle time"),
 ];
 
 /// A setting that was refused; the text is rule, value, remedy.

@@ -9,13 +9,9 @@ use crate::lock::Lock;
 use crate::qos::rates::LIMIT_NAMES;
 use crate::qos::wbt::{DEFAULT_TARGET_US, Params};
 use crate::queue::request_queue::RequestQueue;
-use crate::settings::{Mode, QueueConfig, SettingError};
+use crate::settings::{Mode, QueueConfig, SETTINGS, SettingError, SettingInfo};
 use crate::sync::Ordering;
 use crate::time::Duration;
-
-/// Live settings besides the limits ([`LIMIT_NAMES`]) and the elevator's tunables
-/// ([`RequestQueue::set_iosched`]).
-pub const LIVE_SETTINGS: [&str; 5] = ["nomerges", "rq_affinity", "io_timeout", "iostats", "wbt_lat_usec"];
 
 impl<L: Lock> RequestQueue<L> {
     /// Changes live settings, `(name, value)` each. The first that is unknown, out of range, or not to be changed without a
@@ -26,10 +22,12 @@ impl<L: Lock> RequestQueue<L> {
         let mut new = config.clone();
         for (name, value) in settings {
             new.set(name, value)?;
-            if !LIVE_SETTINGS.contains(name) && !LIMIT_NAMES.contains(name) {
+            if !SettingInfo::is_live(name) {
+                let live =
+                    SETTINGS.iter().map(|s| s.name).filter(|n| SettingInfo::is_live(n) && !LIMIT_NAMES.contains(n));
                 let text = format!(
                     "{name}={value}: needs a freeze; live are {}, the limits and, by set_iosched, tunables",
-                    LIVE_SETTINGS.join(", ")
+                    live.collect::<Vec<_>>().join(", ")
                 );
                 return Err(SettingError(text));
             }

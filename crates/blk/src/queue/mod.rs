@@ -14,7 +14,7 @@ pub(crate) mod delayed;
 pub(crate) mod freeze;
 pub(crate) mod hctx;
 pub(crate) mod hotplug;
-pub(crate) mod live;
+mod live;
 pub(crate) mod online;
 mod rebuild;
 pub(crate) mod request_queue;
@@ -22,5 +22,4 @@ pub(crate) mod state;
 pub(crate) mod timer;
 
 pub use hotplug::HotplugError;
-pub use live::LIVE_SETTINGS;
 pub use request_queue::{NoNotify, Notify, RequestQueue};

@@ -96,21 +96,35 @@ impl TagSetConfig {
         if disk.mode == Mode::Sq {
             return Err(SettingError("mode=sq: has no shared tags; use mode=mq, or a disk without a tag set".into()));
         }
-        let theirs = TagSetConfig::of(disk);
-        let pairs = [
-            ("nr_hw_queues", u32::from(theirs.nr_hw_queues), u32::from(self.nr_hw_queues)),
-            ("nr_read_queues", u32::from(theirs.nr_read_queues), u32::from(self.nr_read_queues)),
-            ("nr_poll_queues", u32::from(theirs.nr_poll_queues), u32::from(self.nr_poll_queues)),
-            ("queue_depth", theirs.queue_depth, self.queue_depth),
-            ("reserved_tags", theirs.reserved_tags, self.reserved_tags),
-            ("host_tagset", u32::from(theirs.host_tagset), u32::from(self.host_tagset)),
-        ];
-        match pairs.iter().find(|(_, disk, set)| disk != set) {
-            Some((name, disk, set)) => {
+        let pairs = TagSetConfig::of(disk).shape().into_iter().zip(self.shape());
+        match pairs.into_iter().find(|(disk, set)| disk != set) {
+            Some(((name, disk), (_, set))) => {
                 Err(SettingError(format!("{name}={disk}: must be the tag set's, which is {set}; {remedy}")))
             }
             None => Ok(()),
         }
+    }
+
+    /// The settings of a disk that are the set's, by name: [`SettingInfo::is_of_tag_set`](crate::settings::SettingInfo).
+    fn shape(&self) -> [(&'static str, u32); 6] {
+        let TagSetConfig {
+            nr_hw_queues,
+            nr_read_queues,
+            nr_poll_queues,
+            queue_depth,
+            reserved_tags,
+            host_tagset,
+            // Not a disk's: changes at once.
+            fair_tag_sharing: _,
+        } = *self;
+        [
+            ("nr_hw_queues", nr_hw_queues.into()),
+            ("nr_read_queues", nr_read_queues.into()),
+            ("nr_poll_queues", nr_poll_queues.into()),
+            ("queue_depth", queue_depth),
+            ("reserved_tags", reserved_tags),
+            ("host_tagset", host_tagset.into()),
+        ]
     }
 }
 
@@ -482,5 +496,17 @@ impl<L: Lock> RequestQueue<L> {
     /// The tag set it has joined.
     pub fn tag_set(&self) -> Option<&Arc<TagSet<L>>> {
         self.member.as_ref().map(|m| &m.set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::SETTINGS;
+
+    #[test]
+    fn the_table_of_settings_says_which_are_of_a_tag_set() {
+        let of_set: Vec<_> = SETTINGS.iter().filter(|s| s.is_of_tag_set).map(|s| s.name).collect();
+        assert_eq!(of_set, TagSetConfig::of(&QueueConfig::default()).shape().map(|(name, _)| name));
     }
 }

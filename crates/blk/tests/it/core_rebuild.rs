@@ -4,7 +4,7 @@
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, Sector};
-use blk::settings::{Mode, QueueConfig};
+use blk::settings::{Mode, QueueConfig, SETTINGS, SettingChange};
 use blk::status::BlkStatus;
 use sim::disk::Behaviour;
 use sim::rig::Rig;
@@ -360,4 +360,40 @@ fn a_submitter_made_between_two_rebuilds_knows_the_last_state() {
     rig.disk.release_all();
     rig.run_dry(10);
     rig.check_idle();
+}
+
+/// Another value than the default.
+fn other_value(name: &str) -> &'static str {
+    match name {
+        "mode" => "sq",
+        "scheduler" => "kyber",
+        "nr_hw_queues" | "nr_read_queues" | "nr_poll_queues" | "reserved_tags" | "host_tagset" | "rq_affinity" => "1",
+        "nr_cpus" | "nomerges" => "2",
+        "nr_requests" => "4",
+        "queue_depth" | "max_sectors_kb" | "read_ahead_kb" => "16",
+        "io_timeout" | "wbt_lat_usec" => "1000",
+        "iostats" => "0",
+        limit if limit.ends_with("_burst") => "0",
+        limit if limit.starts_with("iops_") || limit.starts_with("bps_") => "100000",
+        _ => panic!("{name}: choose a value here"),
+    }
+}
+
+#[test]
+fn each_setting_changes_when_its_row_says() {
+    for s in SETTINGS {
+        // Without a number of queues, so that the single-queue mode can begin.
+        let rig = Rig::new(1, manual(), QueueConfig { nr_hw_queues: None, ..config(4, 4) }, &[0]);
+        let value = other_value(s.name);
+        let live = rig.q.set_live(&[(s.name, value)]).is_ok();
+        rig.q.begin_freeze();
+        assert!(rig.q.is_drained());
+        let frozen = rig.q.rebuild(|c| c.set(s.name, value)).is_ok();
+        let expected = match s.change {
+            SettingChange::Live => (true, true),
+            SettingChange::Frozen => (false, true),
+            SettingChange::Fixed => (false, false),
+        };
+        assert_eq!((live, frozen), expected, "{}={value}", s.name);
+    }
 }

@@ -11,9 +11,7 @@ use crate::disk::{Disk, Queue, limit_hw_queues};
 use crate::driver::HostDriver;
 use crate::error::{Error, Result};
 use blk::id::CpuId;
-use blk::qos::rates::LIMIT_NAMES;
-use blk::queue::LIVE_SETTINGS;
-use blk::settings::{Mode, QueueConfig, SettingError};
+use blk::settings::{Mode, QueueConfig, SETTINGS, SettingError, SettingInfo};
 use blk::tags::{TagSet, TagSetConfig};
 use blk::time::Duration;
 use parking_lot::RawMutex;
@@ -81,8 +79,8 @@ impl Disk {
     }
 
     fn shares(&self, name: &str) -> bool {
-        let shape = ["nr_hw_queues", "nr_read_queues", "nr_poll_queues", "queue_depth", "reserved_tags", "host_tagset"];
-        self.queue.tag_set().is_some() && (name == "fair_tag_sharing" || shape.contains(&name))
+        let mut all = SETTINGS.iter().chain(RUN_SETTINGS);
+        self.queue.tag_set().is_some() && all.any(|s| s.name == name && s.is_of_tag_set)
     }
 
     fn change_disk(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
@@ -120,8 +118,7 @@ pub(crate) fn change_settings(
 ) -> Result<Option<Duration>> {
     let mut config = queue.config();
     apply(settings, &mut config).map_err(usage)?;
-    let at_once = |name: &String| LIVE_SETTINGS.contains(&name.as_str()) || LIMIT_NAMES.contains(&name.as_str());
-    if settings.iter().all(|(name, _)| at_once(name)) {
+    if settings.iter().all(|(name, _)| SettingInfo::is_live(name)) {
         let borrowed: Vec<_> = settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         return queue.set_live(&borrowed).map(|()| None).map_err(usage);
     }

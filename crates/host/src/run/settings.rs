@@ -16,16 +16,17 @@ use std::sync::Arc;
 
 /// What a run can be told besides the settings of its disks ([`blk::settings::SETTINGS`]).
 pub const RUN_SETTINGS: &[SettingInfo] = &[
-    SettingInfo {
-        name: "shared_tags",
-        range: "0 | 1",
-        help: "1: the disks of a run share the driver tags, as LUNs of one host adapter do",
-    },
-    SettingInfo {
-        name: "fair_tag_sharing",
-        range: "0 | 1",
-        help: "with shared_tags=1: each busy disk may use its share of the tags; 0: first come, first served",
-    },
+    SettingInfo::fixed(
+        "shared_tags",
+        "0 | 1",
+        "1: the disks of a run share the driver tags, as LUNs of one host adapter do",
+    ),
+    SettingInfo::live(
+        "fair_tag_sharing",
+        "0 | 1",
+        "with shared_tags=1: each busy disk may use its share of the tags; 0: first come, first served",
+    )
+    .of_tag_set(),
 ];
 
 /// Settings of a run.

@@ -123,7 +123,10 @@ mod tests {
     #[test]
     fn the_guide_names_the_elevators_that_are_tried() {
         let guide = include_str!("../../../../docs/tune.md");
-        assert!(guide.contains(&format!("`scheduler` ({})", ELEVATORS.join(", "))), "docs/tune.md, knobs: {ELEVATORS:?}");
+        assert!(
+            guide.contains(&format!("`scheduler` ({})", ELEVATORS.join(", "))),
+            "docs/tune.md, knobs: {ELEVATORS:?}"
+        );
     }
 
     #[test]
