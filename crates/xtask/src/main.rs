@@ -27,9 +27,10 @@ mod swarm;
 mod tidy;
 mod ublk_guest;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use outcome::Outcome;
 
 /// The developer's entry point of mqblk.
@@ -77,6 +78,11 @@ struct CiArgs {
     /// Leave out the loom models, the guest with ublk, the Ceph cluster and the documentation.
     #[arg(long)]
     fast: bool,
+}
+
+/// The names of the subcommands.
+fn subcommands() -> BTreeSet<String> {
+    Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect()
 }
 
 fn main() -> ExitCode {

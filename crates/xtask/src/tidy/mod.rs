@@ -11,6 +11,7 @@
 //! | [`circles`] | at most five files of a crate import each other in a circle; exceptions only in `tidy.toml` |
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
 //! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
+//! | [`quoted`] | paths and commands in backquotes exist |
 //! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
 //!
 //! A `// SAFETY:` comment at each `unsafe` block is clippy's to check
@@ -23,6 +24,7 @@ mod finding;
 mod imports;
 mod manuals;
 mod modules;
+mod quoted;
 mod ratchet;
 mod size;
 mod source;
@@ -91,6 +93,7 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
         Err(finding) => findings.push(finding),
     }
     findings.extend(manuals::check(project, &texts));
+    findings.extend(quoted::Known::new(&project.root, &texts, crate::subcommands()).check(&texts, &sources));
     findings.sort();
     findings.dedup();
     Ok(findings)

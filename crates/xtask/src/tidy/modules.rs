@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which files a crate root reaches through `mod`, `#[path]` and `include!`.
 //!
-//! Guarantees: follows the module rules of the Rust reference (`a.rs` and `a/mod.rs`, inline
+//! Guarantees: follows the module rules of the Rust reference (a file or a folder with a `mod.rs`, inline
 //! modules as directories); a file reached only below `cfg(test)` is known as test code.
 //! Does not see a `mod` line that a macro writes.
 
