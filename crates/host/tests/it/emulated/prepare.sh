@@ -8,7 +8,7 @@
 set -euo pipefail
 mkdir -p "$1"
 cache=$(realpath "$1") initrd=$cache/$2.cpio script=$3 here=$(cd "$(dirname "$0")" && pwd)
-oracle=$here/../../../oracle/guest package=linux-image-cloud-amd64
+oracle=$here/../../../../oracle/guest package=linux-image-cloud-amd64
 vmlinuz=$(bash "$oracle/kernel.sh" "$cache" $package)
 exec 9>"$cache/lock"; flock 9
 new() { [ "$initrd" -nt "$1" ]; }
