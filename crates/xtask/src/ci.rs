@@ -1,41 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask ci`: every check of this tree, cheapest first; what computes runs beside what waits.
+//! `cargo xtask test` and `cargo xtask ci`: the checks of this tree, cheapest first; what computes runs beside what waits.
 //!
 //! Guarantees: all checks run even when an early one fails; the closing line is
 //! `N passed, N failed, N skipped`, alone on its line, over all test programs; the exit code is 0
 //! only when every check passed. With `CI=true` a skipped test is a failure: a machine that
 //! cannot run a test must say so loudly, or the test is dead.
 
+use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use crate::oracle::loop_device::Loop;
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 use crate::step::{Beside, Counts, Report, run_counted, step};
+use crate::suite::{self, Part};
 use crate::tidy;
 
-/// Runs the checks; `fast` leaves out the loom models, the guest with ublk, the Ceph cluster and the documentation.
+/// How much to check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Format, tidy and the tests: what a new user runs.
+    Test,
+    /// The same with clippy: before every commit.
+    Fast,
+    /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images and documentation, too.
+    Deep,
+}
+
+/// Runs the checks of `extent`.
 ///
 /// # Errors
 /// When a check could not be started at all.
-pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
+pub fn run(project: &Project, extent: Extent) -> Result<Outcome, String> {
+    let start = Instant::now();
     let (device, not_run) = test_device(project);
+    let environment: Vec<(&str, &Path)> = device.iter().map(|d| (TEST_DEVICE, d.device.as_path())).collect();
     let mut reports = vec![
         step("format", || run_counted(&mut format(project)))?,
         step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default())))?,
-        step("clippy", || run_counted(&mut clippy(project)))?,
-        step("building tests", || run_counted(tests(project).arg("--no-run")))?,
     ];
-    // It builds in a directory of its own, and computes while tests wait.
-    let loom = (!fast).then(|| Beside::start("loom", xtask(project, "loom")));
-    let device = device.iter().map(|d| (TEST_DEVICE, &d.device));
-    reports.push(step("tests", || run_counted(tests(project).envs(device)))?);
-    reports.push(step("oracle", || crate::oracle::check(project))?);
-    if let Some(loom) = loom {
+    if extent == Extent::Fast {
+        reports.push(step("clippy", || run_counted(&mut clippy(project)))?);
+    }
+    let mut programs = Vec::new();
+    reports.push(step("building tests", || {
+        programs = suite::build(project)?;
+        Ok((true, Counts::default()))
+    })?);
+    reports.push(step("tests", || suite::run(&programs, Part::Quick, &environment))?);
+    reports.push(step("examples in docs", || suite::run_documentation(project))?);
+    println!("cargo xtask test took {:.1} min", start.elapsed().as_secs_f64() / 60.0);
+    if extent == Extent::Deep {
+        // It builds in a directory of its own, and computes while what follows waits.
+        let loom = Beside::start("loom", xtask(project, "loom"));
+        reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment))?);
+        reports.push(step("oracle", || crate::oracle::check(project))?);
         // One waits for a guest, the other for a cluster.
         let ublk = Beside::start("ublk", xtask(project, "ublk"));
         reports.push(step("RBD images", || crate::ceph::check(project))?);
         reports.push(ublk.end()?);
+        reports.push(step("clippy", || run_counted(&mut clippy(project)))?);
         reports.push(loom.end()?);
         reports.push(step("documentation", || run_counted(&mut doc(project)))?);
     }
@@ -45,9 +70,6 @@ pub fn run(project: &Project, fast: bool) -> Result<Outcome, String> {
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
     Ok(close(&reports, ci))
 }
-
-/// How many tests of a program run at a time.
-const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Names a block device that tests may write to.
 const TEST_DEVICE: &str = "MQBLK_TEST_DEVICE";
@@ -86,7 +108,7 @@ fn close(reports: &[Report], ci: bool) -> Outcome {
     if skipped {
         eprintln!(
             "xtask: {} tests skipped: with CI=true every test must run; \
-             mend or delete the ignored ones",
+             fix or delete the ignored ones",
             counts.skipped
         );
     }
@@ -117,17 +139,6 @@ fn clippy(project: &Project) -> Command {
     let mut command = in_root(project);
     command.args(["clippy", "--workspace", "--all-targets"]);
     command.args(["--", "-D", "warnings"]);
-    command
-}
-
-fn tests(project: &Project) -> Command {
-    let mut command = in_root(project);
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    if std::env::var_os(TEST_THREADS).is_none() {
-        // Many wait for a server, a guest or a time limit.
-        let threads = std::thread::available_parallelism().map_or(1, |cpus| 2 * cpus.get());
-        command.env(TEST_THREADS, threads.to_string());
-    }
     command
 }
 

@@ -2,7 +2,7 @@
 //! `cargo xtask`: the developer's one entry point. CI calls nothing else.
 //!
 //! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
-//! check, with one closing count), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
+//! check, with one closing count), [`suite`] (the test programs, several at a time), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
 //! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
 //! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
 //! decisions beside ours), [`seeds`] (inputs that fuzzing begins with), [`guest`] (a Linux guest on `mqblk serve`), [`ublk_guest`] (block devices of a kernel that has
@@ -23,6 +23,7 @@ mod project;
 mod sanitize;
 mod seeds;
 mod step;
+mod suite;
 mod swarm;
 mod tidy;
 mod ublk_guest;
@@ -30,6 +31,7 @@ mod ublk_guest;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use ci::Extent;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use outcome::Outcome;
 
@@ -43,10 +45,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check: format, tidy, clippy, tests, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation links.
+    /// Run every check: `test --deep` without installing packages.
     Ci(CiArgs),
-    /// Make sure of the Debian packages the tests need, then do what `ci` does.
-    Test(CiArgs),
+    /// Install the Debian packages the tests need, then check format and rules of the tree and run all tests.
+    Test(TestArgs),
     /// Check the rules of this tree that no compiler knows.
     Tidy,
     /// Measure mqblk and fio side by side and keep the raw figures under results/.
@@ -75,9 +77,16 @@ enum Command {
 
 #[derive(Args)]
 struct CiArgs {
-    /// Leave out the loom models, the guest with ublk, the Ceph cluster and the documentation.
+    /// Format, tidy, clippy and tests only: before every commit.
     #[arg(long)]
     fast: bool,
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// Then run everything else, as CI does: suites at full size, clippy, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation.
+    #[arg(long)]
+    deep: bool,
 }
 
 /// The names of the subcommands.
@@ -99,10 +108,10 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Outcome, String> {
     let project = project::Project::load()?;
     match command {
-        Command::Ci(args) => ci::run(&project, args.fast),
+        Command::Ci(args) => ci::run(&project, if args.fast { Extent::Fast } else { Extent::Deep }),
         Command::Test(args) => {
             packages::ensure(&project)?;
-            ci::run(&project, args.fast)
+            ci::run(&project, if args.deep { Extent::Deep } else { Extent::Test })
         }
         Command::Tidy => tidy::run(&project),
         Command::Bench(options) => bench::run(&project, &options),

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The workspace's tests: built once, then several programs at a time.
+//!
+//! Guarantees: every test program, smoke bench and documentation example of the workspace runs, those that wait for servers, guests and
+//! time limits beside those that compute; what a program printed is shown in one piece when it ends. Tests in modules called `deep` run only
+//! in the deep part. Does not time out: CI does.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde::Deserialize;
+
+use crate::project::{LIKE_ALL_TESTS, Project, cargo};
+use crate::step::{Counts, run_counted};
+
+/// Modules with this name hold what takes minutes: the same suites at their full size.
+const DEEP: &str = "deep::";
+
+/// Programs that run at a time.
+const AT_A_TIME: usize = 3;
+
+/// Tests of one program that run at a time: most of them wait.
+const TEST_THREADS: &str = "4";
+
+/// Which tests of the programs run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All but those in modules called `deep`.
+    Quick,
+    /// Those alone.
+    Deep,
+}
+
+/// A test program as Cargo has built it.
+pub struct Program {
+    /// Package and target.
+    name: String,
+    executable: PathBuf,
+    /// The package's folder: Cargo runs tests there.
+    folder: PathBuf,
+    /// It has the harness of the standard library, with its flags.
+    has_harness: bool,
+}
+
+/// Cargo's words about something it built.
+#[derive(Deserialize)]
+struct Artifact {
+    #[serde(default)]
+    executable: Option<PathBuf>,
+    manifest_path: PathBuf,
+    target: BuiltTarget,
+    profile: Profile,
+}
+
+#[derive(Deserialize)]
+struct BuiltTarget {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Builds all test programs.
+///
+/// # Errors
+/// When Cargo cannot be run, or one does not build.
+pub fn build(project: &Project) -> Result<Vec<Program>, String> {
+    let mut command = cargo();
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS);
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = command.output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    if !output.status.success() {
+        return Err("the tests do not build".into());
+    }
+    let programs: Vec<Program> = String::from_utf8_lossy(&output.stdout).lines().filter_map(program).collect();
+    if programs.is_empty() {
+        return Err("cargo named no test program".into());
+    }
+    Ok(programs)
+}
+
+fn program(message: &str) -> Option<Program> {
+    let artifact: Artifact = serde_json::from_str(message).ok().filter(|a: &Artifact| a.profile.test)?;
+    let folder = artifact.manifest_path.parent()?.to_path_buf();
+    let package = folder.file_name()?.to_string_lossy().into_owned();
+    let kind = artifact.target.kind.first()?.as_str();
+    let name = match kind {
+        "lib" | "cdylib" => package.clone(),
+        kind => format!("{package} {kind} {}", artifact.target.name),
+    };
+    Some(Program { name, executable: artifact.executable?, folder, has_harness: kind != "bench" })
+}
+
+/// Runs `part` of the programs, with `environment` added to theirs, and counts their tests.
+///
+/// # Errors
+/// When a program cannot be started.
+pub fn run(programs: &[Program], part: Part, environment: &[(&str, &Path)]) -> Result<(bool, Counts), String> {
+    let chosen = programs.iter().filter(|program| part == Part::Quick || program.has_harness);
+    let waiting: Mutex<VecDeque<&Program>> = Mutex::new(chosen.collect());
+    let sum = Mutex::new((true, Counts::default()));
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().expect("no test runner panics").pop_front();
+                    let Some(program) = next else { break };
+                    match run_one(program, part, environment) {
+                        Ok((ok, counts)) => {
+                            let mut sum = sum.lock().expect("no test runner panics");
+                            sum.0 &= ok;
+                            sum.1 += counts;
+                        }
+                        Err(why) => failures.lock().expect("no test runner panics").push(why),
+                    }
+                }
+            });
+        }
+    });
+    match failures.into_inner().expect("no test runner panics").pop() {
+        Some(why) => Err(why),
+        None => Ok(sum.into_inner().expect("no test runner panics")),
+    }
+}
+
+fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Result<(bool, Counts), String> {
+    let mut command = Command::new(&program.executable);
+    command.current_dir(&program.folder).stdin(Stdio::null()).envs(environment.iter().copied());
+    if program.has_harness {
+        command.args(if part == Part::Deep { &[DEEP][..] } else { &["--skip", DEEP] });
+        if std::env::var_os("RUST_TEST_THREADS").is_none() {
+            command.args(["--test-threads", TEST_THREADS]);
+        }
+    }
+    let start = Instant::now();
+    let output = command.output().map_err(|e| format!("cannot run {}: {e}", program.executable.display()))?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let mut counts = Counts::default();
+    stdout.lines().filter_map(Counts::from_summary).for_each(|more| counts += more);
+    let ok = output.status.success();
+    if counts == Counts::default() && ok && program.has_harness {
+        return Ok((true, counts));
+    }
+    let word = if ok { "ok" } else { "FAILED" };
+    let shown = if ok { summary(&stdout) } else { stdout.into_owned() + &String::from_utf8_lossy(&output.stderr) };
+    println!("{}: {word} in {:.1} s\n{shown}", program.name, start.elapsed().as_secs_f64());
+    Ok((ok, counts))
+}
+
+/// What is worth reading of a program whose tests passed: not each of their names.
+fn summary(stdout: &str) -> String {
+    let of_no_test = |line: &&str| !line.is_empty() && !line.starts_with("test ") && !line.starts_with("running ");
+    let lines = stdout.lines().filter(|line| of_no_test(line) || line.starts_with("test result: "));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// Runs the examples in the documentation.
+///
+/// # Errors
+/// When Cargo cannot be run.
+pub fn run_documentation(project: &Project) -> Result<(bool, Counts), String> {
+    let mut command = cargo();
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--doc", "--quiet"]);
+    run_counted(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_program_is_told_from_other_artifacts() {
+        let artifact = |kind: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/blk/Cargo.toml","executable":"/w/target/x",
+                "target":{{"name":"it","kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
+            )
+        };
+        let found = program(&artifact("test", true)).unwrap();
+        assert_eq!((found.name.as_str(), found.folder.to_str()), ("blk test it", Some("/w/crates/blk")));
+        assert!(found.has_harness && program(&artifact("bin", false)).is_none());
+        assert!(!program(&artifact("bench", true)).unwrap().has_harness);
+        assert!(program(r#"{"reason":"build-finished","success":true}"#).is_none());
+    }
+
+    #[test]
+    fn passed_tests_are_not_named_one_by_one() {
+        let stdout = "\nrunning 2 tests\ntest a ... ok\nnot run: b\n\ntest result: ok. 2 passed; 0 failed\n";
+        assert_eq!(summary(stdout), "not run: b\ntest result: ok. 2 passed; 0 failed\n");
+    }
+}
