@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random numbers of the simulation: SplitMix64, the same numbers for the same seed, for ever. A kept seed is worth
-//! nothing if an update of a library changes what it means, so this is our own.
+//! nothing if an update of a library changes what it means, so this is our own. Tests of other crates draw from it, too.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -26,6 +26,11 @@ impl Rng {
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "a number below 0");
         self.next() % n
+    }
+
+    /// The next `n` bytes.
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(n).collect()
     }
 
     /// True for `n` of a thousand calls; draws nothing when `n` is 0.

@@ -129,7 +129,7 @@ fn next_size(size: u64, max: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
 
     const KB: u64 = 2;
 

@@ -181,7 +181,7 @@ impl Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
     use std::collections::VecDeque;
 
     fn contents(n: &FifoNodes, f: &Fifo) -> Vec<u32> {

@@ -102,7 +102,7 @@ impl MergeHash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
     use std::collections::HashMap;
 
     #[test]

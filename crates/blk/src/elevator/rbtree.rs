@@ -301,7 +301,7 @@ fn child(n: &RbNodes, of: u32, left: bool) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
     use std::collections::BTreeMap;
 
     /// Checks colours and links below `rq`; returns the number of black nodes on every way down.

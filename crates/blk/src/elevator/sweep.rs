@@ -92,7 +92,7 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
 
     /// The assertion in `check` is the test; this makes every kind of change happen to every kind of request.
     #[test]

@@ -8,30 +8,8 @@ use crate::bio::Bio;
 use crate::id::HctxId;
 use crate::request::Rq;
 use crate::time::{Duration, Instant};
+use sim::rng::Rng;
 use std::collections::BTreeSet;
-
-/// SplitMix64.
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        assert!(n > 0);
-        self.next() % n
-    }
-}
 
 const HCTX: HctxId = HctxId::new(0);
 

@@ -82,7 +82,7 @@ fn split_discard(limits: &Limits, sector: u64, nr_sectors: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
 
     /// All pieces of a bio, cut as the core does.
     fn pieces(limits: &Limits, op: Op, sector: u64, nr_sectors: u32) -> Vec<(u64, u32)> {

@@ -20,6 +20,7 @@ use blk::status::BlkStatus;
 use blk::submitter::Submitter;
 use blk::time::{Duration, Instant};
 use sim::Lock;
+use sim::rng::Rng;
 use std::sync::Arc;
 
 struct Nobody;
@@ -416,16 +417,6 @@ fn other_luns_wait_and_lose_nothing() {
     assert_eq!(s.units[1].disk.state(), DeviceState::Offline);
 }
 
-/// A tape of numbers from a seed.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
 fn reply(rng: &mut Rng) -> Reply {
     match rng.below(6) {
         0 | 1 => Reply::Fails,
@@ -440,7 +431,7 @@ fn reply(rng: &mut Rng) -> Reply {
 fn every_request_ends_once_whatever_helps_and_what_does_not() {
     let (mut recoveries, mut given_up, mut late) = (0, 0, 0);
     for seed in 1..=300 {
-        let (mut rng, mut giving) = (Rng(seed), Rng(!seed));
+        let (mut rng, mut giving) = (Rng::new(seed), Rng::new(!seed));
         let luns = 1 + rng.below(3) as u16;
         let deadline = (rng.below(4) == 0).then(|| Duration::from_secs(rng.below(40)));
         let mut s = Stack::new(luns, |t| t.eh_deadline = deadline);

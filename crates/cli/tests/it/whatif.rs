@@ -5,6 +5,7 @@ use crate::common;
 
 use common::Dir;
 use serde_json::Value;
+use sim::rng::Rng;
 use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,15 +13,11 @@ use std::os::unix::fs::PermissionsExt;
 /// What blkparse would print of a job that keeps 8 random reads out, each of which a device without a limit takes 1 ms, give or take a tenth.
 fn closed_loop() -> String {
     let mut events: Vec<(u64, String)> = Vec::new();
-    let mut rng = 7u64;
-    let mut random = || {
-        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        rng >> 33
-    };
+    let mut rng = Rng::new(7);
     for lane in 0..8u64 {
         let mut at = lane * 10_000;
         for _ in 0..400 {
-            let (sector, ns) = (random() % 1_000_000 * 8, 900_000 + random() % 200_000);
+            let (sector, ns) = (rng.below(1_000_000) * 8, 900_000 + rng.below(200_000));
             let mut event = |at: u64, action: &str, who: &str| {
                 let time = format!("{}.{:09}", at / 1_000_000_000, at % 1_000_000_000);
                 events.push((at, format!("8,16 0 1 {time} 42 {action} R {sector} + 8 [{who}]\n")));

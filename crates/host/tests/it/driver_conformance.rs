@@ -8,7 +8,8 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
-use common::{Kind, Rig, Rng, SLOT_BYTES, SLOT_SECTORS};
+use common::{Kind, Rig, SLOT_BYTES, SLOT_SECTORS};
+use sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

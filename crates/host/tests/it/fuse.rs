@@ -18,6 +18,7 @@ use host::export::fuse::{FuseExport, FuseOptions};
 use host::mem::Regions;
 use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use serving::{Served, check_drained, run, try_run};
+use sim::rng::Rng;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -126,22 +127,6 @@ fn fio(file: &str, more: &[&str]) {
     assert!(told.contains("err= 0") && !told.contains("bad header"), "{told}");
 }
 
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.below(256) as u8).collect()
-    }
-}
-
 fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
@@ -184,7 +169,7 @@ fn writes_of_any_length_keep_what_is_around_them() {
     for target in ["ram:size=16m", "ram:size=16m,blocksize=4k", "file"] {
         let (mounted, seed) = (Mounted::new(target, 2), 20_261_122);
         println!("{target}: seed {seed}");
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let (file, direct) = (mounted.open(0), mounted.open(libc::O_DIRECT));
         let mut expected = vec![0; 4 << 20];
         for i in 0..400 {
@@ -416,7 +401,7 @@ fn a_file_system_on_a_loop_device_is_clean_after_it_was_used() {
         fs::create_dir(&at).unwrap();
         run("mount", &[&device.0, text(&at)]);
         let used = std::panic::catch_unwind(|| {
-            let data = Rng(5).bytes(6 << 20);
+            let data = Rng::new(5).bytes(6 << 20);
             fs::write(at.join("a"), &data).unwrap();
             fs::write(at.join("b"), &data[..1 << 20]).unwrap();
             fs::remove_file(at.join("b")).unwrap();

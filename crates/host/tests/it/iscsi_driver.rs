@@ -18,6 +18,7 @@ use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi};
 use host::error::ErrorKind;
 use host::mem::{BufferPool, Regions};
+use sim::rng::Rng;
 use std::sync::Arc;
 
 #[test]
@@ -104,7 +105,7 @@ fn long_requests_go_both_ways() {
         assert!(driver.limits().max_sectors as usize >= BYTES >> 9);
         let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
         let mut rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
-        let fill = common::Rng::new(0x5eed_1234).bytes(BYTES);
+        let fill = Rng::new(0x5eed_1234).bytes(BYTES);
         pool.with_slot(0, |b| b.copy_from_slice(&fill));
         for (slot, op) in [(0, Op::Write), (1, Op::Read)] {
             let data = pool.lend(slot);

@@ -20,6 +20,7 @@ use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
 use host::error::ErrorKind;
 use host::mem::{BufferPool, Regions};
+use sim::rng::Rng;
 use std::sync::Arc;
 
 const ABORT_TASK: u8 = 1;
@@ -63,7 +64,7 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
         }
     });
     rig.may_wait = false;
-    let fill = common::Rng::new(0x5eed_0042).bytes(BYTES);
+    let fill = Rng::new(0x5eed_0042).bytes(BYTES);
     pool.with_slot(0, |b| b.copy_from_slice(&fill));
     proxy.meddle(Meddle::HoldR2t(1));
     for (slot, op) in [(0, Op::Write), (1, Op::Read)] {

@@ -15,10 +15,11 @@ use blk::status::BlkStatus;
 use common::commands::{raw, raw_after_attention, reservations};
 use common::initiator::{an_absence_is_not_noticed, refused, rig, target};
 use common::lio::{DISK, IQN, Lio, NODE};
-use common::{Rng, until};
+use common::until;
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi};
 use host::error::ErrorKind;
+use sim::rng::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: usize = 512;

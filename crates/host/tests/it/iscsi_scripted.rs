@@ -13,6 +13,7 @@ use host::driver::HostDriver;
 use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
 use host::mem::{BufferPool, Regions};
+use sim::rng::Rng;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -63,7 +64,7 @@ fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> 
     let regions = Arc::new(Regions::new());
     let driver = open(&target, true, "", &regions);
     let mut pool = BufferPool::new(&regions, 1, LARGE, false).unwrap();
-    let fill = common::Rng::new(0x5eed_4321).bytes(LARGE);
+    let fill = Rng::new(0x5eed_4321).bytes(LARGE);
     pool.with_slot(0, |b| b.copy_from_slice(&fill));
     let mut rig = Rig::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     let bio = Bio { op: Op::Write, ..Bio::read(Sector(64), (LARGE >> 9) as u32, pool.lend(0)) };

@@ -13,12 +13,13 @@ use common::iscsi::Tgt;
 use common::paths::{active, open_disk};
 use common::peers::Peer;
 use common::proxy::Proxy;
-use common::{Rig, Rng, TempFile, until};
+use common::{Rig, TempFile, until};
 use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
 use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
 use host::mem::Regions;
 use host::target::{Needs, TargetSpec, TargetWarning};
+use sim::rng::Rng;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 

@@ -7,14 +7,15 @@ use crate::common;
 
 use blk::bio::OpFlags;
 use blk::status::BlkStatus;
+use common::Rig;
 use common::iscsi::Tgt;
 use common::istgt::{Istgt, Options};
 use common::scripted::{GOOD, Peer, Request, Scripted};
-use common::{Rig, Rng};
 use host::driver::HostDriver;
 use host::driver::Topology;
 use host::mem::Regions;
 use host::target::{Needs, OpenTarget, TargetSpec};
+use sim::rng::Rng;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

@@ -9,6 +9,7 @@ use host::export::nbd::{Export, TlsMode};
 use host::nbd::wire::{BytesIn, NbdError, ReplyStyle};
 use host::nbd::wire::{RequestHeader, chunk, command, command_flag, opt, option_header};
 use nbd_server::{Disk, Server, count};
+use sim::rng::Rng;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -189,30 +190,19 @@ fn absorb(outcome: &mut Outcome, request: &RequestHeader, kind: u16, payload: &[
     }
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u64) -> RequestHeader {
     RequestHeader { flags, kind, cookie, offset, length }
 }
 
 /// A request, now and then a wrong one, and what the model says of it.
 fn draw(rng: &mut Rng, cookie: u64, model: &mut [u8], style: ReplyStyle) -> ((RequestHeader, Vec<u8>), Outcome) {
-    let kind = [0, 0, 0, 1, 1, 1, 3, 4, 5, 6, 7][rng.next(11) as usize];
+    let kind = [0, 0, 0, 1, 1, 1, 3, 4, 5, 6, 7][rng.below(11) as usize];
     let (offset, length) = match kind {
         command::FLUSH => (0, 0),
-        _ if rng.next(12) == 0 => (SIZE as u64 - 100, 101 + rng.next(5000)),
-        _ => (rng.next(SIZE as u64 - 70_000), 1 + rng.next(70_000)),
+        _ if rng.below(12) == 0 => (SIZE as u64 - 100, 101 + rng.below(5000)),
+        _ => (rng.below(SIZE as u64 - 70_000), 1 + rng.below(70_000)),
     };
-    let header = request(kind, u16::from(kind != 0 && rng.next(4) == 0), cookie, offset, length);
+    let header = request(kind, u16::from(kind != 0 && rng.below(4) == 0), cookie, offset, length);
     let data: Vec<u8> = match kind {
         command::WRITE => (0..length).map(|i| (i * 7 + cookie) as u8).collect(),
         _ => Vec::new(),
@@ -257,7 +247,7 @@ fn batches_of_32_equal_a_vector_in_every_style() {
     for style in STYLES {
         for seed in 1..=4 {
             let server = server();
-            let mut rng = Rng(0x9e37_79b9_7f4a_7c15 + seed);
+            let mut rng = Rng::new(seed);
             let mut model = vec![0; SIZE];
             let mut client = Client::connect(&server, style);
             for batch in 0..12u64 {

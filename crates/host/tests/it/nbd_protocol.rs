@@ -8,6 +8,7 @@ use crate::serving;
 use host::export::nbd::{BlockSizes, Export, FastZero, TlsMode};
 use nbd_server::{Disk, Server, count};
 use serving::{run, try_run};
+use sim::rng::Rng;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,16 +20,11 @@ fn everything(name: &str) -> Export {
 
 /// Bytes that repeat nowhere near, with holes between them.
 fn sparse(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed | 1;
+    let mut rng = Rng::new(seed);
     let mut data = vec![0; bytes];
     for (i, piece) in data.chunks_mut(64 << 10).enumerate() {
         if i % 3 != 1 {
-            for b in piece.chunks_exact_mut(8) {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                b.copy_from_slice(&x.to_le_bytes());
-            }
+            piece.copy_from_slice(&rng.bytes(piece.len()));
         }
     }
     data

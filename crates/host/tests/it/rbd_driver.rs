@@ -10,11 +10,12 @@ use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::ceph::{CephImage, Cluster, Osd, doing, program};
 use common::paths::{active, open_disk};
-use common::{Rig, Rng, until};
+use common::{Rig, until};
 use host::driver::{Allocation, HostDriver, Rbd, rbd};
 use host::error::{ErrorKind, Result};
 use host::mem::Regions;
 use host::target::{Needs, TargetSpec};
+use sim::rng::Rng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

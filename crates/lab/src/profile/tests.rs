@@ -7,6 +7,7 @@ use crate::run::{RunSpec, Unobserved};
 use crate::trace::{TraceFormat, write as write_trace};
 use crate::world::execute;
 use proptest::prelude::*;
+use sim::rng::Rng;
 use std::sync::Arc;
 use workload::job::{JobFile, ParseContext};
 
@@ -251,12 +252,11 @@ fn a_machine_file_keeps_what_a_profile_does_not_know() {
 /// Reads that come by the clock, each of which takes a while, are no closed loop.
 #[test]
 fn a_rate_is_told_from_a_depth() {
-    let mut rng = 1u64;
+    let mut rng = Rng::new(1);
     let mut events: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut at = 0;
     for i in 0..2000u64 {
-        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        at += (-1e6 * ((rng >> 11) as f64 / (1u64 << 53) as f64).max(1e-9).ln()) as u64;
+        at += (-1e6 * ((rng.next() >> 11) as f64 / (1u64 << 53) as f64).max(1e-9).ln()) as u64;
         events.push((at, record(at, i * 800, 4096, Q_READ, 3, &[])));
         events.push((at + 2_500_000, record(at + 2_500_000, i * 800, 4096, C_READ, 0, &[])));
     }

@@ -10,8 +10,9 @@ use lab::pairs::{CompareSpec, SideSpec, compare};
 use lab::plan::{Plan, Side};
 use lab::results::{Header, ResultsWriter};
 use lab::run::Unobserved;
+use sim::rng::Rng;
 use std::sync::Arc;
-use synthetic::Rng;
+use synthetic::gauss;
 use workload::job::{JobFile, ParseContext};
 
 const COMPARISONS: u32 = 2000;
@@ -20,7 +21,7 @@ const COMPARISONS: u32 = 2000;
 fn pairs(rng: &mut Rng, plan: &Plan, there: u32, sd: f64, effect: f64) -> Vec<PairResult> {
     let mut run = |side: Side| {
         let truth = if side == Side::B { effect.ln_1p() } else { 0.0 };
-        RunMetrics { iops: Some(1e5 * (truth + sd * rng.gauss()).exp()), ..RunMetrics::default() }
+        RunMetrics { iops: Some(1e5 * (truth + sd * gauss(rng)).exp()), ..RunMetrics::default() }
     };
     (there..plan.pairs()).map(|_| PairResult { a: run(Side::A), b: run(Side::B) }).collect()
 }
@@ -28,7 +29,7 @@ fn pairs(rng: &mut Rng, plan: &Plan, there: u32, sd: f64, effect: f64) -> Vec<Pa
 /// Share of comparisons that call a difference, and the mean number of pairs.
 fn share(sd: f64, effect: f64) -> (f64, f64) {
     let detect = Detect { change: 0.03, most: 2000 };
-    let mut rng = Rng(0x6d71 ^ sd.to_bits());
+    let mut rng = Rng::new(0x6d71 ^ sd.to_bits());
     let (mut called, mut run) = (0, 0);
     for seed in 0..COMPARISONS {
         let first = Plan::new(Plan::DEFAULT_PAIRS, 0, u64::from(seed)).unwrap();
@@ -63,7 +64,7 @@ fn a_difference_of_the_size_asked_for_is_found_with_the_pairs_asked_for() {
 
 #[test]
 fn too_many_pairs_are_not_begun() {
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     let first = Plan::new(12, 0, 1).unwrap();
     let all = pairs(&mut rng, &first, 0, 0.3, 0.0);
     let (plan, found) = Detect { change: 0.01, most: 100 }.plan(first, Metric::Iops, &all).unwrap();

@@ -11,7 +11,8 @@ use lab::compare::{Comparison, PairResult, SideTotals};
 use lab::metric::{Metric, RunMetrics};
 use lab::plan::{Plan, Side};
 use lab::verdict::Verdict;
-use synthetic::Rng;
+use sim::rng::Rng;
+use synthetic::{gauss, uniform};
 
 const COMPARISONS: u32 = 2000;
 const MAX_FALSE_ALARMS: f64 = 0.05;
@@ -59,14 +60,14 @@ const NOISES: [Noise; 12] = [
 
 impl Noise {
     fn series(self, rng: &mut Rng, runs: usize) -> Vec<f64> {
-        let white: Vec<f64> = (0..runs).map(|_| 0.03 * rng.gauss()).collect();
+        let white: Vec<f64> = (0..runs).map(|_| 0.03 * gauss(rng)).collect();
         let with =
             |mut f: Box<dyn FnMut(usize, f64) -> f64 + '_>| white.iter().enumerate().map(|(i, &w)| f(i, w)).collect();
         match self {
             Noise::Gaussian => white,
-            Noise::HeavyTail => with(Box::new(|_, w| w / (-rng.uniform().ln()).sqrt())),
+            Noise::HeavyTail => with(Box::new(|_, w| w / (-uniform(rng).ln()).sqrt())),
             Noise::Outliers => {
-                with(Box::new(|_, w| if rng.uniform() < 0.1 { w + 0.4f64.ln() * rng.uniform() } else { w }))
+                with(Box::new(|_, w| if uniform(rng) < 0.1 { w + 0.4f64.ln() * uniform(rng) } else { w }))
             }
             Noise::TwoModes => with(Box::new(|_, w| 0.1 * w - if rng.next() >> 63 == 0 { 0.1 } else { 0.0 })),
             Noise::LinearDrift => with(Box::new(|i, w| w - 0.01 * i as f64)),
@@ -88,7 +89,7 @@ impl Noise {
             Noise::Bursts => {
                 let mut left = 0;
                 with(Box::new(move |_, w| {
-                    left = if left > 0 { left - 1 } else { 2 * u32::from(rng.uniform() < 1.0 / 6.0) };
+                    left = if left > 0 { left - 1 } else { 2 * u32::from(uniform(rng) < 1.0 / 6.0) };
                     if left > 0 { w - 0.2 } else { w }
                 }))
             }
@@ -116,7 +117,7 @@ fn simulate(rng: &mut Rng, noise: Noise, pairs: u32, effect: f64, metrics: Metri
         let truth = if step.side == Side::B { effect } else { 1.0 };
         let iops = 100_000.0 * truth * noise.exp();
         let mean = 32e9 / iops;
-        let mut percentile = |factor: f64, spread: f64| Some(mean * factor * (spread * rng.gauss()).exp());
+        let mut percentile = |factor: f64, spread: f64| Some(mean * factor * (spread * gauss(rng)).exp());
         let metrics = match metrics {
             Metrics::Primary => RunMetrics { iops: Some(iops), ..RunMetrics::default() },
             Metrics::All => RunMetrics {
@@ -141,7 +142,7 @@ fn simulate(rng: &mut Rng, noise: Noise, pairs: u32, effect: f64, metrics: Metri
 
 /// Share of `COMPARISONS` simulated comparisons for which `hit` is true.
 fn share(noise: Noise, pairs: u32, effect: f64, metrics: Metrics, mut hit: impl FnMut(&Comparison) -> bool) -> f64 {
-    let mut rng = Rng(SEED ^ u64::from(pairs));
+    let mut rng = Rng::new(SEED ^ u64::from(pairs));
     let hits = (0..COMPARISONS).filter(|_| hit(&simulate(&mut rng, noise, pairs, effect, metrics))).count();
     hits as f64 / f64::from(COMPARISONS)
 }
@@ -208,7 +209,7 @@ fn a_true_difference_is_found() {
 #[test]
 fn the_rejected_alternatives_do_alarm_more_often() {
     let (pairs, alpha) = (10, 0.05);
-    let mut rng = Rng(SEED);
+    let mut rng = Rng::new(SEED);
     let (mut by_pair, mut by_block, mut bootstrap) = (0, 0, 0);
     for _ in 0..COMPARISONS {
         let plan = Plan::new(pairs, 0, rng.next()).unwrap();

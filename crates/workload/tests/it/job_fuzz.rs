@@ -4,6 +4,7 @@
 //! Mutations of a small corpus with a fixed seed, so a failure repeats; the input that fails is printed. More cases:
 //! `JOB_FUZZ_CASES=10000000 cargo test -p workload --release --test it job_fuzz::`. The coverage-guided twin is in `fuzz/`.
 
+use sim::rng::Rng;
 use workload::job::*;
 
 const CORPUS: [&str; 4] = [
@@ -15,21 +16,9 @@ const CORPUS: [&str; 4] = [
 const SEED: u64 = 0x6d71_626c_6b00_0001;
 const CASES_DEFAULT: u64 = 10_000;
 
-/// splitmix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
+/// An index below `n`, or 0.
+fn below(random: &mut Rng, n: usize) -> usize {
+    random.below(n.max(1) as u64) as usize
 }
 
 /// Pieces that mean something to the parser.
@@ -76,19 +65,19 @@ const TOKENS: [&str; 40] = [
     "\\:",
 ];
 
-fn mutate(random: &mut Random) -> String {
-    let mut text: Vec<u8> = CORPUS[random.below(CORPUS.len())].as_bytes().to_vec();
-    for _ in 0..=random.below(4) {
-        let at = random.below(text.len() + 1);
-        let end = (at + random.below(24)).min(text.len());
-        match random.below(7) {
+fn mutate(random: &mut Rng) -> String {
+    let mut text: Vec<u8> = CORPUS[below(random, CORPUS.len())].as_bytes().to_vec();
+    for _ in 0..=below(random, 4) {
+        let at = below(random, text.len() + 1);
+        let end = (at + below(random, 24)).min(text.len());
+        match below(random, 7) {
             0 => drop(text.drain(at..end)),
-            1 => text.splice(at..at, TOKENS[random.below(TOKENS.len())].bytes()).for_each(drop),
-            2 => text.splice(at..end, TOKENS[random.below(TOKENS.len())].bytes()).for_each(drop),
-            3 if at < text.len() => text[at] ^= 1 << random.below(8),
+            1 => text.splice(at..at, TOKENS[below(random, TOKENS.len())].bytes()).for_each(drop),
+            2 => text.splice(at..end, TOKENS[below(random, TOKENS.len())].bytes()).for_each(drop),
+            3 if at < text.len() => text[at] ^= 1 << below(random, 8),
             4 => {
                 let piece = text[at..end].to_vec();
-                let to = random.below(text.len() + 1);
+                let to = below(random, text.len() + 1);
                 text.splice(to..to, piece).for_each(drop);
             }
             5 => text.truncate(at.max(1)),
@@ -99,14 +88,14 @@ fn mutate(random: &mut Random) -> String {
 }
 
 /// Some option of the table with some value: most mutations above leave the line unknown.
-fn option_with_foreign_value(text: &mut Vec<u8>, random: &mut Random) {
+fn option_with_foreign_value(text: &mut Vec<u8>, random: &mut Rng) {
     let all: Vec<&OptionInfo> = options().collect();
-    let option = all[random.below(all.len())];
-    let other = all[random.below(all.len())];
-    let value = match random.below(3) {
+    let option = all[below(random, all.len())];
+    let other = all[below(random, all.len())];
+    let value = match below(random, 3) {
         0 => other.default.to_owned(),
-        1 => TOKENS[random.below(TOKENS.len())].to_owned(),
-        _ => format!("{}{}", random.next() >> random.below(64), TOKENS[random.below(TOKENS.len())]),
+        1 => TOKENS[below(random, TOKENS.len())].to_owned(),
+        _ => format!("{}{}", random.next() >> below(random, 64), TOKENS[below(random, TOKENS.len())]),
     };
     text.extend_from_slice(format!("\n{}={value}\n", option.name).as_bytes());
 }
@@ -218,7 +207,7 @@ fn the_corpus_is_valid() {
 #[test]
 fn mutated_files_neither_panic_nor_break_promises() {
     let cases = std::env::var("JOB_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES_DEFAULT);
-    let mut random = Random(SEED);
+    let mut random = Rng::new(SEED);
     let mut accepted = 0_u64;
     for case in 0..cases {
         let text = mutate(&mut random);
@@ -235,9 +224,9 @@ fn mutated_files_neither_panic_nor_break_promises() {
 
 #[test]
 fn plain_noise_is_refused() {
-    let mut random = Random(SEED ^ 1);
+    let mut random = Rng::new(SEED ^ 1);
     for _ in 0..2_000 {
-        let bytes: Vec<u8> = (0..random.below(300)).map(|_| random.next() as u8).collect();
+        let bytes: Vec<u8> = (0..below(&mut random, 300)).map(|_| random.next() as u8).collect();
         check(&String::from_utf8_lossy(&bytes));
     }
 }

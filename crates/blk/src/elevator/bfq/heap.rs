@@ -126,7 +126,7 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
 
     #[test]
     fn behaves_like_a_sorted_list() {

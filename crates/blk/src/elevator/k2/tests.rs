@@ -4,9 +4,10 @@
 use super::*;
 use crate::bio::{Bio, DataRef, IoPrio, IoPrioClass};
 use crate::elevator::testbed::TestBed;
-use crate::elevator::testutil::{self, Churn, Rng};
+use crate::elevator::testutil::{self, Churn};
 use crate::id::Sector;
 use crate::limits::Limits;
+use sim::rng::Rng;
 
 mod disks;
 

@@ -313,7 +313,7 @@ impl<L: RawMutex> HctxQueue<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::testutil::Rng;
+    use sim::rng::Rng;
     use std::collections::VecDeque;
 
     #[test]

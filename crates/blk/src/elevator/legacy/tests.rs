@@ -5,10 +5,10 @@ use super::*;
 use crate::bio::{Bio, DataRef, Op};
 use crate::elevator::registry::{LEGACY_NAMES, legacy_by_name};
 use crate::elevator::testbed::TestBed;
-use crate::elevator::testutil::Rng;
 use crate::id::Sector;
 use crate::limits::Limits;
 use crate::time::{Duration, Instant};
+use sim::rng::Rng;
 use std::collections::BTreeSet;
 
 struct Fixture {

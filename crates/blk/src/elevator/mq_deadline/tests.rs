@@ -5,9 +5,10 @@
 use super::*;
 use crate::bio::{Bio, DataRef};
 use crate::elevator::testbed::TestBed;
-use crate::elevator::testutil::{self, Churn, Rng};
+use crate::elevator::testutil::{self, Churn};
 use crate::id::Sector;
 use crate::limits::Limits;
+use sim::rng::Rng;
 
 const HCTX: HctxId = HctxId::new(0);
 const RT0: IoPrio = IoPrio::new(IoPrioClass::Rt, 0);

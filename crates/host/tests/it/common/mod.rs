@@ -428,31 +428,6 @@ impl Rig {
     }
 }
 
-/// SplitMix64; prints as its present state.
-#[derive(Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(n).collect()
-    }
-}
-
 /// Takes a buffer back whose I/O has ended.
 pub fn give_back(pool: &mut BufferPool, slot: u32) {
     // SAFETY: its bio has ended, says the caller.

@@ -11,27 +11,16 @@ use lab::tune::objective::{Goal, Keep, MetricId, Quantity};
 use lab::tune::outcome::TuneResult;
 use lab::tune::point::{Knob, Point};
 use lab::tune::search;
+use sim::rng::Rng;
 
-/// SplitMix64 with a Gaussian on top.
-pub struct Rng(pub u64);
+/// Uniform in (0, 1).
+pub fn uniform(rng: &mut Rng) -> f64 {
+    ((rng.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+}
 
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in (0, 1).
-    pub fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    pub fn gauss(&mut self) -> f64 {
-        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
-    }
+/// Normally distributed, with mean 0 and standard deviation 1.
+pub fn gauss(rng: &mut Rng) -> f64 {
+    (-2.0 * uniform(rng).ln()).sqrt() * (std::f64::consts::TAU * uniform(rng)).cos()
 }
 
 /// A formula for ln(metric) of a point: the goal (`a.iops`), and what is kept (`b.bw`).
@@ -43,7 +32,7 @@ pub struct Machine {
     pub noise: f64,
     /// ln per run that the level falls.
     pub drift: f64,
-    pub rng: Rng,
+    pub seed: u64,
     pub runs: u32,
     /// Stops at this run.
     pub dies_at: u32,
@@ -51,7 +40,7 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(effect: Effect, noise: f64, seed: u64) -> Machine {
-        Machine { effect, noise, drift: 0.0, rng: Rng(seed), runs: 0, dies_at: u32::MAX }
+        Machine { effect, noise, drift: 0.0, seed, runs: 0, dies_at: u32::MAX }
     }
 
     /// Noise and level depend on the number of the run only, as for a machine that was there before.
@@ -110,9 +99,9 @@ impl Bench for Machine {
         self.check(&ask.point).map_err(BenchError::Refused)?;
         let (goal, kept) = (self.effect)(&ask.point);
         let spread = if ask.length == Length::Short { 2.0 * self.noise } else { self.noise };
-        let mut rng = Rng(self.rng.0 ^ (u64::from(self.runs) << 20));
+        let mut rng = Rng::new(self.seed ^ (u64::from(self.runs) << 20));
         let level = -self.drift * f64::from(self.runs);
-        let mut value = |effect: f64| (effect + level + spread * rng.gauss()).exp();
+        let mut value = |effect: f64| (effect + level + spread * gauss(&mut rng)).exp();
         let of = |m: &MetricId, goal: f64, kept: f64| {
             let base = if m.job == "b" { kept } else { goal };
             if m.quantity.higher_is_better() { 1e5 * base } else { 1e6 / base }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::bio::OpFlags;
-use crate::elevator::testutil::Rng;
+use sim::rng::Rng;
 use std::collections::BTreeSet;
 
 struct Walk {

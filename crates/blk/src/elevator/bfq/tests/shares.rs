@@ -2,7 +2,7 @@
 //! Shares over time: several submitters on a disk that serves one request after the other at a fixed rate.
 
 use super::*;
-use crate::elevator::testutil::Rng;
+use sim::rng::Rng;
 use std::collections::VecDeque;
 
 /// Microseconds per sector of the disk (256 MB/s).

@@ -2,7 +2,7 @@
 //! The rules of virtual time, with numbers worked out by hand, and the bounds they promise.
 
 use super::*;
-use crate::elevator::testutil::Rng;
+use sim::rng::Rng;
 
 const T0: Instant = Instant::ZERO;
 

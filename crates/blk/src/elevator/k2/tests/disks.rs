@@ -6,11 +6,11 @@ use crate::bio::{Bio, DataRef, OpFlags};
 use crate::elevator::interface::Elevator;
 use crate::elevator::k2::K2;
 use crate::elevator::testbed::TestBed;
-use crate::elevator::testutil::Rng;
 use crate::id::{CpuId, HctxId, Sector};
 use crate::limits::Limits;
 use crate::request::Rq;
 use crate::time::Instant;
+use sim::rng::Rng;
 use std::collections::BTreeMap;
 
 const HCTX: HctxId = HctxId::new(0);

@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::elevator::interface::HctxRunner;
-use crate::elevator::testutil::Rng;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use sim::rng::Rng;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
