@@ -7,8 +7,8 @@
 //! `examples/serve.toml`.
 
 use super::defaults::Defaults;
-use super::reader::{Found, Reader, Section, printable, shown, tables, text_of, whole};
-use super::stack::{self, Stack};
+use super::stack::{self, Section, Stack};
+use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
 use host::net::certificates::NbdTls;
 use host::serve::check::{FreshNames, Place, PlanErrors};
 use host::serve::cpus;
@@ -19,7 +19,7 @@ use host::serve::plan::{
 };
 use host::target::TargetSpec;
 use std::path::PathBuf;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
 /// The top-level keys.
 const ROOT_KEYS: [&str; 3] = ["disk", "export", "iothread"];
@@ -29,7 +29,7 @@ const U32: u64 = u32::MAX as u64;
 pub struct Config<'a> {
     /// The plan, not yet checked.
     pub plan: ServePlan,
-    reader: Reader<'a>,
+    reader: Reader<'a, Place>,
 }
 
 impl Config<'_> {
@@ -53,18 +53,8 @@ impl Config<'_> {
 /// # Errors
 /// One line for each thing that is wrong.
 pub fn read<'a>(name: &'a str, text: &str, defaults: &Defaults) -> Result<Config<'a>, String> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = Reader::new(name, text);
-    let root = match DeTable::parse(text) {
-        Ok(root) => root,
-        Err(e) => {
-            let line = e.span().map(|span| reader.line(&span));
-            // The library's rule, on one line.
-            let rule = e.message().lines().collect::<Vec<_>>().join(", ");
-            return Err(reader.located(line, format!("is not TOML here: {}", shown(&rule))));
-        }
-    };
-    let root = root.get_ref();
+    let (mut reader, root) = Reader::open(name, text)?;
+    let root = &root;
     for key in root.keys().filter(|key| !ROOT_KEYS.contains(&key.get_ref().as_ref())) {
         let name = key.get_ref();
         let hint = blk::suggest::did_you_mean(name, ROOT_KEYS.into_iter());

@@ -12,7 +12,7 @@
 //! Source: libvirt formatdomain, "IOThreads Allocation", "CPU Tuning", "Hard drives, floppy disks, CDROMs".
 
 use super::defaults::Defaults;
-use super::reader::shown;
+use ::config::reader::shown;
 use host::serve::check::FreshNames;
 use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};

@@ -12,7 +12,6 @@ mod hints;
 mod libvirt;
 pub mod log;
 pub mod metrics;
-mod reader;
 mod request;
 mod show;
 mod stack;

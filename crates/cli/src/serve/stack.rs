@@ -3,12 +3,16 @@
 //!
 //! Guarantees: what is wrong is said at its key. Keys of the other kind of stack, or of any without one, are refused.
 
-use super::reader::{Section, shown, text_of, whole};
+use config::reader::{shown, text_of, whole};
 use host::driver::multipath::{MultipathTarget, option_names};
 use host::secrets::without_secrets;
+use host::serve::check::Place;
 use host::serve::plan::{STRIPE_CHUNK, TargetPlan};
 use host::target::TargetSpec;
 use toml::de::DeValue;
+
+/// A table of a configuration.
+pub type Section<'t, 'a> = config::reader::Section<'t, 'a, Place>;
 
 /// The words for the two, also names of disks that have none.
 const STRIPE: &str = "stripe";

@@ -2,7 +2,7 @@
 //! From a row of a scenario to a machine with its disk, and the run of its jobs there.
 
 use super::effect::{self, Effect};
-use super::file::{Attach, Disk, Row, Scenario, ServerTimes, Settings};
+use super::file::{Attach, Disk, Row, Scenario, ServerTimes, Settings, key};
 use crate::machine::device::DeviceSpec;
 use crate::machine::dm::DmSpec;
 use crate::machine::guest::{self, GuestsRun, GuestsSpec, ServerSpec, Transaction};
@@ -183,17 +183,17 @@ struct Asked {
 ///
 /// # Errors
 /// The first that does not fit, and its place in the file.
-pub fn check_settings(scenario: &Scenario) -> Result<(), (String, SettingError)> {
+pub fn check_settings(scenario: &Scenario) -> Result<(), (Vec<String>, SettingError)> {
     let mut asked = Asked::nothing(scenario, &Row::default());
     for (name, value) in &scenario.settings {
-        asked.set(name, &value.text()).map_err(|e| (name.clone(), e))?;
+        asked.set(name, &value.text()).map_err(|e| (key(["settings", name]), e))?;
     }
     // Of guests the disk is theirs, and so is its block layer.
     let whole = if scenario.guests.is_none() { check(scenario, &Row::default()).map(drop) } else { Ok(()) };
     // What does not fit together is found late, and begins with the setting it is found at.
     whole.map_err(|e| {
         let at = e.to_string().split_once('=').map(|(name, _)| name.to_owned());
-        (at.filter(|name| scenario.settings.contains_key(name)).unwrap_or_else(|| "[settings]".to_owned()), e)
+        (key(["settings", at.as_deref().unwrap_or_default()]), e)
     })
 }
 

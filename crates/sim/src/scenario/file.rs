@@ -7,20 +7,16 @@ use crate::machine::costs::{Costs, Shape};
 use crate::machine::dm::{DmCosts, Kernel};
 use crate::machine::guest_times::Mapping;
 use blk::suggest::nearest;
+use config::typed::{self, ConfigError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use thiserror::Error;
 
-/// What is wrong with a scenario, and where.
-#[derive(Debug, PartialEq, Eq, Error)]
-#[error("{}{}: {text}", file, line.map_or(String::new(), |l| format!(":{l}")))]
-pub struct ScenarioError {
-    /// The file.
-    pub file: String,
-    /// The line, from 1, where there is one.
-    pub line: Option<usize>,
-    /// The rule, the value, and what to do.
-    pub text: String,
+/// A rule that is broken: the key it is broken at, by the names that lead to it, and which rule.
+pub(super) type Broken = (Vec<String>, String);
+
+/// A key by the names that lead to it.
+pub(super) fn key<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.map(str::to_owned).into()
 }
 
 /// A value as settings have it.
@@ -323,11 +319,13 @@ pub struct Scenario {
     pub measured: Measured,
 }
 
-fn check_published<'f>(figures: impl Iterator<Item = (&'f String, &'f f64)>) -> Result<(), (String, String)> {
+/// The rules of figures that stand in the table `of`.
+fn check_published(of: &[String], figures: &BTreeMap<String, f64>) -> Result<(), Broken> {
     for (figure, value) in figures {
-        check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
+        let key = || [of, std::slice::from_ref(figure)].concat();
+        check_figure(figure).map_err(|why| (key(), why))?;
         if !value.is_finite() || *value <= 0.0 {
-            return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
+            return Err((key(), format!("{figure} = {value}: must be above 0")));
         }
     }
     Ok(())
@@ -344,9 +342,9 @@ impl Scenario {
     ///
     /// # Errors
     /// The first thing that is wrong, with its line.
-    pub fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+    pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
         let scenario = Scenario::parse_machine(file, text)?;
-        scenario.check_scenario().map_err(|e| at(file, text, e))?;
+        scenario.check_scenario().map_err(|(key, rule)| typed::broken(file, text, &key, rule))?;
         Ok(scenario)
     }
 
@@ -355,12 +353,9 @@ impl Scenario {
     ///
     /// # Errors
     /// The first thing that is wrong, with its line.
-    pub fn parse_machine(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
-        let scenario: Scenario = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|s| line_at(text, s.start));
-            ScenarioError { file: file.into(), line, text: e.message().trim().to_owned() }
-        })?;
-        scenario.check().map_err(|e| at(file, text, e))?;
+    pub fn parse_machine(file: &str, text: &str) -> Result<Scenario, ConfigError> {
+        let scenario: Scenario = typed::read(file, text)?;
+        scenario.check().map_err(|(key, rule)| typed::broken(file, text, &key, rule))?;
         Ok(scenario)
     }
 
@@ -373,8 +368,8 @@ impl Scenario {
     }
 
     /// What a scenario has and a machine need not have.
-    fn check_scenario(&self) -> Result<(), (String, String)> {
-        let bad = |place: &str, why: &str| Err((place.to_owned(), why.to_owned()));
+    fn check_scenario(&self) -> Result<(), Broken> {
+        let bad = |name: &str, why: &str| Err((key([name]), why.to_owned()));
         for (name, text) in [("title", &self.title), ("source", &self.source)] {
             if text.is_empty() {
                 return bad(
@@ -384,7 +379,7 @@ impl Scenario {
             }
         }
         if self.row.is_empty() {
-            return bad("[[row]]", "there is no [[row]]: a scenario has at least one");
+            return bad("row", "there is no [[row]]: a scenario has at least one");
         }
         if self.guests.is_none() && self.jobs.is_none() {
             return bad("title", "there is neither jobs nor [guests]: name a job file, or describe guests");
@@ -393,31 +388,29 @@ impl Scenario {
     }
 
     /// The rules beyond the types: the place that breaks one, and which.
-    fn check(&self) -> Result<(), (String, String)> {
-        let bad = |place: &str, why: String| Err((place.to_owned(), why));
+    fn check(&self) -> Result<(), Broken> {
         let Shape { sockets, cores, threads } = self.machine;
         for (name, n) in [("sockets", sockets), ("cores", cores), ("threads", threads)] {
             if n == 0 {
-                return bad(name, format!("{name} = 0: must be 1 or more"));
+                return Err((key(["machine", name]), format!("{name} = 0: must be 1 or more")));
             }
         }
         let all = [sockets, cores, threads].map(u64::from).iter().product::<u64>();
         if all > u64::from(blk::id::MAX_CPUS) {
             let (n, most) = (all, blk::id::MAX_CPUS);
-            return bad("[machine]", format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads"));
+            let rule = format!("{n} CPUs: must be at most {most}; lower sockets, cores or threads");
+            return Err((key(["machine"]), rule));
         }
-        for costs in self.row.iter().filter_map(|row| row.costs.as_ref()).chain([&self.costs]) {
-            let pct = costs.path.sibling_pct;
-            if !(1..=100).contains(&pct) {
-                return bad("sibling_pct", format!("sibling_pct = {pct}: must be 1..=100 percent"));
-            }
+        check_costs(&[], &self.costs)?;
+        for (i, row) in self.row.iter().enumerate() {
+            row.costs.as_ref().map_or(Ok(()), |costs| check_costs(&key(["row", &i.to_string()]), costs))?;
         }
         check_disk(&self.disk)?;
-        build::check_settings(self).map_err(|(place, e)| (place, e.to_string()))?;
+        build::check_settings(self).map_err(|(key, e)| (key, e.to_string()))?;
         known::check(self)?;
         match (&self.guests, &self.jobs) {
             (Some(_), Some(_)) => {
-                return bad("jobs", "jobs beside [guests]: guests have users, and no job file".into());
+                return Err((key(["jobs"]), "jobs beside [guests]: guests have users, and no job file".into()));
             }
             (Some(g), None) => check_guests(g, all as u32)?,
             (None, _) => {}
@@ -425,51 +418,55 @@ impl Scenario {
         self.check_rows()
     }
 
-    fn check_rows(&self) -> Result<(), (String, String)> {
+    fn check_rows(&self) -> Result<(), Broken> {
         for (i, row) in self.row.iter().enumerate() {
-            let place = format!("name = \"{}\"", row.name);
+            let of_row = |name: &str| key(["row", &i.to_string(), name]);
             if self.row[..i].iter().any(|r| r.name == row.name) {
-                return Err((place, format!("two rows are called '{}': rename one", row.name)));
+                return Err((of_row("name"), format!("two rows are called '{}': rename one", row.name)));
             }
-            check_disk(&self.disk.changed(&row.disk)).map_err(|(_, why)| (place.clone(), why))?;
+            check_disk(&self.disk.changed(&row.disk)).map_err(|(_, why)| (of_row("disk"), why))?;
             if let Some(other) = row.against.as_ref().filter(|o| self.row.iter().all(|r| r.name != **o)) {
-                return Err((place, format!("against = '{other}': there is no such row")));
+                return Err((of_row("against"), format!("against = '{other}': there is no such row")));
             }
             for (name, n) in [("vms", row.vms), ("iothreads", row.iothreads)] {
                 let Some(n) = n else { continue };
                 if self.guests.is_none() {
-                    return Err((place, format!("{name} = {n}: only a scenario with [guests] has {name}")));
+                    return Err((of_row(name), format!("{name} = {n}: only a scenario with [guests] has {name}")));
                 }
                 if n > 1024 || name == "vms" && n == 0 {
-                    return Err((place, format!("{name} = {n}: must be {}..=1024", u32::from(name == "vms"))));
+                    return Err((of_row(name), format!("{name} = {n}: must be {}..=1024", u32::from(name == "vms"))));
                 }
             }
-            check_published(row.published.iter().chain(&row.published_ratio))?;
+            check_published(&of_row("published"), &row.published)?;
+            check_published(&of_row("published_ratio"), &row.published_ratio)?;
         }
-        check_published(self.over_rows.iter())?;
+        check_published(&key(["over_rows"]), &self.over_rows)?;
         if !self.over_rows.is_empty() && self.row.iter().all(|r| r.against.is_none()) {
-            return Err((
-                "[over_rows]".into(),
-                "[over_rows]: there is no row with 'against', so nothing changes".into(),
-            ));
+            return Err((key(["over_rows"]), "[over_rows]: there is no row with 'against', so nothing changes".into()));
         }
-        for f in &self.fitted {
-            let place = format!("constant = \"{}\"", f.constant);
+        for (i, f) in self.fitted.iter().enumerate() {
+            let of_fitted = |name: &str| key(["fitted", &i.to_string(), name]);
             let Some(row) = self.row.iter().find(|r| r.name == f.row) else {
                 let names = self.row.iter().map(|r| r.name.as_str());
                 let hint = nearest(&f.row, names).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
-                return Err((place, format!("row = '{}': there is no such row{hint}", f.row)));
+                return Err((of_fitted("row"), format!("row = '{}': there is no such row{hint}", f.row)));
             };
             if !row.published.contains_key(&f.figure) {
-                return Err((place, format!("figure = '{}': row '{}' has published no such figure", f.figure, f.row)));
+                return Err((
+                    of_fitted("figure"),
+                    format!("figure = '{}': row '{}' has published no such figure", f.figure, f.row),
+                ));
             }
             let Some(value) = self.constant(&f.constant) else {
                 let known = CONSTANTS.join(", ");
-                return Err((place, format!("constant = '{}': must be one of {known}", f.constant)));
+                return Err((of_fitted("constant"), format!("constant = '{}': must be one of {known}", f.constant)));
             };
             let [low, high] = f.range;
             if !(low..=high).contains(&value) {
-                return Err((place, format!("{} = {value}: outside its plausible range {low} to {high}", f.constant)));
+                return Err((
+                    of_fitted("range"),
+                    format!("{} = {value}: outside its plausible range {low} to {high}", f.constant),
+                ));
             }
         }
         Ok(())
@@ -533,14 +530,19 @@ const CONSTANTS: [&str; 17] = [
     "costs.line.lines",
 ];
 
-/// An error with the line that has its place.
-fn at(file: &str, text: &str, (place, why): (String, String)) -> ScenarioError {
-    ScenarioError { file: file.into(), line: find(text, &place), text: why }
+/// The rules of costs that stand in the table `of`.
+fn check_costs(of: &[String], costs: &Costs) -> Result<(), Broken> {
+    let pct = costs.path.sibling_pct;
+    if !(1..=100).contains(&pct) {
+        let key = [of, &key(["costs", "path", "sibling_pct"])].concat();
+        return Err((key, format!("sibling_pct = {pct}: must be 1..=100 percent")));
+    }
+    Ok(())
 }
 
 /// The rules of a disk.
-fn check_disk(d: &Disk) -> Result<(), (String, String)> {
-    let bad = |place: &str, why: String| Err((place.to_owned(), why));
+fn check_disk(d: &Disk) -> Result<(), Broken> {
+    let bad = |name: &str, why: String| Err((key(["disk", name]), why));
     if d.size_gib == 0 || d.size_gib > 1 << 20 {
         return bad("size_gib", format!("size_gib = {}: must be 1..={}", d.size_gib, 1 << 20));
     }
@@ -574,7 +576,7 @@ fn check_disk(d: &Disk) -> Result<(), (String, String)> {
     Ok(())
 }
 
-fn check_guests(g: &Guests, cores: u32) -> Result<(), (String, String)> {
+fn check_guests(g: &Guests, cores: u32) -> Result<(), Broken> {
     let log = g.log.unwrap_or(LogTimes { flush_us: 0.0, commit_us: 0.0 });
     let times = [
         ("kick_us", g.kick_us),
@@ -591,23 +593,23 @@ fn check_guests(g: &Guests, cores: u32) -> Result<(), (String, String)> {
     let servers = of("main_loop", &g.main_loop).into_iter().chain(of("iothread", &g.iothread));
     for (name, us) in times.into_iter().chain(servers) {
         if !(0.0..=1e6).contains(&us) {
-            return Err((name.into(), format!("{name}: {us} us: must be 0..=1e6")));
+            return Err((key(["guests", name]), format!("{name}: {us} us: must be 0..=1e6")));
         }
     }
     if g.vcpus == 0 || g.queues == 0 || g.queues > g.vcpus {
         let text = format!("queues = {} of {} vCPUs: must be 1 to as many as vCPUs", g.queues, g.vcpus);
-        return Err(("queues".into(), text));
+        return Err((key(["guests", "queues"]), text));
     }
     if g.users.is_empty() || g.users.iter().any(|u| !(1..=1000).contains(u)) {
-        return Err(("users".into(), "users: must be numbers of 1..=1000, at least one".into()));
+        return Err((key(["guests", "users"]), "users: must be numbers of 1..=1000, at least one".into()));
     }
     if g.reads == 0 && g.writes == 0 {
-        return Err(("reads".into(), "reads = 0, writes = 0: one must be 1 or more".into()));
+        return Err((key(["guests", "reads"]), "reads = 0, writes = 0: one must be 1 or more".into()));
     }
     if g.l3_cores > cores || g.l3_cores > 0 && !cores.is_multiple_of(g.l3_cores) {
         let text =
             format!("l3_cores = {}: the {cores} CPUs of the host must be so many groups of that many", g.l3_cores);
-        return Err(("l3_cores".into(), text));
+        return Err((key(["guests", "l3_cores"]), text));
     }
     Ok(())
 }
@@ -626,16 +628,6 @@ pub(super) fn check_figure(figure: &str) -> Result<(), String> {
     }
     let hint = nearest(metric, METRICS.iter().copied()).map_or(String::new(), |n| format!("; did you mean '{n}'?"));
     Err(format!("'{figure}': unknown metric '{metric}', must be one of {}{hint}", METRICS.join(", ")))
-}
-
-fn line_at(text: &str, byte: usize) -> usize {
-    text.as_bytes()[..byte.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
-}
-
-/// The first line that has `place` where a key or a table begins.
-fn find(text: &str, place: &str) -> Option<usize> {
-    let at = |l: &str| l.trim_start().starts_with(place);
-    text.lines().position(at).or_else(|| text.lines().position(|l| l.contains(place))).map(|n| n + 1)
 }
 
 #[cfg(test)]
@@ -738,11 +730,8 @@ published = { "a.iops" = 1000 }
         assert_eq!(error("write_us = 200", "write_us = -1"), "x.toml:11: write_us = -1: must be 0..=1e9 microseconds");
         assert_eq!(
             error("\"a.iops\" = 1000", "\"a.iop\" = 1000"),
-            "x.toml:13: figure = 'a.iops': row 'one' has published no such figure".replace("13", "21").replace(
-                "figure = 'a.iops': row 'one' has published no such figure",
-                "'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us, tpm, idle_pct; did you \
-                 mean 'iops'?"
-            )
+            "x.toml:21: 'a.iop': unknown metric 'iop', must be one of iops, bw, lat_us, p50_us, p99_us, tps, commit_us, tpm, idle_pct; did \
+             you mean 'iops'?"
         );
         assert_eq!(
             error("range = [100, 300]", "range = [10, 30]"),
@@ -750,7 +739,7 @@ published = { "a.iops" = 1000 }
         );
         assert_eq!(
             error("row = \"one\"", "row = \"ones\""),
-            "x.toml:13: row = 'ones': there is no such row; did you mean 'one'?"
+            "x.toml:14: row = 'ones': there is no such row; did you mean 'one'?"
         );
         assert!(error("sockets = 1", "sockets = ").starts_with("x.toml:5: "));
         assert_eq!(

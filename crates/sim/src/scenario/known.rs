@@ -9,7 +9,7 @@
 //! "db.iops" = 12000.0
 //! ```
 
-use super::file::{Scenario, check_figure};
+use super::file::{Broken, Scenario, check_figure, key};
 use blk::suggest::nearest;
 use std::collections::BTreeMap;
 
@@ -44,28 +44,25 @@ pub const COSTS: [&str; 16] = [
 ];
 
 /// The rules: the place that breaks one, and which.
-pub(super) fn check(s: &Scenario) -> Result<(), (String, String)> {
+pub(super) fn check(s: &Scenario) -> Result<(), Broken> {
     for (name, [low, high]) in &s.uncertain {
         let all = || DISK.iter().chain(&COSTS).copied();
-        let place = format!("\"{name}\"");
+        let key = key(["uncertain", name]);
         if all().all(|n| n != name) {
             let hint = nearest(name, all()).map_or_else(
                 || format!("must be one of {}", all().collect::<Vec<_>>().join(", ")),
                 |n| format!("did you mean '{n}'?"),
             );
-            return Err((place, format!("'{name}': is no constant that can have a range; {hint}")));
+            return Err((key, format!("'{name}': is no constant that can have a range; {hint}")));
         }
         if !(0.0..=1e9).contains(low) || !(*low..=1e9).contains(high) {
-            return Err((
-                place,
-                format!("{name} = [{low}, {high}]: must be [LOW, HIGH], 0 to 1e9, the lower one first"),
-            ));
+            return Err((key, format!("{name} = [{low}, {high}]: must be [LOW, HIGH], 0 to 1e9, the lower one first")));
         }
     }
     for (figure, value) in &s.measured {
-        check_figure(figure).map_err(|why| (format!("\"{figure}\""), why))?;
+        check_figure(figure).map_err(|why| (key(["measured", figure]), why))?;
         if !value.is_finite() || *value <= 0.0 {
-            return Err((format!("\"{figure}\""), format!("{figure} = {value}: must be above 0")));
+            return Err((key(["measured", figure]), format!("{figure} = {value}: must be above 0")));
         }
     }
     Ok(())

@@ -6,9 +6,9 @@
 //! The form of messages is that of job files: `serve.toml:7: queue_size=100: must be ... (export 'a')`.
 
 use blk::suggest::did_you_mean;
-use host::serve::check::Place;
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::hash::Hash;
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -35,21 +35,34 @@ pub fn shown(text: &str) -> String {
     }
 }
 
-/// A file being read: its lines, what was wrong, and where everything stands.
-pub struct Reader<'a> {
+/// A file being read: its lines, what was wrong, and where everything stands. `P` tells its sections apart.
+pub struct Reader<'a, P> {
     name: &'a str,
     /// Offsets of line starts.
     lines: Vec<usize>,
     problems: Vec<(usize, String)>,
     /// Lines of keys; of a section as a whole under an empty key.
-    places: HashMap<(Place, String), usize>,
+    places: HashMap<(P, String), usize>,
 }
 
-impl<'a> Reader<'a> {
-    /// For the text of the file `name`.
-    pub fn new(name: &'a str, text: &str) -> Reader<'a> {
+impl<'a, P: Copy + Eq + Hash> Reader<'a, P> {
+    /// For the text of the file `name`; with it the file's tables.
+    ///
+    /// # Errors
+    /// The text is not TOML.
+    pub fn open<'t>(name: &'a str, text: &'t str) -> Result<(Reader<'a, P>, DeTable<'t>), String> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1));
-        Reader { name, lines: starts.collect(), problems: Vec::new(), places: HashMap::new() }
+        let reader = Reader { name, lines: starts.collect(), problems: Vec::new(), places: HashMap::new() };
+        match DeTable::parse(text) {
+            Ok(root) => Ok((reader, root.into_inner())),
+            Err(e) => {
+                let line = e.span().map(|span| reader.line(&span));
+                // The library's rule, on one line.
+                let rule = e.message().lines().collect::<Vec<_>>().join(", ");
+                Err(reader.located(line, format!("is not TOML here: {}", shown(&rule))))
+            }
+        }
     }
 
     /// The line, from 1, in which a span begins.
@@ -64,7 +77,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The line of a key, or of its section, if either was read.
-    pub fn line_of(&self, place: Place, key: &str) -> Option<usize> {
+    pub fn line_of(&self, place: P, key: &str) -> Option<usize> {
         let of = |key: &str| self.places.get(&(place, key.to_owned())).copied();
         of(key).or_else(|| of(""))
     }
@@ -92,14 +105,14 @@ impl<'a> Reader<'a> {
 }
 
 /// A table with its name and who is meant.
-pub struct Section<'t, 'a> {
-    reader: &'t mut Reader<'a>,
+pub struct Section<'t, 'a, P> {
+    reader: &'t mut Reader<'a, P>,
     table: &'t DeTable<'t>,
     /// As in the file: `[[disk]]`.
     kind: String,
     /// For messages: `disk 'a'`.
     of: String,
-    place: Place,
+    place: P,
     line: usize,
     /// Put before keys in `places`: `queue.`.
     prefix: &'static str,
@@ -114,15 +127,15 @@ pub struct Found<'t> {
     pub line: usize,
 }
 
-impl<'t, 'a> Section<'t, 'a> {
+impl<'t, 'a, P: Copy + Eq + Hash> Section<'t, 'a, P> {
     /// A table that begins in `line`.
     pub fn new(
-        reader: &'t mut Reader<'a>,
+        reader: &'t mut Reader<'a, P>,
         table: &'t DeTable<'t>,
         kind: &str,
-        place: Place,
+        place: P,
         line: usize,
-    ) -> Section<'t, 'a> {
+    ) -> Section<'t, 'a, P> {
         reader.places.insert((place, String::new()), line);
         Section { reader, table, kind: kind.to_owned(), of: String::new(), place, line, prefix: "", known: Vec::new() }
     }
@@ -220,7 +233,7 @@ impl<'t, 'a> Section<'t, 'a> {
     }
 
     /// A table within this one; its keys go by `prefix` and name in plan errors.
-    pub fn inner(&mut self, key: &'static str, prefix: &'static str) -> Option<Section<'_, 'a>> {
+    pub fn inner(&mut self, key: &'static str, prefix: &'static str) -> Option<Section<'_, 'a, P>> {
         let found = self.get(key)?;
         match found.value {
             DeValue::Table(table) => Some(Section {
@@ -299,14 +312,18 @@ pub fn whole(value: &DeValue<'_>) -> Option<u64> {
 }
 
 /// The tables of `[[name]]`, with their lines; anything else under that name is refused.
-pub fn tables<'t>(reader: &mut Reader<'_>, root: &'t DeTable<'t>, name: &str) -> Vec<(&'t DeTable<'t>, usize)> {
+pub fn tables<'t, P: Copy + Eq + Hash>(
+    reader: &mut Reader<'_, P>,
+    root: &'t DeTable<'t>,
+    name: &str,
+) -> Vec<(&'t DeTable<'t>, usize)> {
     let Some((key, value)) = root.get_key_value(name) else { return Vec::new() };
     let DeValue::Array(items) = value.get_ref() else {
         let line = reader.line(&key.span());
         reader.refuse(line, format!("{name}: must be written [[{name}]], once for each"), "");
         return Vec::new();
     };
-    let line_of = |reader: &Reader<'_>, item: &Spanned<DeValue<'_>>| reader.line(&item.span());
+    let line_of = |reader: &Reader<'_, P>, item: &Spanned<DeValue<'_>>| reader.line(&item.span());
     let mut found = Vec::new();
     for item in items {
         let line = line_of(reader, item);

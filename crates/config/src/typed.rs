@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A whole file as a value that serde makes of it, and the lines of its keys.
+//!
+//! Does not do: tell more than the first thing that is wrong.
+
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::ops::Range;
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a file, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: String,
+    /// The line, from 1, where there is one.
+    pub line: Option<usize>,
+    /// The rule, the value, and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.text),
+            None => write!(f, "{}: {}", self.file, self.text),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads the text of `file`.
+///
+/// # Errors
+/// It is not TOML, or not of this type.
+pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigError> {
+    toml::from_str(text).map_err(|e| ConfigError {
+        file: file.into(),
+        line: e.span().map(|span| line_of(text, &span)),
+        text: e.message().trim().to_owned(),
+    })
+}
+
+/// A rule that the value at `key` breaks. A key is the names that lead to it, such as `["row", "0", "name"]`; where it, or what it
+/// stands in, is not there, the line is that of the innermost part that is.
+pub fn broken(file: &str, text: &str, key: &[String], rule: String) -> ConfigError {
+    ConfigError { file: file.into(), line: find(text, key).map(|span| line_of(text, &span)), text: rule }
+}
+
+fn find(text: &str, key: &[String]) -> Option<Range<usize>> {
+    let root = DeTable::parse(text).ok()?;
+    let (first, rest) = key.split_first()?;
+    let (name, value) = root.get_ref().get_key_value(first.as_str())?;
+    let (mut span, mut value) = (name.span(), value.get_ref());
+    for part in rest {
+        match value {
+            DeValue::Table(table) => {
+                let Some((name, inner)) = table.get_key_value(part.as_str()) else { break };
+                (span, value) = (name.span(), inner.get_ref());
+            }
+            DeValue::Array(items) => {
+                let Some(item) = part.parse().ok().and_then(|n: usize| items.get(n)) else { break };
+                (span, value) = (item.span(), item.get_ref());
+            }
+            _ => break,
+        }
+    }
+    Some(span)
+}
+
+fn line_of(text: &str, span: &Range<usize>) -> usize {
+    text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_lines_of_their_own_tables() {
+        let text = "[a]\nn = 1\n[b]\nn = 2\n[[row]]\nn = 3\n[[row]]\n# n\nn = 4\nset = { n = 5 }\n";
+        let line = |key: &[&str]| {
+            let key: Vec<String> = key.iter().map(|k| (*k).to_owned()).collect();
+            broken("f", text, &key, "wrong".into()).line
+        };
+        assert_eq!((line(&["a", "n"]), line(&["b", "n"]), line(&["b"])), (Some(2), Some(4), Some(3)));
+        assert_eq!((line(&["row", "1", "n"]), line(&["row", "1", "set", "n"])), (Some(9), Some(10)));
+        assert_eq!((line(&["row", "1", "none"]), line(&["row"]), line(&["none"])), (Some(7), Some(5), None));
+    }
+
+    #[test]
+    fn what_does_not_fit_the_type_has_a_line() {
+        let e = read::<std::collections::BTreeMap<String, u8>>("f.toml", "a = 1\nb = 300\n").unwrap_err();
+        assert!(e.to_string().starts_with("f.toml:2: "), "{e}");
+    }
+}
