@@ -44,19 +44,20 @@ pub mod reader;
 mod tasks;
 mod uri;
 
+pub use crate::driver::remote::queue::QueueStatus;
 pub use discover::{FoundUnit, discover, logical_units};
 pub use inquire::{Inquired, inquire};
 pub use login::{Found, FoundPortal};
-pub use queue::QueueStatus;
 pub use raw::MAX_RAW_BYTES;
 pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
 
 use crate::clock;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
-use crate::driver::keeper::{Keeper, Kept, Watch};
 use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
+use crate::driver::remote::queue::{losses_of, sum_of};
+use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::driver::scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, ScsiUnit, Tell};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
@@ -102,7 +103,7 @@ const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// The driver.
 pub struct Iscsi {
     // First: it is dropped before the rest.
-    _keeper: Keeper<Shared>,
+    _reconnector: Reconnector<Shared>,
     disk: ScsiDisk,
     shared: Arc<Shared>,
     sessions: u16,
@@ -110,7 +111,7 @@ pub struct Iscsi {
     acting: parking_lot::Mutex<()>,
 }
 
-/// The transport, and what the keeper needs.
+/// The transport, and what reconnecting needs.
 struct Shared {
     target: IscsiTarget,
     initiator: Initiator,
@@ -250,8 +251,8 @@ impl Shared {
     }
 }
 
-impl Kept for Shared {
-    const THREAD: &'static str = "iscsi-keeper";
+impl Reconnect for Shared {
+    const THREAD: &'static str = "iscsi-reconnect";
     const LINKS: &'static str = "iSCSI sessions";
 
     fn watch(&self) -> &Watch {
@@ -265,7 +266,7 @@ impl Kept for Shared {
     /// Once the logical unit is another one, nothing is sent to it any more. As a path it is asked again and again, when no session is
     /// left from before: who comes back is asked on a new one.
     fn wants(&self) -> Vec<(Instant, usize)> {
-        let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_session()?, i)));
+        let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.core.wants_connection()?, i)));
         if !self.is_gone() {
             return wanted.collect();
         }
@@ -350,14 +351,14 @@ impl Iscsi {
         let host = ScsiHost::new::<parking_lot::RawMutex>(template, shared.clone());
         let disk = ScsiDisk::new(host, target.lun, options);
         let disk = disk.map_err(|why| within(Error::new(ErrorKind::Denied, why)))?;
-        let keeper = Keeper::start(&shared)?;
+        let reconnector = Reconnector::start(&shared)?;
         let sessions = target.sessions.unwrap_or(DEFAULT_SESSIONS);
-        Ok(Iscsi { _keeper: keeper, disk, shared, sessions, acting: parking_lot::Mutex::new(()) })
+        Ok(Iscsi { _reconnector: reconnector, disk, shared, sessions, acting: parking_lot::Mutex::new(()) })
     }
 
     /// What has happened to the sessions, by hardware queue; and why none can be made, if none can.
     pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
-        (self.shared.queues.iter().map(Queue::status).collect(), self.shared.watch.refusal())
+        (self.shared.queues.iter().map(|q| q.core.status()).collect(), self.shared.watch.refusal())
     }
 
     /// What the logical unit is known by, for people.
@@ -418,7 +419,7 @@ impl Transport for Shared {
             // Made before it is known to others.
             let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
-            if !queue.start(queue_depth) {
+            if !queue.core.start(queue_depth) {
                 let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
                 queue.attach(line, true).map_err(|e| e.to_string())?;
             }
@@ -565,11 +566,11 @@ impl HostDriver for Iscsi {
     }
 
     fn wakes(&self, hctx: HctxId) -> u64 {
-        self.shared.queue(hctx).wakes()
+        self.shared.queue(hctx).core.wakes()
     }
 
     fn wake(&self, hctx: HctxId) {
-        self.shared.queue(hctx).wake();
+        self.shared.queue(hctx).core.wake();
     }
 
     fn next_due(&self, hctx: HctxId) -> Option<Instant> {
@@ -577,7 +578,7 @@ impl HostDriver for Iscsi {
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.shared.queue(hctx).ring_fd())
+        Some(self.shared.queue(hctx).core.ring_fd())
     }
 
     fn scsi(&self) -> &dyn ScsiUnit {
@@ -613,7 +614,7 @@ impl ScsiUnit for Iscsi {
     fn depth(&self) -> Option<ScsiDepth> {
         let device = self.disk.device()?;
         let template = self.disk.host().template();
-        let queues = self.shared.queues.iter().filter(|q| q.status().used);
+        let queues = self.shared.queues.iter().filter(|q| q.core.status().used);
         let windows: Vec<u64> = self.shared.queues.iter().filter_map(Queue::window).collect();
         Some(ScsiDepth {
             can_queue: template.can_queue,
@@ -627,23 +628,13 @@ impl ScsiUnit for Iscsi {
 
 impl DevicePath for Iscsi {
     fn connections(&self) -> Option<Connections> {
-        let mut all = Connections::default();
-        for queue in self.shared.queues.iter() {
-            let status = queue.status();
-            all.wanted += u64::from(status.used);
-            all.up += u64::from(status.connected);
-            all.losses += status.losses;
-            all.replayed += status.disrupted;
-        }
-        Some(all)
+        Some(sum_of(self.shared.queues.iter().map(|q| q.core.status())))
     }
 
     fn troubles(&self) -> Vec<String> {
         let (queues, refusal) = self.status();
-        let losses: u64 = queues.iter().map(|q| q.losses).sum();
-        let Some(last) = queues.iter().filter_map(|q| q.last_loss.as_deref()).next_back() else { return Vec::new() };
-        let disrupted: u64 = queues.iter().map(|q| q.disrupted).sum();
-        let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+        let Some((times, last)) = losses_of(&queues) else { return Vec::new() };
+        let disrupted: u64 = queues.iter().map(|q| q.replayed).sum();
         let target = &self.shared.target;
         let mut text =
             format!("{target}: sessions were lost {times} ({last}); {disrupted} commands were cut off by that");
@@ -672,7 +663,7 @@ impl DevicePath for Iscsi {
 
 impl Issuer for Iscsi {
     fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
-        self.shared.queue(hctx).set_lazy_commit(fewer_than);
+        self.shared.queue(hctx).core.set_lazy_commit(fewer_than);
     }
 
     /// A send costs as much for ten requests as for one.
@@ -681,7 +672,7 @@ impl Issuer for Iscsi {
     }
 
     fn unclaim(&self) {
-        self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
+        self.shared.queues.iter().for_each(|q| q.core.set_lazy_commit(0));
     }
 }
 

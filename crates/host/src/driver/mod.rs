@@ -20,7 +20,7 @@ pub mod rbd;
 pub mod iscsi;
 pub mod multipath;
 mod pieces;
-mod keeper;
+mod remote;
 mod waits;
 
 pub use file::File;

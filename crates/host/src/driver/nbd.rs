@@ -42,14 +42,15 @@ pub mod replies;
 mod requests;
 mod uri;
 
-pub use queue::QueueStatus;
+pub use crate::driver::remote::queue::QueueStatus;
 pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, TargetTls, is_scheme, parse};
 
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
-use crate::driver::keeper::{Keeper, Kept, Watch};
 use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
+use crate::driver::remote::queue::{losses_of, sum_of};
+use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::nbd::wire::transmission_flag as flag;
@@ -91,7 +92,7 @@ impl fmt::Display for OneConnection {
 /// The driver.
 pub struct Nbd {
     // First: it is dropped before the rest.
-    _keeper: Keeper<Shared>,
+    _reconnector: Reconnector<Shared>,
     shared: Arc<Shared>,
     connections: u16,
     limits: Limits,
@@ -99,7 +100,7 @@ pub struct Nbd {
     first: Mutex<Option<Dialed>>,
 }
 
-/// What the keeper needs as well.
+/// What reconnecting needs as well.
 struct Shared {
     target: NbdTarget,
     credentials: Option<Credentials>,
@@ -116,8 +117,8 @@ impl Shared {
     }
 }
 
-impl Kept for Shared {
-    const THREAD: &'static str = "nbd-keeper";
+impl Reconnect for Shared {
+    const THREAD: &'static str = "nbd-reconnect";
     const LINKS: &'static str = "NBD connections";
 
     fn watch(&self) -> &Watch {
@@ -129,7 +130,7 @@ impl Kept for Shared {
     }
 
     fn wants(&self) -> Vec<(Instant, usize)> {
-        self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.wants_connection()?, i))).collect()
+        self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.core.wants_connection()?, i))).collect()
     }
 
     /// Refuses a server whose export is not the same any more.
@@ -180,13 +181,13 @@ impl Nbd {
         let warning = asked.map(|asked| OneConnection { address: target.address.clone(), asked });
         let (target, queues) = (target.clone(), PerHctx::new());
         let shared = Arc::new(Shared { target, credentials, served, queues, regions, watch });
-        let keeper = Keeper::start(&shared)?;
-        Ok((Nbd { shared, connections, limits, first: Mutex::new(Some(first)), _keeper: keeper }, warning))
+        let reconnector = Reconnector::start(&shared)?;
+        Ok((Nbd { shared, connections, limits, first: Mutex::new(Some(first)), _reconnector: reconnector }, warning))
     }
 
     /// What has happened to the connections, by hardware queue; and why none can be made, if none can.
     pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
-        (self.shared.queues.iter().map(Queue::status).collect(), self.shared.watch.refusal())
+        (self.shared.queues.iter().map(|q| q.core.status()).collect(), self.shared.watch.refusal())
     }
 
     #[inline]
@@ -267,7 +268,7 @@ impl Driver for Nbd {
             // Made before it is known to others.
             let fresh = Queue::new(patience, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
-            if !queue.start(queue_depth) {
+            if !queue.core.start(queue_depth) {
                 let dialed = self.connect().map_err(|e| format!("connection {} of {nr_hw_queues}: {e}", i + 1))?;
                 queue.attach(dialed, regions, true);
             }
@@ -299,11 +300,11 @@ impl HostDriver for Nbd {
     }
 
     fn wakes(&self, hctx: HctxId) -> u64 {
-        self.queue(hctx).wakes()
+        self.queue(hctx).core.wakes()
     }
 
     fn wake(&self, hctx: HctxId) {
-        self.queue(hctx).wake();
+        self.queue(hctx).core.wake();
     }
 
     fn next_due(&self, hctx: HctxId) -> Option<Instant> {
@@ -311,7 +312,7 @@ impl HostDriver for Nbd {
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.queue(hctx).ring_fd())
+        Some(self.queue(hctx).core.ring_fd())
     }
 
     fn path(&self) -> &dyn DevicePath {
@@ -325,23 +326,13 @@ impl HostDriver for Nbd {
 
 impl DevicePath for Nbd {
     fn connections(&self) -> Option<Connections> {
-        let mut all = Connections::default();
-        for queue in self.shared.queues.iter() {
-            let status = queue.status();
-            all.wanted += u64::from(status.used);
-            all.up += u64::from(status.connected);
-            all.losses += status.losses;
-            all.replayed += status.replayed;
-        }
-        Some(all)
+        Some(sum_of(self.shared.queues.iter().map(|q| q.core.status())))
     }
 
     fn troubles(&self) -> Vec<String> {
         let (queues, refusal) = self.status();
-        let losses: u64 = queues.iter().map(|q| q.losses).sum();
-        let Some(last) = queues.iter().filter_map(|q| q.last_loss.as_deref()).next_back() else { return Vec::new() };
+        let Some((times, last)) = losses_of(&queues) else { return Vec::new() };
         let replayed: u64 = queues.iter().map(|q| q.replayed).sum();
-        let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
         let mut text = format!(
             "NBD server at {}: connections were lost {times} ({last}); {replayed} requests were sent again",
             self.shared.target.address
@@ -360,7 +351,7 @@ impl DevicePath for Nbd {
 
 impl Issuer for Nbd {
     fn set_lazy_commit(&self, hctx: HctxId, fewer_than: u32) {
-        self.queue(hctx).set_lazy_commit(fewer_than);
+        self.queue(hctx).core.set_lazy_commit(fewer_than);
     }
 
     /// A send costs as much for ten requests as for one.
@@ -369,7 +360,7 @@ impl Issuer for Nbd {
     }
 
     fn unclaim(&self) {
-        self.shared.queues.iter().for_each(|q| q.set_lazy_commit(0));
+        self.shared.queues.iter().for_each(|q| q.core.set_lazy_commit(0));
     }
 }
 

@@ -178,7 +178,7 @@ fn another_portal_group_is_used_when_the_recovery_timeout_is_over() {
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
     assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
-    assert!(driver.status().0[0].disrupted > 0, "the write was cut off");
+    assert!(driver.status().0[0].replayed > 0, "the write was cut off");
 }
 
 /// What only reads may be carried out twice.

@@ -9,6 +9,7 @@ use super::login::{Failure, Found, Login, MAX_RECV_DATA, Params, Progress, Wante
 use super::pdu::{Direction, Header, Pdu, RESERVED_TAG, Received, is_before, padding};
 use super::reader::{Reader, Said};
 use super::uri::Portal;
+use crate::driver::remote::dial::{Deadline, failed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::socket::wait;
 use blk::scsi::cdb::Cdb;
@@ -17,8 +18,7 @@ use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
-use std::io;
+use rustix::net::RecvFlags;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -37,9 +37,7 @@ const MAX_ANSWER: usize = 64 << 10;
 
 /// A session in its full feature phase.
 pub(super) struct Line<'a> {
-    until: Instant,
-    within: Duration,
-    stop: &'a OwnedFd,
+    deadline: Deadline<'a>,
     portal: Portal,
     pub(super) socket: OwnedFd,
     reader: Reader,
@@ -67,15 +65,13 @@ pub(super) fn dial_within<'a>(
     wanted: &Wanted,
     stop: &'a OwnedFd,
 ) -> Result<Line<'a>> {
-    let until = Instant::now() + within;
+    let deadline = Deadline::new(within, stop);
     let mut portal = portal.clone();
     for _ in 0..=MAX_REDIRECTS {
         let at = |e: Error| e.within(&format!("iSCSI portal {portal}"));
-        let socket = connect(&portal, stop, until).map_err(at)?;
+        let socket = connect(&portal, deadline).map_err(at)?;
         let mut line = Line {
-            until,
-            within,
-            stop,
+            deadline,
             portal: portal.clone(),
             socket,
             reader: Reader::new(false, false, MAX_RECV_DATA),
@@ -100,46 +96,19 @@ pub(super) fn dial_within<'a>(
     Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
 }
 
-fn connect(portal: &Portal, stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
+fn connect(portal: &Portal, deadline: Deadline<'_>) -> Result<OwnedFd> {
     let found = (portal.host.as_str(), portal.port).to_socket_addrs();
     let found = found.map_err(|e| Error::os(e, "cannot look up its name"))?;
-    connect_to_one(&found.collect::<Vec<_>>(), stop, until)
+    connect_to_one(&found.collect::<Vec<_>>(), deadline)
 }
 
 /// Each address has its share of the time that is left: one that says nothing keeps nobody from the others.
-fn connect_to_one(addresses: &[SocketAddr], stop: &OwnedFd, until: Instant) -> Result<OwnedFd> {
+fn connect_to_one(addresses: &[SocketAddr], deadline: Deadline<'_>) -> Result<OwnedFd> {
     let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
     for (i, address) in addresses.iter().enumerate() {
-        let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = match rustix::net::socket_with(family, SocketType::STREAM, flags, None) {
-            Ok(socket) => socket,
-            // As of a kernel without IPv6.
-            Err(e) => {
-                last = failed(e, "cannot make a socket");
-                continue;
-            }
-        };
-        // A socket that does not know it is slower, no worse.
-        let _ = sockopt::set_tcp_nodelay(&socket, true);
-        let _ = sockopt::set_socket_keepalive(&socket, true);
-        let now = Instant::now();
-        let share = until.saturating_duration_since(now) / (addresses.len() - i) as u32;
-        match rustix::net::connect(&socket, address) {
-            Ok(()) => return Ok(socket),
-            Err(Errno::INPROGRESS) if wait(&socket, PollFlags::OUT, stop, Some(now + share)) => {}
-            Err(Errno::INPROGRESS) => {
-                last = too_long("connecting", share);
-                continue;
-            }
-            Err(e) => {
-                last = failed(e, "cannot connect");
-                continue;
-            }
-        }
-        match sockopt::socket_error(&socket) {
-            Ok(Ok(())) => return Ok(socket),
-            Ok(Err(e)) | Err(e) => last = failed(e, "cannot connect"),
+        match deadline.share(addresses.len() - i).connect_tcp(address) {
+            Ok(socket) => return Ok(socket),
+            Err(e) => last = e,
         }
     }
     Err(last)
@@ -188,7 +157,7 @@ impl Line<'_> {
     }
 
     fn wait(&self, what: PollFlags, doing: &str) -> Result<()> {
-        if wait(&self.socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(too_long(doing, self.within)) }
+        self.deadline.wait(&self.socket, what, doing)
     }
 
     fn send(&mut self, header: Header, data: &[u8]) -> Result<()> {
@@ -203,16 +172,7 @@ impl Line<'_> {
                 out.extend(crc32c::crc32c(&padded).to_le_bytes());
             }
         }
-        let mut bytes = &out[..];
-        while !bytes.is_empty() {
-            match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, "sending")?,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(failed(e, "the session broke off")),
-            }
-        }
-        Ok(())
+        self.deadline.send(&self.socket, &out, "sending", "the session broke off")
     }
 
     /// The next message, with its data.
@@ -297,7 +257,8 @@ impl Line<'_> {
                 Answer::Status(sam::BUSY | sam::TASK_SET_FULL) if busy < MAX_BUSY => {
                     busy += 1;
                     // Whether the time is over is seen when it is asked.
-                    wait(self.stop, PollFlags::IN, self.stop, Some(Instant::now() + BUSY_PAUSE));
+                    let stop = self.deadline.stop;
+                    wait(stop, PollFlags::IN, stop, Some(Instant::now() + BUSY_PAUSE));
                 }
                 answer => return Ok(answer),
             }
@@ -385,18 +346,10 @@ pub(super) fn sense_of(data: &[u8]) -> Option<Sense> {
     Sense::parse(rest.get(..len).unwrap_or(rest))
 }
 
-fn too_long(doing: &str, within: Duration) -> Error {
-    let text = format!("{doing} took longer than {:.0} s, or was broken off", within.as_secs_f64());
-    Error::new(ErrorKind::Io, text)
-}
-
-fn failed(e: Errno, what: &str) -> Error {
-    Error::os(io::Error::from(e), what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{AddressFamily, SocketType};
     use std::net::TcpListener;
 
     /// A listener whose connection to be taken is the only one it keeps: others are not answered.
@@ -416,12 +369,11 @@ mod tests {
         let stop = crate::event::new().unwrap();
         let (_listener, _only, silent) = silent();
         let good = TcpListener::bind("127.0.0.1:0").unwrap();
-        let within = |ms| Instant::now() + Duration::from_millis(ms);
-        assert!(connect_to_one(&[silent, good.local_addr().unwrap()], &stop, within(4000)).is_ok());
-        let refused = connect_to_one(&[silent], &stop, within(200)).unwrap_err();
+        let within = |ms| Deadline::new(Duration::from_millis(ms), &stop);
+        assert!(connect_to_one(&[silent, good.local_addr().unwrap()], within(4000)).is_ok());
+        let refused = connect_to_one(&[silent], within(200)).unwrap_err();
         assert!(refused.to_string().contains("connecting took longer"), "{refused}");
         crate::event::signal(&stop);
-        let long = Instant::now() + Duration::from_secs(600);
-        assert!(connect_to_one(&[silent, silent], &stop, long).is_err(), "it is broken off at once");
+        assert!(connect_to_one(&[silent, silent], within(600_000)).is_err(), "it is broken off at once");
     }
 }

@@ -16,25 +16,16 @@ use super::pdu::{
 };
 use super::reader::{MOST_LEFT, Reader, Said};
 use super::tasks::Tasks;
+use crate::driver::remote::keep_alive::KeepAlive;
+use crate::driver::remote::stream::{DIRECT_BYTES, Ends, INPUT_BYTES, Inbox, Outbox, SEND_BATCH, Stream};
 use crate::mem::Regions;
-use crate::net::vectored::{Incoming, Outgoing, is_fault, is_later};
+use crate::net::vectored::{Incoming, Outgoing};
 use blk::scsi::disposition::sam;
 use blk::time::{Duration, Instant};
-use rustix::event::epoll;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-/// Bytes received at once.
-const INPUT_BYTES: usize = 256 << 10;
-/// The same while a long read is out: the rest of it goes straight to where it belongs.
-const INPUT_BYTES_OF_LARGE: usize = 4 << 10;
-/// Data that is worth a receive to where it belongs.
-const DIRECT_BYTES: u32 = 16 << 10;
-/// Messages of one send.
-const SEND_BATCH: usize = 64;
-/// Receives of one call, when each brought as much as there was room for.
-const MAX_RECEIVES: u32 = 4;
 /// Answers to a target's questions that wait to be sent at most.
 const MAX_PONGS: u32 = 64;
 /// Reasons of a reject that say that a message was not looked at: such commands are not supported, or too many go past the order
@@ -104,81 +95,210 @@ struct Sequence {
 
 /// See the module's text.
 pub(super) struct Link {
-    socket: OwnedFd,
+    pub(super) stream: Stream,
+    pub(super) session: Session,
+}
+
+/// The session over the connection.
+pub(super) struct Session {
     params: Params,
     lun: [u8; 8],
     reader: Reader,
-    input: Box<[u8]>,
-    /// Received and not yet taken.
-    filled: usize,
     out: VecDeque<Out>,
     /// What the target has asked for, one of a task at most.
     sequences: VecDeque<Sequence>,
-    /// Bytes of the oldest message that were sent.
-    sent: usize,
     pongs: u32,
-    /// The socket is full: it is watched for room.
-    full: bool,
     cmd_sn: u32,
     exp_stat_sn: u32,
     max_cmd_sn: u32,
-    /// When the target was last heard.
-    heard: Instant,
-    /// It was asked whether it is there.
-    asked: Option<Instant>,
+    keep_alive: KeepAlive,
 }
 
 impl Link {
     /// Takes a session over, and has `set` tell of what arrives.
-    pub(super) fn new(line: Line<'_>, lun: [u8; 8], set: &OwnedFd, now: Instant) -> Result<Link, Lost> {
+    pub(super) fn new(line: Line<'_>, lun: [u8; 8], set: &OwnedFd, now: Instant) -> Result<Link, String> {
         let Line { socket, input: left, params, cmd_sn, exp_stat_sn, max_cmd_sn, .. } = line;
-        epoll::add(set, &socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
-            .map_err(|e| Lost(format!("cannot wait for its socket: {}", io::Error::from(e))))?;
-        let mut input: Box<[u8]> = vec![0; INPUT_BYTES].into();
-        let filled = left.len();
-        input
-            .get_mut(..filled)
-            .ok_or_else(|| Lost("it sent much that nobody asked for".into()))?
-            .copy_from_slice(&left);
+        let mut stream = Stream::new(socket, INPUT_BYTES, set)?;
+        stream.filled = left.len();
+        stream.input.get_mut(..left.len()).ok_or("it sent much that nobody asked for")?.copy_from_slice(&left);
         let reader = Reader::new(params.header_digest, params.data_digest, MAX_RECV_DATA);
-        Ok(Link {
-            socket,
+        let session = Session {
             params,
             lun,
             reader,
-            input,
-            filled,
             out: VecDeque::with_capacity(SEND_BATCH),
             sequences: VecDeque::new(),
-            sent: 0,
             pongs: 0,
-            full: false,
             cmd_sn,
             exp_stat_sn,
             max_cmd_sn,
-            heard: now,
-            asked: None,
-        })
-    }
-
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// The set has nothing to tell any more.
-    pub(super) fn unwatch(&self, set: &OwnedFd) {
-        let _ = epoll::delete(set, &self.socket);
+            keep_alive: KeepAlive::new(now),
+        };
+        Ok(Link { stream, session })
     }
 
     /// Leaves, in good manners as far as that goes without waiting.
     pub(super) fn disconnect(mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) {
-        if self.sent == 0 {
-            let header = Header::logout(PING_TAG).with_numbers(self.cmd_sn, self.exp_stat_sn);
-            self.push(header, Body::None, 0);
-            let _ = self.send(tasks, regions, set);
+        let Link { stream, session } = &mut self;
+        if stream.sent == 0 {
+            let header = Header::logout(PING_TAG).with_numbers(session.cmd_sn, session.exp_stat_sn);
+            session.push(header, Body::None, 0);
+            let _ = stream.send(&mut Unsent { session, tasks, regions }, set);
         }
     }
 
+    /// Sends what the socket takes.
+    pub(super) fn transmit(&mut self, tasks: &mut Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
+        let Link { stream, session } = self;
+        if tasks.own.has_unsent() {
+            session.send_own(tasks);
+        }
+        match stream.send(&mut Unsent { session, tasks, regions }, set) {
+            Ok(()) => Ok(()),
+            // The command's number is taken, and the target waits for its data: there is no way back.
+            Err(Unsendable::Gone(tag)) => Err(gone(tasks, tag)),
+            Err(Unsendable::Failed(why)) => Err(Lost(why)),
+        }
+    }
+
+    /// Receives what is there.
+    pub(super) fn receive(&mut self, tasks: &mut Tasks, regions: &Regions, now: Instant) -> Result<(), Lost> {
+        let Link { stream, session } = self;
+        let mut inbox = Heard { session, tasks, regions, now };
+        // What came behind the login.
+        stream.take(&mut inbox)?;
+        stream.receive(&mut inbox)
+    }
+}
+
+/// Messages that wait to be sent.
+struct Unsent<'a> {
+    session: &'a mut Session,
+    tasks: &'a Tasks,
+    regions: &'a Regions,
+}
+
+/// Why a message could not be sent.
+enum Unsendable {
+    /// The memory of this task has gone.
+    Gone(u16),
+    Failed(String),
+}
+
+impl Outbox for Unsent<'_> {
+    type Lost = Unsendable;
+
+    fn batch<R>(
+        &mut self,
+        most: usize,
+        ends: &mut Ends,
+        send: impl FnOnce(Outgoing<'_>) -> R,
+    ) -> Result<Option<R>, Unsendable> {
+        let Unsent { session, tasks, regions } = self;
+        session.prepare(tasks, regions).map_err(Unsendable::Gone)?;
+        if session.out.is_empty() {
+            return Ok(None);
+        }
+        let (mut list, mut bytes, head_len) = (Outgoing::new(), 0, session.head_len());
+        for message in session.out.iter().take(most) {
+            let pieces = if let Body::Of { tag, .. } = message.body { tasks.pieces(tag) } else { 1 };
+            if list.room() < 2 + pieces {
+                break;
+            }
+            list.push(&message.head[..head_len]);
+            bytes += head_len;
+            match &message.body {
+                Body::None => {}
+                Body::Of { tag, at, len } => {
+                    tasks.push_data(*tag, *at, *len, regions, &mut list);
+                    bytes += *len as usize;
+                }
+                Body::Own(_, copy) | Body::Ours(copy) => {
+                    list.push(copy);
+                    bytes += copy.len();
+                }
+            }
+            let tail = &message.tail[..usize::from(message.tail_len)];
+            if !tail.is_empty() {
+                list.push(tail);
+                bytes += tail.len();
+            }
+            ends.push(bytes);
+        }
+        Ok(Some(send(list)))
+    }
+
+    fn went_out(&mut self, messages: usize) {
+        let session = &mut self.session;
+        session.pongs -= session.out.drain(..messages).filter(|message| message.is_pong).count() as u32;
+    }
+
+    fn fault(&mut self, error: io::Error, _has_begun: bool) -> Result<(), Unsendable> {
+        match self.session.out.front().map(|message| &message.body) {
+            Some(Body::Of { tag, .. }) => Err(Unsendable::Gone(*tag)),
+            _ => Err(Self::failed(&error)),
+        }
+    }
+
+    fn failed(error: &io::Error) -> Unsendable {
+        Unsendable::Failed(format!("sending failed: {error}"))
+    }
+}
+
+/// What the target says.
+struct Heard<'a> {
+    session: &'a mut Session,
+    tasks: &'a mut Tasks,
+    regions: &'a Regions,
+    now: Instant,
+}
+
+impl Inbox for Heard<'_> {
+    type Lost = Lost;
+
+    const MOST_LEFT: usize = MOST_LEFT;
+    const PEER: &'static str = "the target";
+
+    fn heard(&mut self) {
+        self.session.keep_alive.heard(self.now);
+    }
+
+    fn destination<'a>(&'a self, list: &mut Incoming<'a>) -> usize {
+        match self.session.reader.payload_left() {
+            Some((tag, at, left)) if left >= DIRECT_BYTES && !is_own(tag) && !self.tasks.is_discarded(tag) => {
+                self.tasks.push_destination(tag, at, left, self.regions, list) as usize
+            }
+            _ => 0,
+        }
+    }
+
+    fn placed(&mut self, bytes: u32) {
+        self.session.reader.payload_received(bytes);
+    }
+
+    fn has_large_reads(&self) -> bool {
+        self.tasks.has_large_reads() && !self.session.params.data_digest
+    }
+
+    fn take(&mut self, input: &[u8], is_sending: bool) -> Result<usize, Lost> {
+        self.session.take(input, is_sending, self.tasks, self.regions)
+    }
+
+    fn discard(&mut self) -> bool {
+        let left = self.session.reader.payload_left();
+        left.is_some_and(|(tag, ..)| !is_own(tag) && self.tasks.discard(tag))
+    }
+
+    fn awaits_more(&self) -> bool {
+        self.tasks.in_flight() > 0
+    }
+
+    fn lost(why: String) -> Lost {
+        Lost(why)
+    }
+}
+
+impl Session {
     /// Messages that wait to be sent, or to be made.
     pub(super) fn unsent(&self) -> usize {
         self.out.len() + self.sequences.len()
@@ -308,17 +428,17 @@ impl Link {
     }
 
     /// A management function was answered.
-    fn managed(&mut self, tag: u32, response: u8, tasks: &mut Tasks) -> Result<(), Lost> {
+    fn managed(&mut self, tag: u32, response: u8, is_sending: bool, tasks: &mut Tasks) -> Result<(), Lost> {
         match tasks.own.function_ended(tag, response)? {
             (Managed { task: Some((index, wire_tag)), .. }, true) => {
                 if tasks.aborted(index, wire_tag) {
-                    self.forget(index)?;
+                    self.forget(index, is_sending)?;
                 }
             }
             (Managed { task: None, cmd_sn, .. }, true) => {
                 tasks.own.reset_before(cmd_sn);
                 for index in tasks.reset_before(cmd_sn) {
-                    self.forget(index)?;
+                    self.forget(index, is_sending)?;
                 }
             }
             (_, false) => {}
@@ -326,151 +446,12 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what the socket takes.
-    pub(super) fn transmit(&mut self, tasks: &mut Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
-        if tasks.own.has_unsent() {
-            self.send_own(tasks);
-        }
-        match self.send(tasks, regions, set) {
-            Ok(()) => Ok(()),
-            // The command's number is taken, and the target waits for its data: there is no way back.
-            Err((_, Some(tag))) => Err(gone(tasks, tag)),
-            Err((e, None)) => Err(Lost(format!("sending failed: {e}"))),
-        }
-    }
-
-    /// The same; of an error, the task whose memory has gone.
-    fn send(&mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), (io::Error, Option<u16>)> {
-        let (mut full, mut most) = (false, SEND_BATCH);
-        let head_len = self.head_len();
-        while !full {
-            // As an error of a send would say it.
-            self.prepare(tasks, regions).map_err(|tag| (rustix::io::Errno::FAULT.into(), Some(tag)))?;
-            if self.out.is_empty() {
-                break;
-            }
-            let mut list = Outgoing::new();
-            let mut ends = [0; SEND_BATCH];
-            let (mut taken, mut bytes) = (0, 0);
-            for message in self.out.iter().take(most) {
-                let pieces = if let Body::Of { tag, .. } = message.body { tasks.pieces(tag) } else { 1 };
-                if list.room() < 2 + pieces {
-                    break;
-                }
-                list.push(&message.head[..head_len]);
-                bytes += head_len;
-                match &message.body {
-                    Body::None => {}
-                    Body::Of { tag, at, len } => {
-                        tasks.push_data(*tag, *at, *len, regions, &mut list);
-                        bytes += *len as usize;
-                    }
-                    Body::Own(_, copy) | Body::Ours(copy) => {
-                        list.push(copy);
-                        bytes += copy.len();
-                    }
-                }
-                let tail = &message.tail[..usize::from(message.tail_len)];
-                if !tail.is_empty() {
-                    list.push(tail);
-                    bytes += tail.len();
-                }
-                (ends[taken], taken) = (bytes, taken + 1);
-            }
-            list.skip(self.sent);
-            let asked = list.bytes();
-            let n = match list.send(self.socket.as_fd()) {
-                Ok(n) => n,
-                Err(e) if is_later(&e) => 0,
-                // Nothing was sent. Whose memory it is shows when they are sent one by one.
-                Err(e) if is_fault(&e) && taken > 1 => {
-                    most = 1;
-                    continue;
-                }
-                Err(e) => {
-                    let tag =
-                        self.out.front().and_then(|m| if let Body::Of { tag, .. } = m.body { Some(tag) } else { None });
-                    let tag = tag.filter(|_| is_fault(&e));
-                    return Err((e, tag));
-                }
-            };
-            full = n < asked;
-            let through = self.sent + n;
-            let gone = ends[..taken].partition_point(|end| *end <= through);
-            self.sent = through - if gone > 0 { ends[gone - 1] } else { 0 };
-            self.pongs -= self.out.drain(..gone).filter(|message| message.is_pong).count() as u32;
-        }
-        if full != self.full {
-            self.full = full;
-            let out = if full { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
-            let _ = epoll::modify(set, &self.socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN | out);
-        }
-        Ok(())
-    }
-
-    /// Receives what is there.
-    pub(super) fn receive(&mut self, tasks: &mut Tasks, regions: &Regions, now: Instant) -> Result<(), Lost> {
-        self.take(tasks, regions)?;
-        for _ in 0..MAX_RECEIVES {
-            let (n, asked) = match self.receive_once(tasks, regions) {
-                Ok((0, _)) => return Err(Lost("the target has closed the connection".into())),
-                Ok(n) => n,
-                Err(e) if is_later(&e) => return Ok(()),
-                Err(e) if is_fault(&e) && self.discard(tasks) => continue,
-                Err(e) => return Err(Lost(format!("receiving failed: {e}"))),
-            };
-            (self.heard, self.asked) = (now, None);
-            self.take(tasks, regions)?;
-            // What did not fill all the room was all there is, most likely.
-            if n < asked || tasks.in_flight() == 0 {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// The memory of the read whose data comes has gone: the data is read away from now on. Whether that is something new.
-    fn discard(&self, tasks: &mut Tasks) -> bool {
-        self.reader.payload_left().is_some_and(|(tag, ..)| !is_own(tag) && tasks.discard(tag))
-    }
-
-    /// One receive: bytes there were, and that there was room for.
-    fn receive_once(&mut self, tasks: &Tasks, regions: &Regions) -> io::Result<(usize, usize)> {
-        let mut incoming = Incoming::new();
-        let mut direct = 0;
-        if let Some((tag, at, left)) = self.reader.payload_left()
-            && left >= DIRECT_BYTES
-            && self.filled == 0
-            && !is_own(tag)
-            && !tasks.is_discarded(tag)
-        {
-            direct = tasks.push_destination(tag, at, left, regions, &mut incoming) as usize;
-        }
-        let long = tasks.has_large_reads() && !self.params.data_digest;
-        let most = if long { INPUT_BYTES_OF_LARGE.max(self.filled + MOST_LEFT) } else { INPUT_BYTES };
-        let room = self.input.get_mut(self.filled..most).unwrap_or_default();
-        let asked = direct + room.len();
-        incoming.push(room);
-        let n = incoming.receive(self.socket.as_fd())?;
-        let placed = n.min(direct);
-        if placed > 0 {
-            self.reader.payload_received(placed as u32);
-        }
-        self.filled += n - placed;
-        // A long read has told its length: the rest of it is worth another call at once.
-        let asked = if long && self.filled == most { n } else { asked };
-        Ok((n, asked))
-    }
-
-    /// Takes what the input says.
-    fn take(&mut self, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
-        let mut at = 0;
+    /// Takes what the input says; how many bytes of it.
+    fn take(&mut self, input: &[u8], is_sending: bool, tasks: &mut Tasks, regions: &Regions) -> Result<usize, Lost> {
+        let mut left = input;
         loop {
-            let mut input = self.input.get(at..self.filled).unwrap_or_default();
-            let said = self.reader.next(&mut input)?;
-            at = self.filled - input.len();
-            match said {
-                Said::NeedMore => break,
+            match self.reader.next(&mut left)? {
+                Said::NeedMore => return Ok(input.len() - left.len()),
                 Said::Begin(data) if is_own(data.tag) => tasks.own.data_begins(&data)?,
                 Said::Begin(data) => tasks.data_begins(&data)?,
                 Said::Data { tag, bytes, .. } if is_own(tag) => tasks.own.put(tag, bytes),
@@ -483,13 +464,9 @@ impl Link {
                         tasks.completed(data.tag, status, &[], false)?;
                     }
                 }
-                Said::Pdu(read) => self.hear(&read, tasks)?,
+                Said::Pdu(read) => self.hear(&read, is_sending, tasks)?,
             }
         }
-        let filled = self.filled;
-        self.input.copy_within(at..filled, 0);
-        self.filled = filled - at;
-        Ok(())
     }
 
     fn note(&mut self, read: &Received) {
@@ -506,7 +483,7 @@ impl Link {
     }
 
     /// Anything but data.
-    fn hear(&mut self, read: &Received, tasks: &mut Tasks) -> Result<(), Lost> {
+    fn hear(&mut self, read: &Received, is_sending: bool, tasks: &mut Tasks) -> Result<(), Lost> {
         self.note(read);
         match read.pdu {
             Pdu::Response { tag, response, status } if is_own(tag) => {
@@ -525,7 +502,7 @@ impl Link {
                     0 => tasks.completed(tag, status, self.reader.kept(), has_unsent)?,
                     _ => tasks.failed(tag)?,
                 }
-                self.forget(tag as u16)?;
+                self.forget(tag as u16, is_sending)?;
             }
             Pdu::R2t { tag, target_tag, offset, len } if is_own(tag) => {
                 if self.out.iter().any(|m| m.answers_own(tag)) {
@@ -564,7 +541,7 @@ impl Link {
                 }
             }
             Pdu::NopIn { .. } => {}
-            Pdu::TaskManagement { tag, response } => self.managed(tag, response, tasks)?,
+            Pdu::TaskManagement { tag, response } => self.managed(tag, response, is_sending, tasks)?,
             // What a device says of itself comes with the next command, too.
             Pdu::Async { event: 0, .. } => {}
             Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),
@@ -599,7 +576,7 @@ impl Link {
     }
 
     /// A task has ended: what of its data was not sent is not touched any more.
-    fn forget(&mut self, task: u16) -> Result<(), Lost> {
+    fn forget(&mut self, task: u16, is_sending: bool) -> Result<(), Lost> {
         let is_of = |m: &Out| m.is_of(task);
         self.sequences.retain(|s| s.tag != task);
         if !self.out.iter().any(is_of) {
@@ -609,7 +586,7 @@ impl Link {
             return Err(Violation("a command was answered before it was sent".into()).into());
         }
         // Of a message that has begun the target waits for the rest; what that is, is nothing to it.
-        let begun = if self.sent > 0 { self.out.pop_front() } else { None };
+        let begun = if is_sending { self.out.pop_front() } else { None };
         self.out.retain(|m| !is_of(m));
         if let Some(mut begun) = begun {
             if let Body::Of { tag, len, .. } = begun.body
@@ -625,19 +602,13 @@ impl Link {
     /// Asks whether the target is there if it has been silent for `after`; lost if it does not answer within `within`.
     pub(super) fn keep_alive(&mut self, after: Option<Duration>, within: Duration, now: Instant) -> Result<(), Lost> {
         let Some(after) = after else { return Ok(()) };
-        match self.asked {
-            Some(when) if now.since(when) >= within => Err(Lost(format!(
-                "the target has not answered for {} s",
-                now.since(self.heard).as_ns() / 1_000_000_000
-            ))),
-            None if now.since(self.heard) >= after => {
-                self.asked = Some(now);
-                let header = Header::nop_out(PING_TAG, [0; 8], RESERVED_TAG);
-                self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), Body::None, 0);
-                Ok(())
-            }
-            _ => Ok(()),
+        let silent =
+            |silence: Duration| Lost(format!("the target has not answered for {} s", silence.as_ns() / 1_000_000_000));
+        if self.keep_alive.is_due(after, within, now).map_err(silent)? {
+            let header = Header::nop_out(PING_TAG, [0; 8], RESERVED_TAG);
+            self.push(header.with_numbers(self.cmd_sn, self.exp_stat_sn), Body::None, 0);
         }
+        Ok(())
     }
 }
 

@@ -11,16 +11,16 @@ use super::credentials::Credentials;
 use super::handshake::{Handshake, Served};
 use super::uri::NbdAddress;
 use super::uri::NbdTarget;
+use crate::driver::remote::dial::{Deadline, failed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::nbd::wire::ReplyStyle;
-use crate::net::socket::wait;
 use crate::net::tls::{Received, TlsStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix};
 use rustls::ClientConnection;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub(super) struct Dialed {
 
 /// Connects to the server and chooses the export; under TLS where there are credentials for it.
 pub(super) fn dial(target: &NbdTarget, credentials: Option<&Credentials>, stop: &OwnedFd) -> Result<Dialed> {
-    let mut line = Line { until: Instant::now() + DIAL_TIME, stop, credentials, tls: None };
+    let mut line = Line { deadline: Deadline::new(DIAL_TIME, stop), credentials, tls: None };
     let within = |e: Error| e.within(&format!("NBD server at {}", target.address));
     let socket = line.connect(&target.address).map_err(within)?;
     let (served, style) = line.shake_hands(&socket, &target.export).map_err(within)?;
@@ -46,8 +46,7 @@ pub(super) fn dial(target: &NbdTarget, credentials: Option<&Credentials>, stop: 
 }
 
 struct Line<'a> {
-    until: Instant,
-    stop: &'a OwnedFd,
+    deadline: Deadline<'a>,
     credentials: Option<&'a Credentials>,
     /// Once it has begun.
     tls: Option<Box<TlsStream<ClientConnection>>>,
@@ -55,61 +54,35 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn wait(&self, socket: &OwnedFd, what: PollFlags, doing: &str) -> Result<()> {
-        if wait(socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(too_long(doing)) }
+        self.deadline.wait(socket, what, doing)
     }
 
     /// Whether it may go on, for who finds always something to do and does not wait.
     fn in_time(&self, doing: &str) -> Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut stop = [PollFd::new(self.stop, PollFlags::IN)];
+        let mut stop = [PollFd::new(self.deadline.stop, PollFlags::IN)];
         let is_stopped = poll(&mut stop, Some(&now)).is_ok_and(|n| n > 0);
-        if Instant::now() < self.until && !is_stopped { Ok(()) } else { Err(too_long(doing)) }
+        let in_time = Instant::now() < self.deadline.until && !is_stopped;
+        if in_time { Ok(()) } else { Err(self.deadline.passed(doing)) }
     }
 
     fn connect(&self, address: &NbdAddress) -> Result<OwnedFd> {
         let (host, port) = match address {
             NbdAddress::Unix(path) => {
                 let address = SocketAddrUnix::new(path.as_path()).map_err(|e| failed(e, "cannot connect"))?;
-                return self.connect_to(AddressFamily::UNIX, |s| rustix::net::connect(s, &address));
+                return self.deadline.connect(AddressFamily::UNIX, |s| rustix::net::connect(s, &address));
             }
             NbdAddress::Tcp(host, port) => (host.as_str(), *port),
         };
         let found = (host, port).to_socket_addrs().map_err(|e| Error::os(e, "cannot look up its name"))?;
         let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
         for address in found {
-            let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-            match self.connect_to(family, |s| connect_tcp(s, &address)) {
-                Ok(socket) => {
-                    // A socket that does not know it is slower, no worse.
-                    let _ = sockopt::set_tcp_nodelay(&socket, true);
-                    let _ = sockopt::set_socket_keepalive(&socket, true);
-                    return Ok(socket);
-                }
+            match self.deadline.connect_tcp(&address) {
+                Ok(socket) => return Ok(socket),
                 Err(e) => last = e,
             }
         }
         Err(last)
-    }
-
-    fn connect_to(
-        &self,
-        family: AddressFamily,
-        connect: impl Fn(&OwnedFd) -> rustix::io::Result<()>,
-    ) -> Result<OwnedFd> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-            .map_err(|e| failed(e, "cannot make a socket"))?;
-        match connect(&socket) {
-            Ok(()) => return Ok(socket),
-            Err(Errno::INPROGRESS) => self.wait(&socket, PollFlags::OUT, "connecting")?,
-            // A Unix socket whose queue of clients is full.
-            Err(Errno::AGAIN) => return Err(Error::new(ErrorKind::Io, "it takes no more clients now")),
-            Err(e) => return Err(failed(e, "cannot connect")),
-        }
-        match sockopt::socket_error(&socket) {
-            Ok(Ok(())) => Ok(socket),
-            Ok(Err(e)) | Err(e) => Err(failed(e, "cannot connect")),
-        }
     }
 
     fn shake_hands(&mut self, socket: &OwnedFd, export: &str) -> Result<(Served, ReplyStyle)> {
@@ -210,15 +183,7 @@ impl Line<'_> {
             self.tls = Some(tls);
             return Ok(());
         }
-        while !bytes.is_empty() {
-            match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
-                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-                Err(Errno::AGAIN) => self.wait(socket, PollFlags::OUT, "the handshake")?,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(failed(e, "the handshake broke off")),
-            }
-        }
-        Ok(())
+        self.deadline.send(socket, bytes, "the handshake", "the handshake broke off")
     }
 
     /// Sends all that TLS has to send. An error of the socket is not the last word if the server has said why it left.
@@ -243,21 +208,8 @@ impl Line<'_> {
     }
 }
 
-fn too_long(doing: &str) -> Error {
-    let text = format!("{doing} took longer than {} s, or was broken off", DIAL_TIME.as_secs());
-    Error::new(ErrorKind::Io, text)
-}
-
 fn left(hint: &str) -> Error {
     Error::new(ErrorKind::Io, format!("the server left during the handshake{hint}"))
-}
-
-fn connect_tcp(socket: &OwnedFd, address: &SocketAddr) -> rustix::io::Result<()> {
-    rustix::net::connect(socket, address)
-}
-
-fn failed(e: Errno, what: &str) -> Error {
-    Error::os(io::Error::from(e), what)
 }
 
 #[cfg(test)]
@@ -285,7 +237,8 @@ mod tests {
                 server.write_all(&[1; 4096]).unwrap();
                 (OwnedFd::from(client), server)
             };
-            let mut line = Line { until, stop: &stop, credentials: Some(&credentials), tls: None };
+            let deadline = Deadline { until, ..Deadline::new(DIAL_TIME, &stop) };
+            let mut line = Line { deadline, credentials: Some(&credentials), tls: None };
             let (client, _server) = socket();
             let began = line.start_tls(&client);
             let mut tls = TlsStream::to(credentials.config(), credentials.name()).unwrap();

@@ -9,11 +9,13 @@
 //! end of the stream is a lost connection, whether the server has declared it or somebody has cut it.
 //! A write whose memory has gone while it was copied is not sent: none of what is found in its place.
 
-use super::{Link, Lost, MAX_RECEIVES, MOST_LEFT, SEND_BATCH, is_later, take};
+use super::{Link, Lost, MOST_LEFT, take};
 use crate::driver::nbd::requests::Requests;
+use crate::driver::remote::stream::{Ends, MAX_RECEIVES, SEND_BATCH, Stream};
 use crate::mem::Regions;
 use crate::nbd::wire::{REQUEST_BYTES, RequestHeader, command};
 use crate::net::tls::{RECORD_BYTES, Received, TlsStream};
+use crate::net::vectored::is_later;
 use rustls::ClientConnection;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,8 +31,7 @@ pub(super) struct Sealed {
 struct Gathered {
     bytes: usize,
     /// Where in it requests end.
-    ends: [usize; SEND_BATCH],
-    count: usize,
+    ends: Ends,
     /// The memory of the request behind them has gone.
     gone: bool,
 }
@@ -42,7 +43,7 @@ impl Sealed {
 
     /// As much of the unsent requests as a record takes, without the first bytes of the oldest one, which were sent.
     fn gather(&mut self, sent: usize, requests: &Requests, regions: &Regions) -> Gathered {
-        let mut all = Gathered { bytes: 0, ends: [0; SEND_BATCH], count: 0, gone: false };
+        let mut all = Gathered { bytes: 0, ends: Ends::new(), gone: false };
         let mut skip = sent;
         for i in 0..requests.unsent().min(SEND_BATCH) {
             let (start, header, payload) = (all.bytes, requests.header(i), requests.payload_to_send(i));
@@ -60,7 +61,8 @@ impl Sealed {
             if n < header.len() || from + m < payload {
                 break;
             }
-            (all.ends[i], all.count, skip) = (all.bytes, i + 1, 0);
+            all.ends.push(all.bytes);
+            skip = 0;
         }
         all
     }
@@ -83,31 +85,31 @@ impl Link {
         regions: &Regions,
         set: &OwnedFd,
     ) -> Result<(), Lost> {
-        let Some(tls) = &mut self.tls else { return Ok(()) };
-        let mut full = !tls.flush(&self.socket)?;
+        let Link { stream, tls: Some(tls), .. } = self else { return Ok(()) };
+        let mut full = !tls.flush(&stream.socket)?;
         while requests.unsent() > 0 && !full {
             // Encrypted as far as there is room, sent as far as the socket takes it.
             while requests.unsent() > 0 {
-                let all = tls.gather(self.sent, requests, regions);
+                let all = tls.gather(stream.sent, requests, regions);
                 let record = tls.record.get(..all.bytes).unwrap_or_default();
                 let n = tls.stream.write(record).map_err(|e| Lost::Broken(format!("sending failed: {e}")))?;
-                let gone = all.ends[..all.count].partition_point(|end| *end <= n);
-                self.sent = if gone > 0 { n - all.ends[gone - 1] } else { self.sent + n };
-                requests.went_out(gone);
+                let (whole, end) = all.ends.within(n);
+                stream.sent = if whole > 0 { n - end } else { stream.sent + n };
+                requests.went_out(whole);
                 if n < all.bytes {
                     // There is no more room; the rest is gathered once more.
                     break;
                 }
                 if all.gone {
                     requests.fail_unsent();
-                    if self.sent > 0 {
+                    if stream.sent > 0 {
                         return Err(Lost::HalfSent);
                     }
                 }
             }
-            full = !tls.flush(&self.socket)?;
+            full = !tls.flush(&stream.socket)?;
         }
-        self.watch_room(full, set);
+        stream.watch_room(full, set);
         Ok(())
     }
 
@@ -119,7 +121,8 @@ impl Link {
         keep_on_shutdown: bool,
         set: &OwnedFd,
     ) -> Result<(), Lost> {
-        let Link { socket, tls: Some(tls), replies, input, filled, .. } = self else { return Ok(()) };
+        let Link { stream, tls: Some(tls), replies } = self else { return Ok(()) };
+        let Stream { socket, input, filled, .. } = stream;
         let mut lost = None;
         for _ in 0..MAX_RECEIVES {
             let received = tls.stream.receive(socket.as_fd(), |piece| {
@@ -160,7 +163,7 @@ impl Link {
         }
         // Changed keys are answered, and what did not fit before may now: all of it, also what is not encrypted yet. Who flushed
         // here and did nothing about that would have the socket tell of room no more, though requests wait for it.
-        if self.full || tls.stream.wants_write() {
+        if stream.full || tls.stream.wants_write() {
             return self.transmit_tls(requests, regions, set);
         }
         Ok(())
@@ -168,14 +171,14 @@ impl Link {
 
     /// As [`Link::disconnect`].
     pub(super) fn disconnect_tls(mut self) {
-        let Some(tls) = &mut self.tls else { return };
+        let Link { stream, tls: Some(tls), .. } = &mut self else { return };
         let bye = RequestHeader { flags: 0, kind: command::DISC, cookie: 0, offset: 0, length: 0 };
-        if self.sent == 0
+        if stream.sent == 0
             && let Some(bye) = bye.to_compact()
             && tls.stream.write(&bye).is_ok_and(|n| n == bye.len())
         {
             tls.stream.close();
-            let _ = tls.flush(&self.socket);
+            let _ = tls.flush(&stream.socket);
         }
     }
 }

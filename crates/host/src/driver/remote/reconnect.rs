@@ -5,7 +5,7 @@
 //! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; one that does not is
 //! asked less and less often. Hardware queues whose time has come have their turns, so that a link that is refused keeps no other from
 //! being made. The thread ends with its handle.
-//! Does not do: judge whether the peer is still the same; that is [`Kept::attempt`]'s.
+//! Does not do: judge whether the peer is still the same; that is [`Reconnect::attempt`]'s.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -26,11 +26,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often links are looked at that nobody has told of.
 const LOOK: Duration = Duration::from_secs(1);
-/// The bell, among numbers of hardware queues.
-const BELL: u64 = u64::MAX;
+/// The wake-up, among numbers of hardware queues.
+const WAKEUP: u64 = u64::MAX;
 
-/// Whose links are seen to.
-pub(super) trait Kept: Send + Sync + 'static {
+/// Links that are made again.
+pub(crate) trait Reconnect: Send + Sync + 'static {
     /// The thread's name.
     const THREAD: &'static str;
     /// What its links are called.
@@ -53,16 +53,16 @@ pub(super) trait Kept: Send + Sync + 'static {
 }
 
 /// See the module's text.
-pub(super) struct Keeper<K: Kept> {
+pub(crate) struct Reconnector<K: Reconnect> {
     thread: Option<JoinHandle<()>>,
-    kept: Arc<K>,
+    links: Arc<K>,
 }
 
 /// What the thread waits at, and what it has to say.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     set: OwnedFd,
     /// A link was lost.
-    bell: OwnedFd,
+    wakeup: OwnedFd,
     /// The driver ends.
     over: OwnedFd,
     is_over: AtomicBool,
@@ -70,33 +70,33 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new() -> Result<Watch> {
+    pub(crate) fn new() -> Result<Watch> {
         let failed = |e: rustix::io::Errno| Error::os(e.into(), "cannot make an epoll descriptor");
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let (bell, over) = (event::new()?, event::new()?);
-        for fd in [&bell, &over] {
-            epoll::add(&set, fd, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).map_err(failed)?;
+        let (wakeup, over) = (event::new()?, event::new()?);
+        for fd in [&wakeup, &over] {
+            epoll::add(&set, fd, epoll::EventData::new_u64(WAKEUP), epoll::EventFlags::IN).map_err(failed)?;
         }
-        Ok(Watch { set, bell, over, is_over: AtomicBool::new(false), refusal: Mutex::new(None) })
+        Ok(Watch { set, wakeup, over, is_over: AtomicBool::new(false), refusal: Mutex::new(None) })
     }
 
     /// A link was lost.
-    pub(super) fn ring(&self) {
-        event::signal(&self.bell);
+    pub(crate) fn wake(&self) {
+        event::signal(&self.wakeup);
     }
 
     /// Readable when the driver ends.
-    pub(super) fn over(&self) -> &OwnedFd {
+    pub(crate) fn over(&self) -> &OwnedFd {
         &self.over
     }
 
     /// What links are added to, so that the leaving of their peers is noticed.
-    pub(super) fn set(&self) -> &OwnedFd {
+    pub(crate) fn set(&self) -> &OwnedFd {
         &self.set
     }
 
     /// Why there is no other link, if the last attempt has failed.
-    pub(super) fn refusal(&self) -> Option<String> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         self.refusal.lock().clone()
     }
 
@@ -116,22 +116,22 @@ impl Watch {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 1];
         // What it was is looked for anyway.
         let _ = epoll::wait(&self.set, &mut events[..], Some(&limit));
-        event::drain(&self.bell);
+        event::drain(&self.wakeup);
     }
 }
 
-impl<K: Kept> Keeper<K> {
-    pub(super) fn start(kept: &Arc<K>) -> Result<Keeper<K>> {
-        let own = Arc::clone(kept);
+impl<K: Reconnect> Reconnector<K> {
+    pub(crate) fn start(links: &Arc<K>) -> Result<Reconnector<K>> {
+        let own = Arc::clone(links);
         let thread = std::thread::Builder::new().name(K::THREAD.into()).spawn(move || run(&*own));
         let thread = thread.map_err(|e| Error::os(e, format!("cannot start a thread for {}", K::LINKS)))?;
-        Ok(Keeper { thread: Some(thread), kept: Arc::clone(kept) })
+        Ok(Reconnector { thread: Some(thread), links: Arc::clone(links) })
     }
 }
 
-impl<K: Kept> Drop for Keeper<K> {
+impl<K: Reconnect> Drop for Reconnector<K> {
     fn drop(&mut self) {
-        self.kept.watch().end();
+        self.links.watch().end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()
@@ -141,19 +141,19 @@ impl<K: Kept> Drop for Keeper<K> {
     }
 }
 
-fn run(kept: &impl Kept) {
+fn run(links: &impl Reconnect) {
     let mut pause = Pause { long: FIRST_PAUSE, until: clock::now() };
-    let watch = kept.watch();
+    let watch = links.watch();
     let mut last = 0;
     while !watch.is_over() {
-        kept.look_after();
-        let wanted = kept.wants();
+        links.look_after();
+        let wanted = links.wants();
         let now = clock::now();
         match next(&wanted, last, now) {
             None => watch.wait(LOOK),
             Some((from, number)) if from.max(pause.until) <= now => {
                 last = number;
-                attempt(kept, number, &mut pause);
+                attempt(links, number, &mut pause);
             }
             // Further losses are no reason to hurry.
             Some((from, _)) => {
@@ -177,9 +177,9 @@ struct Pause {
     until: Instant,
 }
 
-fn attempt(kept: &impl Kept, number: usize, pause: &mut Pause) {
-    let result = attempt_beside(kept, number);
-    *kept.watch().refusal.lock() = result.as_ref().err().map(ToString::to_string);
+fn attempt(links: &impl Reconnect, number: usize, pause: &mut Pause) {
+    let result = attempt_beside(links, number);
+    *links.watch().refusal.lock() = result.as_ref().err().map(ToString::to_string);
     if result.is_ok() {
         pause.long = FIRST_PAUSE;
     } else {
@@ -189,14 +189,14 @@ fn attempt(kept: &impl Kept, number: usize, pause: &mut Pause) {
 }
 
 /// Attempts it, and looks after the other links meanwhile: a peer that says nothing may take all the time that one has.
-fn attempt_beside<K: Kept>(kept: &K, number: usize) -> Result<()> {
-    let (watch, is_done) = (kept.watch(), AtomicBool::new(false));
+fn attempt_beside<K: Reconnect>(links: &K, number: usize) -> Result<()> {
+    let (watch, is_done) = (links.watch(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let attempt = || {
-            let result = kept.attempt(number);
+            let result = links.attempt(number);
             // Pairs with: the load below
             is_done.store(true, Ordering::Release);
-            watch.ring();
+            watch.wake();
             result
         };
         let thread = std::thread::Builder::new().name(K::THREAD.into()).spawn_scoped(scope, attempt);
@@ -204,7 +204,7 @@ fn attempt_beside<K: Kept>(kept: &K, number: usize) -> Result<()> {
         // Pairs with: the store above
         while !is_done.load(Ordering::Acquire) && !thread.is_finished() && !watch.is_over() {
             watch.wait(LOOK);
-            kept.look_after();
+            links.look_after();
         }
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -235,8 +235,8 @@ mod tests {
         is_linked: AtomicBool,
     }
 
-    impl Kept for Patient {
-        const THREAD: &'static str = "test-keeper";
+    impl Reconnect for Patient {
+        const THREAD: &'static str = "test-reconnect";
         const LINKS: &'static str = "tests";
 
         fn watch(&self) -> &Watch {
@@ -255,7 +255,7 @@ mod tests {
             let (before, until) = (self.looks.load(Ordering::Relaxed), clock::now() + LIMIT);
             while self.looks.load(Ordering::Relaxed) == before && clock::now() < until {
                 // As links do that are lost meanwhile.
-                self.watch.ring();
+                self.watch.wake();
                 std::thread::yield_now();
             }
             self.is_linked.store(true, Ordering::Relaxed);
@@ -266,14 +266,14 @@ mod tests {
 
     #[test]
     fn other_links_are_looked_after_while_one_is_made() {
-        let kept =
+        let links =
             Patient { watch: Watch::new().unwrap(), looks: AtomicUsize::new(0), is_linked: AtomicBool::new(false) };
-        let kept = Arc::new(kept);
-        let keeper = Keeper::start(&kept).unwrap();
-        while !kept.is_linked.load(Ordering::Relaxed) {
+        let links = Arc::new(links);
+        let reconnector = Reconnector::start(&links).unwrap();
+        while !links.is_linked.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        drop(keeper);
-        assert!(kept.watch.refusal().is_none());
+        drop(reconnector);
+        assert!(links.watch.refusal().is_none());
     }
 }

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What drivers of network devices share: a connection per hardware queue that is made again when it is lost.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `dial` | a socket that is connected in bounded time, and sent to and received from in turn, for handshakes |
+//! | `stream` | the same socket afterwards: batches out, replies in, as much as goes without waiting |
+//! | `keep_alive` | when a silent peer is asked whether it is there |
+//! | `queue` | a hardware queue: its connection, its requests, and the threads that wait for it |
+//! | `reconnect` | the thread that makes lost connections again |
+//!
+//! A protocol has its own messages, its own handshake, and its own rule for what becomes of requests when a connection is lost.
+
+pub(crate) mod dial;
+pub(crate) mod keep_alive;
+pub(crate) mod queue;
+pub(crate) mod reconnect;
+pub(crate) mod stream;
