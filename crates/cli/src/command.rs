@@ -14,6 +14,7 @@ use crate::tune::args::TuneArgs;
 use blk::settings::SETTINGS;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use host::run::RUN_SETTINGS;
+use host::target::DRIVER_HELP;
 use std::fmt::Write;
 
 const EXIT_STATUS: &str = "\
@@ -56,28 +57,7 @@ Examples:
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
-const TARGETS: &str = "\
-Targets (in a job file also as filename=):
-  PATH, file:PATH      a regular file (created if the job gives a size) or a block device
-  null[:OPTIONS]       completes at once; size, blocksize, completion_nsec
-  ram[:OPTIONS]        keeps data in memory; size, blocksize
-  model[:OPTIONS]      a device with latency and caps: size, lat_us, lat_read_us, lat_write_us, jitter_pct,
-                       iops, bw, burst_ms, parallel, seed, over=null|ram
-  nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
-                       an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS behind a '?'
-  nbds://HOST[:PORT]/EXPORT, nbds+unix:///EXPORT?socket=PATH
-                       the same under TLS; &tls-certificates=DIR (ca-cert.pem, and client-cert.pem with
-                       client-key.pem if the server wants them), &tls-hostname=NAME, &tls-verify-peer=0
-  rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]
-                       an image of a Ceph cluster, named as in QEMU; conf=FILE, id=USER, images=N, exclusive=1,
-                       and options of Ceph's configuration
-  iscsi://[USER@]HOST[:PORT]/IQN/LUN
-                       a logical unit of an iSCSI target; &sessions=4, &recovery_timeout=SECONDS,
-                       &header_digest=crc32c, &data_digest=crc32c behind a '?'; USER's password is in the
-                       environment: LIBISCSI_CHAP_PASSWORD
-  multipath:[OPTIONS:]TARGET+TARGET...
-                       one disk by several paths; conf=/etc/multipath.conf, or its options one by one:
-                       path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)
+const OTHER_TARGETS: &str = "
   kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
                        --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
                        all is put back at the end; for run, compare and tune
@@ -141,12 +121,12 @@ impl Cli {
     /// The command with its tables of examples, targets and settings.
     fn full_command() -> clap::Command {
         let with = |parts: &[&str]| parts.join("\n\n");
-        let settings = settings_help();
-        let run = with(&[TARGETS, &settings, EXIT_STATUS]);
+        let (targets, settings) = (targets_help(), settings_help());
+        let run = with(&[&targets, &settings, EXIT_STATUS]);
         let compare = run.clone();
         let tune = run.clone();
-        let inspect = with(&[TARGETS, &settings]);
-        let serve = with(&[TARGETS, &settings]);
+        let inspect = with(&[&targets, &settings]);
+        let serve = with(&[&targets, &settings]);
         Cli::command()
             .after_help(with(&[EXAMPLES, EXIT_STATUS]))
             .mut_subcommand("run", |c| c.after_help(run))
@@ -155,6 +135,12 @@ impl Cli {
             .mut_subcommand("inspect", |c| c.after_help(inspect))
             .mut_subcommand("serve", |c| c.after_help(serve))
     }
+}
+
+/// How targets are written, as the drivers say it.
+fn targets_help() -> String {
+    let drivers = DRIVER_HELP.concat();
+    format!("Targets (in a job file also as filename=):{drivers}{OTHER_TARGETS}")
 }
 
 /// The settings, from the table that also parses them.

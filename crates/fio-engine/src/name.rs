@@ -6,7 +6,6 @@
 //! there is `direct=0|1`, over the job's own `direct`.
 
 use blk::settings::QueueConfig;
-use host::driver::model::ModelOver;
 use host::driver::{iscsi, nbd};
 use host::error::{Error, Result};
 use host::run::{RunSettings, check_settings};
@@ -54,26 +53,13 @@ impl Named {
 
     /// Whether what is written to it is in this process's memory.
     pub fn is_memory(&self) -> bool {
-        match &self.target {
-            TargetSpec::Ram(_) => true,
-            TargetSpec::Model(o) => o.over == ModelOver::Ram,
-            TargetSpec::Null(_)
-            | TargetSpec::File(_)
-            | TargetSpec::Nbd(_)
-            | TargetSpec::Rbd(_)
-            | TargetSpec::Iscsi(_)
-            | TargetSpec::Multipath(_)
-            | TargetSpec::Stripe(_)
-            | TargetSpec::Kernel(_)
-            | TargetSpec::Sim(_) => false,
-        }
+        self.target.is_memory()
     }
 
     /// Whether several processes that open it see the same data.
     pub fn is_shared(&self) -> bool {
         // In memory it cannot be.
-        let is_of_memory = matches!(self.target, TargetSpec::Null(_) | TargetSpec::Ram(_) | TargetSpec::Model(_));
-        !is_of_memory
+        !self.target.is_private()
     }
 }
 

@@ -33,7 +33,8 @@ use crate::driver::issuer::Issuer;
 use crate::driver::path::DevicePath;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::space::{Allocation, Space, Stretch};
-use crate::error::Result;
+use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
+use crate::error::{Error, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
 use blk::id::{BLK_MQ_MAX_DEPTH, HctxId, Sector};
@@ -43,7 +44,7 @@ use blk::time::{Duration, Instant};
 use open::Opened;
 use ring::Ring;
 use std::os::fd::RawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -260,5 +261,30 @@ impl Issuer for File {
                 set.use_shared(depth_log2);
             }
         }
+    }
+}
+
+impl DriverTarget for PathBuf {
+    const KIND: &'static str = "file";
+    const HELP: &'static str = "
+  PATH, file:PATH      a regular file (created if the job gives a size) or a block device";
+    const IS_WORD: bool = true;
+
+    fn parse(_text: &str, rest: &str) -> Result<PathBuf> {
+        if rest.is_empty() {
+            return Err(Error::usage("target 'file:' needs a path, such as file:/var/tmp/disk.img"));
+        }
+        Ok(rest.into())
+    }
+
+    fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        let Needs { write, direct, min_bytes, in_use, read_ahead_kb } = *needs;
+        let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb };
+        let (file, warnings) = File::open(self, &options, regions)?;
+        Ok(OpenTarget { driver: Arc::new(file), warnings: warnings.iter().map(TargetWarning::new).collect() })
+    }
+
+    fn files(&self) -> Vec<&Path> {
+        vec![self]
     }
 }

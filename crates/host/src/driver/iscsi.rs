@@ -44,7 +44,8 @@ pub mod reader;
 mod tasks;
 mod uri;
 
-pub use crate::driver::remote::queue::QueueStatus;
+use crate::driver::remote::queue::QueueStatus;
+pub use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 pub use discover::{FoundUnit, discover, logical_units};
 pub use inquire::{Inquired, inquire};
 pub use login::{Found, FoundPortal};
@@ -679,5 +680,27 @@ impl Issuer for Iscsi {
 impl Drop for Iscsi {
     fn drop(&mut self) {
         self.shared.queues.iter().for_each(|q| q.stop(&self.shared.regions));
+    }
+}
+
+impl DriverTarget for IscsiTarget {
+    const KIND: &'static str = "iscsi";
+    const HELP: &'static str = "
+  iscsi://[USER@]HOST[:PORT]/IQN/LUN
+                       a logical unit of an iSCSI target; &sessions=4, &recovery_timeout=SECONDS,
+                       &header_digest=crc32c, &data_digest=crc32c behind a '?'; USER's password is in the
+                       environment: LIBISCSI_CHAP_PASSWORD";
+    const IS_URL: bool = true;
+
+    fn is_kind(word: &str) -> bool {
+        is_scheme(word)
+    }
+
+    fn parse(text: &str, _rest: &str) -> Result<IscsiTarget> {
+        parse(text)
+    }
+
+    fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        OpenTarget::sized(Iscsi::open(self, needs.write, regions)?, needs, self, "")
     }
 }

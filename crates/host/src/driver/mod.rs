@@ -5,11 +5,13 @@
 
 pub(crate) mod host_driver;
 pub(crate) mod issuer;
+pub(crate) mod options;
 pub(crate) mod path;
 mod per_hctx;
 pub(crate) mod scsi;
 pub(crate) mod sleeper;
 pub(crate) mod space;
+pub(crate) mod target;
 pub(crate) mod topology;
 pub mod null;
 pub mod ram;

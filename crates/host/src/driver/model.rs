@@ -15,9 +15,11 @@
 use crate::driver::host_driver::HostDriver;
 use crate::driver::null::Null;
 use crate::driver::null::NullOptions;
+use crate::driver::options::{self, OptionDef, SIZE_RANGE, bytes, disk_size, set, within};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::ram::{RamDisk, RamOptions};
 use crate::driver::sleeper::Sleeper;
+use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::Result;
 use crate::mem::Regions;
 use blk::bio::Op;
@@ -214,5 +216,91 @@ impl HostDriver for Model {
 
     fn wake(&self, hctx: HctxId) {
         self.hctxs.get(hctx).sleeper.wake();
+    }
+}
+
+const US_RANGE: &str = "0..=60000000 microseconds";
+
+pub(super) const OPTIONS: &[OptionDef<ModelOptions>] = &[
+    OptionDef { name: "size", range: SIZE_RANGE, set: |o, v| set(&mut o.size_bytes, disk_size(v)) },
+    OptionDef {
+        name: "over",
+        range: "null or ram",
+        set: |o, v| {
+            let over = match v {
+                "null" => Some(ModelOver::Null),
+                "ram" => Some(ModelOver::Ram),
+                _ => None,
+            };
+            set(&mut o.over, over)
+        },
+    },
+    OptionDef {
+        name: "lat_us",
+        range: US_RANGE,
+        set: |o, v| {
+            o.lat_write = micros(v)?;
+            set(&mut o.lat_read, micros(v))
+        },
+    },
+    OptionDef { name: "lat_read_us", range: US_RANGE, set: |o, v| set(&mut o.lat_read, micros(v)) },
+    OptionDef { name: "lat_write_us", range: US_RANGE, set: |o, v| set(&mut o.lat_write, micros(v)) },
+    OptionDef {
+        name: "jitter_pct",
+        range: "0..=100",
+        set: |o, v| set(&mut o.speed.jitter_pct, within(v, 0, 100).map(|n| n as u32)),
+    },
+    OptionDef { name: "seed", range: "a whole number", set: |o, v| set(&mut o.speed.seed, v.parse().ok()) },
+    OptionDef {
+        name: "iops",
+        range: "1..=1000000000",
+        set: |o, v| set(&mut o.speed.iops, within(v, 1, 1_000_000_000)),
+    },
+    OptionDef {
+        name: "bw",
+        range: "4096..=1p bytes per second, such as 750m",
+        set: |o, v| set(&mut o.speed.bytes_per_sec, bytes(v).filter(|n| (4096..=1 << 50).contains(n))),
+    },
+    OptionDef {
+        name: "burst_ms",
+        range: "0..=60000",
+        set: |o, v| set(&mut o.speed.burst, within(v, 0, 60_000).map(Duration::from_ms)),
+    },
+    OptionDef {
+        name: "parallel",
+        range: "1..=65536",
+        set: |o, v| set(&mut o.speed.parallel, within(v, 1, 65536).map(|n| n as u32)),
+    },
+];
+
+fn micros(v: &str) -> Option<Duration> {
+    within(v, 0, 60_000_000).map(Duration::from_us)
+}
+
+impl DriverTarget for ModelOptions {
+    const KIND: &'static str = "model";
+    const HELP: &'static str = "
+  model[:OPTIONS]      a device with latency and caps: size, lat_us, lat_read_us, lat_write_us, jitter_pct,
+                       iops, bw, burst_ms, parallel, seed, over=null|ram";
+    const IS_WORD: bool = true;
+
+    fn parse(_text: &str, rest: &str) -> Result<ModelOptions> {
+        options::read(Self::KIND, rest, OPTIONS)
+    }
+
+    fn open(&self, _needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        Ok(OpenTarget::plain(Model::new(*self, regions)?))
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        Some(self.size_bytes)
+    }
+
+    fn is_private(&self) -> bool {
+        true
+    }
+
+    fn is_memory(&self) -> bool {
+        self.over == ModelOver::Ram
     }
 }

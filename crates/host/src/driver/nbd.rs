@@ -42,7 +42,8 @@ pub mod replies;
 mod requests;
 mod uri;
 
-pub use crate::driver::remote::queue::QueueStatus;
+use crate::driver::remote::queue::QueueStatus;
+pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, TargetTls, is_scheme, parse};
 
 use crate::driver::host_driver::HostDriver;
@@ -367,5 +368,30 @@ impl Issuer for Nbd {
 impl Drop for Nbd {
     fn drop(&mut self) {
         self.shared.queues.iter().for_each(Queue::stop);
+    }
+}
+
+impl DriverTarget for NbdTarget {
+    const KIND: &'static str = "nbd";
+    const HELP: &'static str = "
+  nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH
+                       an NBD server; &connections=4, &reconnect_delay=SECONDS, &timeout=SECONDS behind a '?'
+  nbds://HOST[:PORT]/EXPORT, nbds+unix:///EXPORT?socket=PATH
+                       the same under TLS; &tls-certificates=DIR (ca-cert.pem, and client-cert.pem with
+                       client-key.pem if the server wants them), &tls-hostname=NAME, &tls-verify-peer=0";
+    const IS_URL: bool = true;
+
+    fn is_kind(word: &str) -> bool {
+        is_scheme(word)
+    }
+
+    fn parse(text: &str, _rest: &str) -> Result<NbdTarget> {
+        parse(text)
+    }
+
+    fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        let (nbd, warning) = Nbd::open(self, needs.write, regions)?;
+        let open = OpenTarget::sized(nbd, needs, format_args!("the NBD server's export '{}'", self.export), "")?;
+        Ok(OpenTarget { warnings: warning.iter().map(TargetWarning::new).collect(), ..open })
     }
 }

@@ -10,9 +10,13 @@
 //! Since: 0.1.
 
 use crate::driver::host_driver::HostDriver;
+use crate::driver::options::{self, BLOCKSIZE_RANGE, OptionDef, SIZE_RANGE, blocksize, disk_size, set, within};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::sleeper::Sleeper;
 use crate::driver::space::{Allocation, Space};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget};
+use crate::error;
+use crate::mem::Regions;
 use crate::spin::SpinMutex;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
 use blk::id::{HctxId, SECTOR_SHIFT, Sector};
@@ -20,6 +24,7 @@ use blk::limits::Limits;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How the disk is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,5 +177,38 @@ impl Space for Null {
     /// Nothing is ever kept. Reads leave their buffer as it is, so no answer is wrong; this one spares clients the reading.
     fn allocation(&self) -> Allocation {
         Allocation::Hole
+    }
+}
+
+pub(super) const OPTIONS: &[OptionDef<NullOptions>] = &[
+    OptionDef { name: "size", range: SIZE_RANGE, set: |o, v| set(&mut o.size_bytes, disk_size(v)) },
+    OptionDef { name: "blocksize", range: BLOCKSIZE_RANGE, set: |o, v| set(&mut o.blocksize, blocksize(v)) },
+    OptionDef {
+        name: "completion_nsec",
+        range: "0..=60000000000",
+        set: |o, v| set(&mut o.completion, within(v, 0, 60_000_000_000).map(Duration::from_ns)),
+    },
+];
+
+impl DriverTarget for NullOptions {
+    const KIND: &'static str = "null";
+    const HELP: &'static str = "
+  null[:OPTIONS]       completes at once; size, blocksize, completion_nsec";
+    const IS_WORD: bool = true;
+
+    fn parse(_text: &str, rest: &str) -> error::Result<NullOptions> {
+        options::read(Self::KIND, rest, OPTIONS)
+    }
+
+    fn open(&self, _needs: &Needs, _regions: Arc<Regions>) -> error::Result<OpenTarget> {
+        Ok(OpenTarget::plain(Null::new(*self)))
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        Some(self.size_bytes)
+    }
+
+    fn is_private(&self) -> bool {
+        true
     }
 }

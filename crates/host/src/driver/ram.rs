@@ -10,7 +10,9 @@
 //! Since: 0.1.
 
 use crate::driver::host_driver::HostDriver;
+use crate::driver::options::{self, BLOCKSIZE_RANGE, OptionDef, SIZE_RANGE, blocksize, disk_size, set};
 use crate::driver::per_hctx::PerHctx;
+use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::Result;
 use crate::mem::{Region, Regions};
 use blk::bio::Op;
@@ -149,3 +151,35 @@ impl Driver for Ram {
 }
 
 impl HostDriver for Ram {}
+
+pub(super) const OPTIONS: &[OptionDef<RamOptions>] = &[
+    OptionDef { name: "size", range: SIZE_RANGE, set: |o, v| set(&mut o.size_bytes, disk_size(v)) },
+    OptionDef { name: "blocksize", range: BLOCKSIZE_RANGE, set: |o, v| set(&mut o.blocksize, blocksize(v)) },
+];
+
+impl DriverTarget for RamOptions {
+    const KIND: &'static str = "ram";
+    const HELP: &'static str = "
+  ram[:OPTIONS]        keeps data in memory; size, blocksize";
+    const IS_WORD: bool = true;
+
+    fn parse(_text: &str, rest: &str) -> Result<RamOptions> {
+        options::read(Self::KIND, rest, OPTIONS)
+    }
+
+    fn open(&self, _needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        Ok(OpenTarget::plain(Ram::new(*self, regions)?))
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        Some(self.size_bytes)
+    }
+
+    fn is_private(&self) -> bool {
+        true
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+}

@@ -43,6 +43,7 @@ use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::space::{Allocation, Space, Stretch};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -410,6 +411,23 @@ fn stretches(start: u64, end: u64, block: u64, extents: &[(u64, u64)], most: usi
     put(end - at, true);
     found.truncate(most.max(1));
     found
+}
+
+impl DriverTarget for RbdTarget {
+    const KIND: &'static str = "rbd";
+    const HELP: &'static str = "
+  rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]
+                       an image of a Ceph cluster, named as in QEMU; conf=FILE, id=USER, images=N, exclusive=1,
+                       and options of Ceph's configuration";
+
+    fn parse(text: &str, _rest: &str) -> Result<RbdTarget> {
+        parse(text)
+    }
+
+    fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
+        let rbd = Rbd::open(self, needs.write, regions)?;
+        OpenTarget::sized(rbd, needs, format_args!("RBD image {self}"), ", or the image more with rbd resize")
+    }
 }
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ pub(super) fn prepare(
         targets: Vec::new(),
         kernel: shown.into_iter().map(|(target, _)| target).collect(),
         kept: kept.into_iter().map(|(_, kept)| kept).collect(),
-        warnings: warnings.into_iter().map(TargetWarning::Kernel).collect(),
+        warnings: warnings.into_iter().map(TargetWarning::new).collect(),
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
     })

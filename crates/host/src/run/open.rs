@@ -42,7 +42,7 @@ impl Opened {
                 "each target of '{text}' gives {used} bytes, whole chunks of the smallest; {} bytes of them all are not used",
                 rest << SECTOR_SHIFT
             );
-            warnings.push(TargetWarning::Stripe(text));
+            warnings.push(TargetWarning::new(text));
         }
         let (has, need) = (map.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
         if has < need {

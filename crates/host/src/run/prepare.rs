@@ -218,7 +218,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         let needs = needs(jobs, target, config.read_ahead_kb);
         make_files(jobs, target, &needs, plan.laying_out)?;
         guard_files(jobs, target, &needs)?;
-        prepared.warnings.extend(holes(jobs, target)?.into_iter().map(TargetWarning::File));
+        prepared.warnings.extend(holes(jobs, target)?.into_iter().map(TargetWarning::new));
         let mut opened = Opened::new(&target.text, &target.spec, &needs, &regions)?;
         prepared.warnings.append(&mut opened.warnings);
         let made = threads(jobs, target, &opened, plan.entropy)?;

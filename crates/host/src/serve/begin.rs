@@ -156,7 +156,7 @@ fn unused(
             rest << SECTOR_SHIFT
         )
     };
-    (rest > 0).then(|| TargetWarning::Stripe(text()))
+    (rest > 0).then(|| TargetWarning::new(text()))
 }
 
 pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {

@@ -50,8 +50,7 @@ impl StripeSpec {
                     return Err(refuse("a stripe in a stripe: name the targets of both in one".to_owned()));
                 }
                 let spec = TargetSpec::parse(&name)?;
-                let is_anew = matches!(spec, TargetSpec::Null(_) | TargetSpec::Ram(_) | TargetSpec::Model(_));
-                if !is_anew && members.contains(&spec) {
+                if !spec.is_private() && members.contains(&spec) {
                     let name = without_secrets(&name);
                     return Err(refuse(format!("'{name}' is in it twice; with *N write a % where its number goes")));
                 }

@@ -347,6 +347,9 @@ fn rbd_through_librbds_cache() {
 
 macro_rules! conformance {
     ($($driver:ident: $kind:expr;)*) => {
+        /// Names of what is tested here.
+        const DRIVERS: &[&str] = &[$(stringify!($driver)),*];
+
         $(mod $driver {
             use super::*;
             conformance!(@each $kind; data_matches_a_model, merged_requests_scatter_and_gather,
@@ -375,4 +378,12 @@ conformance! {
     multipath_files: Kind::MultipathFiles;
     multipath_timed: Kind::MultipathTimed;
     multipath_iscsi_tgt: Kind::MultipathIscsi;
+}
+
+#[test]
+fn every_kind_of_driver_is_tested() {
+    // Those of RBD need a cluster and stand in `rbd_driver.rs`.
+    for kind in host::target::DRIVER_KINDS.iter().filter(|kind| **kind != "rbd") {
+        assert!(DRIVERS.iter().any(|driver| driver.starts_with(kind)), "add '{kind}' to conformance!");
+    }
 }

@@ -10,15 +10,15 @@ use super::options::{
 };
 use crate::driver::host_driver::HostDriver;
 use crate::driver::iscsi::{Iscsi, IscsiTarget};
-use crate::driver::model::ModelOver;
 use crate::driver::multipath::disk::{Multipath, Opener, Path, Prober};
 use crate::driver::multipath::options::{
     HardwareHandler, MultipathOptions, PathChecker, PathGroupingPolicy, Prioritizer, selector,
 };
 use crate::driver::rbd::{Rbd, RbdTarget};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
-use crate::target::{Needs, OpenTarget, TargetSpec, TargetWarning, has_kind};
+use crate::target::{TargetSpec, has_kind};
 use blk::driver::Driver;
 use blk::id::{MAX_CPUS, SECTOR_SHIFT};
 use blk::multipath::{MAX_PATHS, PathArgs, Selector, parse_cpu_mask};
@@ -280,12 +280,7 @@ impl MultipathTarget {
             return conflict("path_grouping_policy", text.into());
         }
         for PathTarget { spec, name, .. } in &self.paths {
-            let in_memory = match spec {
-                TargetSpec::Ram(_) => true,
-                TargetSpec::Model(model) => model.over == ModelOver::Ram,
-                _ => false,
-            };
-            if in_memory {
+            if spec.is_memory() {
                 return conflict("", format!("path {name}: memory of its own is not the same disk as another path's"));
             }
             if matches!(spec, TargetSpec::Multipath(_)) {
@@ -373,22 +368,38 @@ impl MultipathTarget {
         };
         self.paths.iter().map(path).collect()
     }
+}
 
-    /// Makes the driver. Data comes from and goes to `regions`.
-    ///
-    /// # Errors
+impl DriverTarget for Box<MultipathTarget> {
+    const KIND: &'static str = "multipath";
+    const HELP: &'static str = "
+  multipath:[OPTIONS:]TARGET+TARGET...
+                       one disk by several paths; conf=/etc/multipath.conf, or its options one by one:
+                       path_grouping_policy, prio, detect_prio, failback, no_path_retry ... (docs/multipath.md)";
+
+    fn parse(_text: &str, rest: &str) -> Result<Box<MultipathTarget>> {
+        parse(rest).map(Box::new)
+    }
+
     /// As of [`MultipathTarget::settle`] and [`Multipath::open`].
-    pub fn open(&self, needs: &Needs, regions: &Arc<Regions>) -> Result<OpenTarget> {
+    fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
         let (settled, notes) = self.settle()?;
         let warnings = Warnings::default();
-        let paths = settled.warning_paths(needs, regions, &warnings);
+        let paths = settled.warning_paths(needs, &regions, &warnings);
         let (disk, troubles) = Multipath::open(settled.options.clone(), paths)?;
         let mut warnings = std::mem::take(&mut *warnings.lock());
         warnings.dedup();
-        warnings.extend(notes.into_iter().map(TargetWarning::Multipath));
-        warnings.extend(troubles.into_iter().map(TargetWarning::Multipath));
-        warnings.extend(self.on_your_word(needs.write).map(TargetWarning::Multipath));
+        warnings.extend(notes.into_iter().map(TargetWarning::new));
+        warnings.extend(troubles.into_iter().map(TargetWarning::new));
+        warnings.extend(self.on_your_word(needs.write).map(TargetWarning::new));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
+    }
+    fn size_bytes(&self) -> Option<u64> {
+        self.paths.first().and_then(|path| path.spec.size_bytes())
+    }
+
+    fn files(&self) -> Vec<&std::path::Path> {
+        self.paths.iter().flat_map(|path| path.spec.files()).collect()
     }
 }
 

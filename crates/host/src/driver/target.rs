@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a driver's targets have in common: text in, a value or a reason out, then a driver.
+
+use super::host_driver::HostDriver;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::Regions;
+use blk::id::SECTOR_SHIFT;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is not as asked of a target, in a sentence; the run goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetWarning(String);
+
+impl TargetWarning {
+    /// In these words.
+    pub fn new(what: impl fmt::Display) -> TargetWarning {
+        TargetWarning(what.to_string())
+    }
+}
+
+impl fmt::Display for TargetWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What the user of a target will do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Writes, discards or write zeroes will be asked for.
+    pub write: bool,
+    /// Past the page cache, for files (`direct=1`).
+    pub direct: bool,
+    /// At least this many bytes.
+    pub min_bytes: u64,
+    /// With `write`: also a block device that is mounted or part of another one (`allow_mounted_write=1`).
+    pub in_use: bool,
+    /// How far a buffered file is read ahead at most, KiB (`read_ahead_kb`); `None` = as the system does by itself.
+    pub read_ahead_kb: Option<u32>,
+}
+
+/// A driver ready to be started, and what the user should know of it.
+pub struct OpenTarget {
+    /// The driver.
+    pub driver: Arc<dyn HostDriver>,
+    /// What is not as asked.
+    pub warnings: Vec<TargetWarning>,
+}
+
+impl OpenTarget {
+    /// Of a driver that is as asked.
+    pub fn plain(driver: impl HostDriver + 'static) -> OpenTarget {
+        OpenTarget { driver: Arc::new(driver), warnings: Vec::new() }
+    }
+
+    /// Of a driver for a device with a size of its own.
+    ///
+    /// # Errors
+    /// NoSpace, with `what` has so many bytes and `or_else` can be done: it is smaller than `needs` say.
+    pub(crate) fn sized(
+        driver: impl HostDriver + 'static,
+        needs: &Needs,
+        what: impl fmt::Display,
+        or_else: &str,
+    ) -> Result<OpenTarget> {
+        let (size, need) = (driver.capacity().0 << SECTOR_SHIFT, needs.min_bytes);
+        if size < need {
+            let text = format!("{what} has {size} bytes, the job needs {need}: give the job a smaller size{or_else}");
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(OpenTarget::plain(driver))
+    }
+}
+
+/// A kind of targets: the value that their text is read into.
+pub trait DriverTarget: Sized {
+    /// The word before the `:`.
+    const KIND: &'static str;
+    /// Help: how a target is written, and what it is, as lines of `--help`.
+    const HELP: &'static str;
+    /// The word alone, without a `:`, is a target, too.
+    const IS_WORD: bool = false;
+    /// `//` follows the `:`.
+    const IS_URL: bool = false;
+
+    /// Whether `word` before the `:` means this kind.
+    fn is_kind(word: &str) -> bool {
+        word == Self::KIND
+    }
+
+    /// Reads a target: all of it, and what stands behind the first `:`. Nothing is opened.
+    ///
+    /// # Errors
+    /// Usage, with the rule.
+    fn parse(text: &str, rest: &str) -> Result<Self>;
+
+    /// Makes the driver. Data comes from and goes to `regions`.
+    ///
+    /// # Errors
+    /// As of the driver.
+    fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget>;
+
+    /// The size that the target says; `None`: the device has its own.
+    fn size_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether each opening makes a disk of its own.
+    fn is_private(&self) -> bool {
+        false
+    }
+
+    /// Whether data is in this process's memory.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
+    /// Files and block devices that its data is on, under the names they were given.
+    fn files(&self) -> Vec<&Path> {
+        Vec::new()
+    }
+}
