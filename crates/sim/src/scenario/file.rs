@@ -464,7 +464,7 @@ impl Scenario {
             let [low, high] = f.range;
             if !(low..=high).contains(&value) {
                 return Err((
-                    of_fitted("range"),
+                    of_fitted("constant"),
                     format!("{} = {value}: outside its plausible range {low} to {high}", f.constant),
                 ));
             }
