@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_and_settings_are_read_and_the_name_goes_over_the_environment() {
+    fn settings_in_the_name_override_the_environment() {
         let named =
             Named::read("ram:size=1g?queue_depth=32&direct=1", Some("queue_depth=8, scheduler=mq-deadline")).unwrap();
         assert_eq!(named.target.size_bytes(), Some(1 << 30));

@@ -104,7 +104,7 @@ fn what_is_written_reads_back_on_every_kind_of_target() {
 
 /// What one job has written to memory another one reads: they have one disk.
 #[test]
-fn threads_share_a_disk_of_memory_and_forked_jobs_are_told_that_they_do_not() {
+fn threads_share_a_ram_disk_and_forked_jobs_are_warned() {
     let dir = Dir::new("share");
     let write = ["--size=8m", "--bs=4k", "--verify=crc32c", "--filename=ram\\:size=16m", "--iodepth=8"];
     let jobs = ["--name=w", "--rw=write", "--do_verify=0", "--name=r", "--stonewall", "--rw=read", "--verify_only=1"];

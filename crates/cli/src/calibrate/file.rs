@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_keeps_the_published_figure_and_says_why() {
+    fn unmeasured_costs_keep_the_published_figure_with_a_reason() {
         let c = calibration(|what| match what {
             What::Syscall => Ok(80.0),
             _ => Err("this process has one CPU, and it takes two".into()),

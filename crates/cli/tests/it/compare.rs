@@ -89,7 +89,7 @@ fn a_file_is_made_once_and_used_by_both_sides() {
 }
 
 #[test]
-fn ctrl_c_in_the_first_run_leaves_no_file_and_still_describes_the_machine() {
+fn ctrl_c_in_the_first_run_leaves_no_file_but_machine_facts() {
     let dir = Dir::new("compare");
     dir.file("j.fio", JOB);
     let args = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--eta=always", "--json"];
@@ -114,7 +114,7 @@ fn bad_data_gives_no_verdict_and_status_1() {
 }
 
 #[test]
-fn a_verdict_about_one_job_shows_the_others_and_a_wrong_name_the_right_ones() {
+fn judge_shows_the_other_jobs_and_lists_names_on_a_wrong_one() {
     let dir = Dir::new("compare");
     dir.file("j.fio", "[global]\nrw=randread\nsize=1m\nioengine=libaio\n[log]\n[scan]\niodepth=8\n");
     let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "model:size=1g", "--judge"];
@@ -125,7 +125,7 @@ fn a_verdict_about_one_job_shows_the_others_and_a_wrong_name_the_right_ones() {
 }
 
 #[test]
-fn killed_a_comparison_is_gone_on_with_and_another_s_file_is_refused() {
+fn a_killed_comparison_resumes_and_a_foreign_file_is_rejected() {
     let dir = Dir::new("compare");
     dir.file("j.fio", JOB);
     let sides = ["compare", "j.fio", "--a", "mode=sq", "--b", "mode=mq", "--target", "null", "--seed", "5"];

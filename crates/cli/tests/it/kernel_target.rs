@@ -223,7 +223,7 @@ fn bad_input_is_refused_before_anything_is_touched() {
 
 /// Published experiment 5: a SCSI parameter on a disk that is none.
 #[test]
-fn a_parameter_of_another_kind_of_disk_has_no_effect_and_is_answered_so() {
+fn a_parameter_of_another_disk_kind_reports_no_effect() {
     let disk = Loop::new("kernel-no-effect", 16 << 20);
     disk.dir.file("j.fio", JOB);
     let set = ["--set", "scsi_mod.use_blk_mq=1", "--set", "wbt_lat_usec=0"];
@@ -251,7 +251,7 @@ fn settings_are_put_back_after_a_signal() {
 }
 
 #[test]
-fn settings_of_a_killed_run_are_put_back_by_the_next_one_and_by_restore() {
+fn next_run_and_restore_put_back_a_killed_runs_settings() {
     let disk = Loop::new("kernel-killed", 16 << 20);
     disk.dir.file("j.fio", JOB);
     // What a user has set belongs to what is put back, tunables included.
@@ -305,7 +305,7 @@ impl Drop for InUse {
 }
 
 #[test]
-fn a_device_in_use_or_with_something_on_it_is_refused_without_force() {
+fn a_device_in_use_or_with_data_is_rejected_without_force() {
     let disk = Loop::new("kernel-in-use", 32 << 20);
     disk.dir.file("j.fio", JOB).file("r.fio", &JOB.replace("randwrite", "randread"));
     let before = disk.settings();
@@ -445,7 +445,7 @@ impl Drop for Partitions<'_> {
 
 /// They have one queue: its settings are written once, and the disk is claimed once.
 #[test]
-fn jobs_on_two_partitions_of_one_disk_have_its_settings_together() {
+fn two_partitions_of_one_disk_share_its_settings() {
     let disk = Loop::with("kernel-partitions", 32 << 20, &["--partscan"]);
     let parts = Partitions::new(&disk);
     let before = disk.settings();
@@ -554,7 +554,7 @@ fn what_tune_recommends_is_written_when_it_is_asked_to() {
 
 /// The disk may have been mounted, or replaced, between the tuning and what is written of it.
 #[test]
-fn a_recommendation_is_not_written_under_somebody_nor_to_another_disk() {
+fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     let disk = Loop::new("kernel-apply-in-use", 32 << 20);
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
     let target = disk.target();
@@ -614,7 +614,7 @@ fn a_recommendation_is_not_written_under_somebody_nor_to_another_disk() {
 }
 
 #[test]
-fn jobs_on_two_disks_are_not_tuned_with_the_first_one_s_defaults() {
+fn tune_rejects_jobs_on_two_kernel_disks() {
     let (one, two) = (Loop::new("kernel-tune-one", 16 << 20), Loop::new("kernel-tune-two", 16 << 20));
     let job = JOB.replace("[j]\n", "").replace("randwrite", "randread");
     let [a, b] = [&one, &two].map(|disk| disk.target().replace(':', "\\:"));

@@ -68,7 +68,7 @@ fn paths_of_a_served_disk_are_listed_as_multipath_does() {
 }
 
 #[test]
-fn a_file_is_printed_with_its_defaults_or_refused_with_its_lines() {
+fn multipath_conf_is_printed_with_defaults_or_rejected_by_line() {
     let dir = Dir::new("multipath-conf");
     let text = "defaults {\n\tpolling_interval 10\n\tfind_multipaths yes\n}\n\
                 devices {\n\tdevice {\n\t\tvendor \"^LIO\"\n\t\tproduct \".*\"\n\t\tfailback 30\n\t}\n}\n";

@@ -43,7 +43,7 @@ fn transactions_are_counted_and_told_in_text_and_json() {
 }
 
 #[test]
-fn redo_goes_where_it_was_told_to_and_the_same_seed_does_the_same() {
+fn redo_goes_to_redo_filename_and_a_seed_repeats_the_run() {
     let dir = Dir::new("oltp");
     dir.file("j.fio", &format!("{DB}transactions=200\nfilename=data\nredo_filename=redo\nredo_size=1m\ndirect=1\n"));
     let run = |more: &[&str]| dir.mqblk(&[&["run", "j.fio", "--json"], more].concat()).exits(0).json();

@@ -276,7 +276,7 @@ fn a_study_and_this_host_beside_it() {
 }
 
 #[test]
-fn a_study_of_iothreads_has_the_main_loop_and_many_series_have_room() {
+fn iothread_study_shows_the_main_loop_and_fits_many_series() {
     let dir = Dir::new("report");
     dir.mqblk(&["sim", "--study", "iothreads", "--quick", "--report", "io.html"]).exits(0);
     assert_eq!(looks_right(&dir, "io"), ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart"]);

@@ -322,7 +322,7 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
 
 /// The first would have been a socket in place of somebody's data.
 #[test]
-fn nothing_but_a_dead_socket_makes_room_and_a_drained_daemon_ends() {
+fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
     let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());
     File::create(d.dir.path("precious.img")).unwrap().set_len(1 << 20).unwrap();
     for flag in [["--control", "precious.img"], ["--metrics", "unix:precious.img"]] {

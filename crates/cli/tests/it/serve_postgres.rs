@@ -225,7 +225,7 @@ impl Inserter {
 }
 
 #[test]
-fn acknowledged_transactions_survive_a_kill_of_database_and_daemon() {
+fn committed_transactions_survive_killing_database_and_daemon() {
     let mut machine = Machine::new();
     machine.start_daemon();
     machine.run("mkfs.ext4", &["-q", "-F", &machine.device]);

@@ -109,7 +109,7 @@ fn takes_over(dir: &Dir, image: &CephImage) -> Started {
 
 /// A host that stands still is one that is cut off: when it comes back, another one has its disk.
 #[test]
-fn rbd_the_lock_of_a_host_that_is_gone_is_taken_and_it_writes_no_more() {
+fn rbd_takes_the_lock_of_a_dead_host_and_fences_it() {
     let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering,exclusive-lock");
     let dirs = ["rbd-first", "rbd-second", "rbd-third"].map(Dir::new);

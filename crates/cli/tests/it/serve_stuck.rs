@@ -140,7 +140,7 @@ fn a_move_that_cannot_be_made_leaves_all_as_it_was() {
 }
 
 #[test]
-fn an_end_that_waits_for_io_says_so_and_the_next_signal_does_not_wait() {
+fn shutdown_reports_pending_io_and_a_second_signal_exits() {
     let dir = Dir::new("stuck");
     let mut server = Server { dir: &dir, child: None };
     server.start();
@@ -179,7 +179,7 @@ fn a_disk_whose_server_is_down_is_removed_by_force() {
 
 /// The answer says that nothing is in flight, so it cannot come before that is so. Only who asked waits for it.
 #[test]
-fn a_front_end_that_stops_a_ring_at_a_dead_server_waits_and_nobody_else_does() {
+fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     let dir = Dir::new("stuck");
     let mut server = Server { dir: &dir, child: None };
     server.start();
@@ -270,7 +270,7 @@ fn an_end_waits_for_what_was_removed_before() {
 
 /// Nobody could name the first any more.
 #[test]
-fn what_was_removed_is_ended_by_force_though_its_name_is_used_again() {
+fn a_removed_disk_is_force_ended_even_if_its_name_is_reused() {
     let dir = Dir::new("stuck");
     let mut server = Server { dir: &dir, child: None };
     server.start();

@@ -59,7 +59,7 @@ fn intervals_of_a_daemon_under_load() {
 }
 
 #[test]
-fn the_socket_of_a_daemon_that_was_killed_is_removed_by_the_next() {
+fn the_next_daemon_removes_the_socket_of_a_killed_one() {
     let dir = Dir::new("top");
     let run = dir.path("run");
     fs::create_dir(&run).unwrap();

@@ -75,7 +75,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
 }
 
 #[test]
-fn a_daemon_that_may_not_remove_its_sockets_says_so_and_the_next_one_replaces_them() {
+fn sockets_that_cannot_be_removed_are_reported_and_replaced() {
     let dir = Dir::public("user");
     File::create(dir.path("a.img")).unwrap().set_len(1 << 20).unwrap();
     for _ in 0..2 {

@@ -35,7 +35,7 @@ fn socket(dir: &Dir) -> String {
 }
 
 #[test]
-fn what_was_written_is_there_after_a_restart_and_nothing_is_left_at_the_end() {
+fn written_data_survives_a_restart_and_no_socket_is_left() {
     let dir = Dir::new("serve-vhost");
     File::create(dir.path("disk.img")).unwrap().set_len(32 << 20).unwrap();
     let options = VerifyOptions { queues: 2, size: 16 << 20, seed: 5, requests: 600, ..VerifyOptions::default() };

@@ -62,7 +62,7 @@ fn seeds_have_an_end() {
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
 
 #[test]
-fn a_scenario_puts_simulated_figures_beside_published_ones_and_says_why() {
+fn a_scenario_compares_simulated_and_published_figures() {
     let dir = Dir::new("sim");
     let file = format!("{SCENARIOS}/azure-p80.toml");
     let first = dir.mqblk(&["sim", &file]).exits(0);

@@ -21,7 +21,7 @@ fn figures(text: &str) -> Value {
 }
 
 #[test]
-fn the_same_command_gives_the_same_figures_and_says_that_time_is_virtual() {
+fn simulated_runs_repeat_exactly_and_report_virtual_time() {
     let dir = Dir::new("sim-run");
     dir.file("m.toml", MACHINE).file("j.fio", JOB);
     let run = |more: &[&str]| dir.mqblk(&[&["run", "j.fio", "--target", "sim:m.toml"], more].concat()).exits(0);

@@ -71,7 +71,7 @@ fn run(dir: &Dir, port: u16, more: &str) -> Done {
 }
 
 #[test]
-fn transactions_on_24_luns_of_an_iscsi_target_change_what_they_should_where_it_belongs() {
+fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
     let dir = Dir::new("stripe-iscsi");
     let names = make_luns(&dir);
     let tgtd = Tgtd::start(&dir, IQN, &names.iter().map(String::as_str).collect::<Vec<_>>());

@@ -74,7 +74,7 @@ fn chrome_s_layout_is_json_and_what_does_not_fit_is_said() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_stops_the_run_before_it_begins() {
+fn an_unwritable_trace_stops_the_run_before_it_begins() {
     let dir = Dir::new("trace");
     dir.file("j.fio", JOB);
     let done = dir.mqblk(&["run", "j.fio", "--target", "data", "--trace", "none/t"]).exits(2);

@@ -17,7 +17,7 @@ fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 /// One hardware queue of four tags under a depth of 32: more tags are the answer, and the tag wait is the reason.
 #[test]
-fn a_depth_that_starves_the_device_is_found_confirmed_explained_and_written() {
+fn a_starving_queue_depth_is_found_confirmed_and_explained() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
     let search =
@@ -85,7 +85,7 @@ fn ctrl_c_says_how_to_go_on() {
 
 /// Twice what a capped device can do is not to be had, whatever is set. Its rates are low: a machine that others use reaches them.
 #[test]
-fn an_impossible_limit_is_answered_with_the_best_there_is_and_caps_are_named() {
+fn an_unreachable_limit_reports_the_best_value_and_the_caps() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
     let target = "model:size=1g,lat_us=500,parallel=64,iops=1000,bw=50m,burst_ms=250";

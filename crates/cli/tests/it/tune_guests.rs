@@ -79,7 +79,7 @@ fn how_things_are_today_is_what_has_to_be_beaten() {
 
 /// A run of a day of virtual time, which would take hours: Ctrl-C ends it in the middle, and what is printed goes on with it.
 #[test]
-fn ctrl_c_does_not_wait_for_a_simulation_and_the_command_it_prints_goes_on() {
+fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
     let dir = Dir::new("tune-guests");
     dir.file("m.toml", MACHINE)
         .file("j.fio", "[a]\nrw=randread\nbs=4k\nsize=1g\nioengine=libaio\ndirect=1\niodepth=32\nnumjobs=8\n");

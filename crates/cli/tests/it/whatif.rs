@@ -37,7 +37,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_workload_that_is_profiled_comes_out_the_same_in_the_simulator() {
+fn a_profiled_workload_runs_the_same_in_the_simulator() {
     let dir = Dir::new("whatif");
     dir.file("t.txt", &closed_loop());
     let made = dir.mqblk(&["profile", "t.txt", "--output", "j.fio", "--machine", "m.toml"]).exits(0);
@@ -97,7 +97,7 @@ fn a_workload_that_is_profiled_comes_out_the_same_in_the_simulator() {
 
 /// A main loop that is slow to wake, and a thread whose turn sixteen users wait for.
 #[test]
-fn of_virtual_machines_it_is_said_which_part_of_a_transaction_changes() {
+fn guest_what_ifs_name_the_part_of_a_transaction_that_changes() {
     let dir = Dir::new("whatif");
     let machine = "[machine]\nsockets = 1\ncores = 16\nthreads = 1\n[disk]\nsize_gib = 64\nread_us = 40\nwrite_us = 20\n[guests]\nvcpus = 16\nqueues = 16\n\
                    users = [2, 16]\nkick_us = 2\ninject_us = 4\ncpu_us = 40\nper_user_us = 0\nreads = 2\nwrites = 1\n\
@@ -161,7 +161,7 @@ fn a_run_that_is_traced_and_its_results_are_profiled_alike() {
 }
 
 #[test]
-fn this_host_and_its_disks_become_machine_files_that_can_be_asked() {
+fn this_host_and_a_disk_become_a_machine_file_for_what_if() {
     let dir = Dir::new("whatif");
     dir.file("j.fio", "[a]\nrw=randread\nsize=16m\ndirect=1\nruntime=1\ntime_based\nnorandommap\n");
     let disks =
@@ -247,7 +247,7 @@ fn one_name_for_two_files_is_refused() {
 }
 
 #[test]
-fn a_machine_file_is_written_where_its_link_leads_and_nothing_beside_it_is_lost() {
+fn a_linked_machine_file_is_replaced_at_the_links_target() {
     let dir = Dir::new("whatif");
     let machine = "# mine\n[machine]\ncores = 2\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\n";
     fs::create_dir(dir.path("real")).unwrap();

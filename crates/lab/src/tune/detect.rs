@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_of_a_simulator_cost_real_time_and_are_told_in_virtual_time() {
+    fn simulator_probes_cost_real_time_and_report_virtual_time() {
         let goal = Goal::parse(true, "a.iops", &["a".to_owned()]).unwrap();
         let plan = TunePlan {
             goal,

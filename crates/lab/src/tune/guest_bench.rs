@@ -241,7 +241,7 @@ mod tests {
                            main_loop = { serve_us = 5, wake_us = 60 }\niothread = { serve_us = 5, wake_us = 8, poll_us = 32 }\n";
 
     #[test]
-    fn points_are_run_measured_and_explained_and_an_edited_file_ends_it() {
+    fn points_are_measured_and_explained_and_an_edit_ends_it() {
         let path = std::env::temp_dir().join(format!("mqblk-guests-{}.toml", std::process::id()));
         std::fs::write(&path, MACHINE).unwrap();
         let target = format!("sim:{}", path.display());

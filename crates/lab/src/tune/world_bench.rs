@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_file_is_edited_between_runs_is_not_gone_on_with() {
+    fn editing_the_machine_file_between_runs_ends_the_search() {
         let path = std::env::temp_dir().join(format!("mqblk-behind-{}.toml", std::process::id()));
         let machine = "[machine]\nsockets = 1\ncores = 2\nthreads = 1\n[disk]\nsize_gib = 1\nread_us = 100\nwrite_us = 100\nparallel = 8\n";
         std::fs::write(&path, machine).unwrap();

@@ -48,7 +48,7 @@ fn share(sd: f64, effect: f64) -> (f64, f64) {
 }
 
 #[test]
-fn a_difference_of_the_size_asked_for_is_found_with_the_pairs_asked_for() {
+fn a_difference_of_the_requested_size_is_detected() {
     for sd in [0.005, 0.02, 0.05] {
         let (found, run) = share(sd, 0.03);
         let (alarms, _) = share(sd, 0.0);

@@ -177,7 +177,7 @@ fn the_interval_covers_the_truth() {
 }
 
 #[test]
-fn any_mark_on_any_secondary_metric_is_as_rare_as_one_false_verdict() {
+fn secondary_metric_marks_are_as_rare_as_false_verdicts() {
     for noise in [Noise::Gaussian, Noise::HeavyTail, Noise::Ar1(0.6)] {
         let rate = share(noise, 12, 1.0, Metrics::All, |c| {
             c.rows.iter().any(|r| r.metric != Metric::Iops && r.mark != lab::compare::Mark::None)

@@ -62,7 +62,7 @@ fn run<'f>(file: &'f JobFile, target: &str, set: &[(&str, &str)], entropy: u64) 
 }
 
 #[test]
-fn the_same_run_gives_the_same_figures_and_they_agree_with_each_other() {
+fn a_repeated_run_gives_equal_and_consistent_figures() {
     let dir = Dir::new("sim-same");
     let target = dir.file("m.toml", MACHINE);
     let file = parse(&JOB.replace("runtime=50ms", "runtime=100ms\nramp_time=50ms"));
@@ -158,7 +158,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
 
 /// Pairs whose sides have other random numbers: what differs is chance alone.
 #[test]
-fn of_a_hundred_comparisons_of_a_machine_with_itself_at_most_five_call_it_different() {
+fn at_most_five_percent_of_simulated_a_a_comparisons_differ() {
     let dir = Dir::new("sim-aa");
     let target = dir.file("m.toml", MACHINE);
     let file = parse(&JOB.replace("runtime=50ms", "runtime=5ms"));
@@ -217,7 +217,7 @@ fn side(target: &str, set: &[(&str, &str)]) -> SideSpec {
 }
 
 #[test]
-fn a_planted_three_percent_is_found_with_the_pairs_it_asks_for_and_by_their_own_numbers_sides_are_alike() {
+fn a_planted_three_percent_is_detected_with_the_pairs_asked_for() {
     let dir = Dir::new("sim-planted");
     let a = dir.file("a.toml", MACHINE);
     let b = dir.file("b.toml", &MACHINE.replace("read_us = 100", "read_us = 103"));

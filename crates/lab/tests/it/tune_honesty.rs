@@ -20,7 +20,7 @@ fn planted(p: &Point) -> (f64, f64) {
 }
 
 #[test]
-fn where_nothing_matters_at_most_five_in_a_hundred_tunes_claim_something() {
+fn at_most_five_percent_of_null_tunes_claim_a_gain() {
     for (noise, drift) in [(0.01, 0.0), (0.02, 0.0), (0.02, 0.0005), (0.05, 0.0)] {
         let (mut claims, mut runs) = (0, 0);
         for seed in 0..TUNES {
@@ -36,7 +36,7 @@ fn where_nothing_matters_at_most_five_in_a_hundred_tunes_claim_something() {
 }
 
 #[test]
-fn a_planted_gain_of_three_percent_is_found_with_the_runs_it_asks_for() {
+fn a_planted_gain_of_three_percent_is_found_by_tune() {
     for noise in [0.005, 0.01] {
         let (mut found, mut other, mut pairs) = (0, 0, 0);
         for seed in 0..TUNES {
@@ -73,7 +73,7 @@ fn an_interaction_is_found() {
 }
 
 #[test]
-fn moves_of_several_knobs_are_joined_and_what_does_not_matter_is_dropped() {
+fn knob_changes_are_combined_and_useless_ones_dropped() {
     fn effect(p: &Point) -> (f64, f64) {
         let queues = match p.get("nr_hw_queues") {
             Some("1") => 0.4,

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_moves_further_in_more_time_and_not_at_all_for_the_next_sector() {
+    fn seek_time_grows_with_distance_and_is_zero_sequentially() {
         let hdd = Service::Hdd { full_seek_ns: 16_000 * US, rotation_ns: 1, sector_ns: US };
         let done = reads(hdd, &[(0, 0), (0, 8), (0, 8 + 8 + (1 << 18))]);
         assert_eq!(done[0], 8 * US);

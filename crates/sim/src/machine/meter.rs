@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_a_calendar_late_in_a_piece_does_not_keep_off_who_comes_before() {
+    fn a_late_lock_in_a_piece_does_not_delay_an_earlier_one() {
         configure_two_by_two();
         let c = Calendar::default();
         let late = run(0, 0, 50, || {

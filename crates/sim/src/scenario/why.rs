@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_transaction_the_parts_that_make_up_most_of_the_change_are_told() {
+    fn the_main_parts_of_a_transactions_change_are_named() {
         let of = |name: &str, turn: f64, wake: f64, interrupt: f64| {
             let mut parts_us = [10.0; PARTS.len()];
             (parts_us[4], parts_us[5], parts_us[8]) = (turn, wake, interrupt);

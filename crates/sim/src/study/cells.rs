@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_study_goes_to_the_end_of_its_machine_or_of_what_is_asked_for() {
+    fn a_study_stops_at_its_machine_or_the_requested_limit() {
         let x_of = |study, most| {
             let cells = of(study, &base::default_of(study), most);
             cells.iter().map(|c| c.x).max().unwrap()

@@ -38,7 +38,7 @@ fn half_the_tags_halve_a_rate_and_a_faster_disk_raises_it() {
 }
 
 #[test]
-fn a_depth_that_was_never_seen_cannot_be_told_and_says_on_what_it_depends() {
+fn an_unmeasured_depth_has_no_answer_and_names_what_it_needs() {
     let machine = format!("{MACHINE}[uncertain]\n\"disk.parallel\" = [32, 65536]\n");
     let a = ask(&machine, JOB, &["job.iodepth=64"]).unwrap();
     let f = figure(&a, 0, "db.iops");
@@ -50,7 +50,7 @@ fn a_depth_that_was_never_seen_cannot_be_told_and_says_on_what_it_depends() {
 }
 
 #[test]
-fn a_model_that_does_not_come_to_what_was_measured_tells_nothing() {
+fn a_model_that_misses_the_measured_figures_gives_no_answer() {
     let good = format!("{MACHINE}[measured]\n\"db.iops\" = 31500\n");
     assert_eq!(ask(&good, JOB, &["queue_depth=16"]).unwrap().describes, Some(true));
     let bad = format!("{MACHINE}[measured]\n\"db.iops\" = 3000\n");

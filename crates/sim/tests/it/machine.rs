@@ -101,7 +101,7 @@ impl Load for Stuck {
 /// Whoever runs a machine in stretches of time would go on with it for ever.
 #[test]
 #[should_panic(expected = "1 threads sleep, and nothing will wake them")]
-fn a_lost_wake_up_is_told_at_once_however_long_a_machine_may_run() {
+fn a_lost_wake_up_is_reported_at_once() {
     let mut machine = Machine::new(sockets(1, 1), Costs::default());
     machine.add_task(0, Box::new(Stuck(JobStats::default())), 1, &[]).expect("a thread");
     machine.run(machine.now_ns() + 1_000_000);

@@ -68,7 +68,7 @@ fn all_scenarios_are_read() {
 }
 
 #[test]
-fn thirty_two_queues_on_a_cloud_disk_cost_a_writer_its_turn_in_the_scheduler() {
+fn thirty_two_queues_cost_a_cloud_disks_writer_its_turn() {
     let rows = simulate("azure-p80.toml", |_| true);
     within(&rows, 0.03, 0.15);
     let reasons = why::reasons(&rows[0], &rows[1]);
@@ -108,7 +108,7 @@ fn multipath_of_one_queue_takes_cpu_from_a_database() {
 }
 
 #[test]
-fn what_was_published_as_a_change_is_simulated_and_nothing_is_fitted_to_it() {
+fn published_ratios_are_simulated_without_fitting() {
     let scenario = read("lustre-ost.toml");
     assert!(scenario.fitted.is_empty());
     let rows = simulate("lustre-ost.toml", |_| true);
@@ -150,7 +150,7 @@ fn iothreads_help_while_the_host_has_cpu_left() {
 
 /// An hour of virtual time, which would take days: who asks for its end need not wait for that.
 #[test]
-fn guests_that_are_told_to_stop_do_and_without_that_nothing_changes() {
+fn guests_stop_when_asked_and_the_flag_changes_nothing_else() {
     let scenario = read("rhel94-oracle.toml");
     let row = Row { iothreads: Some(4), ..Row::default() };
     let run = |ns, stop| build::run_guests_for(&scenario, &row, 40, ns, 7, &AtomicBool::new(stop));
@@ -168,7 +168,7 @@ fn guests_that_are_told_to_stop_do_and_without_that_nothing_changes() {
 
 /// Users that all want one lock: with shorter I/O more of them are there to slow down who has it, and IOThreads make it worse.
 #[test]
-fn iothreads_cost_where_users_wait_for_a_lock_and_eight_guests_wait_for_each_others_flushes() {
+fn iothreads_cost_under_a_lock_and_guests_share_flushes() {
     let rows = simulate("rhel94-mssql.toml", |name| name.starts_with("1 VM") || name == "8 VMs, no IOThreads");
     within(&rows, 0.03, 0.15);
     let gain = |users: u32| {
@@ -188,7 +188,7 @@ fn iothreads_cost_where_users_wait_for_a_lock_and_eight_guests_wait_for_each_oth
 
 /// A few users on neighbouring vCPUs: dealt by turns their virtqueues have all IOThreads, in blocks they share one.
 #[test]
-fn users_that_share_an_iothread_wait_for_their_turn_and_wake_it_less_often() {
+fn users_sharing_an_iothread_queue_and_wake_it_less_often() {
     let mut scenario = read("rhel94-oracle.toml");
     let row = Row { iothreads: Some(4), ..Row::default() };
     let mut run = |mapping| {

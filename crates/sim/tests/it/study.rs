@@ -70,7 +70,7 @@ fn iothreads_help_those_who_fill_one() {
 }
 
 #[test]
-fn a_study_is_the_same_every_time_and_a_cell_does_not_depend_on_others() {
+fn a_study_is_deterministic_and_its_cells_are_independent() {
     let few = points(Study::Elevators, |c| c.x == 2);
     assert_eq!(few.len(), 5, "the elevators");
     assert_eq!(few, points(Study::Elevators, |c| c.x == 2));

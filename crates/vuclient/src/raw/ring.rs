@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_device_sees_each_chain_whole_and_its_answers_come_back() {
+    fn packed_chains_arrive_whole_and_answers_come_back() {
         for seed in 0..20 {
             let mut random = Random::new(seed, 0);
             let mut guest = guest();

@@ -172,7 +172,7 @@ fn memory_is_added_and_taken_away_while_rings_run() {
 }
 
 #[test]
-fn wrong_chains_end_no_request_with_success_and_the_server_lives() {
+fn malformed_chains_fail_and_the_server_survives() {
     let (_directory, mut qsd) = image();
     type Wrong = fn(&mut Raw, &block::BlockRequest);
     let wrong: [(&str, Wrong); 5] = [

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_takes_what_came_while_the_last_was_out_and_acknowledges_it_when_it_ended() {
+    fn a_log_write_takes_what_queued_during_the_last_one() {
         let mut log = RedoLog::new(LogPlan { group_ns: 0, ..PLAN }, 8);
         assert_eq!((log.next_write(0, true), log.due_at()), (None, None));
         assert_eq!(log.leave(7, 10), 1);

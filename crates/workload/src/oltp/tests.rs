@@ -138,7 +138,7 @@ const SMALL: OltpJob = OltpJob {
 };
 
 #[test]
-fn one_transaction_reads_commits_and_is_acknowledged_when_its_redo_is_written() {
+fn a_transaction_is_acknowledged_when_its_redo_is_written() {
     let (seen, load) = Rig::run(instance(&job(SMALL)), &mut steady);
     let what: Vec<_> = seen.iter().map(|s| (s.io.op, s.io.slot, s.io.len_bytes, s.began / US, s.ended / US)).collect();
     // Two slots of the database writer, taken from the first on; the log writer's is the last.
@@ -296,7 +296,7 @@ fn the_seed_alone_says_what_each_session_does() {
 
 /// Few blocks, so that they are changed again before and while they are written; few buffers, so that sessions wait for them.
 #[test]
-fn every_change_is_written_back_once_or_with_another_and_after_its_redo() {
+fn every_change_is_written_back_once_and_after_its_redo() {
     for seed in 0..30 {
         let mut rng = Taus88::new(seed);
         let mut draw = |lo, hi| rng.between(lo, hi);
@@ -358,7 +358,7 @@ fn time_ends_it_the_ramp_is_not_measured_and_sessions_think() {
 }
 
 #[test]
-fn who_is_stopped_finishes_what_is_in_the_log_and_begins_nothing() {
+fn stop_finishes_logged_transactions_and_starts_none() {
     let mut load = instance(&job(OltpJob { users: 2, transactions: None, ..SMALL }));
     let at = |us: u64| Instant::from_ns(EPOCH + us * US);
     for slot in 0..2 {

@@ -357,7 +357,7 @@ fn trimwrite_writes_each_block_it_trimmed() {
 }
 
 #[test]
-fn a_time_based_job_starts_over_and_touches_all_blocks_each_time() {
+fn a_time_based_job_loops_and_covers_all_blocks_each_time() {
     let j = job(RwMode::Read, true, |j| (j.time_based, j.runtime_ns) = (true, Some(SEC)));
     let rig = ran(&j, 1);
     assert!(rig.trace.len() > 1024);

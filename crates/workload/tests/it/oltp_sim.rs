@@ -114,7 +114,7 @@ fn run(seed: u64, settings: &[(&str, &str)], think_us: u64) -> (JobStats, u64) {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run_and_another_stack_does_the_same_work() {
+fn a_seed_repeats_the_run_and_any_stack_does_the_same_work() {
     let mq = run(1, &[("queue_depth", "16")], 0);
     assert_eq!(mq, run(1, &[("queue_depth", "16")], 0), "seed 1");
     assert!(mq.1 > Instant::ZERO.as_ns());

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_ends_with_the_paths_return_is_cut_short_and_one_that_never_ends_is_seen() {
+    fn a_stall_is_cut_at_the_paths_return_or_seen_unfinished() {
         let stall = gaps(&ended(&[90, 99, 205]), 100, Some(200), 300).unwrap();
         assert_eq!((stall.gap_ms, stall.is_cut_short, stall.gap_back_ms), (106, true, Some(95)));
         let stall = gaps(&ended(&[90, 99]), 100, None, 300).unwrap();

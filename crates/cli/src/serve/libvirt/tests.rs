@@ -30,7 +30,7 @@ fn refused(head: &str, driver: &str, says: &str) {
 }
 
 #[test]
-fn the_published_domain_has_96_virtqueues_on_4_iothreads_round_robin() {
+fn published_domain_maps_96_virtqueues_to_4_iothreads() {
     let found = read(PUBLISHED).unwrap();
     assert_eq!(
         found.warnings,

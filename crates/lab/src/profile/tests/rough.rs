@@ -5,7 +5,7 @@ use super::*;
 
 /// blktrace's pid is the thread's: a database of many threads is one job, whatever the share of each.
 #[test]
-fn many_threads_of_one_name_are_one_job_and_what_is_left_out_is_said() {
+fn threads_of_one_name_make_one_job_and_omissions_are_reported() {
     let mut bytes = Vec::new();
     for pid in 1..=600 {
         bytes.extend(record(0, 0, 0, NAME, pid, b"db\0"));

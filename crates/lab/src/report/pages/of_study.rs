@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_a_hundredfold_is_drawn_by_powers_of_ten_and_a_main_loop_has_its_place() {
+    fn large_ranges_use_a_log_axis_and_include_the_main_loop() {
         let wide = [point("sq", 1, 1e4), point("sq", 4, 1e4), point("mq", 1, 1e6), point("mq", 4, 1.1e6)];
         let d = report(Study::Cpus, &wide, None);
         let all = charts(&d);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_stands_beside_and_runs_that_are_apart_are_a_warning() {
+    fn host_runs_are_shown_and_a_wide_spread_is_a_warning() {
         let beside = |x, least| Beside::of("mq".into(), x, &[1.1e6, least, 1e6], 9e5).unwrap();
         let points = vec![beside(1, 9e5), beside(2, 9.5e5)];
         let mut here = Here { cpus: 2, runs: 3, is_interrupted: false, own_costs: true, points };

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_passes_an_event_once_and_over_the_end_of_the_numbers() {
+    fn an_index_passes_an_event_once_even_across_wrap_around() {
         for (event, new, old, passed) in [
             (5, 6, 5, true),
             (5, 5, 4, false),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_not_ok_and_one_that_was_not_written_are_errors() {
+    fn a_bad_or_unwritten_status_is_an_error() {
         for (status, words) in [(block::IOERR, "status 1"), (block::NO_STATUS, "status 238")] {
             let (raw, slots, ring) = raw(Format::Split, feature::EVENT_IDX, true);
             let mut lane = raw.lane(0, &slots).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_device_sees_whole_chains_in_both_laps_and_says_when_to_kick() {
+    fn packed_chains_are_whole_in_both_laps_and_kicks_are_asked() {
         let (raw, slots, ring) = raw(Format::Packed, feature::EVENT_IDX, false);
         let mut lane = raw.lane(0, &slots).unwrap();
         let (mut at, mut wrap) = (0u16, true);
