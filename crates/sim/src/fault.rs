@@ -60,7 +60,7 @@
 //! | no disk is forgotten beside others | `swarm::set`, as long as they compete | [`Plant::DiskNeverWoken`] |
 //! | what a failed path was to write does not come later | [`contents`](crate::contents) | [`Plant::LatePath`] |
 //! | no error of a path ends a bio while another is left | `swarm::multipath` | [`Plant::WrongError`] |
-//! | a frozen queue drains | [`Rig::drain`](crate::rig::Rig::drain), a bounded number of steps | [`Plant::NeverDrained`] |
+//! | a frozen queue drains | [`Harness::drain`](crate::harness::Harness::drain), a bounded number of steps | [`Plant::NeverDrained`] |
 //! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/it/broken_drivers.rs` |
 //!
 //! [`Kind::Set`]: crate::kind::Kind::Set

@@ -11,9 +11,9 @@
 //! | [`kind`] | the kinds of cases, and which seeds have which |
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
-//! | [`rig`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
+//! | [`harness`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
 //! | [`paths`] | several paths to one disk, each of which can break, and the multipath disk over them |
-//! | [`rigs`] | several of them on one tag set, in one time |
+//! | [`set_harness`] | several of them on one tag set, in one time |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
@@ -29,8 +29,8 @@ pub mod kind;
 pub mod fault;
 pub mod disk;
 pub mod paths;
-pub mod rig;
-pub mod rigs;
+pub mod harness;
+pub mod set_harness;
 pub mod contents;
 pub mod trace;
 mod describe;

@@ -72,7 +72,7 @@ fn delay(job: &Job, number: u32, entropy: u64) -> Duration {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JobState {
     /// Its conditions do not hold.
     Blocked,
     /// They hold; it starts at this time.
@@ -85,13 +85,13 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     instances: Vec<Instance>,
-    states: Vec<State>,
+    states: Vec<JobState>,
 }
 
 impl Schedule {
     /// A schedule that has started nothing.
     pub fn new(instances: Vec<Instance>) -> Schedule {
-        let states = vec![State::Blocked; instances.len()];
+        let states = vec![JobState::Blocked; instances.len()];
         Schedule { instances, states }
     }
 
@@ -103,13 +103,13 @@ impl Schedule {
     /// The instances to start at `now`; they count as running from here on.
     pub fn start_ready(&mut self, now: Instant) -> Vec<usize> {
         for i in 0..self.instances.len() {
-            if self.states[i] == State::Blocked && self.conditions_hold(i) {
-                self.states[i] = State::Ready(now + self.instances[i].delay);
+            if self.states[i] == JobState::Blocked && self.conditions_hold(i) {
+                self.states[i] = JobState::Ready(now + self.instances[i].delay);
             }
         }
-        let ready = |s: &State| matches!(s, State::Ready(at) if *at <= now);
+        let ready = |s: &JobState| matches!(s, JobState::Ready(at) if *at <= now);
         let start: Vec<usize> = (0..self.states.len()).filter(|&i| ready(&self.states[i])).collect();
-        start.iter().for_each(|&i| self.states[i] = State::Running);
+        start.iter().for_each(|&i| self.states[i] = JobState::Running);
         start
     }
 
@@ -118,13 +118,13 @@ impl Schedule {
         let mut others = self.instances.iter().zip(&self.states);
         others.all(|(other, state)| {
             let before = other.wave < me.wave || me.after_job == Some(other.job);
-            !before || *state == State::Ended
+            !before || *state == JobState::Ended
         })
     }
 
     /// When the next delayed instance starts, if one is waiting for its time.
     pub fn next_start(&self) -> Option<Instant> {
-        self.states.iter().filter_map(|s| if let State::Ready(at) = s { Some(*at) } else { None }).min()
+        self.states.iter().filter_map(|s| if let JobState::Ready(at) = s { Some(*at) } else { None }).min()
     }
 
     /// Instance `index` has ended.
@@ -132,20 +132,20 @@ impl Schedule {
     /// # Panics
     /// When it was not running.
     pub fn ended(&mut self, index: usize) {
-        assert!(self.states[index] == State::Running, "instance {index} ended without running");
-        self.states[index] = State::Ended;
+        assert!(self.states[index] == JobState::Running, "instance {index} ended without running");
+        self.states[index] = JobState::Ended;
     }
 
     /// Whether everything has ended.
     pub fn is_done(&self) -> bool {
-        self.states.iter().all(|s| *s == State::Ended)
+        self.states.iter().all(|s| *s == JobState::Ended)
     }
 
     /// Nothing more starts (the run is interrupted): what has not started counts as ended. Returns those instances.
     pub fn cancel(&mut self) -> Vec<usize> {
-        let waiting = |s: &State| matches!(s, State::Blocked | State::Ready(_));
+        let waiting = |s: &JobState| matches!(s, JobState::Blocked | JobState::Ready(_));
         let cancelled: Vec<usize> = (0..self.states.len()).filter(|&i| waiting(&self.states[i])).collect();
-        cancelled.iter().for_each(|&i| self.states[i] = State::Ended);
+        cancelled.iter().for_each(|&i| self.states[i] = JobState::Ended);
         cancelled
     }
 }

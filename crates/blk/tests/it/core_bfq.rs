@@ -9,7 +9,7 @@ use blk::limits::Limits;
 use blk::settings::QueueConfig;
 use blk::time::Instant;
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 const MS: u64 = 1_000_000;
 
@@ -25,65 +25,65 @@ fn config(hw: u16, depth: u32, iosched: &[(&str, u64)]) -> QueueConfig {
 }
 
 /// A disk with a head, which is waited with, and low_latency off.
-fn waiting_rig(hw: u16) -> Rig {
+fn waiting_harness(hw: u16) -> Harness {
     let limits = Limits { rotational: true, ..Limits::default() };
     let behaviour = Behaviour { manual: true, limits, capacity: 1 << 20, ..Behaviour::default() };
-    Rig::new(1, behaviour, config(hw, 16, &[("low_latency", 0)]), &[0, 1, 2, 3])
+    Harness::new(1, behaviour, config(hw, 16, &[("low_latency", 0)]), &[0, 1, 2, 3])
 }
 
 fn read(sector: u64) -> Bio {
     Bio::read(Sector(sector), 8, DataRef::new(0, 0)).with_user_data(sector)
 }
 
-fn issued(rig: &Rig) -> Vec<u64> {
-    rig.disk.issues().iter().map(|i| i.sector).collect()
+fn issued(harness: &Harness) -> Vec<u64> {
+    harness.disk.issues().iter().map(|i| i.sector).collect()
 }
 
 /// Completes what is at the disk until nothing is left.
-fn finish(rig: &mut Rig) {
-    while rig.disk.in_flight() > 0 {
-        rig.disk.release(|_| true);
-        rig.run(1000);
+fn finish(harness: &mut Harness) {
+    while harness.disk.in_flight() > 0 {
+        harness.disk.release(|_| true);
+        harness.run(1000);
     }
-    rig.run_dry(1000);
+    harness.run_dry(1000);
 }
 
 /// Submitter 0 is served and waited for, submitter 1 waits; both on hardware queues of their own if there are several.
-fn one_waits_for_the_other(hw: u16) -> Rig {
-    let mut rig = waiting_rig(hw);
-    rig.submit(0, read(0));
-    rig.submit(1, read(500_000));
-    assert_eq!(issued(&rig), [0], "the other one's request is at the disk");
-    rig.now += 40 * MS;
-    rig.disk.release(|_| true);
-    while rig.step_now() {}
-    assert_eq!(issued(&rig), [0]);
-    assert_eq!(rig.q.next_timer(), Some(Instant::from_ns(rig.now + 8 * MS)), "slice_idle after the completion");
-    rig
+fn one_waits_for_the_other(hw: u16) -> Harness {
+    let mut harness = waiting_harness(hw);
+    harness.submit(0, read(0));
+    harness.submit(1, read(500_000));
+    assert_eq!(issued(&harness), [0], "the other one's request is at the disk");
+    harness.now += 40 * MS;
+    harness.disk.release(|_| true);
+    while harness.step_now() {}
+    assert_eq!(issued(&harness), [0]);
+    assert_eq!(harness.q.next_timer(), Some(Instant::from_ns(harness.now + 8 * MS)), "slice_idle after the completion");
+    harness
 }
 
 #[test]
 fn a_wait_ends_when_its_time_is_over() {
     for hw in [1, 4] {
-        let mut rig = one_waits_for_the_other(hw);
-        rig.now += 8 * MS - 1;
-        assert!(!rig.step_now());
-        rig.now += 1;
-        assert!(rig.step_now());
-        assert_eq!(issued(&rig), [0, 500_000]);
-        finish(&mut rig);
+        let mut harness = one_waits_for_the_other(hw);
+        harness.now += 8 * MS - 1;
+        assert!(!harness.step_now());
+        harness.now += 1;
+        assert!(harness.step_now());
+        assert_eq!(issued(&harness), [0, 500_000]);
+        finish(&mut harness);
     }
 }
 
 #[test]
 fn a_wait_ends_when_the_next_request_comes() {
     for hw in [1, 4] {
-        let mut rig = one_waits_for_the_other(hw);
-        rig.now += MS;
-        rig.submit(0, read(64));
-        assert_eq!(issued(&rig), [0, 64]);
-        finish(&mut rig);
-        assert_eq!(issued(&rig), [0, 64, 500_000]);
+        let mut harness = one_waits_for_the_other(hw);
+        harness.now += MS;
+        harness.submit(0, read(64));
+        assert_eq!(issued(&harness), [0, 64]);
+        finish(&mut harness);
+        assert_eq!(issued(&harness), [0, 64, 500_000]);
     }
 }
 
@@ -92,18 +92,18 @@ fn a_completion_lets_go_what_waited_for_it_on_another_hardware_queue() {
     // One request at a time for the whole disk: each completion lets one of another hardware queue go, at once.
     let behaviour = Behaviour { manual: true, capacity: 1 << 20, ..Behaviour::default() };
     let rules = [("strict_guarantees", 1), ("slice_idle", 0), ("low_latency", 0)];
-    let mut rig = Rig::new(2, behaviour, config(4, 16, &rules), &[0, 1, 2, 3]);
+    let mut harness = Harness::new(2, behaviour, config(4, 16, &rules), &[0, 1, 2, 3]);
     for s in 0..4u64 {
-        (0..5).for_each(|i| rig.submit(s as usize, read(s * 100_000 + i * 64)));
+        (0..5).for_each(|i| harness.submit(s as usize, read(s * 100_000 + i * 64)));
     }
-    let start = rig.now;
+    let start = harness.now;
     for ended in 0..20 {
-        assert_eq!((issued(&rig).len(), rig.disk.in_flight()), (ended + 1, 1), "{}", rig.describe());
-        rig.disk.release(|_| true);
-        while rig.step_now() {}
+        assert_eq!((issued(&harness).len(), harness.disk.in_flight()), (ended + 1, 1), "{}", harness.describe());
+        harness.disk.release(|_| true);
+        while harness.step_now() {}
     }
-    assert_eq!(rig.now, start, "no time passed");
-    finish(&mut rig);
+    assert_eq!(harness.now, start, "no time passed");
+    finish(&mut harness);
 }
 
 #[test]
@@ -111,12 +111,12 @@ fn weights_are_set_on_the_submitter_and_end_with_it() {
     let behaviour = Behaviour { capacity: 1 << 20, ..Behaviour::default() };
     // More scheduler tags than requests: shares of tags are not the elevator's.
     let config = QueueConfig { nr_requests: Some(128), ..config(1, 1, &[("max_budget", 64)]) };
-    let mut rig = Rig::new(3, behaviour, config, &[0, 1]);
-    let text = rig.subs[0].set_weight(Some(0)).expect_err("0 is no weight").to_string();
+    let mut harness = Harness::new(3, behaviour, config, &[0, 1]);
+    let text = harness.subs[0].set_weight(Some(0)).expect_err("0 is no weight").to_string();
     assert_eq!(text, "weight=0: must be 1..=1000; without one the I/O priority counts");
-    assert!(rig.subs[0].set_weight(Some(1001)).is_err());
-    rig.subs[0].set_weight(Some(900)).expect("in range");
-    rig.subs[1].set_weight(Some(100)).expect("in range");
+    assert!(harness.subs[0].set_weight(Some(1001)).is_err());
+    harness.subs[0].set_weight(Some(900)).expect("in range");
+    harness.subs[1].set_weight(Some(100)).expect("in range");
     // Both keep 30 requests waiting, 64 sectors apart.
     let mut next = [0u64, 0];
     let mut ended = [0u64, 0];
@@ -124,23 +124,23 @@ fn weights_are_set_on_the_submitter_and_end_with_it() {
     while ended[0] + ended[1] < 4000 {
         for s in 0..2 {
             while waiting[s] < 30 {
-                rig.submit(s, read(s as u64 * 500_000 + next[s] % 7000 * 64));
+                harness.submit(s, read(s as u64 * 500_000 + next[s] % 7000 * 64));
                 next[s] += 1;
                 waiting[s] += 1;
             }
         }
-        assert!(rig.step(), "{}", rig.describe());
+        assert!(harness.step(), "{}", harness.describe());
         for s in 0..2 {
-            let n = rig.take_done(s).len() as u64;
+            let n = harness.take_done(s).len() as u64;
             ended[s] += n;
             waiting[s] -= n;
         }
     }
     // A budget is 8 requests: the shares are within one of each.
     assert!(ended[0].abs_diff(3600) <= 16, "{ended:?}");
-    rig.run_dry(100_000);
-    assert_eq!(rig.subs[0].weight(), Some(900));
-    drop(rig.subs.remove(0));
-    let next = rig.q.submitter(CpuId::new(0)).expect("its number is free");
+    harness.run_dry(100_000);
+    assert_eq!(harness.subs[0].weight(), Some(900));
+    drop(harness.subs.remove(0));
+    let next = harness.q.submitter(CpuId::new(0)).expect("its number is free");
     assert_eq!(next.weight(), None, "it was another submitter's");
 }

@@ -6,7 +6,7 @@ use blk::cpumap::CpuTopology;
 use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }
@@ -33,23 +33,27 @@ fn read(n: u64) -> Bio {
 /// Whether the tag of a request that CPU 0 submitted is free again after `finder` polled it out: the whole completion
 /// ran there, the end of the bio excepted.
 fn completed_by(finder: usize, rq_affinity: u8) -> bool {
-    let mut rig = Rig::new(1, manual(), QueueConfig { queue_depth: 1, ..config(rq_affinity) }, &[0, 1, 2]);
-    rig.submit(0, read(1));
-    rig.disk.release_all();
-    rig.poll(finder);
+    let mut harness = Harness::new(1, manual(), QueueConfig { queue_depth: 1, ..config(rq_affinity) }, &[0, 1, 2]);
+    harness.submit(0, read(1));
+    harness.disk.release_all();
+    harness.poll(finder);
     if finder != 0 {
-        assert!(rig.bell.order().contains(&0), "its submitter is told");
-        assert_eq!((rig.take_done(0).len(), rig.take_done(finder).len()), (0, 0), "not before its submitter polls");
+        assert!(harness.notifications.order().contains(&0), "its submitter is told");
+        assert_eq!(
+            (harness.take_done(0).len(), harness.take_done(finder).len()),
+            (0, 0),
+            "not before its submitter polls"
+        );
     }
-    rig.submit(finder, read(2));
-    let freed = rig.disk.issues().len() == 2;
-    rig.poll(0);
-    assert_eq!(rig.take_done(0).len(), 1);
-    rig.disk.release_all();
-    rig.run(20);
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    harness.submit(finder, read(2));
+    let freed = harness.disk.issues().len() == 2;
+    harness.poll(0);
+    assert_eq!(harness.take_done(0).len(), 1);
+    harness.disk.release_all();
+    harness.run(20);
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
     freed
 }
 
@@ -76,48 +80,48 @@ fn a_request_of_two_submitters_ends_each_bio_at_its_own() {
     for affinity in 0..3 {
         for (scheduler, mode) in [("mq-deadline", Mode::Mq), ("deadline", Mode::Sq)] {
             let c = QueueConfig { mode, scheduler: Some(scheduler.into()), nomerges: 0, ..config(affinity) };
-            let mut rig = Rig::new(2, manual(), c, &[0, 2, 3]);
+            let mut harness = Harness::new(2, manual(), c, &[0, 2, 3]);
             let write = |s: u64| Bio::write(Sector(s), 8, DataRef::new(0, s << 9)).with_user_data(s);
-            rig.q.quiesce();
-            rig.submit(1, write(108));
-            rig.submit(0, write(100));
-            rig.q.unquiesce();
-            rig.run(10);
-            assert_eq!(rig.disk.issues().len(), 1, "{scheduler}: merged");
-            rig.disk.release_all();
+            harness.q.quiesce();
+            harness.submit(1, write(108));
+            harness.submit(0, write(100));
+            harness.q.unquiesce();
+            harness.run(10);
+            assert_eq!(harness.disk.issues().len(), 1, "{scheduler}: merged");
+            harness.disk.release_all();
             // A third one finds it.
-            rig.poll(2);
-            rig.run_dry(10);
-            let ended: Vec<Vec<u64>> = rig.done.iter().map(|d| d.iter().map(|d| d.user_data).collect()).collect();
+            harness.poll(2);
+            harness.run_dry(10);
+            let ended: Vec<Vec<u64>> = harness.done.iter().map(|d| d.iter().map(|d| d.user_data).collect()).collect();
             assert_eq!(ended, [vec![100], vec![108], vec![]], "{scheduler}, rq_affinity={affinity}");
-            assert_eq!(rig.q.stats().op(Op::Write).merges, 1);
-            rig.check_idle();
+            assert_eq!(harness.q.stats().op(Op::Write).merges, 1);
+            harness.check_idle();
         }
     }
 }
 
 #[test]
 fn submitter_numbers_are_used_again_and_counters_go_on() {
-    let mut rig = Rig::new(3, Behaviour::default(), config(1), &[0, 1]);
-    let id = rig.subs[1].id();
-    rig.submit(1, read(1));
-    rig.run_dry(100);
-    drop(rig.subs.pop());
-    rig.subs.push(rig.q.submitter(blk::id::CpuId::new(3)).expect("a free place"));
-    assert_eq!(rig.subs[1].id(), id);
-    rig.submit(1, read(2));
-    rig.run_dry(100);
-    assert_eq!(rig.done[1].iter().map(|d| d.user_data).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(rig.q.stats().op(Op::Read).ios, 2);
-    rig.check_idle();
+    let mut harness = Harness::new(3, Behaviour::default(), config(1), &[0, 1]);
+    let id = harness.subs[1].id();
+    harness.submit(1, read(1));
+    harness.run_dry(100);
+    drop(harness.subs.pop());
+    harness.subs.push(harness.q.submitter(blk::id::CpuId::new(3)).expect("a free place"));
+    assert_eq!(harness.subs[1].id(), id);
+    harness.submit(1, read(2));
+    harness.run_dry(100);
+    assert_eq!(harness.done[1].iter().map(|d| d.user_data).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(harness.q.stats().op(Op::Read).ios, 2);
+    harness.check_idle();
 }
 
 #[test]
 #[should_panic(expected = "dropped with 1 bios outstanding")]
 fn a_submitter_with_bios_under_way_cannot_be_dropped() {
-    let mut rig = Rig::new(4, manual(), config(1), &[0]);
-    rig.submit(0, read(1));
-    drop(rig.subs.pop());
+    let mut harness = Harness::new(4, manual(), config(1), &[0]);
+    harness.submit(0, read(1));
+    drop(harness.subs.pop());
 }
 
 fn sq(nr_requests: u32, depth: u32) -> QueueConfig {
@@ -132,65 +136,65 @@ fn sq(nr_requests: u32, depth: u32) -> QueueConfig {
 
 #[test]
 fn a_full_request_list_lets_a_batch_through_and_then_makes_all_wait() {
-    let mut rig = Rig::new(5, manual(), sq(8, 1), &[0, 1]);
+    let mut harness = Harness::new(5, manual(), sq(8, 1), &[0, 1]);
     // The one that fills the list becomes a batcher, up to half as many again.
-    (0..20).for_each(|n| rig.submit(0, read(n)));
-    assert_eq!(rig.subs[0].waiting(), 20 - 12);
-    rig.submit(1, read(50));
-    assert_eq!(rig.subs[1].waiting(), 1, "nobody passes one and a half");
+    (0..20).for_each(|n| harness.submit(0, read(n)));
+    assert_eq!(harness.subs[0].waiting(), 20 - 12);
+    harness.submit(1, read(50));
+    assert_eq!(harness.subs[1].waiting(), 1, "nobody passes one and a half");
     // Writes have a list of their own.
     let write = Bio { op: Op::Write, ..read(60) };
-    let mut other = rig.q.submitter(blk::id::CpuId::new(2)).expect("a free place");
-    other.submit(&write, rig.t()).expect("a slot");
+    let mut other = harness.q.submitter(blk::id::CpuId::new(2)).expect("a free place");
+    other.submit(&write, harness.t()).expect("a slot");
     assert_eq!(other.waiting(), 0);
-    rig.subs.push(other);
-    rig.done.push(Vec::new());
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += 1_000_000;
-    rig.run_dry(1000);
-    rig.check_idle();
+    harness.subs.push(other);
+    harness.done.push(Vec::new());
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += 1_000_000;
+    harness.run_dry(1000);
+    harness.check_idle();
 }
 
 #[test]
 fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
-    let mut rig = Rig::new(6, manual(), sq(4, 1), &[0, 1, 2]);
-    (0..6).for_each(|n| rig.submit(0, read(n)));
-    (10..20).for_each(|n| rig.submit(1, read(n)));
-    rig.submit(2, read(30));
-    assert_eq!([0, 1, 2].map(|s| rig.subs[s].waiting()), [0, 10, 1]);
+    let mut harness = Harness::new(6, manual(), sq(4, 1), &[0, 1, 2]);
+    (0..6).for_each(|n| harness.submit(0, read(n)));
+    (10..20).for_each(|n| harness.submit(1, read(n)));
+    harness.submit(2, read(30));
+    assert_eq!([0, 1, 2].map(|s| harness.subs[s].waiting()), [0, 10, 1]);
     // Not woken, a poll does not get it past the full list: 5 of 4 are in use.
-    rig.disk.release_all();
-    rig.poll(0);
-    rig.poll(2);
-    assert_eq!((rig.bell.order(), rig.subs[2].waiting()), (vec![], 1), "5 in use");
+    harness.disk.release_all();
+    harness.poll(0);
+    harness.poll(2);
+    assert_eq!((harness.notifications.order(), harness.subs[2].waiting()), (vec![], 1), "5 in use");
     for _ in 0..2 {
-        rig.disk.release_all();
-        rig.poll(0);
+        harness.disk.release_all();
+        harness.poll(0);
     }
     // 3 in use: the first waiter is woken, and goes on to one and a half times as many.
-    assert_eq!(rig.bell.order(), [1]);
-    rig.poll(1);
-    assert_eq!(rig.subs[1].waiting(), 10 - 3);
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += 1_000_000;
-    rig.run_dry(1000);
-    rig.check_idle();
+    assert_eq!(harness.notifications.order(), [1]);
+    harness.poll(1);
+    assert_eq!(harness.subs[1].waiting(), 10 - 3);
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += 1_000_000;
+    harness.run_dry(1000);
+    harness.check_idle();
 }
 
 #[test]
 fn nobody_is_forgotten_in_line_when_a_waiter_no_longer_wants() {
     // 1 stands in line for a read, then its only bio is refused; 2 behind it must be woken.
-    let mut rig = Rig::new(7, manual(), sq(4, 1), &[0, 1, 2]);
-    (0..6).for_each(|n| rig.submit(0, read(n)));
-    rig.submit(1, read(10).with_flags(OpFlags::NOWAIT));
-    rig.submit(2, read(20));
-    assert_eq!((rig.take_done(1).len(), rig.subs[2].waiting()), (1, 1));
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += 1_000_000;
-    rig.run_dry(1000);
-    assert_eq!(rig.done[2].len(), 1);
-    rig.check_idle();
+    let mut harness = Harness::new(7, manual(), sq(4, 1), &[0, 1, 2]);
+    (0..6).for_each(|n| harness.submit(0, read(n)));
+    harness.submit(1, read(10).with_flags(OpFlags::NOWAIT));
+    harness.submit(2, read(20));
+    assert_eq!((harness.take_done(1).len(), harness.subs[2].waiting()), (1, 1));
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += 1_000_000;
+    harness.run_dry(1000);
+    assert_eq!(harness.done[2].len(), 1);
+    harness.check_idle();
 }

@@ -8,7 +8,7 @@ use blk::debugfs::DebugFile;
 use blk::id::{CpuId, Sector};
 use blk::settings::QueueConfig;
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 const MS: u64 = 1_000_000;
 
@@ -38,19 +38,19 @@ fn file<'a>(files: &'a [DebugFile], path: &str) -> &'a str {
 }
 
 /// Has the disk end whatever it is given until nothing is left.
-fn end_all(rig: &mut Rig) {
-    rig.disk.release_all();
-    while rig.step() {
-        rig.disk.release_all();
+fn end_all(harness: &mut Harness) {
+    harness.disk.release_all();
+    while harness.step() {
+        harness.disk.release_all();
     }
-    rig.run_dry(40);
+    harness.run_dry(40);
 }
 
 #[test]
 fn requests_are_shown_where_they_are() {
-    let mut rig = Rig::new(1, manual(), config("mq-deadline"), &[0, 1]);
-    (0..5).for_each(|n| rig.submit(0, read(n)));
-    let f = rig.q.debugfs();
+    let mut harness = Harness::new(1, manual(), config("mq-deadline"), &[0, 1]);
+    (0..5).for_each(|n| harness.submit(0, read(n)));
+    let f = harness.q.debugfs();
     assert_eq!(file(&f, "state"), "NOMERGES|SAME_COMP|INIT_DONE|REGISTERED|SQ_SCHED\n");
     assert_eq!(file(&f, "inflight"), "       2        0\n");
     assert_eq!(file(&f, "hctx0/active"), "2\n");
@@ -77,20 +77,20 @@ fn requests_are_shown_where_they_are() {
     );
     assert_eq!(file(&f, "hctx0/tags_bitmap"), "00000000: 03\n");
     assert!(file(&f, "hctx0/sched_tags").contains("depth=4\nbusy=4\n"), "the fifth bio waits for a scheduler tag");
-    end_all(&mut rig);
-    rig.subs.iter_mut().for_each(blk::submitter::Submitter::rest);
-    let f = rig.q.debugfs();
+    end_all(&mut harness);
+    harness.subs.iter_mut().for_each(blk::submitter::Submitter::rest);
+    let f = harness.q.debugfs();
     assert_eq!((file(&f, "hctx0/busy"), file(&f, "hctx0/tags_bitmap")), ("", "00000000: 00\n"));
     assert_eq!(file(&f, "sched/queued"), "0 0 0\n");
 }
 
 #[test]
 fn software_queues_requeued_requests_and_marks_are_shown() {
-    let mut rig = Rig::new(2, manual(), config("none"), &[0, 1]);
-    rig.q.quiesce();
-    rig.submit(1, read(0));
-    rig.q.begin_offline(CpuId::new(0)).unwrap();
-    let f = rig.q.debugfs();
+    let mut harness = Harness::new(2, manual(), config("none"), &[0, 1]);
+    harness.q.quiesce();
+    harness.submit(1, read(0));
+    harness.q.begin_offline(CpuId::new(0)).unwrap();
+    let f = harness.q.debugfs();
     assert_eq!(file(&f, "state"), "NOMERGES|SAME_COMP|INIT_DONE|REGISTERED|QUIESCED\n");
     assert!(
         file(&f, "hctx0/cpu1/default_rq_list").contains(".op=READ")
@@ -98,25 +98,25 @@ fn software_queues_requeued_requests_and_marks_are_shown() {
     );
     assert_eq!(file(&f, "hctx0/ctx_map"), "00000000: 02\n");
     assert_eq!(file(&f, "hctx0/queued"), "1\n");
-    rig.q.unquiesce();
-    rig.run(20);
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.q.begin_freeze();
-    rig.drain();
-    let f = rig.q.debugfs();
+    harness.q.unquiesce();
+    harness.run(20);
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.q.begin_freeze();
+    harness.drain();
+    let f = harness.q.debugfs();
     assert_eq!(f.iter().map(|f| f.path.as_str()).collect::<Vec<_>>(), ["state"], "about to be rebuilt");
 }
 
 #[test]
 fn kyber_shows_its_tokens_and_lists() {
-    let mut rig = Rig::new(3, manual(), config("kyber"), &[0]);
-    (0..4).for_each(|n| rig.submit(0, read(n)));
-    let f = rig.q.debugfs();
+    let mut harness = Harness::new(3, manual(), config("kyber"), &[0]);
+    (0..4).for_each(|n| harness.submit(0, read(n)));
+    let f = harness.q.debugfs();
     assert!(file(&f, "sched/read_tokens").starts_with("depth=256\nbusy="), "{}", file(&f, "sched/read_tokens"));
     assert_eq!(file(&f, "hctx0/sched/cur_domain"), "read\n");
-    end_all(&mut rig);
-    let f = rig.q.debugfs();
+    end_all(&mut harness);
+    let f = harness.q.debugfs();
     assert_eq!(file(&f, "sched/read_tokens"), "depth=256\nbusy=0\n");
 }
 
@@ -125,29 +125,29 @@ fn kyber_shows_its_tokens_and_lists() {
 fn the_stat_fields_are_what_the_kernel_documents() {
     let mut c = config("none");
     c.nomerges = 0;
-    let mut rig = Rig::new(4, manual(), c, &[0]);
-    let one = |rig: &mut Rig, op: Op, sectors: u32, ms: u64| {
+    let mut harness = Harness::new(4, manual(), c, &[0]);
+    let one = |harness: &mut Harness, op: Op, sectors: u32, ms: u64| {
         let mut bio = Bio::write(Sector(800), sectors, DataRef::new(0, 0));
         bio.op = op;
-        rig.submit(0, bio);
-        assert_eq!(rig.q.stats().fields(rig.q.in_progress())[8], 1, "one in progress");
-        rig.now += ms * MS;
-        rig.disk.release_all();
-        rig.run_dry(20);
+        harness.submit(0, bio);
+        assert_eq!(harness.q.stats().fields(harness.q.in_progress())[8], 1, "one in progress");
+        harness.now += ms * MS;
+        harness.disk.release_all();
+        harness.run_dry(20);
     };
-    one(&mut rig, Op::Read, 8, 3);
-    one(&mut rig, Op::Write, 16, 5);
-    one(&mut rig, Op::WriteZeroes, 32, 7);
-    one(&mut rig, Op::Discard, 64, 11);
-    rig.plug(0, 2);
-    rig.submit(0, Bio::read(Sector(0), 8, DataRef::new(0, 0)));
-    rig.submit(0, Bio::read(Sector(8), 8, DataRef::new(0, 4096)));
-    rig.unplug(0);
-    rig.now += 2 * MS;
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.subs[0].rest();
-    let f = rig.q.stats().fields(rig.q.in_progress());
+    one(&mut harness, Op::Read, 8, 3);
+    one(&mut harness, Op::Write, 16, 5);
+    one(&mut harness, Op::WriteZeroes, 32, 7);
+    one(&mut harness, Op::Discard, 64, 11);
+    harness.plug(0, 2);
+    harness.submit(0, Bio::read(Sector(0), 8, DataRef::new(0, 0)));
+    harness.submit(0, Bio::read(Sector(8), 8, DataRef::new(0, 4096)));
+    harness.unplug(0);
+    harness.now += 2 * MS;
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.subs[0].rest();
+    let f = harness.q.stats().fields(harness.q.in_progress());
     assert_eq!(f[..4], [2, 1, 24, 5], "reads: requests, merges, sectors, ms");
     assert_eq!(f[4..8], [2, 0, 48, 12], "writes, zeroes among them");
     assert_eq!(f[8..11], [0, 28, 28], "in progress, io_ticks, time in queue");
@@ -160,20 +160,20 @@ fn iostats_off_counts_nothing() {
     let mut c = config("none");
     c.set("iostats", "0").unwrap();
     c.nomerges = 0;
-    let mut rig = Rig::new(5, manual(), c, &[0]);
+    let mut harness = Harness::new(5, manual(), c, &[0]);
     for _ in 0..2 {
-        rig.plug(0, 2);
-        rig.submit(0, Bio::read(Sector(0), 8, DataRef::new(0, 0)));
-        rig.submit(0, Bio::read(Sector(8), 8, DataRef::new(0, 4096)));
-        rig.unplug(0);
-        rig.now += 2 * MS;
-        rig.disk.release_all();
-        rig.run_dry(20);
-        rig.subs[0].rest();
-        let on = rig.q.config().iostats;
+        harness.plug(0, 2);
+        harness.submit(0, Bio::read(Sector(0), 8, DataRef::new(0, 0)));
+        harness.submit(0, Bio::read(Sector(8), 8, DataRef::new(0, 4096)));
+        harness.unplug(0);
+        harness.now += 2 * MS;
+        harness.disk.release_all();
+        harness.run_dry(20);
+        harness.subs[0].rest();
+        let on = harness.q.config().iostats;
         let expected = if on { [1, 1, 16, 2] } else { [0; 4] };
-        let f = rig.q.stats().fields(rig.q.in_progress());
+        let f = harness.q.stats().fields(harness.q.in_progress());
         assert_eq!((&f[..4], f[9]), (&expected[..], if on { 2 } else { 0 }));
-        rig.rebuild(|c| c.set("iostats", "1")).unwrap();
+        harness.rebuild(|c| c.set("iostats", "1")).unwrap();
     }
 }

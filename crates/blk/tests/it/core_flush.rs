@@ -7,13 +7,13 @@ use blk::id::Sector;
 use blk::settings::{Mode, QueueConfig};
 use blk::status::{BlkStatus, QueueRqStatus};
 use sim::disk::{Answer, Behaviour};
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 /// Every path a flush can take: tags at allocation, tags at dispatch, single-queue.
 const STACKS: [(&str, Mode); 4] =
     [("none", Mode::Mq), ("mq-deadline", Mode::Mq), ("kyber", Mode::Mq), ("deadline", Mode::Sq)];
 
-fn rig(seed: u64, (scheduler, mode): (&str, Mode), depth: u32, (cache, fua): (bool, bool)) -> Rig {
+fn harness(seed: u64, (scheduler, mode): (&str, Mode), depth: u32, (cache, fua): (bool, bool)) -> Harness {
     let mut b = Behaviour { manual: true, ..Behaviour::default() };
     (b.limits.write_cache, b.limits.fua) = (cache, fua);
     let config = QueueConfig {
@@ -24,7 +24,7 @@ fn rig(seed: u64, (scheduler, mode): (&str, Mode), depth: u32, (cache, fua): (bo
         scheduler: Some(scheduler.into()),
         ..QueueConfig::default()
     };
-    Rig::new(seed, b, config, &[0, 1])
+    Harness::new(seed, b, config, &[0, 1])
 }
 
 fn write(sector: u64) -> Bio {
@@ -32,16 +32,16 @@ fn write(sector: u64) -> Bio {
 }
 
 /// Operations and flags the disk was given since the last call of this.
-fn seen(rig: &Rig, from: &mut usize) -> Vec<(Op, bool)> {
-    let all = rig.disk.issues();
+fn seen(harness: &Harness, from: &mut usize) -> Vec<(Op, bool)> {
+    let all = harness.disk.issues();
     let new = all[*from..].iter().map(|i| (i.op, i.flags.contains(OpFlags::FUA))).collect();
     *from = all.len();
     new
 }
 
-fn complete_one(rig: &mut Rig) {
-    assert_eq!(rig.disk.release_all(), 1, "one step at a time\n{}", rig.describe());
-    rig.run(20);
+fn complete_one(harness: &mut Harness) {
+    assert_eq!(harness.disk.release_all(), 1, "one step at a time\n{}", harness.describe());
+    harness.run(20);
 }
 
 const FLUSH: (Op, bool) = (Op::Flush, false);
@@ -64,21 +64,21 @@ fn steps_reach_the_driver_one_after_the_other_and_no_more_than_needed() {
     for stack in STACKS {
         for depth in [1, 4] {
             for (flags, features, expect) in cases {
-                let mut rig = rig(1, stack, depth, features);
+                let mut harness = harness(1, stack, depth, features);
                 let mut from = 0;
-                rig.submit(0, write(80).with_flags(flags));
-                rig.run(20);
+                harness.submit(0, write(80).with_flags(flags));
+                harness.run(20);
                 for (n, step) in expect.iter().enumerate() {
-                    assert_eq!(seen(&rig, &mut from), [*step], "{stack:?} {flags:?} {features:?} step {n}");
-                    assert_eq!(rig.take_done(0).len(), 0);
-                    complete_one(&mut rig);
+                    assert_eq!(seen(&harness, &mut from), [*step], "{stack:?} {flags:?} {features:?} step {n}");
+                    assert_eq!(harness.take_done(0).len(), 0);
+                    complete_one(&mut harness);
                 }
-                assert_eq!(rig.take_done(0)[0].status, BlkStatus::Ok);
-                assert_eq!(rig.disk.issues().len(), expect.len());
-                let s = rig.q.stats();
+                assert_eq!(harness.take_done(0)[0].status, BlkStatus::Ok);
+                assert_eq!(harness.disk.issues().len(), expect.len());
+                let s = harness.q.stats();
                 let flushes = expect.iter().filter(|s| **s == FLUSH).count() as u64;
                 assert_eq!((s.op(Op::Write).ios, s.op(Op::Flush).ios), (1, flushes), "{stack:?} {flags:?}");
-                rig.check_idle();
+                harness.check_idle();
             }
         }
     }
@@ -87,12 +87,12 @@ fn steps_reach_the_driver_one_after_the_other_and_no_more_than_needed() {
 #[test]
 fn an_empty_flush_needs_a_cache() {
     for stack in STACKS {
-        let mut without = rig(2, stack, 4, (false, false));
+        let mut without = harness(2, stack, 4, (false, false));
         without.submit(0, Bio::flush().with_user_data(7));
         without.run_dry(10);
         assert_eq!((without.take_done(0)[0].status, without.disk.issues().len()), (BlkStatus::Ok, 0));
         without.check_idle();
-        let mut with = rig(2, stack, 4, (true, false));
+        let mut with = harness(2, stack, 4, (true, false));
         with.submit(0, Bio::flush().with_user_data(7));
         with.run(10);
         assert_eq!(with.disk.issues().len(), 1);
@@ -106,25 +106,25 @@ fn an_empty_flush_needs_a_cache() {
 #[test]
 fn flushes_that_wait_together_share_one_command() {
     for stack in STACKS {
-        let mut rig = rig(3, stack, 16, (true, false));
-        rig.submit(0, Bio::flush().with_user_data(0));
-        rig.run(10);
+        let mut harness = harness(3, stack, 16, (true, false));
+        harness.submit(0, Bio::flush().with_user_data(0));
+        harness.run(10);
         // The first is at the driver. These came too late for it, and wait for the next one, all for the same.
-        (1..4).for_each(|n| rig.submit(0, Bio::flush().with_user_data(n)));
-        rig.submit(1, Bio::flush().with_user_data(4));
-        rig.submit(1, write(80).with_flags(OpFlags::PREFLUSH).with_user_data(5));
-        rig.run(10);
-        assert_eq!(rig.disk.issues().len(), 1, "{stack:?}");
-        complete_one(&mut rig);
-        assert_eq!(rig.take_done(0).len(), 1, "{stack:?}: only who was there when it was issued");
-        assert_eq!(rig.disk.issues().len(), 2, "{stack:?}");
-        complete_one(&mut rig);
-        assert_eq!((rig.take_done(0).len(), rig.take_done(1).len()), (3, 1), "{stack:?}");
-        assert_eq!(rig.disk.issues().last().expect("the data step").op, Op::Write, "{stack:?}");
-        complete_one(&mut rig);
-        assert_eq!(rig.take_done(1)[0].user_data, 5);
-        assert_eq!(rig.q.stats().op(Op::Flush).ios, 2, "{stack:?}");
-        rig.check_idle();
+        (1..4).for_each(|n| harness.submit(0, Bio::flush().with_user_data(n)));
+        harness.submit(1, Bio::flush().with_user_data(4));
+        harness.submit(1, write(80).with_flags(OpFlags::PREFLUSH).with_user_data(5));
+        harness.run(10);
+        assert_eq!(harness.disk.issues().len(), 1, "{stack:?}");
+        complete_one(&mut harness);
+        assert_eq!(harness.take_done(0).len(), 1, "{stack:?}: only who was there when it was issued");
+        assert_eq!(harness.disk.issues().len(), 2, "{stack:?}");
+        complete_one(&mut harness);
+        assert_eq!((harness.take_done(0).len(), harness.take_done(1).len()), (3, 1), "{stack:?}");
+        assert_eq!(harness.disk.issues().last().expect("the data step").op, Op::Write, "{stack:?}");
+        complete_one(&mut harness);
+        assert_eq!(harness.take_done(1)[0].user_data, 5);
+        assert_eq!(harness.q.stats().op(Op::Flush).ios, 2, "{stack:?}");
+        harness.check_idle();
     }
 }
 
@@ -132,15 +132,15 @@ fn flushes_that_wait_together_share_one_command() {
 fn an_error_before_the_data_ends_the_request_without_it() {
     for stack in STACKS {
         for answer in [Answer::Fail(BlkStatus::Target), Answer::Refuse(QueueRqStatus::Error(BlkStatus::Target))] {
-            let mut rig = rig(4, stack, 4, (true, false));
-            rig.disk.script([answer]);
-            rig.submit(0, write(80).with_flags(OpFlags::PREFLUSH.union(OpFlags::FUA)));
-            rig.run(10);
-            rig.disk.release_all();
-            rig.run_dry(20);
-            assert_eq!(rig.take_done(0)[0].status, BlkStatus::Target, "{stack:?} {answer:?}");
-            assert!(rig.disk.issues().iter().all(|i| i.op == Op::Flush), "{stack:?} {answer:?}");
-            rig.check_idle();
+            let mut harness = harness(4, stack, 4, (true, false));
+            harness.disk.script([answer]);
+            harness.submit(0, write(80).with_flags(OpFlags::PREFLUSH.union(OpFlags::FUA)));
+            harness.run(10);
+            harness.disk.release_all();
+            harness.run_dry(20);
+            assert_eq!(harness.take_done(0)[0].status, BlkStatus::Target, "{stack:?} {answer:?}");
+            assert!(harness.disk.issues().iter().all(|i| i.op == Op::Flush), "{stack:?} {answer:?}");
+            harness.check_idle();
         }
     }
 }
@@ -149,17 +149,17 @@ fn an_error_before_the_data_ends_the_request_without_it() {
 fn an_error_in_the_data_or_after_it_is_reported() {
     for stack in STACKS {
         for bad_step in 0..2 {
-            let mut rig = rig(5, stack, 4, (true, false));
+            let mut harness = harness(5, stack, 4, (true, false));
             let good = [Answer::Accept; 1];
-            rig.disk.script(good.into_iter().take(bad_step).chain([Answer::Fail(BlkStatus::Medium)]));
-            rig.submit(0, write(80).with_flags(OpFlags::FUA));
-            rig.run(10);
+            harness.disk.script(good.into_iter().take(bad_step).chain([Answer::Fail(BlkStatus::Medium)]));
+            harness.submit(0, write(80).with_flags(OpFlags::FUA));
+            harness.run(10);
             for _ in 0..=bad_step {
-                complete_one(&mut rig);
+                complete_one(&mut harness);
             }
-            assert_eq!(rig.take_done(0)[0].status, BlkStatus::Medium, "{stack:?} step {bad_step}");
-            assert_eq!(rig.disk.issues().len(), bad_step + 1, "{stack:?}: nothing after the error");
-            rig.check_idle();
+            assert_eq!(harness.take_done(0)[0].status, BlkStatus::Medium, "{stack:?} step {bad_step}");
+            assert_eq!(harness.disk.issues().len(), bad_step + 1, "{stack:?}: nothing after the error");
+            harness.check_idle();
         }
     }
 }
@@ -168,20 +168,20 @@ fn an_error_in_the_data_or_after_it_is_reported() {
 fn a_busy_driver_does_not_break_the_sequence() {
     let flags = OpFlags::PREFLUSH.union(OpFlags::FUA);
     for stack in STACKS {
-        let mut rig = rig(6, stack, 2, (true, false));
-        rig.disk.behave(|b| (b.manual, b.resource, b.device_cap) = (false, 500, 1));
+        let mut harness = harness(6, stack, 2, (true, false));
+        harness.disk.behave(|b| (b.manual, b.resource, b.device_cap) = (false, 500, 1));
         for n in 0..10 {
-            rig.submit((n % 2) as usize, write(n * 80).with_flags(flags));
-            rig.submit((n % 2) as usize, Bio::flush().with_user_data(1000 + n));
+            harness.submit((n % 2) as usize, write(n * 80).with_flags(flags));
+            harness.submit((n % 2) as usize, Bio::flush().with_user_data(1000 + n));
         }
-        rig.run_dry(10_000);
-        assert_eq!(rig.done.iter().map(Vec::len).sum::<usize>(), 20);
-        let ops: Vec<Op> = rig.disk.issues().iter().map(|i| i.op).collect();
+        harness.run_dry(10_000);
+        assert_eq!(harness.done.iter().map(Vec::len).sum::<usize>(), 20);
+        let ops: Vec<Op> = harness.disk.issues().iter().map(|i| i.op).collect();
         assert_eq!((ops[0], *ops.last().expect("some")), (Op::Flush, Op::Flush), "{stack:?} {ops:?}");
-        rig.check_idle();
-        rig.disk.crash();
+        harness.check_idle();
+        harness.disk.crash();
         for n in 0..10u64 {
-            let kept = (0..8).all(|i| rig.disk.content(n * 80 + i) == rig.mem.get(n * 80 + i));
+            let kept = (0..8).all(|i| harness.disk.content(n * 80 + i) == harness.mem.get(n * 80 + i));
             assert!(kept, "{stack:?}: acknowledged data is gone");
         }
     }
@@ -193,12 +193,12 @@ fn hardware_queues_flush_independently() {
     b.limits.write_cache = true;
     let config =
         QueueConfig { topology: CpuTopology::uniform(2), scheduler: Some("none".into()), ..QueueConfig::default() };
-    let mut rig = Rig::new(7, b, config, &[0, 1]);
-    rig.submit(0, Bio::flush());
-    rig.submit(1, Bio::flush());
-    let hctxs: Vec<usize> = rig.disk.issues().iter().map(|i| i.hctx).collect();
+    let mut harness = Harness::new(7, b, config, &[0, 1]);
+    harness.submit(0, Bio::flush());
+    harness.submit(1, Bio::flush());
+    let hctxs: Vec<usize> = harness.disk.issues().iter().map(|i| i.hctx).collect();
     assert_eq!(hctxs, [0, 1], "two flush commands at once, one per hctx");
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
 }

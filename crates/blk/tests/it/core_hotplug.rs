@@ -7,7 +7,7 @@ use blk::id::{CpuId, Sector};
 use blk::queue::HotplugError;
 use blk::settings::QueueConfig;
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }
@@ -32,128 +32,128 @@ fn cpu(n: u32) -> CpuId {
     CpuId::new(n)
 }
 
-fn hctxs(rig: &Rig, s: usize) -> Vec<usize> {
-    rig.subs[s].hctxs().map(blk::id::HctxId::index).collect()
+fn hctxs(harness: &Harness, s: usize) -> Vec<usize> {
+    harness.subs[s].hctxs().map(blk::id::HctxId::index).collect()
 }
 
 #[test]
 fn a_cpu_that_leaves_is_drained_first_and_then_its_submitter_goes_on_elsewhere() {
-    let mut rig = Rig::new(1, manual(), config(CpuTopology::uniform(2), 2), &[0, 1]);
-    rig.submit(1, read(1));
-    rig.q.begin_offline(cpu(1)).unwrap();
-    assert!(rig.bell.is_rung(rig.subs[1].id()), "it may be asleep");
-    assert!(!rig.q.is_offline(cpu(1)), "its submitter is still there");
-    rig.poll(1);
-    assert_eq!(rig.subs[1].cpu(), cpu(0));
-    assert!(!rig.q.is_offline(cpu(1)), "one request is in the hardware queue that has no other CPU");
-    rig.submit(1, read(2));
-    let at: Vec<_> = rig.disk.issues().iter().map(|i| i.hctx).collect();
+    let mut harness = Harness::new(1, manual(), config(CpuTopology::uniform(2), 2), &[0, 1]);
+    harness.submit(1, read(1));
+    harness.q.begin_offline(cpu(1)).unwrap();
+    assert!(harness.notifications.is_pending(harness.subs[1].id()), "it may be asleep");
+    assert!(!harness.q.is_offline(cpu(1)), "its submitter is still there");
+    harness.poll(1);
+    assert_eq!(harness.subs[1].cpu(), cpu(0));
+    assert!(!harness.q.is_offline(cpu(1)), "one request is in the hardware queue that has no other CPU");
+    harness.submit(1, read(2));
+    let at: Vec<_> = harness.disk.issues().iter().map(|i| i.hctx).collect();
     assert_eq!(at, [1, 0], "the second went where the submitter is now");
-    assert_eq!(hctxs(&rig, 1), [0, 1], "it still looks after the first");
-    rig.disk.release_all();
-    rig.run_dry(20);
-    assert!(rig.q.is_offline(cpu(1)));
-    rig.submit(1, read(3));
-    rig.disk.release_all();
-    rig.run_dry(20);
-    assert_eq!(hctxs(&rig, 1), [0], "nothing is left where it came from");
-    rig.q.online(cpu(1));
-    rig.submit(1, read(4));
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.submit(1, read(5));
-    assert_eq!((rig.subs[1].cpu(), rig.disk.issues().last().unwrap().hctx), (cpu(1), 1), "home again");
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    assert_eq!(hctxs(&harness, 1), [0, 1], "it still looks after the first");
+    harness.disk.release_all();
+    harness.run_dry(20);
+    assert!(harness.q.is_offline(cpu(1)));
+    harness.submit(1, read(3));
+    harness.disk.release_all();
+    harness.run_dry(20);
+    assert_eq!(hctxs(&harness, 1), [0], "nothing is left where it came from");
+    harness.q.online(cpu(1));
+    harness.submit(1, read(4));
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.submit(1, read(5));
+    assert_eq!((harness.subs[1].cpu(), harness.disk.issues().last().unwrap().hctx), (cpu(1), 1), "home again");
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
 }
 
 #[test]
 fn what_waits_for_a_tag_there_gets_one_elsewhere() {
-    let mut rig = Rig::new(2, manual(), config(CpuTopology::uniform(2), 2), &[1]);
-    (0..6).for_each(|n| rig.submit(0, read(n)));
-    rig.run(20);
-    assert_eq!((rig.disk.issues().len(), rig.subs[0].waiting()), (4, 2), "four tags");
-    rig.q.begin_offline(cpu(1)).unwrap();
-    rig.run(20);
-    assert_eq!((rig.disk.issues().len(), rig.subs[0].waiting()), (6, 0), "the other queue had tags");
-    rig.disk.release_all();
-    rig.run_dry(40);
-    assert!(rig.q.is_offline(cpu(1)));
-    rig.check_idle();
+    let mut harness = Harness::new(2, manual(), config(CpuTopology::uniform(2), 2), &[1]);
+    (0..6).for_each(|n| harness.submit(0, read(n)));
+    harness.run(20);
+    assert_eq!((harness.disk.issues().len(), harness.subs[0].waiting()), (4, 2), "four tags");
+    harness.q.begin_offline(cpu(1)).unwrap();
+    harness.run(20);
+    assert_eq!((harness.disk.issues().len(), harness.subs[0].waiting()), (6, 0), "the other queue had tags");
+    harness.disk.release_all();
+    harness.run_dry(40);
+    assert!(harness.q.is_offline(cpu(1)));
+    harness.check_idle();
 }
 
 #[test]
 fn a_shared_hardware_queue_goes_on_with_the_cpus_that_are_left_and_takes_over_what_was_queued() {
-    let mut rig = Rig::new(3, manual(), config(CpuTopology::uniform(2), 1), &[0, 1]);
+    let mut harness = Harness::new(3, manual(), config(CpuTopology::uniform(2), 1), &[0, 1]);
     // Nothing is dispatched, so what CPU 1 submits stays in its software queue.
-    rig.q.quiesce();
-    (0..2).for_each(|n| rig.submit(1, read(n)));
-    rig.q.begin_offline(cpu(1)).unwrap();
-    rig.poll(1);
-    assert!(rig.q.is_offline(cpu(1)), "the hardware queue has another CPU and need not drain");
-    assert_eq!(rig.disk.issues().len(), 0);
-    rig.q.unquiesce();
-    rig.run(20);
-    assert_eq!(rig.disk.issues().len(), 2, "{}", rig.describe());
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    harness.q.quiesce();
+    (0..2).for_each(|n| harness.submit(1, read(n)));
+    harness.q.begin_offline(cpu(1)).unwrap();
+    harness.poll(1);
+    assert!(harness.q.is_offline(cpu(1)), "the hardware queue has another CPU and need not drain");
+    assert_eq!(harness.disk.issues().len(), 0);
+    harness.q.unquiesce();
+    harness.run(20);
+    assert_eq!(harness.disk.issues().len(), 2, "{}", harness.describe());
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
 }
 
 #[test]
 fn the_stand_in_is_near_and_the_last_cpu_stays() {
     // CPUs 0, 1 on node 0, CPUs 2, 3 on node 1.
-    let mut rig = Rig::new(4, manual(), config(CpuTopology::symmetric(2, 2, 1), 4), &[3]);
-    rig.q.begin_offline(cpu(3)).unwrap();
-    rig.poll(0);
-    assert_eq!(rig.subs[0].cpu(), cpu(2), "same node");
-    rig.q.begin_offline(cpu(2)).unwrap();
-    rig.poll(0);
-    assert_eq!(rig.subs[0].cpu(), cpu(0));
-    rig.q.begin_offline(cpu(0)).unwrap();
-    assert_eq!(rig.q.begin_offline(cpu(1)), Err(HotplugError::LastOne(1)));
+    let mut harness = Harness::new(4, manual(), config(CpuTopology::symmetric(2, 2, 1), 4), &[3]);
+    harness.q.begin_offline(cpu(3)).unwrap();
+    harness.poll(0);
+    assert_eq!(harness.subs[0].cpu(), cpu(2), "same node");
+    harness.q.begin_offline(cpu(2)).unwrap();
+    harness.poll(0);
+    assert_eq!(harness.subs[0].cpu(), cpu(0));
+    harness.q.begin_offline(cpu(0)).unwrap();
+    assert_eq!(harness.q.begin_offline(cpu(1)), Err(HotplugError::LastOne(1)));
     assert_eq!(
-        rig.q.begin_offline(cpu(4)).unwrap_err().to_string(),
+        harness.q.begin_offline(cpu(4)).unwrap_err().to_string(),
         "cpu=4: must be 0..=3, the stack's CPUs",
         "refused by name"
     );
-    rig.poll(0);
-    assert_eq!(rig.subs[0].cpu(), cpu(1));
-    assert!([0, 2, 3].iter().all(|c| rig.q.is_offline(cpu(*c))));
-    assert!(rig.q.is_online(cpu(1)) && !rig.q.is_offline(cpu(1)));
+    harness.poll(0);
+    assert_eq!(harness.subs[0].cpu(), cpu(1));
+    assert!([0, 2, 3].iter().all(|c| harness.q.is_offline(cpu(*c))));
+    assert!(harness.q.is_online(cpu(1)) && !harness.q.is_offline(cpu(1)));
     // One made for a CPU that is gone starts at its stand-in.
-    let other = rig.q.submitter(cpu(3)).unwrap();
+    let other = harness.q.submitter(cpu(3)).unwrap();
     assert_eq!(other.cpu(), cpu(1));
     drop(other);
     // Back before it was gone for good, the nearest first.
-    rig.q.online(cpu(2));
-    rig.submit(0, read(0));
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.q.online(cpu(3));
-    rig.poll(0);
-    rig.submit(0, read(0));
-    assert_eq!(rig.subs[0].cpu(), cpu(3));
-    rig.disk.release_all();
-    rig.run_dry(20);
+    harness.q.online(cpu(2));
+    harness.submit(0, read(0));
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.q.online(cpu(3));
+    harness.poll(0);
+    harness.submit(0, read(0));
+    assert_eq!(harness.subs[0].cpu(), cpu(3));
+    harness.disk.release_all();
+    harness.run_dry(20);
 }
 
 #[test]
 fn a_cpu_leaves_a_frozen_queue_too() {
-    let mut rig = Rig::new(5, manual(), config(CpuTopology::uniform(2), 2), &[1]);
-    rig.submit(0, read(0));
-    rig.q.begin_freeze();
-    rig.q.begin_offline(cpu(1)).unwrap();
-    rig.submit(0, read(1));
-    rig.disk.release_all();
-    rig.drain();
-    assert!(rig.q.is_offline(cpu(1)));
-    rig.q.rebuild(|c| c.set("nr_hw_queues", "1")).unwrap();
-    rig.q.unfreeze();
-    rig.run(20);
-    rig.disk.release_all();
-    rig.run_dry(20);
-    assert_eq!(rig.subs[0].cpu(), cpu(0));
-    rig.check_idle();
+    let mut harness = Harness::new(5, manual(), config(CpuTopology::uniform(2), 2), &[1]);
+    harness.submit(0, read(0));
+    harness.q.begin_freeze();
+    harness.q.begin_offline(cpu(1)).unwrap();
+    harness.submit(0, read(1));
+    harness.disk.release_all();
+    harness.drain();
+    assert!(harness.q.is_offline(cpu(1)));
+    harness.q.rebuild(|c| c.set("nr_hw_queues", "1")).unwrap();
+    harness.q.unfreeze();
+    harness.run(20);
+    harness.disk.release_all();
+    harness.run_dry(20);
+    assert_eq!(harness.subs[0].cpu(), cpu(0));
+    harness.check_idle();
 }

@@ -8,7 +8,7 @@ use blk::id::Sector;
 use blk::settings::QueueConfig;
 use sim::disk::service::Service;
 use sim::disk::{Answer, Behaviour};
-use sim::rig::Rig;
+use sim::harness::Harness;
 use sim::rng::Rng;
 
 const TOKENS: usize = 16;
@@ -33,76 +33,76 @@ fn write_zeroes(n: u64) -> Bio {
 #[test]
 fn a_token_put_by_one_hardware_queue_runs_another_at_once() {
     let behaviour = Behaviour { manual: true, ..Behaviour::default() };
-    let mut rig = Rig::new(1, behaviour, config(4, 4), &[0, 1, 2, 3]);
+    let mut harness = Harness::new(1, behaviour, config(4, 4), &[0, 1, 2, 3]);
     for s in 0..4 {
-        (0..20).for_each(|i| rig.submit(s, write_zeroes(s as u64 * 100 + i)));
+        (0..20).for_each(|i| harness.submit(s, write_zeroes(s as u64 * 100 + i)));
     }
-    assert_eq!(rig.disk.in_flight(), TOKENS);
-    assert!(rig.disk.issues().iter().all(|i| i.hctx == 0), "the first submitter had them all");
+    assert_eq!(harness.disk.in_flight(), TOKENS);
+    assert!(harness.disk.issues().iter().all(|i| i.hctx == 0), "the first submitter had them all");
     // Reads have tokens of their own.
-    rig.submit(3, Bio::read(Sector(1 << 16), 8, DataRef::new(0, 0)).with_user_data(999));
-    assert_eq!(rig.disk.in_flight(), TOKENS + 1);
-    rig.disk.release(|i| i.op == Op::Read);
-    while rig.step_now() {}
-    let start = rig.now;
+    harness.submit(3, Bio::read(Sector(1 << 16), 8, DataRef::new(0, 0)).with_user_data(999));
+    assert_eq!(harness.disk.in_flight(), TOKENS + 1);
+    harness.disk.release(|i| i.op == Op::Read);
+    while harness.step_now() {}
+    let start = harness.now;
     for ended in 1..=80 {
         let oldest = ended - 1;
-        let mut zeroes = rig.disk.issues();
+        let mut zeroes = harness.disk.issues();
         zeroes.retain(|i| i.op == Op::WriteZeroes);
-        rig.disk.release(|i| i.n == zeroes[oldest].n);
-        while rig.step_now() {}
-        assert_eq!(rig.disk.in_flight(), TOKENS.min(80 - ended), "after {ended}\n{}", rig.describe());
+        harness.disk.release(|i| i.n == zeroes[oldest].n);
+        while harness.step_now() {}
+        assert_eq!(harness.disk.in_flight(), TOKENS.min(80 - ended), "after {ended}\n{}", harness.describe());
     }
-    assert_eq!(rig.now, start, "no time passed");
-    let of_hctx = |h| rig.disk.issues().iter().filter(|i| i.hctx == h && i.op == Op::WriteZeroes).count();
+    assert_eq!(harness.now, start, "no time passed");
+    let of_hctx = |h| harness.disk.issues().iter().filter(|i| i.hctx == h && i.op == Op::WriteZeroes).count();
     assert_eq!([0, 1, 2, 3].map(of_hctx), [20; 4]);
     // Fair: when the last hardware queue got its first token, no other had been given more than a few beyond its own 16.
-    let order: Vec<usize> = rig.disk.issues().iter().filter(|i| i.op == Op::WriteZeroes).map(|i| i.hctx).collect();
+    let order: Vec<usize> = harness.disk.issues().iter().filter(|i| i.op == Op::WriteZeroes).map(|i| i.hctx).collect();
     let first_of_all = (1..4).map(|h| order.iter().position(|x| *x == h).expect("served")).max();
     assert!(first_of_all <= Some(TOKENS + 4), "{order:?}");
-    rig.run_dry(100);
-    rig.check_idle();
+    harness.run_dry(100);
+    harness.check_idle();
 }
 
 #[test]
 fn a_token_put_while_requests_are_issued_is_used_before_the_call_returns() {
     let behaviour = Behaviour { manual: true, ..Behaviour::default() };
-    let mut rig = Rig::new(2, behaviour, config(2, 2), &[0, 1]);
-    (0..TOKENS as u64).for_each(|n| rig.submit(0, write_zeroes(n)));
+    let mut harness = Harness::new(2, behaviour, config(2, 2), &[0, 1]);
+    (0..TOKENS as u64).for_each(|n| harness.submit(0, write_zeroes(n)));
     // Both hardware queues wait, the second one in front.
-    rig.submit(1, write_zeroes(100));
-    rig.submit(0, write_zeroes(200));
-    rig.disk.behave(|b| b.at_once = 1000);
-    rig.disk.release(|i| i.n == 0);
+    harness.submit(1, write_zeroes(100));
+    harness.submit(0, write_zeroes(200));
+    harness.disk.behave(|b| b.at_once = 1000);
+    harness.disk.release(|i| i.n == 0);
     // The token goes to the second queue, whose request ends while it is issued, and from there to the first.
-    rig.poll(0);
-    let last: Vec<usize> = rig.disk.issues()[TOKENS..].iter().map(|i| i.hctx).collect();
+    harness.poll(0);
+    let last: Vec<usize> = harness.disk.issues()[TOKENS..].iter().map(|i| i.hctx).collect();
     assert_eq!(last, [1, 0]);
-    rig.disk.release_all();
-    rig.run_dry(100);
-    rig.check_idle();
+    harness.disk.release_all();
+    harness.run_dry(100);
+    harness.check_idle();
 }
 
 #[test]
 fn the_token_of_a_request_that_is_given_back_is_free_while_it_waits() {
     let behaviour = Behaviour { manual: true, ..Behaviour::default() };
-    let mut rig = Rig::new(3, behaviour, config(1, 1), &[0]);
-    rig.disk.script([Answer::GiveBack(Some(5 * MS))]);
-    (0..=TOKENS as u64).for_each(|n| rig.submit(0, write_zeroes(n)));
-    assert_eq!(rig.disk.in_flight(), TOKENS);
-    rig.disk.release(|i| i.n == 0);
-    rig.poll(0);
-    assert_eq!(rig.disk.in_flight(), TOKENS, "the last one has its token\n{}", rig.describe());
-    rig.now += 5 * MS;
-    rig.poll(0);
-    assert_eq!(rig.disk.in_flight(), TOKENS, "none is free for it now");
-    rig.disk.release(|i| i.n == 1);
-    rig.poll(0);
-    assert_eq!(rig.disk.issues().iter().filter(|i| i.sector == 0).count(), 2, "{}", rig.describe());
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.run_dry(100);
-    rig.check_idle();
+    let mut harness = Harness::new(3, behaviour, config(1, 1), &[0]);
+    harness.disk.script([Answer::GiveBack(Some(5 * MS))]);
+    (0..=TOKENS as u64).for_each(|n| harness.submit(0, write_zeroes(n)));
+    assert_eq!(harness.disk.in_flight(), TOKENS);
+    harness.disk.release(|i| i.n == 0);
+    harness.poll(0);
+    assert_eq!(harness.disk.in_flight(), TOKENS, "the last one has its token\n{}", harness.describe());
+    harness.now += 5 * MS;
+    harness.poll(0);
+    assert_eq!(harness.disk.in_flight(), TOKENS, "none is free for it now");
+    harness.disk.release(|i| i.n == 1);
+    harness.poll(0);
+    assert_eq!(harness.disk.issues().iter().filter(|i| i.sector == 0).count(), 2, "{}", harness.describe());
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.run_dry(100);
+    harness.check_idle();
 }
 
 #[test]
@@ -116,46 +116,47 @@ fn nobody_ever_needs_the_look_after_three_milliseconds() {
             service: Service::Any { max_ns: 1000 },
             ..Behaviour::default()
         };
-        let mut rig = Rig::new(seed, behaviour, QueueConfig { rq_affinity: (seed % 3) as u8, ..config(8, hw) }, &cpus);
-        let start = rig.now;
+        let mut harness =
+            Harness::new(seed, behaviour, QueueConfig { rq_affinity: (seed % 3) as u8, ..config(8, hw) }, &cpus);
+        let start = harness.now;
         let (mut submitted, mut most) = (0, 0);
         while submitted < 300 {
             let s = rng.below(cpus.len() as u64) as usize;
             for _ in 0..1 + rng.below(12) {
                 // All bio slots in use: the next round.
-                submitted += u64::from(rig.try_submit(s, write_zeroes(submitted)).is_ok());
+                submitted += u64::from(harness.try_submit(s, write_zeroes(submitted)).is_ok());
             }
-            most = rig.disk.in_flight().max(most);
+            most = harness.disk.in_flight().max(most);
             for _ in 0..rng.below(4) {
-                rig.step();
+                harness.step();
             }
-            (0..cpus.len()).for_each(|s| drop(rig.take_done(s)));
+            (0..cpus.len()).for_each(|s| drop(harness.take_done(s)));
         }
-        while rig.subs.iter().any(|s| s.outstanding() > 0) {
-            assert!(rig.step(), "seed {seed}: bios are stuck\n{}", rig.describe());
-            (0..cpus.len()).for_each(|s| drop(rig.take_done(s)));
+        while harness.subs.iter().any(|s| s.outstanding() > 0) {
+            assert!(harness.step(), "seed {seed}: bios are stuck\n{}", harness.describe());
+            (0..cpus.len()).for_each(|s| drop(harness.take_done(s)));
         }
         assert!(most <= TOKENS, "seed {seed}: {most} at the disk");
-        assert!(rig.now - start < 3 * MS, "seed {seed}: took {} ns", rig.now - start);
-        rig.run_dry(10_000);
-        rig.check_idle();
+        assert!(harness.now - start < 3 * MS, "seed {seed}: took {} ns", harness.now - start);
+        harness.run_dry(10_000);
+        harness.check_idle();
     }
 }
 
 /// Keeps each submitter at 12 bios of its kind until the clock says `until`; most reads and most writes that were at the
 /// disk at once.
-fn load(rig: &mut Rig, rng: &mut Rng, until: u64) -> [usize; 2] {
+fn load(harness: &mut Harness, rng: &mut Rng, until: u64) -> [usize; 2] {
     let mut most = [0; 2];
-    while rig.now < until {
+    while harness.now < until {
         for (s, op) in [Op::Read, Op::Write, Op::Read, Op::Write].into_iter().enumerate() {
-            rig.take_done(s);
-            while rig.subs[s].outstanding() < 12 {
+            harness.take_done(s);
+            while harness.subs[s].outstanding() < 12 {
                 let sector = Sector(rng.below(1 << 16) * 16);
-                rig.submit(s, Bio { op, ..Bio::read(sector, 8, DataRef::new(0, (s as u64) << 12)) });
+                harness.submit(s, Bio { op, ..Bio::read(sector, 8, DataRef::new(0, (s as u64) << 12)) });
             }
         }
-        assert!(rig.step(), "bios are stuck\n{}", rig.describe());
-        let at_disk = rig.disk.pending();
+        assert!(harness.step(), "bios are stuck\n{}", harness.describe());
+        let at_disk = harness.disk.pending();
         for (most, op) in most.iter_mut().zip([Op::Read, Op::Write]) {
             *most = at_disk.iter().filter(|i| i.op == op).count().max(*most);
         }
@@ -167,22 +168,22 @@ fn load(rig: &mut Rig, rng: &mut Rng, until: u64) -> [usize; 2] {
 fn whoever_meets_its_target_makes_room_for_who_does_not() {
     let mut rng = Rng::new(4);
     let behaviour = Behaviour { service: Service::Any { max_ns: MS }, record: false, ..Behaviour::default() };
-    let mut rig = Rig::new(4, behaviour, config(2, 2), &[0, 0, 1, 1]);
-    let targets = |rig: &Rig, read: u64, write: u64| {
+    let mut harness = Harness::new(4, behaviour, config(2, 2), &[0, 0, 1, 1]);
+    let targets = |harness: &Harness, read: u64, write: u64| {
         for (name, ns) in [("read_lat_nsec", read), ("write_lat_nsec", write)] {
-            rig.q.set_iosched(name, ns).expect("a tunable of kyber");
+            harness.q.set_iosched(name, ns).expect("a tunable of kyber");
         }
     };
-    let (hopeless, easy, start) = (1, 1_000_000 * MS, rig.now);
-    targets(&rig, easy, easy);
-    assert_eq!(load(&mut rig, &mut rng, start + 1000 * MS), [24, 24], "all that there is");
-    targets(&rig, easy, hopeless);
+    let (hopeless, easy, start) = (1, 1_000_000 * MS, harness.now);
+    targets(&harness, easy, easy);
+    assert_eq!(load(&mut harness, &mut rng, start + 1000 * MS), [24, 24], "all that there is");
+    targets(&harness, easy, hopeless);
     // Four looks divide 256 by 4 each time. A look needs 500 reads, and one at a time they take a while.
-    load(&mut rig, &mut rng, start + 3000 * MS);
-    assert_eq!(load(&mut rig, &mut rng, start + 3200 * MS), [1, 24]);
-    targets(&rig, hopeless, easy);
-    load(&mut rig, &mut rng, start + 8000 * MS);
-    assert_eq!(load(&mut rig, &mut rng, start + 8200 * MS), [24, 1]);
-    rig.run_dry(10_000);
-    rig.check_idle();
+    load(&mut harness, &mut rng, start + 3000 * MS);
+    assert_eq!(load(&mut harness, &mut rng, start + 3200 * MS), [1, 24]);
+    targets(&harness, hopeless, easy);
+    load(&mut harness, &mut rng, start + 8000 * MS);
+    assert_eq!(load(&mut harness, &mut rng, start + 8200 * MS), [24, 1]);
+    harness.run_dry(10_000);
+    harness.check_idle();
 }

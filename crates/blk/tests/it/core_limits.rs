@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Limits in the core: exact and even over a virtual minute, fair among submitters, live, and nothing is ever forgotten.
-//! The rig polls only who has a reason to be, so a limit that nobody watches over is a rig that stands still.
+//! The harness polls only who has a reason to be, so a limit that nobody watches over is a harness that stands still.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -13,8 +13,8 @@ use blk::time::Instant;
 use sim::Lock;
 use sim::disk::service::Service;
 use sim::disk::{Behaviour, SimDisk};
+use sim::harness::{Harness, MEM_SECTORS, START_NS};
 use sim::mem::Mem;
-use sim::rig::{MEM_SECTORS, Rig, START_NS};
 use sim::rng::Rng;
 use std::sync::{Arc, Mutex};
 
@@ -40,10 +40,10 @@ fn fast() -> Behaviour {
     Behaviour { service: Service::Ideal { ns: 1 }, ..Behaviour::default() }
 }
 
-fn rig(settings: &[(&str, u64)], cpus: &[u16]) -> Rig {
-    let mut rig = Rig::new(1, fast(), config(settings), cpus);
-    rig.patience_ns = 100 * SEC;
-    rig
+fn harness(settings: &[(&str, u64)], cpus: &[u16]) -> Harness {
+    let mut harness = Harness::new(1, fast(), config(settings), cpus);
+    harness.patience_ns = 100 * SEC;
+    harness
 }
 
 fn read(n: u64, nr: u32) -> Bio {
@@ -55,76 +55,76 @@ fn write(n: u64, nr: u32) -> Bio {
 }
 
 /// Keeps submitter `s` at a depth of `depths[s]` for `ns`; I/Os of each that ended.
-fn load(rig: &mut Rig, depths: &[u32], ns: u64, bio: impl Fn(usize, u64) -> Bio) -> Vec<u64> {
-    let until = rig.now + ns;
+fn load(harness: &mut Harness, depths: &[u32], ns: u64, bio: impl Fn(usize, u64) -> Bio) -> Vec<u64> {
+    let until = harness.now + ns;
     let (mut n, mut ended) = (0, vec![0; depths.len()]);
     loop {
         for (s, depth) in depths.iter().enumerate() {
-            ended[s] += rig.take_done(s).iter().filter(|d| d.status == BlkStatus::Ok).count() as u64;
-            while rig.subs[s].outstanding() < *depth {
-                rig.submit(s, bio(s, n));
+            ended[s] += harness.take_done(s).iter().filter(|d| d.status == BlkStatus::Ok).count() as u64;
+            while harness.subs[s].outstanding() < *depth {
+                harness.submit(s, bio(s, n));
                 n += 1;
             }
         }
-        if rig.q.next_timer().is_some_and(|t| t.as_ns() > until) && rig.disk.in_flight() == 0 {
-            rig.now = until;
+        if harness.q.next_timer().is_some_and(|t| t.as_ns() > until) && harness.disk.in_flight() == 0 {
+            harness.now = until;
             return ended;
         }
-        assert!(rig.step(), "bios are stuck\n{}", rig.describe());
+        assert!(harness.step(), "bios are stuck\n{}", harness.describe());
     }
 }
 
-fn issue_times(rig: &Rig, op: Op) -> Vec<u64> {
-    rig.disk.issues().iter().filter(|i| i.op == op).map(|i| i.now).collect()
+fn issue_times(harness: &Harness, op: Op) -> Vec<u64> {
+    harness.disk.issues().iter().filter(|i| i.op == op).map(|i| i.now).collect()
 }
 
 #[test]
 fn rates_are_exact_over_a_virtual_minute() {
     for (rate, seconds) in [(3, 60), (999, 60), (1000, 60), (50_000, 4), (1_000_000, 1)] {
-        let mut rig = rig(&[("iops_total", rate)], &[0, 1]);
-        rig.disk.behave(|b| b.record = false);
-        let ended = load(&mut rig, &[16, 3], seconds * SEC, |_, n| read(n, 8));
+        let mut harness = harness(&[("iops_total", rate)], &[0, 1]);
+        harness.disk.behave(|b| b.record = false);
+        let ended = load(&mut harness, &[16, 3], seconds * SEC, |_, n| read(n, 8));
         let all = ended.iter().sum::<u64>();
         assert!(all.abs_diff(rate * seconds) <= 1, "{all} I/Os in {seconds} s at {rate} per second");
-        rig.run_dry(1000);
-        rig.check_idle();
+        harness.run_dry(1000);
+        harness.check_idle();
     }
 }
 
 #[test]
 fn bandwidth_is_exact_at_odd_rates() {
     for (rate, nr) in [(1_000_003, 8), (123_457, 1), (77_777_777, 128)] {
-        let mut rig = rig(&[("bps_read", rate)], &[0]);
-        rig.disk.behave(|b| b.record = false);
-        let ended = load(&mut rig, &[8], 60 * SEC, |_, n| read(n, nr))[0];
+        let mut harness = harness(&[("bps_read", rate)], &[0]);
+        harness.disk.behave(|b| b.record = false);
+        let ended = load(&mut harness, &[8], 60 * SEC, |_, n| read(n, nr))[0];
         let bytes = ended * u64::from(nr) * 512;
         assert!(bytes.abs_diff(rate * 60) <= u64::from(nr) * 512, "{bytes} bytes in a minute at {rate} per second");
-        rig.run_dry(1000);
+        harness.run_dry(1000);
     }
 }
 
 #[test]
 fn ios_are_evenly_spaced() {
-    let mut rig = rig(&[("iops_total", 100)], &[0, 1, 1]);
-    load(&mut rig, &[1, 5, 64], 3 * SEC, |_, n| write(n, 8));
-    let t = issue_times(&rig, Op::Write);
+    let mut harness = harness(&[("iops_total", 100)], &[0, 1, 1]);
+    load(&mut harness, &[1, 5, 64], 3 * SEC, |_, n| write(n, 8));
+    let t = issue_times(&harness, Op::Write);
     assert!(t.len() >= 300 && t.windows(2).all(|w| w[1] - w[0] == 10 * MS), "{t:?}");
-    rig.run_dry(1000);
+    harness.run_dry(1000);
 }
 
 #[test]
 fn a_burst_goes_at_once_and_the_rate_holds_after() {
-    let mut rig = rig(&[("iops_write", 1000), ("iops_write_burst", 40)], &[0]);
-    (0..100).for_each(|n| rig.submit(0, write(n, 8)));
-    rig.run_dry(1000);
-    let t = issue_times(&rig, Op::Write);
+    let mut harness = harness(&[("iops_write", 1000), ("iops_write_burst", 40)], &[0]);
+    (0..100).for_each(|n| harness.submit(0, write(n, 8)));
+    harness.run_dry(1000);
+    let t = issue_times(&harness, Op::Write);
     assert_eq!(t.iter().filter(|t| **t == START_NS).count(), 40);
     assert_eq!(t[99] - START_NS, 60 * MS);
-    rig.now += SEC;
-    let again = rig.now;
-    (0..50).for_each(|n| rig.submit(0, write(n, 8)));
-    rig.run_dry(1000);
-    assert_eq!(issue_times(&rig, Op::Write).iter().filter(|t| **t == again).count(), 40, "saved up again");
+    harness.now += SEC;
+    let again = harness.now;
+    (0..50).for_each(|n| harness.submit(0, write(n, 8)));
+    harness.run_dry(1000);
+    assert_eq!(issue_times(&harness, Op::Write).iter().filter(|t| **t == again).count(), 40, "saved up again");
 }
 
 #[test]
@@ -133,162 +133,162 @@ fn submitters_of_different_depths_have_equal_shares() {
         let depths: Vec<u32> = (0..nr).map(|s| [4, 64, 2, 200, 16, 3, 32, 7][s]).collect();
         let cpus: Vec<u16> = (0..nr as u16).map(|s| s % 2).collect();
         for limits in [&[("iops_total", 10_000)][..], &[("bps_total", 40_960_000)], &[("iops_read", 10_000)]] {
-            let mut rig = rig(limits, &cpus);
-            rig.disk.behave(|b| b.record = false);
-            let ended = load(&mut rig, &depths, SEC, |_, n| read(n, 8));
+            let mut harness = harness(limits, &cpus);
+            harness.disk.behave(|b| b.record = false);
+            let ended = load(&mut harness, &depths, SEC, |_, n| read(n, 8));
             let (least, most) = (*ended.iter().min().expect("some"), *ended.iter().max().expect("some"));
             assert!(most - least <= 2 && ended.iter().sum::<u64>().abs_diff(10_000) <= 1, "{limits:?}: {ended:?}");
-            rig.run_dry(10_000);
+            harness.run_dry(10_000);
         }
     }
 }
 
 #[test]
 fn a_submitter_with_one_io_at_a_time_waits_for_one_turn_of_each_other() {
-    let mut rig = rig(&[("iops_total", 1000)], &[0, 1, 1]);
-    load(&mut rig, &[128, 128, 0], 10 * MS, |_, n| read(n, 8));
+    let mut harness = harness(&[("iops_total", 1000)], &[0, 1, 1]);
+    load(&mut harness, &[128, 128, 0], 10 * MS, |_, n| read(n, 8));
     for n in 0..50 {
-        let start = rig.now;
-        rig.submit(2, read(n, 8));
-        while rig.take_done(2).is_empty() {
+        let start = harness.now;
+        harness.submit(2, read(n, 8));
+        while harness.take_done(2).is_empty() {
             for s in 0..2 {
-                rig.take_done(s);
-                rig.submit(s, read(1000 + n, 8));
+                harness.take_done(s);
+                harness.submit(s, read(1000 + n, 8));
             }
-            assert!(rig.step(), "stuck\n{}", rig.describe());
+            assert!(harness.step(), "stuck\n{}", harness.describe());
         }
-        assert!(rig.now - start <= 3 * MS + 1, "{} ns", rig.now - start);
+        assert!(harness.now - start <= 3 * MS + 1, "{} ns", harness.now - start);
     }
-    rig.run_dry(10_000);
+    harness.run_dry(10_000);
 }
 
 #[test]
 fn a_held_write_holds_back_no_read_of_the_same_submitter() {
-    let mut rig = rig(&[("iops_write", 10)], &[0]);
-    (0..5).for_each(|n| rig.submit(0, write(n, 8)));
-    assert_eq!((rig.subs[0].held(), rig.subs[0].waiting()), (4, 0));
+    let mut harness = harness(&[("iops_write", 10)], &[0]);
+    (0..5).for_each(|n| harness.submit(0, write(n, 8)));
+    assert_eq!((harness.subs[0].held(), harness.subs[0].waiting()), (4, 0));
     for n in 0..100 {
-        rig.submit(0, read(n, 8));
+        harness.submit(0, read(n, 8));
     }
     assert_eq!(
-        issue_times(&rig, Op::Read).iter().filter(|t| **t == START_NS).count(),
+        issue_times(&harness, Op::Read).iter().filter(|t| **t == START_NS).count(),
         63,
         "all the tags that are left"
     );
-    rig.run_dry(1000);
-    assert!(issue_times(&rig, Op::Read).iter().all(|t| *t < START_NS + MS));
-    assert_eq!(issue_times(&rig, Op::Write), [0, 1, 2, 3, 4].map(|n| START_NS + n * 100 * MS));
-    rig.check_idle();
+    harness.run_dry(1000);
+    assert!(issue_times(&harness, Op::Read).iter().all(|t| *t < START_NS + MS));
+    assert_eq!(issue_times(&harness, Op::Write), [0, 1, 2, 3, 4].map(|n| START_NS + n * 100 * MS));
+    harness.check_idle();
 }
 
 #[test]
 fn under_a_common_limit_a_submitters_ios_keep_their_order() {
-    let mut rig = rig(&[("iops_total", 1000)], &[0]);
+    let mut harness = harness(&[("iops_total", 1000)], &[0]);
     let mut rng = Rng::new(5);
     let bios: Vec<Bio> = (0..60).map(|n| if rng.below(2) == 0 { read(n, 8) } else { write(n, 8) }).collect();
-    bios.iter().for_each(|b| rig.submit(0, *b));
-    rig.run_dry(1000);
-    let sectors: Vec<u64> = rig.disk.issues().iter().map(|i| i.sector).collect();
+    bios.iter().for_each(|b| harness.submit(0, *b));
+    harness.run_dry(1000);
+    let sectors: Vec<u64> = harness.disk.issues().iter().map(|i| i.sector).collect();
     assert_eq!(sectors, bios.iter().map(|b| b.sector.0).collect::<Vec<_>>());
 }
 
 #[test]
 fn flushes_are_not_limited_and_discards_count_as_writes_without_bytes() {
-    let mut rig = rig(&[("iops_write", 10), ("bps_write", 4096)], &[0]);
+    let mut harness = harness(&[("iops_write", 10), ("bps_write", 4096)], &[0]);
     let discard = |n| Bio { op: Op::Discard, data: DataRef::NONE, ..write(n, 1024) };
-    rig.submit(0, write(1, 8));
-    (2..5).for_each(|n| rig.submit(0, discard(n)));
-    (0..5).for_each(|_| rig.submit(0, Bio::flush()));
-    assert_eq!(rig.subs[0].held(), 3);
-    rig.run_dry(1000);
-    assert_eq!(issue_times(&rig, Op::Discard), [1, 2, 3].map(|n| START_NS + n * 100 * MS));
+    harness.submit(0, write(1, 8));
+    (2..5).for_each(|n| harness.submit(0, discard(n)));
+    (0..5).for_each(|_| harness.submit(0, Bio::flush()));
+    assert_eq!(harness.subs[0].held(), 3);
+    harness.run_dry(1000);
+    assert_eq!(issue_times(&harness, Op::Discard), [1, 2, 3].map(|n| START_NS + n * 100 * MS));
 }
 
 #[test]
 fn one_that_must_not_wait_fails_instead() {
-    let mut rig = rig(&[("iops_total", 100)], &[0, 1]);
+    let mut harness = harness(&[("iops_total", 100)], &[0, 1]);
     let nowait = |n| read(n, 8).with_flags(OpFlags::NOWAIT);
-    rig.submit(0, nowait(0));
-    rig.submit(0, nowait(1));
-    let ended: Vec<_> = rig.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
+    harness.submit(0, nowait(0));
+    harness.submit(0, nowait(1));
+    let ended: Vec<_> = harness.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
     assert_eq!(ended, [(1, BlkStatus::Again)]);
-    rig.submit(1, read(2, 8));
-    rig.now += 10 * MS;
-    rig.submit(0, nowait(3));
-    rig.run_dry(100);
-    let again = rig.take_done(0).iter().filter(|d| d.status == BlkStatus::Again).count();
+    harness.submit(1, read(2, 8));
+    harness.now += 10 * MS;
+    harness.submit(0, nowait(3));
+    harness.run_dry(100);
+    let again = harness.take_done(0).iter().filter(|d| d.status == BlkStatus::Again).count();
     assert_eq!(again, 1, "not past who was there first");
-    rig.check_idle();
+    harness.check_idle();
 }
 
 #[test]
 fn a_split_io_counts_once() {
     let mut b = fast();
     (b.limits.max_hw_sectors, b.limits.max_sectors) = (8, 8);
-    let mut rig = Rig::new(1, b, config(&[("iops_total", 10), ("bps_total", 1 << 30)]), &[0]);
-    rig.submit(0, read(0, 64));
-    rig.submit(0, read(1, 64));
-    rig.run_dry(1000);
-    assert_eq!(issue_times(&rig, Op::Read).iter().filter(|t| **t == START_NS).count(), 8);
-    assert_eq!(issue_times(&rig, Op::Read).len(), 16);
-    assert_eq!(issue_times(&rig, Op::Read)[15], START_NS + 100 * MS);
+    let mut harness = Harness::new(1, b, config(&[("iops_total", 10), ("bps_total", 1 << 30)]), &[0]);
+    harness.submit(0, read(0, 64));
+    harness.submit(0, read(1, 64));
+    harness.run_dry(1000);
+    assert_eq!(issue_times(&harness, Op::Read).iter().filter(|t| **t == START_NS).count(), 8);
+    assert_eq!(issue_times(&harness, Op::Read).len(), 16);
+    assert_eq!(issue_times(&harness, Op::Read)[15], START_NS + 100 * MS);
 }
 
 #[test]
 fn limits_change_live_and_who_waits_goes_by_the_new_ones() {
-    let mut rig = rig(&[("iops_total", 1)], &[0, 1]);
-    (0..100).for_each(|n| rig.submit((n % 2) as usize, read(n, 8)));
-    assert_eq!(rig.subs[0].held() + rig.subs[1].held(), 99);
-    rig.q.set_live(&[("iops_total", "1000")]).expect("live");
+    let mut harness = harness(&[("iops_total", 1)], &[0, 1]);
+    (0..100).for_each(|n| harness.submit((n % 2) as usize, read(n, 8)));
+    assert_eq!(harness.subs[0].held() + harness.subs[1].held(), 99);
+    harness.q.set_live(&[("iops_total", "1000")]).expect("live");
     // Whoever sleeps until the second that was its turn before.
-    assert!(rig.subs.iter().all(|s| rig.bell.is_rung(s.id())));
-    assert_eq!(rig.next_timer(), Some(Instant::ZERO));
-    rig.run_dry(1000);
-    let t = issue_times(&rig, Op::Read);
+    assert!(harness.subs.iter().all(|s| harness.notifications.is_pending(s.id())));
+    assert_eq!(harness.next_timer(), Some(Instant::ZERO));
+    harness.run_dry(1000);
+    let t = issue_times(&harness, Op::Read);
     assert_eq!(t[99] - t[1], 98 * MS);
     // Off: everything at once.
-    rig.q.set_live(&[("iops_total", "1")]).expect("live");
-    (0..50).for_each(|n| rig.submit((n % 2) as usize, write(n, 8)));
-    rig.q.set_live(&[("iops_total", "0")]).expect("live");
-    let now = rig.now;
-    rig.run_dry(1000);
-    assert!(issue_times(&rig, Op::Write).iter().all(|t| *t == now), "{:?}", issue_times(&rig, Op::Write));
+    harness.q.set_live(&[("iops_total", "1")]).expect("live");
+    (0..50).for_each(|n| harness.submit((n % 2) as usize, write(n, 8)));
+    harness.q.set_live(&[("iops_total", "0")]).expect("live");
+    let now = harness.now;
+    harness.run_dry(1000);
+    assert!(issue_times(&harness, Op::Write).iter().all(|t| *t == now), "{:?}", issue_times(&harness, Op::Write));
     // On again, with one direction only.
-    rig.q.set_live(&[("iops_write", "100"), ("iops_write_burst", "5")]).expect("live");
-    (0..20).for_each(|n| rig.submit(0, write(n, 8)));
-    assert_eq!(rig.subs[0].held(), 15);
-    rig.run_dry(1000);
-    rig.check_idle();
+    harness.q.set_live(&[("iops_write", "100"), ("iops_write_burst", "5")]).expect("live");
+    (0..20).for_each(|n| harness.submit(0, write(n, 8)));
+    assert_eq!(harness.subs[0].held(), 15);
+    harness.run_dry(1000);
+    harness.check_idle();
     for (settings, text) in [
         (&[("iops_total", "2000000000")][..], "0..=1000000000"),
         (&[("bps_read_burst", "4096")], "set bps_read as well"),
         (&[("queue_depth", "8")], "needs a freeze"),
         (&[("iops_write", "7"), ("iops_whole", "8")], "did you mean"),
     ] {
-        let e = rig.q.set_live(settings).expect_err("refused").0;
+        let e = harness.q.set_live(settings).expect_err("refused").0;
         assert!(e.contains(text), "{e}");
     }
-    assert_eq!(rig.q.config().io_limits.get("iops_write"), Some(100), "nothing of what was refused took effect");
+    assert_eq!(harness.q.config().io_limits.get("iops_write"), Some(100), "nothing of what was refused took effect");
 }
 
 #[test]
 fn a_freeze_does_not_wait_for_held_bios_and_they_survive_a_rebuild() {
-    let mut rig = rig(&[("iops_total", 10)], &[0, 1]);
-    (0..20).for_each(|n| rig.submit((n % 2) as usize, read(n, 8)));
-    rig.rebuild(|c| c.set("scheduler", "mq-deadline")).expect("a rebuild");
-    assert!(rig.subs[0].held() + rig.subs[1].held() >= 18);
-    let c = rig.q.config();
+    let mut harness = harness(&[("iops_total", 10)], &[0, 1]);
+    (0..20).for_each(|n| harness.submit((n % 2) as usize, read(n, 8)));
+    harness.rebuild(|c| c.set("scheduler", "mq-deadline")).expect("a rebuild");
+    assert!(harness.subs[0].held() + harness.subs[1].held() >= 18);
+    let c = harness.q.config();
     assert_eq!(c.io_limits.get("iops_total"), Some(10));
-    rig.run_dry(1000);
-    let t = issue_times(&rig, Op::Read);
+    harness.run_dry(1000);
+    let t = issue_times(&harness, Op::Read);
     assert_eq!(t[19] - t[0], 19 * 100 * MS, "the rate is the same");
     // A change under freeze counts as well.
-    (0..20).for_each(|n| rig.submit((n % 2) as usize, read(n, 8)));
-    rig.rebuild(|c| c.set("iops_total", "0")).expect("a rebuild");
-    let now = rig.now;
-    rig.run_dry(1000);
-    assert!(issue_times(&rig, Op::Read)[20..].iter().filter(|t| **t == now).count() >= 18);
-    rig.check_idle();
+    (0..20).for_each(|n| harness.submit((n % 2) as usize, read(n, 8)));
+    harness.rebuild(|c| c.set("iops_total", "0")).expect("a rebuild");
+    let now = harness.now;
+    harness.run_dry(1000);
+    assert!(issue_times(&harness, Op::Read)[20..].iter().filter(|t| **t == now).count() >= 18);
+    harness.check_idle();
 }
 
 /// Ends a freeze when somebody is notified: another thread that does so at the worst moment.
@@ -336,10 +336,10 @@ fn an_io_that_passes_the_limits_as_a_freeze_ends_is_sent() {
 #[test]
 fn single_queue_mode_has_the_same_limits() {
     let c = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, scheduler: None, ..config(&[("iops_read", 1000)]) };
-    let mut rig = Rig::new(1, fast(), c, &[0, 1]);
-    let ended = load(&mut rig, &[8, 8], SEC, |_, n| read(n, 8));
+    let mut harness = Harness::new(1, fast(), c, &[0, 1]);
+    let ended = load(&mut harness, &[8, 8], SEC, |_, n| read(n, 8));
     assert!(ended[0].abs_diff(500) <= 1 && ended[1].abs_diff(500) <= 1, "{ended:?}");
-    rig.run_dry(1000);
+    harness.run_dry(1000);
 }
 
 /// No window holds more than its rate's worth and the burst; and what a freeze held up.
@@ -387,9 +387,9 @@ fn random_stacks_lose_nothing_and_never_exceed_a_limit() {
         };
         let cpus: Vec<u16> = (0..1 + rng.below(5)).map(|_| rng.below(4) as u16).collect();
         let limits = c.io_limits;
-        let mut rig = Rig::new(seed, behaviour, c, &cpus);
-        rig.patience_ns = 100 * SEC;
-        random_run(seed, &mut rig, &mut rng, &limits);
+        let mut harness = Harness::new(seed, behaviour, c, &cpus);
+        harness.patience_ns = 100 * SEC;
+        random_run(seed, &mut harness, &mut rng, &limits);
     }
 }
 
@@ -406,11 +406,11 @@ struct Watch {
 }
 
 impl Watch {
-    fn note(&mut self, rig: &Rig) {
+    fn note(&mut self, harness: &Harness) {
         for (s, (op, sectors)) in self.kinds.iter().enumerate() {
-            let past = self.handed_in[s] - rig.subs[s].held() as u64;
+            let past = self.handed_in[s] - harness.subs[s].held() as u64;
             for _ in self.past[s]..past {
-                self.went[usize::from(*op == Op::Write)].push((rig.now, u64::from(*sectors) << 9));
+                self.went[usize::from(*op == Op::Write)].push((harness.now, u64::from(*sectors) << 9));
             }
             self.past[s] = past;
         }
@@ -418,8 +418,8 @@ impl Watch {
 }
 
 /// Submits at random until 400 bios were taken and have ended.
-fn random_run(seed: u64, rig: &mut Rig, rng: &mut Rng, limits: &IoLimits) {
-    let nr = rig.subs.len();
+fn random_run(seed: u64, harness: &mut Harness, rng: &mut Rng, limits: &IoLimits) {
+    let nr = harness.subs.len();
     let kinds = (0..nr).map(|_| (rng.pick(&[Op::Read, Op::Write]), 1 + rng.below(64) as u32)).collect();
     let zero = vec![0u64; nr];
     let mut watch = Watch { kinds, handed_in: zero.clone(), past: zero, went: Default::default(), frozen_ns: 0 };
@@ -428,30 +428,30 @@ fn random_run(seed: u64, rig: &mut Rig, rng: &mut Rng, limits: &IoLimits) {
         let s = rng.below(nr as u64) as usize;
         for _ in 0..1 + rng.below(20) {
             let (op, sectors) = watch.kinds[s];
-            let accepted = rig.try_submit(s, Bio { op, ..read(submitted, sectors) }).is_ok();
+            let accepted = harness.try_submit(s, Bio { op, ..read(submitted, sectors) }).is_ok();
             submitted += u64::from(accepted);
             watch.handed_in[s] += u64::from(accepted);
         }
         for _ in 0..rng.below(12) {
-            watch.note(rig);
-            rig.step();
+            watch.note(harness);
+            harness.step();
         }
-        watch.note(rig);
-        ended += (0..nr).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
+        watch.note(harness);
+        ended += (0..nr).map(|s| harness.take_done(s).len() as u64).sum::<u64>();
         if rng.below(40) == 0 {
-            let (to, start) = (rng.pick(&["4", "32", "64"]), rig.now);
-            rig.rebuild(|c| c.set("queue_depth", to)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-            watch.frozen_ns += rig.now - start;
-            watch.note(rig);
+            let (to, start) = (rng.pick(&["4", "32", "64"]), harness.now);
+            harness.rebuild(|c| c.set("queue_depth", to)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            watch.frozen_ns += harness.now - start;
+            watch.note(harness);
         }
     }
-    while rig.subs.iter().any(|s| s.outstanding() > 0) {
-        assert!(rig.step(), "seed {seed}: bios are stuck\n{}", rig.describe());
-        watch.note(rig);
-        ended += (0..nr).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
+    while harness.subs.iter().any(|s| s.outstanding() > 0) {
+        assert!(harness.step(), "seed {seed}: bios are stuck\n{}", harness.describe());
+        watch.note(harness);
+        ended += (0..nr).map(|s| harness.take_done(s).len() as u64).sum::<u64>();
     }
     assert_eq!(submitted, ended, "seed {seed}");
-    rig.check_idle();
+    harness.check_idle();
     let went = &watch.went;
     let mut all: Vec<(u64, u64)> = went.concat();
     all.sort_unstable_by_key(|w| w.0);

@@ -7,7 +7,7 @@ use blk::id::{CpuId, Sector};
 use blk::settings::{Mode, QueueConfig, SETTINGS, SettingChange};
 use blk::status::BlkStatus;
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 fn manual() -> Behaviour {
     Behaviour { manual: true, ..Behaviour::default() }
@@ -30,108 +30,109 @@ fn read(n: u64) -> Bio {
 
 #[test]
 fn a_freeze_waits_for_what_is_in_flight_and_holds_back_what_comes() {
-    let mut rig = Rig::new(1, manual(), config(2, 2), &[0, 1]);
-    rig.submit(0, read(0));
-    rig.q.begin_freeze();
-    rig.submit(0, read(1));
-    rig.submit(1, read(2));
-    rig.run(20);
-    assert!(!rig.q.is_drained(), "one is at the driver");
-    assert_eq!((rig.disk.issues().len(), rig.subs[0].waiting(), rig.subs[1].waiting()), (1, 1, 1));
-    rig.disk.release_all();
-    rig.run(20);
-    assert!(rig.q.is_drained());
+    let mut harness = Harness::new(1, manual(), config(2, 2), &[0, 1]);
+    harness.submit(0, read(0));
+    harness.q.begin_freeze();
+    harness.submit(0, read(1));
+    harness.submit(1, read(2));
+    harness.run(20);
+    assert!(!harness.q.is_drained(), "one is at the driver");
+    assert_eq!((harness.disk.issues().len(), harness.subs[0].waiting(), harness.subs[1].waiting()), (1, 1, 1));
+    harness.disk.release_all();
+    harness.run(20);
+    assert!(harness.q.is_drained());
     // Drained stays drained, whoever polls; the driver is left alone, for it may just be started anew.
-    let polls = rig.disk.polls();
-    (0..2).for_each(|s| rig.poll(s));
-    assert_eq!((rig.q.is_drained(), rig.disk.polls()), (true, polls));
-    rig.q.unfreeze();
-    rig.poll(0);
-    assert!(rig.disk.polls() > polls);
-    rig.run(20);
-    assert_eq!(rig.disk.issues().len(), 3);
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    let polls = harness.disk.polls();
+    (0..2).for_each(|s| harness.poll(s));
+    assert_eq!((harness.q.is_drained(), harness.disk.polls()), (true, polls));
+    harness.q.unfreeze();
+    harness.poll(0);
+    assert!(harness.disk.polls() > polls);
+    harness.run(20);
+    assert_eq!(harness.disk.issues().len(), 3);
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
 }
 
 #[test]
 fn a_freeze_rings_every_submitter_and_an_idle_one_leaves_when_it_polls_or_rests() {
     for rests in [false, true] {
-        let mut rig = Rig::new(14, manual(), config(1, 1), &[0]);
-        rig.submit(0, read(0));
-        rig.disk.release_all();
-        rig.poll(0);
-        assert_eq!(rig.take_done(0).len(), 1);
+        let mut harness = Harness::new(14, manual(), config(1, 1), &[0]);
+        harness.submit(0, read(0));
+        harness.disk.release_all();
+        harness.poll(0);
+        assert_eq!(harness.take_done(0).len(), 1);
         if rests {
-            rig.subs[0].rest();
+            harness.subs[0].rest();
         }
-        rig.q.begin_freeze();
-        assert!(rig.bell.is_rung(rig.subs[0].id()), "it may be asleep");
-        assert_eq!(rig.q.is_drained(), rests, "inside until it says otherwise");
-        rig.poll(0);
-        assert!(rig.q.is_drained());
-        rig.q.unfreeze();
-        rig.check_idle();
+        harness.q.begin_freeze();
+        assert!(harness.notifications.is_pending(harness.subs[0].id()), "it may be asleep");
+        assert_eq!(harness.q.is_drained(), rests, "inside until it says otherwise");
+        harness.poll(0);
+        assert!(harness.q.is_drained());
+        harness.q.unfreeze();
+        harness.check_idle();
     }
 }
 
 #[test]
 fn freezes_nest() {
-    let mut rig = Rig::new(2, manual(), config(1, 1), &[0]);
-    rig.q.begin_freeze();
-    rig.q.begin_freeze();
-    assert!(rig.q.is_drained());
-    rig.q.unfreeze();
-    rig.submit(0, read(0));
-    rig.run(20);
-    assert_eq!((rig.disk.issues().len(), rig.q.is_drained()), (0, true));
-    rig.q.unfreeze();
-    rig.run(20);
-    rig.disk.release_all();
-    rig.run_dry(20);
+    let mut harness = Harness::new(2, manual(), config(1, 1), &[0]);
+    harness.q.begin_freeze();
+    harness.q.begin_freeze();
+    assert!(harness.q.is_drained());
+    harness.q.unfreeze();
+    harness.submit(0, read(0));
+    harness.run(20);
+    assert_eq!((harness.disk.issues().len(), harness.q.is_drained()), (0, true));
+    harness.q.unfreeze();
+    harness.run(20);
+    harness.disk.release_all();
+    harness.run_dry(20);
 }
 
 #[test]
 fn an_open_plug_keeps_a_freeze_waiting_until_it_is_finished() {
-    let mut rig = Rig::new(3, manual(), config(1, 1), &[0]);
-    rig.plug(0, 4);
-    rig.submit(0, read(0));
-    rig.q.begin_freeze();
-    rig.poll(0);
-    assert!(!rig.q.is_drained());
-    rig.unplug(0);
-    rig.disk.release_all();
-    rig.run(20);
-    assert!(rig.q.is_drained(), "{}", rig.describe());
-    rig.q.unfreeze();
-    rig.run_dry(20);
+    let mut harness = Harness::new(3, manual(), config(1, 1), &[0]);
+    harness.plug(0, 4);
+    harness.submit(0, read(0));
+    harness.q.begin_freeze();
+    harness.poll(0);
+    assert!(!harness.q.is_drained());
+    harness.unplug(0);
+    harness.disk.release_all();
+    harness.run(20);
+    assert!(harness.q.is_drained(), "{}", harness.describe());
+    harness.q.unfreeze();
+    harness.run_dry(20);
 }
 
 #[test]
 fn submitters_follow_a_changed_map_even_if_they_only_poll() {
-    let mut rig = Rig::new(4, manual(), config(4, 4), &[0, 1, 2, 3]);
-    (0..4).for_each(|s| rig.submit(s, read(s as u64)));
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.rebuild(|c| {
-        c.nr_hw_queues = Some(1);
-        Ok(())
-    })
-    .expect("fewer queues");
+    let mut harness = Harness::new(4, manual(), config(4, 4), &[0, 1, 2, 3]);
+    (0..4).for_each(|s| harness.submit(s, read(s as u64)));
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness
+        .rebuild(|c| {
+            c.nr_hw_queues = Some(1);
+            Ok(())
+        })
+        .expect("fewer queues");
     // Only 0 submits; 3, whose hardware queue is gone, polls it out.
-    rig.submit(0, read(9));
-    assert_eq!(rig.disk.issues().last().expect("issued").hctx, 0);
-    rig.disk.release_all();
-    rig.poll(3);
-    rig.run_dry(20);
-    assert_eq!((rig.done[0].len(), rig.q.map().nr_hw_queues(), rig.disk.starts()), (2, 1, (2, 1, 8)));
-    rig.check_idle();
+    harness.submit(0, read(9));
+    assert_eq!(harness.disk.issues().last().expect("issued").hctx, 0);
+    harness.disk.release_all();
+    harness.poll(3);
+    harness.run_dry(20);
+    assert_eq!((harness.done[0].len(), harness.q.map().nr_hw_queues(), harness.disk.starts()), (2, 1, (2, 1, 8)));
+    harness.check_idle();
 }
 
 #[test]
 fn elevator_and_mode_change_with_bios_waiting() {
-    let mut rig = Rig::new(5, Behaviour::default(), QueueConfig { queue_depth: 1, ..config(2, 1) }, &[0, 1]);
+    let mut harness = Harness::new(5, Behaviour::default(), QueueConfig { queue_depth: 1, ..config(2, 1) }, &[0, 1]);
     let steps: [(Mode, &str); 8] = [
         (Mode::Mq, "mq-deadline"),
         (Mode::Mq, "kyber"),
@@ -145,50 +146,52 @@ fn elevator_and_mode_change_with_bios_waiting() {
     let mut n = 0;
     for (mode, scheduler) in steps {
         for s in [0, 1, 0, 1, 0, 1] {
-            rig.submit(s, read(n));
+            harness.submit(s, read(n));
             n += 1;
         }
-        rig.rebuild(|c| {
-            (c.mode, c.scheduler) = (mode, Some(scheduler.into()));
-            Ok(())
-        })
-        .expect("good settings");
-        assert_eq!(rig.q.scheduler(), scheduler);
+        harness
+            .rebuild(|c| {
+                (c.mode, c.scheduler) = (mode, Some(scheduler.into()));
+                Ok(())
+            })
+            .expect("good settings");
+        assert_eq!(harness.q.scheduler(), scheduler);
     }
-    rig.run_dry(1000);
-    assert_eq!(rig.done.iter().map(Vec::len).sum::<usize>(), n as usize);
-    assert_eq!(rig.q.stats().op(Op::Read).ios, n);
-    rig.check_idle();
+    harness.run_dry(1000);
+    assert_eq!(harness.done.iter().map(Vec::len).sum::<usize>(), n as usize);
+    assert_eq!(harness.q.stats().op(Op::Read).ios, n);
+    harness.check_idle();
 }
 
 #[test]
 fn bios_that_wait_for_something_the_new_stack_lacks_are_refused() {
     let c = QueueConfig { reserved_tags: 1, nr_poll_queues: 1, ..config(1, 1) };
-    let mut rig = Rig::new(6, manual(), c, &[0]);
-    rig.q.begin_freeze();
-    rig.submit(0, read(1).with_flags(OpFlags::RESERVED));
-    rig.submit(0, read(2).with_flags(OpFlags::POLLED));
-    rig.submit(0, read(3));
-    rig.drain();
-    rig.q
+    let mut harness = Harness::new(6, manual(), c, &[0]);
+    harness.q.begin_freeze();
+    harness.submit(0, read(1).with_flags(OpFlags::RESERVED));
+    harness.submit(0, read(2).with_flags(OpFlags::POLLED));
+    harness.submit(0, read(3));
+    harness.drain();
+    harness
+        .q
         .rebuild(|c| {
             (c.reserved_tags, c.nr_poll_queues) = (0, 0);
             Ok(())
         })
         .expect("good settings");
-    rig.q.unfreeze();
-    rig.run(20);
-    let ended: Vec<_> = rig.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
+    harness.q.unfreeze();
+    harness.run(20);
+    let ended: Vec<_> = harness.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
     assert_eq!(ended, [(1, BlkStatus::Inval), (2, BlkStatus::NotSupp)]);
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
 }
 
 #[test]
 fn a_refused_change_changes_nothing() {
-    let mut rig = Rig::new(7, manual(), config(2, 2), &[0, 1]);
-    let starts = rig.disk.starts();
+    let mut harness = Harness::new(7, manual(), config(2, 2), &[0, 1]);
+    let starts = harness.disk.starts();
     type Change = fn(&mut QueueConfig);
     let bad: [(Change, &str); 9] = [
         (|c| c.scheduler = Some("cfq".into()), "cfq"),
@@ -202,56 +205,57 @@ fn a_refused_change_changes_nothing() {
         (|c| (c.nr_hw_queues, c.queue_depth) = (Some(1), 0), "queue_depth"),
     ];
     for (change, names) in bad {
-        let e = rig.rebuild(|c| {
+        let e = harness.rebuild(|c| {
             change(c);
             Ok(())
         });
         let text = e.expect_err(names).to_string();
         assert!(text.contains(names), "{text}");
     }
-    assert_eq!(rig.disk.starts(), starts, "the driver was not touched");
-    assert_eq!((rig.q.map().nr_hw_queues(), rig.q.config().nr_hw_queues), (2, Some(2)));
-    (0..2).for_each(|s| rig.submit(s, read(s as u64)));
-    rig.disk.release_all();
-    rig.run_dry(20);
-    rig.check_idle();
+    assert_eq!(harness.disk.starts(), starts, "the driver was not touched");
+    assert_eq!((harness.q.map().nr_hw_queues(), harness.q.config().nr_hw_queues), (2, Some(2)));
+    (0..2).for_each(|s| harness.submit(s, read(s as u64)));
+    harness.disk.release_all();
+    harness.run_dry(20);
+    harness.check_idle();
 }
 
 #[test]
 fn a_driver_that_cannot_start_the_new_queues_is_given_the_old_ones_back() {
-    let mut rig = Rig::new(8, manual(), config(2, 1), &[0, 1]);
-    rig.disk.refuse_starts(1);
+    let mut harness = Harness::new(8, manual(), config(2, 1), &[0, 1]);
+    harness.disk.refuse_starts(1);
     let to_two = |c: &mut QueueConfig| {
         c.nr_hw_queues = Some(2);
         Ok(())
     };
-    let text = rig.rebuild(to_two).expect_err("refused").to_string();
+    let text = harness.rebuild(to_two).expect_err("refused").to_string();
     assert_eq!(text, "driver 'sim' could not start 2 queues of depth 8: no vectors left");
-    assert_eq!((rig.disk.starts(), rig.q.map().nr_hw_queues()), ((2, 1, 8), 1));
-    rig.submit(1, read(1));
-    rig.disk.release_all();
-    rig.run_dry(20);
+    assert_eq!((harness.disk.starts(), harness.q.map().nr_hw_queues()), ((2, 1, 8), 1));
+    harness.submit(1, read(1));
+    harness.disk.release_all();
+    harness.run_dry(20);
     // Both refused: said, and nothing else is wrong.
-    rig.q.begin_freeze();
-    rig.drain();
-    rig.disk.refuse_starts(2);
-    let text = rig.q.rebuild(to_two).expect_err("refused").to_string();
+    harness.q.begin_freeze();
+    harness.drain();
+    harness.disk.refuse_starts(2);
+    let text = harness.q.rebuild(to_two).expect_err("refused").to_string();
     assert!(text.contains("2 queues") && text.contains("going back") && text.contains("1 queues"), "{text}");
-    rig.q.rebuild(to_two).expect("it recovers");
-    rig.q.unfreeze();
-    rig.check_idle();
+    harness.q.rebuild(to_two).expect("it recovers");
+    harness.q.unfreeze();
+    harness.check_idle();
 }
 
 #[test]
 fn the_driver_is_started_anew_only_when_its_queues_change() {
-    let mut rig = Rig::new(9, manual(), config(2, 2), &[0]);
+    let mut harness = Harness::new(9, manual(), config(2, 2), &[0]);
     let mut change = |f: fn(&mut QueueConfig)| {
-        rig.rebuild(|c| {
-            f(c);
-            Ok(())
-        })
-        .expect("good settings");
-        rig.disk.starts().0
+        harness
+            .rebuild(|c| {
+                f(c);
+                Ok(())
+            })
+            .expect("good settings");
+        harness.disk.starts().0
     };
     assert_eq!(change(|c| c.scheduler = Some("mq-deadline".into())), 1);
     assert_eq!(change(|c| c.nr_requests = Some(64)), 1);
@@ -261,14 +265,15 @@ fn the_driver_is_started_anew_only_when_its_queues_change() {
 
 #[test]
 fn nr_requests_follows_the_kernels_rules() {
-    let mut rig = Rig::new(10, manual(), QueueConfig { queue_depth: 200, ..config(2, 2) }, &[0]);
+    let mut harness = Harness::new(10, manual(), QueueConfig { queue_depth: 200, ..config(2, 2) }, &[0]);
     let mut set = |f: fn(&mut QueueConfig)| {
-        rig.rebuild(|c| {
-            f(c);
-            Ok(())
-        })
-        .map(|()| rig.q.nr_requests())
-        .map_err(|e| e.to_string())
+        harness
+            .rebuild(|c| {
+                f(c);
+                Ok(())
+            })
+            .map(|()| harness.q.nr_requests())
+            .map_err(|e| e.to_string())
     };
     assert_eq!(set(|_| ()), Ok(200), "none: the depth");
     assert_eq!(set(|c| c.nr_requests = Some(20)), Ok(20));
@@ -283,83 +288,86 @@ fn nr_requests_follows_the_kernels_rules() {
 
 #[test]
 fn a_limit_on_requests_without_an_elevator_bounds_the_driver_tags() {
-    let mut rig = Rig::new(11, manual(), QueueConfig { nr_requests: Some(4), ..config(1, 1) }, &[0]);
-    (0..8).for_each(|n| rig.submit(0, read(n)));
-    assert_eq!((rig.disk.issues().len(), rig.subs[0].waiting()), (4, 4));
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += 1_000_000;
-    rig.run_dry(100);
-    rig.check_idle();
+    let mut harness = Harness::new(11, manual(), QueueConfig { nr_requests: Some(4), ..config(1, 1) }, &[0]);
+    (0..8).for_each(|n| harness.submit(0, read(n)));
+    assert_eq!((harness.disk.issues().len(), harness.subs[0].waiting()), (4, 4));
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += 1_000_000;
+    harness.run_dry(100);
+    harness.check_idle();
 }
 
 #[test]
 fn an_elevator_limit_on_asynchronous_requests_is_kept_and_never_hangs() {
-    let mut rig = Rig::new(12, manual(), QueueConfig { scheduler: Some("mq-deadline".into()), ..config(1, 1) }, &[0]);
-    assert_eq!(rig.q.nr_requests(), 16);
-    rig.q.set_iosched("async_depth", 4).expect("a tunable of mq-deadline");
+    let mut harness =
+        Harness::new(12, manual(), QueueConfig { scheduler: Some("mq-deadline".into()), ..config(1, 1) }, &[0]);
+    assert_eq!(harness.q.nr_requests(), 16);
+    harness.q.set_iosched("async_depth", 4).expect("a tunable of mq-deadline");
     let write = |n: u64| Bio { op: Op::Write, ..read(n) };
-    (0..10).for_each(|n| rig.submit(0, write(n)));
-    assert!(rig.subs[0].waiting() >= 6, "{}", rig.describe());
-    let mut reader = rig.q.submitter(CpuId::new(0)).expect("a free place");
-    (20..30).for_each(|n| reader.submit(&read(n), rig.t()).expect("a slot"));
+    (0..10).for_each(|n| harness.submit(0, write(n)));
+    assert!(harness.subs[0].waiting() >= 6, "{}", harness.describe());
+    let mut reader = harness.q.submitter(CpuId::new(0)).expect("a free place");
+    (20..30).for_each(|n| reader.submit(&read(n), harness.t()).expect("a slot"));
     assert_eq!(reader.waiting(), 0, "reads may use all");
-    rig.subs.push(reader);
-    rig.done.push(Vec::new());
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += 1_000_000;
-    rig.run_dry(1000);
-    rig.check_idle();
+    harness.subs.push(reader);
+    harness.done.push(Vec::new());
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += 1_000_000;
+    harness.run_dry(1000);
+    harness.check_idle();
 }
 
 #[test]
 fn the_elevator_and_its_tunables_survive_other_changes_and_leave_together() {
-    let value = |rig: &Rig| rig.q.iosched().iter().find(|t| t.name == "fifo_batch").map(|t| t.value);
-    let mut rig = Rig::new(14, Behaviour::default(), QueueConfig { scheduler: None, ..config(2, 1) }, &[0]);
-    assert_eq!(rig.q.scheduler(), "mq-deadline", "the default for one hardware queue");
-    rig.q.set_iosched("fifo_batch", 3).expect("a tunable of mq-deadline");
-    let change = |rig: &mut Rig, f: fn(&mut QueueConfig)| {
-        rig.rebuild(|c| {
-            f(c);
-            Ok(())
-        })
-        .expect("good settings");
+    let value = |harness: &Harness| harness.q.iosched().iter().find(|t| t.name == "fifo_batch").map(|t| t.value);
+    let mut harness = Harness::new(14, Behaviour::default(), QueueConfig { scheduler: None, ..config(2, 1) }, &[0]);
+    assert_eq!(harness.q.scheduler(), "mq-deadline", "the default for one hardware queue");
+    harness.q.set_iosched("fifo_batch", 3).expect("a tunable of mq-deadline");
+    let change = |harness: &mut Harness, f: fn(&mut QueueConfig)| {
+        harness
+            .rebuild(|c| {
+                f(c);
+                Ok(())
+            })
+            .expect("good settings");
     };
-    change(&mut rig, |c| c.nr_hw_queues = Some(2));
-    assert_eq!((rig.q.scheduler().as_str(), value(&rig)), ("mq-deadline", Some(3)));
-    change(&mut rig, |c| c.scheduler = Some("none".into()));
-    assert!(rig.q.config().iosched.is_empty());
-    change(&mut rig, |c| c.scheduler = Some("mq-deadline".into()));
-    assert_eq!(value(&rig), Some(16), "the default again");
-    change(&mut rig, |c| (c.mode, c.nr_hw_queues) = (Mode::Sq, None));
-    assert_eq!(rig.q.scheduler(), "deadline", "the default of the other mode");
-    rig.check_idle();
+    change(&mut harness, |c| c.nr_hw_queues = Some(2));
+    assert_eq!((harness.q.scheduler().as_str(), value(&harness)), ("mq-deadline", Some(3)));
+    change(&mut harness, |c| c.scheduler = Some("none".into()));
+    assert!(harness.q.config().iosched.is_empty());
+    change(&mut harness, |c| c.scheduler = Some("mq-deadline".into()));
+    assert_eq!(value(&harness), Some(16), "the default again");
+    change(&mut harness, |c| (c.mode, c.nr_hw_queues) = (Mode::Sq, None));
+    assert_eq!(harness.q.scheduler(), "deadline", "the default of the other mode");
+    harness.check_idle();
 }
 
 #[test]
 fn more_memory_than_anybody_means_is_refused() {
     let settings =
         QueueConfig { topology: CpuTopology::uniform(4096), nr_hw_queues: None, queue_depth: 10240, ..config(1, 1) };
-    let e = Rig::try_new(15, Behaviour::default(), settings, &[0]).err().expect("gigabytes").0;
+    let e = Harness::try_new(15, Behaviour::default(), settings, &[0]).err().expect("gigabytes").0;
     assert!(e.starts_with("queue_depth=10240") && e.contains("at most 1024 MiB") && e.contains("lower"), "{e}");
 }
 
 #[test]
 fn a_submitter_made_between_two_rebuilds_knows_the_last_state() {
-    let mut rig = Rig::new(13, manual(), config(2, 2), &[0]);
-    rig.rebuild(|c| {
-        c.nr_hw_queues = Some(1);
-        Ok(())
-    })
-    .expect("good settings");
-    rig.subs.push(rig.q.submitter(CpuId::new(1)).expect("a free place"));
-    rig.done.push(Vec::new());
-    rig.submit(1, read(1));
-    assert_eq!(rig.disk.issues()[0].hctx, 0);
-    rig.disk.release_all();
-    rig.run_dry(10);
-    rig.check_idle();
+    let mut harness = Harness::new(13, manual(), config(2, 2), &[0]);
+    harness
+        .rebuild(|c| {
+            c.nr_hw_queues = Some(1);
+            Ok(())
+        })
+        .expect("good settings");
+    harness.subs.push(harness.q.submitter(CpuId::new(1)).expect("a free place"));
+    harness.done.push(Vec::new());
+    harness.submit(1, read(1));
+    assert_eq!(harness.disk.issues()[0].hctx, 0);
+    harness.disk.release_all();
+    harness.run_dry(10);
+    harness.check_idle();
 }
 
 /// Another value than the default.
@@ -383,12 +391,12 @@ fn other_value(name: &str) -> &'static str {
 fn each_setting_changes_when_its_row_says() {
     for s in SETTINGS {
         // Without a number of queues, so that the single-queue mode can begin.
-        let rig = Rig::new(1, manual(), QueueConfig { nr_hw_queues: None, ..config(4, 4) }, &[0]);
+        let harness = Harness::new(1, manual(), QueueConfig { nr_hw_queues: None, ..config(4, 4) }, &[0]);
         let value = other_value(s.name);
-        let live = rig.q.set_live(&[(s.name, value)]).is_ok();
-        rig.q.begin_freeze();
-        assert!(rig.q.is_drained());
-        let frozen = rig.q.rebuild(|c| c.set(s.name, value)).is_ok();
+        let live = harness.q.set_live(&[(s.name, value)]).is_ok();
+        harness.q.begin_freeze();
+        assert!(harness.q.is_drained());
+        let frozen = harness.q.rebuild(|c| c.set(s.name, value)).is_ok();
         let expected = match s.change {
             SettingChange::Live => (true, true),
             SettingChange::Frozen => (false, true),

@@ -35,7 +35,7 @@ struct Stack {
     map: Arc<StripeMap>,
     disks: Vec<Arc<SimDisk>>,
     queues: Vec<Arc<RequestQueue<Lock>>>,
-    bell: Arc<AtomicBool>,
+    notifications: Arc<AtomicBool>,
     mem: Arc<Mem>,
     s: Striped<Lock>,
     now: u64,
@@ -43,17 +43,17 @@ struct Stack {
 
 impl Stack {
     fn new(seed: u64, chunk: u64, behaviours: Vec<Behaviour>, config: &QueueConfig) -> Stack {
-        let (mem, bell) = (Arc::new(Mem::new(MEM)), Arc::<AtomicBool>::default());
+        let (mem, notifications) = (Arc::new(Mem::new(MEM)), Arc::<AtomicBool>::default());
         let stripes: Vec<_> = behaviours.iter().map(|b| Stripe { start: Sector(0), nr_sectors: b.capacity }).collect();
         let map = Arc::new(StripeMap::new(chunk << 9, 512, &stripes).unwrap());
         let disks: Vec<_> =
             behaviours.into_iter().zip(seed..).map(|(b, seed)| SimDisk::new(b, mem.clone(), seed)).collect();
         let queue = |d: &Arc<SimDisk>| {
-            RequestQueue::<Lock>::new(d.clone(), config.clone(), Box::new(Ring(bell.clone()))).unwrap()
+            RequestQueue::<Lock>::new(d.clone(), config.clone(), Box::new(Ring(notifications.clone()))).unwrap()
         };
         let queues: Vec<_> = disks.iter().map(queue).collect();
         let below = queues.iter().map(|q| q.submitter(CpuId::new(0)).unwrap()).collect();
-        Stack { s: Striped::new(map.clone(), below), map, disks, queues, bell, mem, now: 1_000_000 }
+        Stack { s: Striped::new(map.clone(), below), map, disks, queues, notifications, mem, now: 1_000_000 }
     }
 
     fn t(&self) -> Instant {
@@ -81,7 +81,9 @@ impl Stack {
         self.s.rest();
         let timer = self.queues.iter().filter_map(|q| q.next_timer()).map(Instant::as_ns).min();
         let ready = |(stripe, hctx): (usize, blk::id::HctxId)| self.disks[stripe].is_ready(hctx.index(), self.now);
-        if !self.bell.swap(false, Ordering::Relaxed) && timer.is_none_or(|t| t > self.now) && !self.s.hctxs().any(ready)
+        if !self.notifications.swap(false, Ordering::Relaxed)
+            && timer.is_none_or(|t| t > self.now)
+            && !self.s.hctxs().any(ready)
         {
             let next = self.disks.iter().filter_map(|d| d.next_due()).chain(timer).min();
             match next.filter(|t| *t < self.now + 1_000_000_000) {

@@ -10,9 +10,9 @@ use blk::settings::{Mode, QueueConfig};
 use blk::tags::{TagSet, TagSetConfig};
 use sim::Lock;
 use sim::disk::{Behaviour, SimDisk};
+use sim::harness::Harness;
 use sim::mem::Mem;
-use sim::rig::Rig;
-use sim::rigs::Rigs;
+use sim::set_harness::SetHarness;
 use std::sync::{Arc, Mutex};
 
 const MS: u64 = 1_000_000;
@@ -38,15 +38,15 @@ fn host_wide(cpus: u16, depth: u32, scheduler: &str) -> QueueConfig {
 }
 
 /// Two disks on one hardware queue of 16 tags.
-fn two_disks(scheduler: &str) -> Rigs {
+fn two_disks(scheduler: &str) -> SetHarness {
     let c = config(1, 1, 16, scheduler);
-    let mut w = Rigs::new(1, &c);
+    let mut w = SetHarness::new(1, &c);
     (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
     assert!(w.set.is_shared());
     w
 }
 
-fn finish(mut w: Rigs) {
+fn finish(mut w: SetHarness) {
     for d in &w.disks {
         d.disk.behave(|b| b.manual = false);
         d.disk.release_all();
@@ -105,7 +105,7 @@ fn a_disk_that_counts_keeps_its_share_until_its_timeout_work_finds_it_idle() {
 #[test]
 fn the_grace_of_an_idle_disk_is_its_io_timeout_if_that_is_short() {
     let c = QueueConfig { io_timeout_ms: 100, ..config(1, 1, 16, "none") };
-    let mut w = Rigs::new(2, &c);
+    let mut w = SetHarness::new(2, &c);
     (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
     w.submit_reads(1, 0, 1);
     w.disks[1].disk.release_all();
@@ -175,14 +175,14 @@ fn without_fair_sharing_first_come_is_first_served() {
 #[test]
 fn many_disks_have_at_least_four_tags_each_and_one_tag_is_not_divided() {
     let c = config(1, 1, 16, "none");
-    let mut w = Rigs::new(3, &c);
+    let mut w = SetHarness::new(3, &c);
     (0..6).for_each(|_| w.join(manual(), c.clone(), &[0]));
     (0..6).for_each(|d| w.submit_reads(d, 0, 1));
     (0..6).for_each(|d| w.submit_reads(d, 0, 10));
     assert_eq!(w.in_flight(), [4, 4, 4, 2, 1, 1]);
     finish(w);
     let c = config(1, 1, 1, "mq-deadline");
-    let mut w = Rigs::new(4, &c);
+    let mut w = SetHarness::new(4, &c);
     (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
     (0..3).for_each(|d| w.submit_reads(d, 0, 5));
     for ended in 1..=15 {
@@ -203,7 +203,7 @@ fn many_disks_have_at_least_four_tags_each_and_one_tag_is_not_divided() {
 fn reserved_tags_are_not_shared_out() {
     for scheduler in NAMES {
         let c = QueueConfig { reserved_tags: 2, ..config(1, 1, 10, scheduler) };
-        let mut w = Rigs::new(5, &c);
+        let mut w = SetHarness::new(5, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 0]));
         w.submit_reads(0, 0, 1);
         w.submit_reads(1, 0, 4);
@@ -225,34 +225,34 @@ fn reserved_tags_are_not_shared_out() {
 #[test]
 fn host_wide_tags_bound_all_hardware_queues_together() {
     for scheduler in NAMES {
-        let mut rig = Rig::new(6, manual(), host_wide(4, 16, scheduler), &[0, 1, 2, 3]);
+        let mut harness = Harness::new(6, manual(), host_wide(4, 16, scheduler), &[0, 1, 2, 3]);
         let read = |n: u64| Bio::read(blk::id::Sector(n * 16), 8, blk::bio::DataRef::new(0, n << 12));
         for s in 0..4 {
-            (0..20).for_each(|n| rig.submit(s, read(s as u64 * 20 + n)));
+            (0..20).for_each(|n| harness.submit(s, read(s as u64 * 20 + n)));
         }
-        rig.run(1000);
-        assert_eq!(rig.disk.in_flight(), 16, "{scheduler}");
-        let mut tags: Vec<usize> = rig.disk.pending().iter().map(|i| i.tag).collect();
+        harness.run(1000);
+        assert_eq!(harness.disk.in_flight(), 16, "{scheduler}");
+        let mut tags: Vec<usize> = harness.disk.pending().iter().map(|i| i.tag).collect();
         tags.sort_unstable();
         assert_eq!(tags, (0..16).collect::<Vec<_>>(), "{scheduler}: each tag once, whatever the queue");
         for _ in 0..80 {
-            let left = rig.subs.iter().map(|s| s.outstanding() as usize).sum::<usize>();
+            let left = harness.subs.iter().map(|s| s.outstanding() as usize).sum::<usize>();
             // Sixteen tags and eight wait queues: every second tag put wakes two.
-            let busy = rig.disk.in_flight();
+            let busy = harness.disk.in_flight();
             assert!(
                 busy == left.min(16) || busy + 1 == left.min(16),
                 "{scheduler}: {busy} of {left}\n{}",
-                rig.describe()
+                harness.describe()
             );
-            let oldest = rig.disk.pending().first().map(|i| i.n);
-            rig.disk.release(|i| Some(i.n) == oldest);
-            while rig.step_now() {}
-            (0..4).for_each(|s| drop(rig.take_done(s)));
+            let oldest = harness.disk.pending().first().map(|i| i.n);
+            harness.disk.release(|i| Some(i.n) == oldest);
+            while harness.step_now() {}
+            (0..4).for_each(|s| drop(harness.take_done(s)));
         }
-        let of_hctx = |h| rig.disk.issues().iter().filter(|i| i.hctx == h).count();
+        let of_hctx = |h| harness.disk.issues().iter().filter(|i| i.hctx == h).count();
         assert_eq!([0, 1, 2, 3].map(of_hctx), [20; 4], "{scheduler}");
-        rig.run_dry(100);
-        rig.check_idle();
+        harness.run_dry(100);
+        harness.check_idle();
     }
 }
 
@@ -260,7 +260,7 @@ fn host_wide_tags_bound_all_hardware_queues_together() {
 fn disks_share_host_wide_tags_by_disk_not_by_hardware_queue() {
     for scheduler in NAMES {
         let c = host_wide(4, 16, scheduler);
-        let mut w = Rigs::new(7, &c);
+        let mut w = SetHarness::new(7, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 1, 2, 3]));
         w.submit_reads(1, 2, 1);
         (0..4).for_each(|s| w.submit_reads(0, s, 10));
@@ -276,8 +276,8 @@ fn disks_share_host_wide_tags_by_disk_not_by_hardware_queue() {
 #[test]
 fn the_defaults_of_host_wide_tags_are_the_kernels() {
     let c = QueueConfig { scheduler: None, ..host_wide(4, 16, "none") };
-    let rig = Rig::new(8, manual(), c, &[0]);
-    assert_eq!((rig.q.scheduler().as_str(), rig.q.nr_requests()), ("mq-deadline", 32));
+    let harness = Harness::new(8, manual(), c, &[0]);
+    assert_eq!((harness.q.scheduler().as_str(), harness.q.nr_requests()), ("mq-deadline", 32));
     let mut c = QueueConfig::default();
     c.set("host_tagset", "1").expect("a setting");
     assert!(c.host_tagset);
@@ -288,23 +288,23 @@ fn the_defaults_of_host_wide_tags_are_the_kernels() {
 
 #[test]
 fn scheduler_tags_of_host_wide_tags_are_the_disks_not_the_queues() {
-    let mut rig = Rig::new(9, manual(), host_wide(2, 4, "mq-deadline"), &[0, 1]);
-    assert_eq!(rig.q.nr_requests(), 8);
+    let mut harness = Harness::new(9, manual(), host_wide(2, 4, "mq-deadline"), &[0, 1]);
+    assert_eq!(harness.q.nr_requests(), 8);
     let read = |n: u64| Bio::read(blk::id::Sector(n * 16), 8, blk::bio::DataRef::new(0, n << 12));
-    (0..6).for_each(|n| rig.submit(0, read(n)));
-    (6..12).for_each(|n| rig.submit(1, read(n)));
-    assert_eq!((rig.subs[0].waiting(), rig.subs[1].waiting()), (0, 4), "eight in all");
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += MS;
-    rig.run_dry(1000);
-    rig.check_idle();
+    (0..6).for_each(|n| harness.submit(0, read(n)));
+    (6..12).for_each(|n| harness.submit(1, read(n)));
+    assert_eq!((harness.subs[0].waiting(), harness.subs[1].waiting()), (0, 4), "eight in all");
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += MS;
+    harness.run_dry(1000);
+    harness.check_idle();
 }
 
 #[test]
 fn a_disk_must_have_the_shape_of_its_set() {
     let c = config(4, 2, 16, "none");
-    let mut w = Rigs::new(10, &c);
+    let mut w = SetHarness::new(10, &c);
     let mut refused = |change: fn(&mut QueueConfig)| {
         let mut c = c.clone();
         change(&mut c);
@@ -332,7 +332,7 @@ fn a_disk_must_have_the_shape_of_its_set() {
 #[test]
 fn a_busy_disk_refuses_company_until_it_is_frozen() {
     let c = config(1, 1, 16, "none");
-    let mut w = Rigs::new(11, &c);
+    let mut w = SetHarness::new(11, &c);
     w.join(manual(), c.clone(), &[0]);
     assert!(!w.set.is_shared());
     w.submit_reads(0, 0, 20);
@@ -391,7 +391,7 @@ fn a_freeze_of_one_disk_waits_for_its_own_tags_only() {
 fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
     for scheduler in NAMES {
         let c = config(1, 1, 8, scheduler);
-        let mut w = Rigs::new(12, &c);
+        let mut w = SetHarness::new(12, &c);
         (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
         w.set.set_fair_sharing(false);
         w.submit_reads(0, 0, 8);
@@ -420,7 +420,7 @@ fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
 fn a_submitter_that_is_frozen_after_it_was_woken_hands_the_wake_up_on() {
     for sealed in [false, true] {
         let c = config(1, 1, 8, "none");
-        let mut w = Rigs::new(17, &c);
+        let mut w = SetHarness::new(17, &c);
         (0..3).for_each(|_| w.join(manual(), c.clone(), &[0]));
         w.set.set_fair_sharing(false);
         w.submit_reads(0, 0, 8);
@@ -441,7 +441,7 @@ fn a_submitter_that_is_frozen_after_it_was_woken_hands_the_wake_up_on() {
 #[test]
 fn who_is_refused_for_its_share_hands_the_wake_up_on() {
     let c = config(1, 1, 16, "none");
-    let mut w = Rigs::new(18, &c);
+    let mut w = SetHarness::new(18, &c);
     for cpus in [&[0u16, 0][..], &[0], &[0]] {
         w.join(manual(), c.clone(), cpus);
     }
@@ -463,7 +463,7 @@ fn who_is_refused_for_its_share_hands_the_wake_up_on() {
 #[test]
 fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
     let c = config(1, 1, 2, "mq-deadline");
-    let mut w = Rigs::new(19, &c);
+    let mut w = SetHarness::new(19, &c);
     (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
     w.submit_reads(1, 0, 1);
     w.disks[1].disk.release_all();
@@ -477,7 +477,7 @@ fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
     });
     w.disks[0].subs[0].start_plug(2);
     w.submit_reads(0, 0, 2);
-    w.with(0, |rig| rig.unplug(0));
+    w.with(0, |harness| harness.unplug(0));
     w.disks[1].subs.push(other.lock().expect("no test panics here").take().expect("put there above"));
     w.settle();
     assert_eq!(w.in_flight(), [2, 0], "{}", w.describe());
@@ -487,7 +487,7 @@ fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
 #[test]
 fn a_set_is_changed_for_all_its_disks_or_for_none() {
     let c = config(4, 4, 16, "mq-deadline");
-    let mut w = Rigs::new(13, &c);
+    let mut w = SetHarness::new(13, &c);
     (0..3).for_each(|_| w.join(Behaviour::default(), c.clone(), &[0, 1, 2, 3]));
     (0..3).for_each(|d| w.submit_reads(d, 3, 30));
     w.set.begin_freeze();
@@ -525,7 +525,7 @@ fn a_set_that_could_not_be_changed_shares_its_tags_as_before() {
         for scheduler in ["none", "mq-deadline"] {
             let mut c = config(1, 1, 16, scheduler);
             c.nr_requests = (scheduler != "none").then_some(24);
-            let mut w = Rigs::new(15, &c);
+            let mut w = SetHarness::new(15, &c);
             (0..3).for_each(|_| w.join(Behaviour::default(), c.clone(), &[0]));
             (0..3).for_each(|d| w.submit_reads(d, 0, 4));
             w.set.begin_freeze();
@@ -554,7 +554,7 @@ fn a_set_that_could_not_be_changed_shares_its_tags_as_before() {
 #[should_panic(expected = "an update needs drained disks")]
 fn a_set_in_use_is_not_changed() {
     let c = config(1, 1, 16, "none");
-    let mut w = Rigs::new(14, &c);
+    let mut w = SetHarness::new(14, &c);
     w.join(manual(), c, &[0]);
     w.submit_reads(0, 0, 1);
     w.set.begin_freeze();
@@ -565,7 +565,7 @@ fn a_set_in_use_is_not_changed() {
 fn a_late_request_is_asked_about_once_whoever_else_has_tags() {
     for scheduler in NAMES {
         let c = QueueConfig { io_timeout_ms: 20, ..config(1, 1, 16, scheduler) };
-        let mut w = Rigs::new(15, &c);
+        let mut w = SetHarness::new(15, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
         // Each tag has been each disk's.
         for d in [0, 1, 0] {
@@ -611,7 +611,7 @@ fn shape_and_defaults_are_those_recorded() {
         // null_blk lists its polled map's queue behind the others, of all CPUs; the set has `submit_queues`.
         let hw = if title.contains("4 queues") || title.contains("submit_queues=4") { 4 } else { 1 };
         let c = QueueConfig { host_tagset: host, scheduler, ..config(4, hw, queues[0], "none") };
-        let mut w = Rigs::new(16, &c);
+        let mut w = SetHarness::new(16, &c);
         disks.iter().for_each(|_| w.join(manual(), c.clone(), &[0]));
         for (line, d) in disks.iter().zip(&w.disks) {
             let (queues, nr_requests, sched, shared, host) = parse(line);
@@ -632,7 +632,7 @@ fn shape_and_defaults_are_those_recorded() {
 fn a_cpu_goes_away_though_other_hardware_queues_have_tags_of_the_same_map() {
     for scheduler in ["none", "mq-deadline"] {
         let c = host_wide(2, 16, scheduler);
-        let mut w = Rigs::new(20, &c);
+        let mut w = SetHarness::new(20, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0, 1]));
         for d in 0..2 {
             w.submit_reads(d, 0, 3);

@@ -11,7 +11,7 @@ use blk::settings::{Mode, QueueConfig};
 use blk::time::Instant;
 use blk::trace::{Event, EventKind};
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 use std::collections::BTreeMap;
 
 /// How far a request is.
@@ -107,7 +107,7 @@ impl History {
     }
 }
 
-fn rig(seed: u64, scheduler: &str, mode: Mode) -> Rig {
+fn harness(seed: u64, scheduler: &str, mode: Mode) -> Harness {
     let config = QueueConfig {
         topology: CpuTopology::uniform(2),
         nr_hw_queues: Some(1),
@@ -118,15 +118,15 @@ fn rig(seed: u64, scheduler: &str, mode: Mode) -> Rig {
     };
     let limits = Limits::with_max_hw_sectors(64);
     let faults = Behaviour { resource: 50, dev_resource: 50, give_back: 50, at_once: 300, ..Behaviour::default() };
-    let mut rig = Rig::new(seed, Behaviour { limits, lost: 30, device_cap: 6, ..faults }, config, &[0]);
+    let mut harness = Harness::new(seed, Behaviour { limits, lost: 30, device_cap: 6, ..faults }, config, &[0]);
     // Lost completions are found by the timer of `io_timeout`.
-    rig.patience_ns = u64::MAX;
-    rig.subs[0].start_trace(100_000);
-    rig
+    harness.patience_ns = u64::MAX;
+    harness.subs[0].start_trace(100_000);
+    harness
 }
 
 /// Bios in short runs of neighbours, forwards and backwards, alone and in plugs, each sector once; some are cut.
-fn submit_some(rig: &mut Rig, seed: u64) -> usize {
+fn submit_some(harness: &mut Harness, seed: u64) -> usize {
     let mut x = seed * 2 + 1;
     let mut draw = |below: u64| {
         x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -145,7 +145,7 @@ fn submit_some(rig: &mut Rig, seed: u64) -> usize {
         }
         let plugged = draw(2) == 0;
         if plugged {
-            rig.plug(0, 0);
+            harness.plug(0, 0);
         }
         for i in order {
             let sector = begin + i * u64::from(nr);
@@ -153,18 +153,18 @@ fn submit_some(rig: &mut Rig, seed: u64) -> usize {
             let data = DataRef::new(0, sector << 9);
             let bio =
                 if run % 3 == 0 { Bio::read(Sector(sector), nr, data) } else { Bio::write(Sector(sector), nr, data) };
-            if rig.try_submit(0, bio.with_flags(flags)).is_err() {
-                rig.run(100_000);
-                rig.submit(0, bio.with_flags(flags));
+            if harness.try_submit(0, bio.with_flags(flags)).is_err() {
+                harness.run(100_000);
+                harness.submit(0, bio.with_flags(flags));
             }
             bios += 1;
         }
         if plugged {
-            rig.unplug(0);
+            harness.unplug(0);
         }
-        (0..draw(4)).for_each(|_| _ = rig.step());
+        (0..draw(4)).for_each(|_| _ = harness.step());
     }
-    rig.run_dry(1_000_000);
+    harness.run_dry(1_000_000);
     bios
 }
 
@@ -174,10 +174,10 @@ fn every_event_is_possible_after_those_before_it() {
     for (scheduler, mode) in stacks {
         let mut all: BTreeMap<char, usize> = BTreeMap::new();
         for seed in 0..25 {
-            let mut rig = rig(seed, scheduler, mode);
-            let bios = submit_some(&mut rig, seed);
+            let mut harness = harness(seed, scheduler, mode);
+            let bios = submit_some(&mut harness, seed);
             let mut events = Vec::new();
-            assert_eq!(rig.subs[0].drain_trace(|e| events.push(*e)), 0);
+            assert_eq!(harness.subs[0].drain_trace(|e| events.push(*e)), 0);
             let mut history = History::default();
             for (i, e) in events.iter().enumerate() {
                 let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| history.read(e)));

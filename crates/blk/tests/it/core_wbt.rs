@@ -8,7 +8,7 @@ use blk::settings::{Mode, QueueConfig, SettingError};
 use blk::status::BlkStatus;
 use sim::disk::Behaviour;
 use sim::disk::service::Service;
-use sim::rig::Rig;
+use sim::harness::Harness;
 use sim::rng::Rng;
 
 const US: u64 = 1000;
@@ -52,28 +52,28 @@ fn flood(wbt: &str, scheduler: &str) -> (Vec<u64>, u64) {
     let service = Service::Ssd { units: 1, read_ns: 100 * US, write_ns: 500 * US };
     let behaviour = Behaviour { service, record: false, ..Behaviour::default() };
     let c = QueueConfig { scheduler: Some(scheduler.into()), ..config(wbt) };
-    let mut rig = Rig::new(3, behaviour, c, &[0, 1]);
-    let (start, mut n, mut writes) = (rig.now, 0, 0);
+    let mut harness = Harness::new(3, behaviour, c, &[0, 1]);
+    let (start, mut n, mut writes) = (harness.now, 0, 0);
     let (mut latencies, mut submitted) = (Vec::new(), 0);
-    while rig.now < start + 5 * SEC {
-        while rig.subs[0].outstanding() < 200 {
-            rig.submit(0, write(n));
+    while harness.now < start + 5 * SEC {
+        while harness.subs[0].outstanding() < 200 {
+            harness.submit(0, write(n));
             n += 1;
         }
-        if rig.subs[1].outstanding() == 0 {
-            submitted = rig.now;
-            rig.submit(1, read(n * 7));
+        if harness.subs[1].outstanding() == 0 {
+            submitted = harness.now;
+            harness.submit(1, read(n * 7));
         }
-        assert!(rig.step(), "stuck\n{}", rig.describe());
-        let late = rig.now > start + SEC;
-        writes += rig.take_done(0).len() as u64 * u64::from(late);
-        if !rig.take_done(1).is_empty() && late {
-            latencies.push(rig.now - submitted);
+        assert!(harness.step(), "stuck\n{}", harness.describe());
+        let late = harness.now > start + SEC;
+        writes += harness.take_done(0).len() as u64 * u64::from(late);
+        if !harness.take_done(1).is_empty() && late {
+            latencies.push(harness.now - submitted);
         }
     }
-    rig.run_dry(10_000);
-    rig.check_idle();
-    assert_eq!(rig.q.wbt().inflight, [0, 0]);
+    harness.run_dry(10_000);
+    harness.check_idle();
+    assert_eq!(harness.q.wbt().inflight, [0, 0]);
     latencies.sort_unstable();
     (latencies, writes / 4)
 }
@@ -105,17 +105,17 @@ fn the_default_is_off_with_bfq_and_a_target_that_was_asked_for_stays() {
         let mut b = manual();
         b.limits.rotational = rotational;
         let c = QueueConfig { scheduler: Some(scheduler.into()), ..config(wbt) };
-        Rig::new(1, b, c, &[0]).q.wbt_lat_usec()
+        Harness::new(1, b, c, &[0]).q.wbt_lat_usec()
     };
     assert_eq!([target("-1", "none", false), target("-1", "none", true)], [2_000, 75_000]);
     assert_eq!([target("-1", "bfq", false), target("300", "bfq", false)], [0, 300]);
     assert_eq!(target("0", "none", true), 0);
-    let mut rig = Rig::new(1, manual(), config("-1"), &[0]);
-    rig.rebuild(|c| c.set("scheduler", "bfq")).expect("a rebuild");
-    assert_eq!((rig.q.wbt_lat_usec(), rig.q.wbt().enabled), (0, false));
-    rig.rebuild(|c| c.set("scheduler", "kyber")).expect("a rebuild");
-    assert_eq!((rig.q.wbt_lat_usec(), rig.q.wbt().enabled), (2_000, true));
-    let e = Rig::try_new(
+    let mut harness = Harness::new(1, manual(), config("-1"), &[0]);
+    harness.rebuild(|c| c.set("scheduler", "bfq")).expect("a rebuild");
+    assert_eq!((harness.q.wbt_lat_usec(), harness.q.wbt().enabled), (0, false));
+    harness.rebuild(|c| c.set("scheduler", "kyber")).expect("a rebuild");
+    assert_eq!((harness.q.wbt_lat_usec(), harness.q.wbt().enabled), (2_000, true));
+    let e = Harness::try_new(
         1,
         manual(),
         QueueConfig { mode: Mode::Sq, nr_hw_queues: None, scheduler: None, ..config("5") },
@@ -126,23 +126,23 @@ fn the_default_is_off_with_bfq_and_a_target_that_was_asked_for_stays() {
 
 #[test]
 fn write_back_is_kept_to_its_depth_and_nothing_else_is() {
-    let mut rig = Rig::new(1, manual(), config("1000"), &[0, 1]);
-    (0..20).for_each(|n| rig.submit(0, write(n)));
-    assert_eq!((rig.disk.in_flight(), rig.subs[0].held()), (8, 12));
-    (0..20).for_each(|n| rig.submit(0, discard(100 + n)));
-    assert_eq!((rig.disk.in_flight(), rig.subs[0].held()), (12, 28), "discards are counted apart");
+    let mut harness = Harness::new(1, manual(), config("1000"), &[0, 1]);
+    (0..20).for_each(|n| harness.submit(0, write(n)));
+    assert_eq!((harness.disk.in_flight(), harness.subs[0].held()), (8, 12));
+    (0..20).for_each(|n| harness.submit(0, discard(100 + n)));
+    assert_eq!((harness.disk.in_flight(), harness.subs[0].held()), (12, 28), "discards are counted apart");
     // Neither reads nor direct writes of the same submitter wait behind them.
-    (0..10).for_each(|n| rig.submit(0, read(200 + n)));
-    (0..10).for_each(|n| rig.submit(0, write(300 + n).with_flags(DIRECT)));
-    rig.submit(0, Bio::flush());
-    assert_eq!((rig.disk.in_flight(), rig.subs[0].held()), (32, 28));
+    (0..10).for_each(|n| harness.submit(0, read(200 + n)));
+    (0..10).for_each(|n| harness.submit(0, write(300 + n).with_flags(DIRECT)));
+    harness.submit(0, Bio::flush());
+    assert_eq!((harness.disk.in_flight(), harness.subs[0].held()), (32, 28));
     // One that must not wait fails.
-    rig.submit(0, write(400).with_flags(OpFlags::NOWAIT));
-    let ended: Vec<_> = rig.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
+    harness.submit(0, write(400).with_flags(OpFlags::NOWAIT));
+    let ended: Vec<_> = harness.take_done(0).iter().map(|d| (d.user_data, d.status)).collect();
     assert_eq!(ended, [(0, BlkStatus::Ok), (400, BlkStatus::Again)], "and the flush, for there is no cache");
-    let wbt = rig.q.wbt();
+    let wbt = harness.q.wbt();
     assert_eq!((wbt.inflight, wbt.wb_normal, wbt.wb_background, wbt.max_depth), ([8, 4], 8, 4, 16));
-    let files = rig.q.debugfs();
+    let files = harness.q.debugfs();
     let of_wbt = files.iter().filter_map(|f| Some((f.path.strip_prefix("rqos/wbt/")?, f.text.as_str())));
     let expected = [
         ("curr_win_nsec", "100000000\n"),
@@ -155,159 +155,170 @@ fn write_back_is_kept_to_its_depth_and_nothing_else_is() {
         ("wb_normal", "8\n"),
     ];
     assert_eq!(of_wbt.collect::<Vec<_>>(), expected);
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += MS;
-    rig.run_dry(10_000);
-    let order: Vec<u64> =
-        rig.disk.issues().iter().filter(|i| i.op == Op::Write && i.flags == OpFlags::NONE).map(|i| i.sector).collect();
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += MS;
+    harness.run_dry(10_000);
+    let order: Vec<u64> = harness
+        .disk
+        .issues()
+        .iter()
+        .filter(|i| i.op == Op::Write && i.flags == OpFlags::NONE)
+        .map(|i| i.sector)
+        .collect();
     assert_eq!(order, (0..20).map(|n| n * 16).collect::<Vec<_>>(), "first come, first served");
-    rig.check_idle();
-    assert_eq!(rig.q.wbt().inflight, [0, 0]);
+    harness.check_idle();
+    assert_eq!(harness.q.wbt().inflight, [0, 0]);
 }
 
 #[test]
 fn a_write_that_merges_needs_no_token() {
-    let mut rig = Rig::new(1, manual(), config("1000"), &[0]);
-    rig.plug(0, 0);
-    (0..8).for_each(|n| rig.submit(0, write(n)));
+    let mut harness = Harness::new(1, manual(), config("1000"), &[0]);
+    harness.plug(0, 0);
+    (0..8).for_each(|n| harness.submit(0, write(n)));
     // In front of and behind the last one, in the plug.
-    rig.submit(0, Bio::write(Sector(7 * 16 + 8), 8, DataRef::new(0, 0)));
-    rig.submit(0, Bio::write(Sector(7 * 16 - 8), 8, DataRef::new(0, 0)));
-    assert_eq!((rig.subs[0].held(), rig.q.wbt().inflight), (0, [8, 0]));
-    rig.submit(0, write(100));
-    assert_eq!((rig.subs[0].held(), rig.disk.in_flight()), (1, 8), "whoever waits flushes its plug");
-    rig.unplug(0);
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += MS;
-    rig.run_dry(1000);
-    rig.check_idle();
-    assert_eq!(rig.q.wbt().inflight, [0, 0]);
+    harness.submit(0, Bio::write(Sector(7 * 16 + 8), 8, DataRef::new(0, 0)));
+    harness.submit(0, Bio::write(Sector(7 * 16 - 8), 8, DataRef::new(0, 0)));
+    assert_eq!((harness.subs[0].held(), harness.q.wbt().inflight), (0, [8, 0]));
+    harness.submit(0, write(100));
+    assert_eq!((harness.subs[0].held(), harness.disk.in_flight()), (1, 8), "whoever waits flushes its plug");
+    harness.unplug(0);
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += MS;
+    harness.run_dry(1000);
+    harness.check_idle();
+    assert_eq!(harness.q.wbt().inflight, [0, 0]);
 }
 
 #[test]
 fn alone_write_back_gets_three_quarters_of_the_disk() {
     let service = Service::Ideal { ns: MS };
-    let mut rig = Rig::new(1, Behaviour { service, record: false, ..Behaviour::default() }, config("2000"), &[0]);
-    let (start, mut n, mut most) = (rig.now, 0, 0);
-    while rig.now < start + SEC {
-        while rig.subs[0].outstanding() < 100 {
-            rig.submit(0, write(n));
+    let mut harness =
+        Harness::new(1, Behaviour { service, record: false, ..Behaviour::default() }, config("2000"), &[0]);
+    let (start, mut n, mut most) = (harness.now, 0, 0);
+    while harness.now < start + SEC {
+        while harness.subs[0].outstanding() < 100 {
+            harness.submit(0, write(n));
             n += 1;
         }
-        assert!(rig.step(), "stuck\n{}", rig.describe());
-        rig.take_done(0);
-        most = most.max(rig.disk.in_flight());
+        assert!(harness.step(), "stuck\n{}", harness.describe());
+        harness.take_done(0);
+        most = most.max(harness.disk.in_flight());
     }
-    assert_eq!((most, rig.q.wbt().scale_step), (48 / 2, -2), "{:?}", rig.q.wbt());
-    rig.run_dry(10_000);
+    assert_eq!((most, harness.q.wbt().scale_step), (48 / 2, -2), "{:?}", harness.q.wbt());
+    harness.run_dry(10_000);
     // Five windows without knowledge for each step, and then there is nothing more to wake up for.
-    let end = rig.now;
-    rig.run(100);
-    assert_eq!(rig.q.wbt().scale_step, 0);
-    assert!(rig.now - end <= 10 * 100 * MS, "{} ms", (rig.now - end) / MS);
+    let end = harness.now;
+    harness.run(100);
+    assert_eq!(harness.q.wbt().scale_step, 0);
+    assert!(harness.now - end <= 10 * 100 * MS, "{} ms", (harness.now - end) / MS);
 }
 
 #[test]
 fn who_is_throttled_goes_on_when_it_is_turned_off_and_survives_a_freeze() {
     for how in 0..3 {
-        let mut rig = Rig::new(1, manual(), config("1000"), &[0, 1]);
-        (0..30).for_each(|n| rig.submit((n % 2) as usize, write(n)));
-        (0..10).for_each(|n| rig.submit(1, discard(100 + n)));
-        assert_eq!(rig.disk.in_flight(), 12);
+        let mut harness = Harness::new(1, manual(), config("1000"), &[0, 1]);
+        (0..30).for_each(|n| harness.submit((n % 2) as usize, write(n)));
+        (0..10).for_each(|n| harness.submit(1, discard(100 + n)));
+        assert_eq!(harness.disk.in_flight(), 12);
         match how {
             0 => {
-                rig.q.set_live(&[("wbt_lat_usec", "0")]).expect("live");
-                while rig.step_now() {}
-                assert_eq!(rig.disk.in_flight(), 40);
+                harness.q.set_live(&[("wbt_lat_usec", "0")]).expect("live");
+                while harness.step_now() {}
+                assert_eq!(harness.disk.in_flight(), 40);
             }
             1 => {
-                rig.disk.release_all();
-                rig.rebuild(|c| c.set("queue_depth", "2")).expect("a rebuild");
-                assert!(rig.subs[0].held() + rig.subs[1].held() >= 20);
+                harness.disk.release_all();
+                harness.rebuild(|c| c.set("queue_depth", "2")).expect("a rebuild");
+                assert!(harness.subs[0].held() + harness.subs[1].held() >= 20);
             }
             _ => {
-                rig.disk.release_all();
-                rig.rebuild(to_sq).expect("a rebuild");
+                harness.disk.release_all();
+                harness.rebuild(to_sq).expect("a rebuild");
             }
         }
-        rig.disk.behave(|b| b.manual = false);
-        rig.disk.release_all();
-        rig.now += MS;
-        rig.run_dry(10_000);
-        rig.check_idle();
-        assert_eq!(rig.q.wbt().inflight, [0, 0], "way {how}");
+        harness.disk.behave(|b| b.manual = false);
+        harness.disk.release_all();
+        harness.now += MS;
+        harness.run_dry(10_000);
+        harness.check_idle();
+        assert_eq!(harness.q.wbt().inflight, [0, 0], "way {how}");
     }
 }
 
 #[test]
 fn a_token_that_waits_for_a_tag_is_not_lost_with_the_mode() {
-    let mut rig = Rig::new(1, manual(), QueueConfig { queue_depth: 8, ..config("1000") }, &[0]);
-    (0..8).for_each(|n| rig.submit(0, read(n)));
-    (0..4).for_each(|n| rig.submit(0, write(100 + n)));
-    assert_eq!((rig.subs[0].waiting(), rig.q.wbt().inflight), (4, [1, 0]));
-    rig.disk.release_all();
-    rig.rebuild(to_sq).expect("a rebuild");
-    rig.disk.behave(|b| b.manual = false);
-    rig.run_dry(1000);
-    rig.check_idle();
-    assert_eq!(rig.q.wbt().inflight, [0, 0]);
+    let mut harness = Harness::new(1, manual(), QueueConfig { queue_depth: 8, ..config("1000") }, &[0]);
+    (0..8).for_each(|n| harness.submit(0, read(n)));
+    (0..4).for_each(|n| harness.submit(0, write(100 + n)));
+    assert_eq!((harness.subs[0].waiting(), harness.q.wbt().inflight), (4, [1, 0]));
+    harness.disk.release_all();
+    harness.rebuild(to_sq).expect("a rebuild");
+    harness.disk.behave(|b| b.manual = false);
+    harness.run_dry(1000);
+    harness.check_idle();
+    assert_eq!(harness.q.wbt().inflight, [0, 0]);
 }
 
 #[test]
 fn a_large_write_is_cut_and_each_piece_needs_a_token() {
     let mut b = manual();
     (b.limits.max_hw_sectors, b.limits.max_sectors) = (8, 8);
-    let mut rig = Rig::new(1, b, config("1000"), &[0]);
-    rig.submit(0, Bio::write(Sector(0), 8 * 20, DataRef::new(0, 0)));
-    assert_eq!((rig.disk.in_flight(), rig.subs[0].held()), (8, 1));
-    rig.disk.behave(|b| b.manual = false);
-    rig.disk.release_all();
-    rig.now += MS;
-    rig.run_dry(1000);
-    assert_eq!((rig.disk.issues().len(), rig.take_done(0).len()), (20, 1));
-    rig.check_idle();
-    assert_eq!(rig.q.wbt().inflight, [0, 0]);
+    let mut harness = Harness::new(1, b, config("1000"), &[0]);
+    harness.submit(0, Bio::write(Sector(0), 8 * 20, DataRef::new(0, 0)));
+    assert_eq!((harness.disk.in_flight(), harness.subs[0].held()), (8, 1));
+    harness.disk.behave(|b| b.manual = false);
+    harness.disk.release_all();
+    harness.now += MS;
+    harness.run_dry(1000);
+    assert_eq!((harness.disk.issues().len(), harness.take_done(0).len()), (20, 1));
+    harness.check_idle();
+    assert_eq!(harness.q.wbt().inflight, [0, 0]);
 }
 
 #[test]
 fn random_stacks_lose_no_bio_and_no_token() {
     for seed in 0..150 {
         let mut rng = Rng::new(seed);
-        let (mut rig, cpus) = random_rig(seed, &mut rng);
+        let (mut harness, cpus) = random_harness(seed, &mut rng);
         let (mut submitted, mut ended) = (0u64, 0u64);
         while submitted < 600 {
             let s = rng.below(cpus as u64) as usize;
             let plugged = rng.below(3) == 0;
             if plugged {
-                rig.plug(s, 0);
+                harness.plug(s, 0);
             }
             for _ in 0..1 + rng.below(30) {
-                submitted += u64::from(rig.try_submit(s, random_bio(&mut rng)).is_ok());
+                submitted += u64::from(harness.try_submit(s, random_bio(&mut rng)).is_ok());
             }
             if plugged {
-                rig.unplug(s);
+                harness.unplug(s);
             }
             for _ in 0..rng.below(12) {
-                rig.step();
+                harness.step();
             }
-            ended += (0..cpus).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
-            disturb(seed, &mut rng, &mut rig);
+            ended += (0..cpus).map(|s| harness.take_done(s).len() as u64).sum::<u64>();
+            disturb(seed, &mut rng, &mut harness);
         }
-        // Windows go on as long as a token is out, so a lost one would keep the rig busy for ever.
-        let hung = rig.now + 10 * SEC;
-        while rig.subs.iter().any(|s| s.outstanding() > 0) {
-            assert!(rig.step() && rig.now < hung, "seed {seed}: bios are stuck, {:?}\n{}", rig.q.wbt(), rig.describe());
-            ended += (0..cpus).map(|s| rig.take_done(s).len() as u64).sum::<u64>();
+        // Windows go on as long as a token is out, so a lost one would keep the harness busy for ever.
+        let hung = harness.now + 10 * SEC;
+        while harness.subs.iter().any(|s| s.outstanding() > 0) {
+            assert!(
+                harness.step() && harness.now < hung,
+                "seed {seed}: bios are stuck, {:?}\n{}",
+                harness.q.wbt(),
+                harness.describe()
+            );
+            ended += (0..cpus).map(|s| harness.take_done(s).len() as u64).sum::<u64>();
         }
         assert_eq!(submitted, ended, "seed {seed}");
-        rig.check_idle();
-        assert_eq!(rig.q.wbt().inflight, [0, 0], "seed {seed}");
+        harness.check_idle();
+        assert_eq!(harness.q.wbt().inflight, [0, 0], "seed {seed}");
     }
 }
 
-fn random_rig(seed: u64, rng: &mut Rng) -> (Rig, usize) {
+fn random_harness(seed: u64, rng: &mut Rng) -> (Harness, usize) {
     let mut c = config(rng.pick(&["20", "500", "-1"]));
     c.scheduler = Some(rng.pick(&crate::DRAWN).into());
     c.queue_depth = rng.pick(&[1, 2, 3, 16, 64]);
@@ -333,28 +344,28 @@ fn random_rig(seed: u64, rng: &mut Rng) -> (Rig, usize) {
         (behaviour.limits.max_hw_sectors, behaviour.limits.max_sectors) = (16, 16);
     }
     let cpus: Vec<u16> = (0..1 + rng.below(5)).map(|_| rng.below(4) as u16).collect();
-    (Rig::new(seed, behaviour, c, &cpus), cpus.len())
+    (Harness::new(seed, behaviour, c, &cpus), cpus.len())
 }
 
 /// Settings and CPUs change.
-fn disturb(seed: u64, rng: &mut Rng, rig: &mut Rig) {
+fn disturb(seed: u64, rng: &mut Rng, harness: &mut Harness) {
     match rng.below(60) {
-        0 => rig.q.set_live(&[("wbt_lat_usec", rng.pick(&["0", "100", "-1"]))]).expect("live"),
+        0 => harness.q.set_live(&[("wbt_lat_usec", rng.pick(&["0", "100", "-1"]))]).expect("live"),
         1 => {
             let depth = rng.pick(&["1", "4", "32"]);
-            rig.rebuild(|c| c.set("queue_depth", depth)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            harness.rebuild(|c| c.set("queue_depth", depth)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
         2 => {
             let name = rng.pick(&["none", "kyber", "bfq"]);
-            rig.rebuild(|c| c.set("scheduler", name)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            harness.rebuild(|c| c.set("scheduler", name)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
         3 => {
             let cpu = CpuId::new(rng.below(4) as u32);
-            if rig.q.begin_offline(cpu).is_ok() {
-                rig.until_offline(cpu);
+            if harness.q.begin_offline(cpu).is_ok() {
+                harness.until_offline(cpu);
             }
         }
-        4 => (0..4).for_each(|cpu| rig.q.online(CpuId::new(cpu))),
+        4 => (0..4).for_each(|cpu| harness.q.online(CpuId::new(cpu))),
         _ => {}
     }
 }

@@ -14,7 +14,7 @@ use workload::load::Load;
 use workload::stats::JobStats;
 
 /// Where a thread's I/O goes.
-pub(super) struct Seat {
+pub(super) struct TaskVolume {
     /// Number of the disk.
     pub disk: u16,
     pub sub: Submitter<MeteredLock>,
@@ -45,7 +45,7 @@ pub(super) struct Task {
     /// It may run on another CPU of the socket than the one it submits from.
     pub floats: bool,
     load: Box<dyn Load>,
-    pub seats: Vec<Seat>,
+    pub volumes: Vec<TaskVolume>,
     /// It is completing I/Os: at least, at most, and how many it has.
     reaping: Option<(u32, u32, u32)>,
     /// Bios wait, and somebody said that they can go on.
@@ -54,7 +54,7 @@ pub(super) struct Task {
     pub polls: bool,
     /// Which sleep it is in.
     pub sleep: u32,
-    pub state: State,
+    pub state: TaskState,
     /// I/Os of one system call.
     batch: u32,
     /// The program's work that it has not done yet.
@@ -91,7 +91,7 @@ const LONG_NS: u32 = 5_000;
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum TaskState {
     /// On a CPU or in its line.
     Runs,
     Sleeps,
@@ -106,22 +106,22 @@ impl Task {
         let volumes = load.volumes();
         assert_eq!(volumes.len(), disks.len(), "one disk for each volume");
         let mut first = 0;
-        let seat = |((disk, sub), slots): ((u16, Submitter<MeteredLock>), u32)| {
+        let volume = |((disk, sub), slots): ((u16, Submitter<MeteredLock>), u32)| {
             let range = (first, first + slots);
             first += slots;
-            Seat { disk, sub, slots: range, plugged: false }
+            TaskVolume { disk, sub, slots: range, plugged: false }
         };
-        let seats = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(seat).collect();
+        let volumes = disks.into_iter().zip(volumes.iter().map(|v| v.slots)).map(volume).collect();
         Task {
             cpu,
             floats: false,
             load,
-            seats,
+            volumes,
             reaping: None,
             notified: false,
             polls: false,
             sleep: 0,
-            state: State::Sleeps,
+            state: TaskState::Sleeps,
             batch,
             owed_ns: 0,
             cpu_ns: 0,
@@ -153,12 +153,12 @@ impl Task {
 
     /// The hardware queue of a disk that it sleeps in.
     pub fn sleeps_in(&self, disk: u16) -> Option<HctxId> {
-        self.seats.iter().find(|s| s.disk == disk).and_then(|s| s.sub.hctxs().next())
+        self.volumes.iter().find(|s| s.disk == disk).and_then(|s| s.sub.hctxs().next())
     }
 
     /// Whether what it waits for has come.
     pub fn has_what_it_waits_for(&self) -> bool {
-        let ready = self.seats.iter().map(|s| s.sub.ready() as u32).sum::<u32>();
+        let ready = self.volumes.iter().map(|s| s.sub.ready() as u32).sum::<u32>();
         match self.reaping {
             Some((min, _, got)) => got + ready >= min,
             None => ready > 0,
@@ -228,13 +228,13 @@ impl Task {
         meter::charge(path.submit_ns);
         self.out += 1;
         let bio = io.bio(blk::bio::DataRef::new(0, 0));
-        let alone = io.commit && self.seats.iter().all(|s| !s.plugged);
-        let seat = self.seats.iter_mut().find(|s| io.slot < s.slots.1).expect("a slot of one of the volumes");
-        if !alone && !seat.plugged {
-            seat.plugged = true;
-            seat.sub.start_plug(self.batch);
+        let alone = io.commit && self.volumes.iter().all(|s| !s.plugged);
+        let volume = self.volumes.iter_mut().find(|s| io.slot < s.slots.1).expect("a slot of one of the volumes");
+        if !alone && !volume.plugged {
+            volume.plugged = true;
+            volume.sub.start_plug(self.batch);
         }
-        match seat.sub.submit(&bio, now()) {
+        match volume.sub.submit(&bio, now()) {
             Ok(()) => {}
             Err(SubmitError::NoBio) => panic!("a thread has as many bio slots as its depth and its splits need"),
         }
@@ -249,9 +249,9 @@ impl Task {
     /// Ends a batch.
     fn commit(&mut self, path: &PathCosts) {
         let mut any = false;
-        for seat in self.seats.iter_mut().filter(|s| s.plugged) {
-            seat.plugged = false;
-            seat.sub.finish_plug(now());
+        for volume in self.volumes.iter_mut().filter(|s| s.plugged) {
+            volume.plugged = false;
+            volume.sub.finish_plug(now());
             any = true;
         }
         if any {
@@ -282,9 +282,9 @@ impl Task {
     /// Hands up to `max` ended I/Os to the load.
     fn complete(&mut self, path: &PathCosts, max: u32) -> u32 {
         let mut n = 0;
-        for seat in &mut self.seats {
+        for volume in &mut self.volumes {
             while n < max
-                && let Some(done) = seat.sub.reap_one()
+                && let Some(done) = volume.sub.reap_one()
             {
                 let ended = self.load.complete(done.user_data as u32, done.status, now());
                 assert!(!ended.needs_verify, "a simulated machine has no data to verify");
@@ -311,11 +311,11 @@ impl Task {
     }
 
     fn poll(&mut self) {
-        self.seats.iter_mut().for_each(|s| s.sub.poll(now()));
+        self.volumes.iter_mut().for_each(|s| s.sub.poll(now()));
     }
 
     fn rest(&mut self) {
-        self.seats.iter_mut().for_each(|s| s.sub.rest());
+        self.volumes.iter_mut().for_each(|s| s.sub.rest());
     }
 }
 

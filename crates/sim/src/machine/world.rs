@@ -10,7 +10,7 @@ use super::event::{Event, Events};
 use super::few::Few;
 use super::meter::{self, MeteredLock};
 use super::station::{Interrupts, Seen};
-use super::task::{CpuWaits, State, Task, Turn};
+use super::task::{CpuWaits, Task, TaskState, Turn};
 use crate::rng::Rng;
 use blk::driver::Driver;
 use blk::id::{CpuId, SubmitterId};
@@ -47,17 +47,17 @@ impl CpuTimes {
 
 /// Those that were notified of a disk, in order.
 #[derive(Default)]
-struct Rung {
+struct Notified {
     /// There are any: the machine looks after each piece of work, and mostly there are none.
     any: AtomicBool,
-    who: Mutex<Vec<SubmitterId>>,
+    submitters: Mutex<Vec<SubmitterId>>,
 }
 
-struct Bell(Arc<Rung>);
+struct Notifier(Arc<Notified>);
 
-impl Notify for Bell {
+impl Notify for Notifier {
     fn notify(&self, submitter: SubmitterId) {
-        self.0.who.lock().push(submitter);
+        self.0.submitters.lock().push(submitter);
         // Only a hint: the machine is of one thread.
         self.0.any.store(true, Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ impl Notify for Bell {
 struct Disk {
     q: Arc<RequestQueue<MeteredLock>>,
     device: Arc<dyn Interrupts>,
-    bell: Arc<Rung>,
+    notified: Arc<Notified>,
     /// The CPU that its block layer calls 0.
     first_cpu: u32,
     /// The thread of each submitter, by its number.
@@ -102,7 +102,7 @@ impl Handlers {
 #[derive(Clone, Copy, Default)]
 struct Handler {
     task: u32,
-    seat: u16,
+    volume: u16,
     cpu: u32,
 }
 
@@ -272,12 +272,22 @@ impl Machine {
         driver: Arc<dyn Driver>,
         config: QueueConfig,
     ) -> Result<u16, SettingError> {
-        let bell = Arc::new(Rung::default());
-        let q = RequestQueue::new(driver, config, Box::new(Bell(bell.clone())))?;
+        let notified = Arc::new(Notified::default());
+        let q = RequestQueue::new(driver, config, Box::new(Notifier(notified.clone())))?;
         let handlers = (0..q.map().nr_hw_queues()).map(|_| Handlers::default()).collect();
         let spread = q.config().rq_affinity > 0;
         let (tasks, is_polled) = (Vec::new(), false);
-        self.disks.push(Disk { q, first_cpu, spread, is_polled, device, bell, tasks, handlers, timer_at: u64::MAX });
+        self.disks.push(Disk {
+            q,
+            first_cpu,
+            spread,
+            is_polled,
+            device,
+            notified,
+            tasks,
+            handlers,
+            timer_at: u64::MAX,
+        });
         Ok((self.disks.len() - 1) as u16)
     }
 
@@ -298,7 +308,7 @@ impl Machine {
     pub fn add_task(&mut self, cpu: u32, load: Box<dyn Load>, batch: u32, disks: &[u16]) -> Result<u32, SettingError> {
         let task = self.tasks.len() as u32;
         let mut ways = Vec::new();
-        for (seat, disk) in disks.iter().enumerate() {
+        for (volume, disk) in disks.iter().enumerate() {
             let d = &mut self.disks[usize::from(*disk)];
             let Some(sub) = d.q.submitter(CpuId::new(cpu - d.first_cpu)) else {
                 let most = blk::id::MAX_SUBMITTERS;
@@ -310,7 +320,7 @@ impl Machine {
             }
             d.tasks[id] = Some(task);
             for hctx in sub.hctxs() {
-                d.handlers[hctx.index()].all.push(Handler { task, seat: seat as u16, cpu });
+                d.handlers[hctx.index()].all.push(Handler { task, volume: volume as u16, cpu });
             }
             ways.push((*disk, sub));
         }
@@ -384,7 +394,7 @@ impl Machine {
     /// # Errors
     /// The weight is out of range.
     pub fn set_weight(&mut self, task: u32, weight: Option<u16>) -> Result<(), SettingError> {
-        self.tasks[task as usize].seats.iter_mut().try_for_each(|seat| seat.sub.set_weight(weight))
+        self.tasks[task as usize].volumes.iter_mut().try_for_each(|volume| volume.sub.set_weight(weight))
     }
 
     /// Ends all jobs: nothing new is issued, what is out is waited for.
@@ -433,14 +443,14 @@ impl Machine {
             }
             Event::Ready { task, sleep } => {
                 let t = &mut self.tasks[task as usize];
-                if t.polls && t.state == State::Sleeps && t.sleep == sleep {
+                if t.polls && t.state == TaskState::Sleeps && t.sleep == sleep {
                     return self.wake_by_timer(task, at);
                 }
-                if matches!(t.state, State::Sleeps | State::Waking) && t.sleep == sleep {
-                    if t.state == State::Waking {
+                if matches!(t.state, TaskState::Sleeps | TaskState::Waking) && t.sleep == sleep {
+                    if t.state == TaskState::Waking {
                         self.cpus[t.cpu as usize].coming -= 1;
                     }
-                    t.state = State::Runs;
+                    t.state = TaskState::Runs;
                     t.sleep += 1;
                     if t.out > 0 {
                         t.could_run_at = at;
@@ -563,8 +573,8 @@ impl Machine {
     /// On the CPU of `handler`, what has ended is collected by its way into the disk, behind `entry_ns` of getting there. Says when
     /// that was done.
     fn collect(&mut self, handler: Handler, at: u64, entry_ns: u32) -> u64 {
-        let Handler { task, seat, cpu } = handler;
-        let sub = &mut self.tasks[task as usize].seats[usize::from(seat)].sub;
+        let Handler { task, volume, cpu } = handler;
+        let sub = &mut self.tasks[task as usize].volumes[usize::from(volume)].sub;
         let spent = meter::run(cpu, at, self.costs.path.hold_ns, || {
             meter::charge(entry_ns);
             sub.poll_asleep(Instant::from_ns(meter::now()));
@@ -614,13 +624,13 @@ impl Machine {
                 self.stand_in_line(cpu, task);
             }
             Turn::Sleep => {
-                t.state = State::Sleeps;
+                t.state = TaskState::Sleeps;
                 if t.polls {
                     self.set_timer(task, cpu, u64::MAX, spent.end_ns);
                 }
             }
             Turn::SleepUntil(until) => {
-                t.state = State::Sleeps;
+                t.state = TaskState::Sleeps;
                 if t.polls {
                     self.set_timer(task, cpu, until, spent.end_ns);
                 } else {
@@ -637,14 +647,14 @@ impl Machine {
                 self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
             }
             Turn::Done => {
-                t.state = State::Done;
+                t.state = TaskState::Done;
                 self.ended.push(task);
                 self.running -= 1;
             }
         }
-        let nr_seats = self.tasks[task as usize].seats.len();
-        for i in 0..nr_seats {
-            let disk = self.tasks[task as usize].seats[i].disk;
+        let nr_volumes = self.tasks[task as usize].volumes.len();
+        for i in 0..nr_volumes {
+            let disk = self.tasks[task as usize].volumes[i].disk;
             self.after(disk, cpu, spent.end_ns);
         }
     }
@@ -669,32 +679,32 @@ impl Machine {
                 events.push(due, Event::Timer { disk });
             }
         }
-        if !d.bell.any.load(Ordering::Relaxed) {
+        if !d.notified.any.load(Ordering::Relaxed) {
             return;
         }
-        d.bell.any.store(false, Ordering::Relaxed);
-        let rung = std::mem::take(&mut *d.bell.who.lock());
-        for id in &rung {
+        d.notified.any.store(false, Ordering::Relaxed);
+        let notified = std::mem::take(&mut *d.notified.submitters.lock());
+        for id in &notified {
             if let Some(task) = self.disks[usize::from(disk)].tasks[id.index()] {
                 self.tasks[task as usize].notified = true;
                 let t = &self.tasks[task as usize];
-                match t.sleeps_in(disk).filter(|_| t.polls && t.state == State::Sleeps) {
+                match t.sleeps_in(disk).filter(|_| t.polls && t.state == TaskState::Sleeps) {
                     Some(hctx) => self.wake_sleepers(disk, hctx.index() as u16, cpu, at),
                     None => self.wake(task, cpu, at),
                 }
             }
         }
         // Its memory again.
-        let mut bell = self.disks[usize::from(disk)].bell.who.lock();
-        if bell.is_empty() {
-            *bell = rung;
-            bell.clear();
+        let mut queue = self.disks[usize::from(disk)].notified.submitters.lock();
+        if queue.is_empty() {
+            *queue = notified;
+            queue.clear();
         }
     }
 
     fn wake_if_served(&mut self, task: u32, cpu: u32, at: u64) {
         let t = &self.tasks[task as usize];
-        if t.state == State::Sleeps && t.has_what_it_waits_for() {
+        if t.state == TaskState::Sleeps && t.has_what_it_waits_for() {
             self.wake(task, cpu, at);
         }
     }
@@ -703,7 +713,7 @@ impl Machine {
     fn wake(&mut self, task: u32, cpu: u32, at: u64) {
         let path = &self.costs.path;
         let t = &mut self.tasks[task as usize];
-        if t.state != State::Sleeps {
+        if t.state != TaskState::Sleeps {
             return;
         }
         if t.floats {
@@ -720,7 +730,7 @@ impl Machine {
         waker.put_off(u64::from(path.wakeup_ns));
         waker.times.irq_ns += u64::from(path.wakeup_ns);
         if t.cpu == cpu {
-            t.state = State::Runs;
+            t.state = TaskState::Runs;
             t.sleep += 1;
             t.could_run_at = waker.free_at;
             self.stand_in_line(cpu, task);
@@ -730,7 +740,7 @@ impl Machine {
                 self.events.push(waker.free_at, Event::Free { cpu });
             }
         } else {
-            t.state = State::Waking;
+            t.state = TaskState::Waking;
             let at = waker.free_at + u64::from(path.ipi_ns);
             self.events.push(at, Event::Ready { task, sleep: t.sleep });
             self.cpus[t.cpu as usize].coming += 1;
@@ -753,10 +763,10 @@ impl Machine {
 
     fn describe(&self) -> String {
         let mut text = format!("at {} ns\n", self.now);
-        for (i, t) in self.tasks.iter().enumerate().filter(|(_, t)| t.state != State::Done) {
-            let seats = t.seats.iter().map(|s| (s.sub.outstanding(), s.sub.waiting(), s.sub.ready()));
-            let seats: Vec<_> = seats.collect();
-            text += &format!("  thread {i} on CPU {}: {:?}, (out, waiting, ready) {seats:?}\n", t.cpu, t.state);
+        for (i, t) in self.tasks.iter().enumerate().filter(|(_, t)| t.state != TaskState::Done) {
+            let volumes = t.volumes.iter().map(|s| (s.sub.outstanding(), s.sub.waiting(), s.sub.ready()));
+            let volumes: Vec<_> = volumes.collect();
+            text += &format!("  thread {i} on CPU {}: {:?}, (out, waiting, ready) {volumes:?}\n", t.cpu, t.state);
         }
         text
     }

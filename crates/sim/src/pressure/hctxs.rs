@@ -19,7 +19,7 @@ use super::unfair::Unfair;
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
-use crate::rig::Rig;
+use crate::harness::Harness;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::Op;
@@ -71,23 +71,23 @@ pub(super) fn run(seed: u64, rng: &mut Rng, unfair: Option<Unfair>, trace: &Trac
     trace.summed_up(0, 'X', all, || describe::disk(&config, &behaviour, &on) + &super::stack::describe(&clients));
     let depth = config.queue_depth as usize;
     let least = depth + 1 - (depth / WAIT_QUEUES).clamp(1, MOST_WAKE_BATCH);
-    let rig = Rig::new(seed, behaviour, config, &on);
-    rig.disk.trace_to(trace.clone());
-    let map = rig.q.map();
+    let harness = Harness::new(seed, behaviour, config, &on);
+    harness.disk.trace_to(trace.clone());
+    let map = harness.q.map();
     let hctx_of = |r: &Seen| usize::from(map.hctx(r.cpu as u16, HctxType::Default));
-    let quiet = |rig: &Rig, queued: &BTreeMap<u64, Seen>| {
+    let quiet = |harness: &Harness, queued: &BTreeMap<u64, Seen>| {
         let mut at_device = vec![0; usize::from(map.nr_hw_queues())];
-        rig.disk.pending().iter().for_each(|i| at_device[i.hctx] += 1);
+        harness.disk.pending().iter().for_each(|i| at_device[i.hctx] += 1);
         for r in queued.values() {
             let n = at_device[hctx_of(r)];
             assert!(
                 n >= least,
                 "hctxs: {r:?} waits, and its hardware queue uses {n} of {depth} tags\n{}",
-                rig.describe()
+                harness.describe()
             );
         }
     };
     let mut bound = InOrder(vec![None; clients.len()]);
     let left = 300 + rng.below(900);
-    Clients::new("hctxs", rig, clients, rng).run(left, &mut bound, quiet)
+    Clients::new("hctxs", harness, clients, rng).run(left, &mut bound, quiet)
 }

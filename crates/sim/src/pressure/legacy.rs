@@ -21,7 +21,7 @@ use super::unfair::Unfair;
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
-use crate::rig::Rig;
+use crate::harness::Harness;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::Op;
@@ -117,11 +117,11 @@ pub(super) fn run(name: &str, seed: u64, rng: &mut Rng, unfair: Option<Unfair>, 
     let cpus: Vec<u16> = (0..n).collect();
     let all = format_args!("{config:?} {behaviour:?} {clients:?}");
     trace.summed_up(0, 'X', all, || describe::disk(&config, &behaviour, &cpus) + &super::stack::describe(&clients));
-    let rig = Rig::new(seed, behaviour, config, &cpus);
-    rig.disk.trace_to(trace.clone());
+    let harness = Harness::new(seed, behaviour, config, &cpus);
+    harness.disk.trace_to(trace.clone());
     let left = 300 + rng.below(900);
     if name == "noop" {
-        return Clients::new("noop", rig, clients, rng).run(left, &mut InOrder::default(), |_, _| {});
+        return Clients::new("noop", harness, clients, rng).run(left, &mut InOrder::default(), |_, _| {});
     }
     let b = batch.max(1);
     let late = |what, ms: u64| Expiry::new(what, ms * MS, b, 1);
@@ -129,5 +129,5 @@ pub(super) fn run(name: &str, seed: u64, rng: &mut Rng, unfair: Option<Unfair>, 
         turns: Turns::new("deadline: direction", [b, (starved + 1) * b]),
         expiry: [late("deadline: a read", expire[0]), late("deadline: a write", expire[1])],
     };
-    Clients::new("deadline", rig, clients, rng).run(left, &mut bound, |_, _| {})
+    Clients::new("deadline", harness, clients, rng).run(left, &mut bound, |_, _| {})
 }

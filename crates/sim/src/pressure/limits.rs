@@ -18,7 +18,7 @@ use super::unfair::Unfair;
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
-use crate::rig::Rig;
+use crate::harness::Harness;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::Op;
@@ -188,10 +188,10 @@ pub(super) fn run(seed: u64, rng: &mut Rng, unfair: Option<Unfair>, trace: &Trac
         let limits = format!("limits    {}\n", describe::limits(&limits));
         describe::disk(&config, &behaviour, &cpus) + &limits + &stack::describe(&clients)
     });
-    let mut rig = Rig::new(seed, behaviour, config, &cpus);
-    rig.patience_ns = u64::MAX;
-    rig.disk.trace_to(trace.clone());
-    let mut bound = Rates { rates, now: rig.now };
+    let mut harness = Harness::new(seed, behaviour, config, &cpus);
+    harness.patience_ns = u64::MAX;
+    harness.disk.trace_to(trace.clone());
+    let mut bound = Rates { rates, now: harness.now };
     let left = 300 + rng.below(900);
-    Clients::new("limits", rig, clients, rng).run(left, &mut bound, |_, _| {})
+    Clients::new("limits", harness, clients, rng).run(left, &mut bound, |_, _| {})
 }

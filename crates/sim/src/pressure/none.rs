@@ -18,7 +18,7 @@ use super::turns::Turns;
 use crate::describe;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
-use crate::rig::Rig;
+use crate::harness::Harness;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::Op;
@@ -69,11 +69,11 @@ pub(super) fn run(seed: u64, rng: &mut Rng, trace: &Trace) -> Pressed {
     trace.summed_up(0, 'X', all, || {
         describe::disk(&config, &behaviour, &cpus) + &format!("bios      {depth:?} in flight\n")
     });
-    let rig = Rig::new(seed, behaviour, config, &cpus);
-    rig.disk.trace_to(trace.clone());
+    let harness = Harness::new(seed, behaviour, config, &cpus);
+    harness.disk.trace_to(trace.clone());
     let most = depth.iter().map(|_| u64::from(n));
     let mut bound = Cpus { turns: Turns::new("none: CPU", most), last: vec![None; usize::from(n)] };
     let left = 300 + rng.below(600);
     let clients = depth.iter().map(|depth| Client { op: Op::Read, nr_sectors: 8, depth: *depth }).collect();
-    Clients::new("none", rig, clients, rng).run(left, &mut bound, |_, _| {})
+    Clients::new("none", harness, clients, rng).run(left, &mut bound, |_, _| {})
 }

@@ -6,7 +6,7 @@
 //! of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.
 
 use super::bound::{Bound, Pressed, Seen};
-use crate::rig::{Rig, START_NS};
+use crate::harness::{Harness, START_NS};
 use crate::rng::Rng;
 use blk::bio::{Bio, DataRef, IoPrioClass, Op};
 use blk::id::Sector;
@@ -25,7 +25,7 @@ const CAPACITY: u64 = 1 << 20;
 
 /// The case.
 pub(super) struct Clients<'a> {
-    pub(super) rig: Rig,
+    pub(super) harness: Harness,
     rng: &'a mut Rng,
     what: &'static str,
     clients: Vec<Client>,
@@ -37,8 +37,8 @@ pub(super) struct Clients<'a> {
 
 impl<'a> Clients<'a> {
     /// `what` is pressed: begins each message.
-    pub(super) fn new(what: &'static str, rig: Rig, clients: Vec<Client>, rng: &'a mut Rng) -> Clients<'a> {
-        Clients { rig, rng, what, clients, queued: BTreeMap::new(), next_id: 0, issues: 0 }
+    pub(super) fn new(what: &'static str, harness: Harness, clients: Vec<Client>, rng: &'a mut Rng) -> Clients<'a> {
+        Clients { harness, rng, what, clients, queued: BTreeMap::new(), next_id: 0, issues: 0 }
     }
 
     fn submit(&mut self, s: usize, bound: &mut dyn Bound) {
@@ -49,19 +49,19 @@ impl<'a> Clients<'a> {
                 break sector;
             }
         };
-        let cpu = self.rig.subs[s].cpu().index();
-        let r = Seen { id: self.next_id, client: s, cpu, op, class, nr_sectors, at: self.rig.now };
+        let cpu = self.harness.subs[s].cpu().index();
+        let r = Seen { id: self.next_id, client: s, cpu, op, class, nr_sectors, at: self.harness.now };
         self.next_id += 1;
         self.queued.insert(sector, r);
         bound.queued(&r);
         let bio = Bio::read(Sector(sector), nr_sectors, DataRef::new(0, s as u64 * 4096));
-        self.rig.submit(s, Bio { op, ..bio });
+        self.harness.submit(s, Bio { op, ..bio });
         self.look(bound);
     }
 
     /// What reached the disk since.
     fn look(&mut self, bound: &mut dyn Bound) {
-        let issues = self.rig.disk.issues_from(self.issues);
+        let issues = self.harness.disk.issues_from(self.issues);
         self.issues += issues.len();
         for i in issues {
             let r = self.queued.remove(&i.sector).expect("a request that was submitted");
@@ -72,7 +72,7 @@ impl<'a> Clients<'a> {
 
     fn refill(&mut self, left: &mut u64, bound: &mut dyn Bound) {
         for s in 0..self.clients.len() {
-            for _ in self.rig.take_done(s) {
+            for _ in self.harness.take_done(s) {
                 if *left > 0 {
                     *left -= 1;
                     self.submit(s, bound);
@@ -87,20 +87,20 @@ impl<'a> Clients<'a> {
         mut self,
         mut left: u64,
         bound: &mut dyn Bound,
-        mut quiet: impl FnMut(&Rig, &BTreeMap<u64, Seen>),
+        mut quiet: impl FnMut(&Harness, &BTreeMap<u64, Seen>),
     ) -> Pressed {
         for s in 0..self.clients.len() {
             (0..self.clients[s].depth).for_each(|_| self.submit(s, bound));
         }
-        while self.rig.step_with(|rig| quiet(rig, &self.queued)) {
+        while self.harness.step_with(|harness| quiet(harness, &self.queued)) {
             self.look(bound);
             self.refill(&mut left, bound);
         }
         self.look(bound);
         let (what, n) = (self.what, self.queued.len());
-        assert!(left == 0 && n == 0, "{what}: {n} requests are stuck\n{}", self.rig.describe());
-        self.rig.check_idle();
-        let virtual_ns = self.rig.now - START_NS;
+        assert!(left == 0 && n == 0, "{what}: {n} requests are stuck\n{}", self.harness.describe());
+        self.harness.check_idle();
+        let virtual_ns = self.harness.now - START_NS;
         Pressed { requests: self.next_id, virtual_ns, closest: bound.closest(), elevator: "" }
     }
 }

@@ -11,7 +11,7 @@ use super::report::{MOST_LIVENESS_NS, MOST_STEPS, Report};
 use super::stack;
 use crate::describe;
 use crate::fault::Plant;
-use crate::rig::Rig;
+use crate::harness::Harness;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::id::CpuId;
@@ -25,7 +25,7 @@ pub(super) struct Case {
     more: Rng,
     plant: Option<Plant>,
     load: Load,
-    rig: Rig,
+    harness: Harness,
     /// Requests of the disk that were looked at by `check_dead_hctxs`.
     issues_seen: usize,
     trace: Trace,
@@ -49,30 +49,30 @@ impl Case {
         let volatile = behaviour.limits.write_cache;
         let all = format_args!("{config:?} {behaviour:?} submitters on {cpus:?}");
         trace.summed_up(0, 'X', all, || describe::disk(&config, &behaviour, &cpus));
-        let mut rig = Rig::new(seed, behaviour, config, &cpus);
-        rig.patience_ns = u64::MAX;
-        rig.disk.trace_to(trace.clone());
+        let mut harness = Harness::new(seed, behaviour, config, &cpus);
+        harness.patience_ns = u64::MAX;
+        harness.disk.trace_to(trace.clone());
         if plant == Some(Plant::LostWakeUp) {
-            rig.bell.lose_every(10);
+            harness.notifications.lose_every(10);
         }
         let limits = Limits::new(seed, plant == Some(Plant::LimitIgnored));
         let load = Load::new(limits, volatile, faults, plant, trace.clone());
-        Case { seed, rng, more, plant, load, rig, issues_seen: 0, trace }
+        Case { seed, rng, more, plant, load, harness, issues_seen: 0, trace }
     }
 
     fn submit_one(&mut self, s: usize) {
-        self.load.submit_one(&mut self.rng, &mut self.rig, s);
+        self.load.submit_one(&mut self.rng, &mut self.harness, s);
     }
 
     fn collect(&mut self) {
-        self.load.collect(&mut self.rig);
+        self.load.collect(&mut self.harness);
     }
 
     fn some_io(&mut self) {
-        self.load.burst(&mut self.rng, &mut self.rig);
-        self.rig.now += self.rng.below(200);
+        self.load.burst(&mut self.rng, &mut self.harness);
+        self.harness.now += self.rng.below(200);
         for _ in 0..self.rng.below(8) {
-            if !self.rig.step_now() {
+            if !self.harness.step_now() {
                 break;
             }
         }
@@ -83,18 +83,18 @@ impl Case {
     fn change(&mut self) {
         self.check_dead_hctxs();
         self.load.rebuilt = true;
-        self.rig.q.begin_freeze();
-        let s = self.rng.below(self.rig.subs.len() as u64) as usize;
+        self.harness.q.begin_freeze();
+        let s = self.rng.below(self.harness.subs.len() as u64) as usize;
         self.submit_one(s);
         if self.plant == Some(Plant::NeverDrained) {
-            self.rig.disk.forget();
+            self.harness.disk.forget();
         }
-        self.rig.drain();
+        self.harness.drain();
         self.submit_one(s);
         let new = stack::draw_config(&mut self.rng);
-        self.trace.summed_up(self.rig.now, 'X', format_args!("{new:?}"), || describe::settings(&new));
+        self.trace.summed_up(self.harness.now, 'X', format_args!("{new:?}"), || describe::settings(&new));
         let mut rng = self.rng.clone();
-        let r = self.rig.q.rebuild(|c| {
+        let r = self.harness.q.rebuild(|c| {
             let cpus = c.topology.nr_cpus;
             c.nr_hw_queues = new.nr_hw_queues.map(|n| n.min(cpus));
             c.nr_read_queues = new.nr_read_queues.min(cpus);
@@ -117,18 +117,18 @@ impl Case {
         if let Err(e) = r {
             assert!(e.to_string().contains("cfq"), "seed {}: {e}", self.seed);
         }
-        self.issues_seen = self.rig.disk.issues().len();
-        self.rig.q.unfreeze();
+        self.issues_seen = self.harness.disk.issues().len();
+        self.harness.q.unfreeze();
     }
 
     fn change_limits(&mut self) {
-        self.load.change_limits(&self.rig);
+        self.load.change_limits(&self.harness);
     }
 
     /// Held bios need time to go on, more than work alone takes.
     fn pass_time(&mut self) {
         for _ in 0..self.load.limits.below(60) {
-            if !self.rig.step() {
+            if !self.harness.step() {
                 break;
             }
         }
@@ -138,26 +138,26 @@ impl Case {
     /// A CPU goes away under load, or comes back.
     fn hotplug(&mut self) {
         self.check_dead_hctxs();
-        let cpus = u64::from(self.rig.q.config().topology.nr_cpus);
+        let cpus = u64::from(self.harness.q.config().topology.nr_cpus);
         let cpu = CpuId::new(self.rng.below(cpus) as u32);
-        self.trace.event(self.rig.now, 'H', format_args!("{cpu} online {}", self.rig.q.is_online(cpu)));
-        if !self.rig.q.is_online(cpu) {
-            return self.rig.q.online(cpu);
+        self.trace.event(self.harness.now, 'H', format_args!("{cpu} online {}", self.harness.q.is_online(cpu)));
+        if !self.harness.q.is_online(cpu) {
+            return self.harness.q.online(cpu);
         }
-        if let Err(e) = self.rig.q.begin_offline(cpu) {
+        if let Err(e) = self.harness.q.begin_offline(cpu) {
             return assert_eq!(e, HotplugError::LastOne(cpu.index()), "seed {}", self.seed);
         }
         if self.rng.below(3) > 0 {
             self.some_io();
         }
-        self.rig.until_offline(cpu);
+        self.harness.until_offline(cpu);
         self.collect();
-        self.issues_seen = self.rig.disk.issues().len();
+        self.issues_seen = self.harness.disk.issues().len();
     }
 
     /// Since CPUs or the map last changed, no hardware queue without an online CPU was given a request.
     fn check_dead_hctxs(&mut self) {
-        let (q, issues) = (&self.rig.q, self.rig.disk.issues());
+        let (q, issues) = (&self.harness.q, self.harness.disk.issues());
         let map = q.map();
         let dead = |h: usize| !map.cpus_of(h as u16).iter().any(|c| q.is_online(CpuId::new(u32::from(*c))));
         let wrong = issues[self.issues_seen..].iter().find(|i| dead(i.hctx));
@@ -166,44 +166,44 @@ impl Case {
     }
 
     fn pause(&mut self) {
-        self.rig.q.quiesce();
-        let before = self.rig.disk.issues().len();
+        self.harness.q.quiesce();
+        let before = self.harness.disk.issues().len();
         for _ in 0..3 {
             self.some_io();
         }
-        assert_eq!(self.rig.disk.issues().len(), before, "a quiesced disk was given requests");
-        self.rig.q.unquiesce();
+        assert_eq!(self.harness.disk.issues().len(), before, "a quiesced disk was given requests");
+        self.harness.q.unquiesce();
     }
 
     /// Planted: a submitter dies just when it has kept the tag that came free.
     fn leak_tag(&mut self) {
-        if self.rig.subs.len() > 1 && self.rig.subs.last().is_some_and(|s| s.outstanding() == 0) {
-            let s = self.rig.subs.len() - 1;
+        if self.harness.subs.len() > 1 && self.harness.subs.last().is_some_and(|s| s.outstanding() == 0) {
+            let s = self.harness.subs.len() - 1;
             self.submit_one(s);
-            while self.rig.subs[s].outstanding() > 0 && self.rig.step() {}
+            while self.harness.subs[s].outstanding() > 0 && self.harness.step() {}
             self.submit_one(s);
             self.collect();
-            if self.rig.subs[s].outstanding() == 0 && self.rig.subs[s].ready() == 0 {
-                std::mem::forget(self.rig.subs.pop());
+            if self.harness.subs[s].outstanding() == 0 && self.harness.subs[s].ready() == 0 {
+                std::mem::forget(self.harness.subs.pop());
             }
         }
     }
 
     /// Planted: a submitter dies just when a write of its has got a token and found no tag.
     fn lose_token(&mut self) {
-        let s = self.rig.subs.len() - 1;
-        if s == 0 || self.rig.subs[s].outstanding() > 0 {
+        let s = self.harness.subs.len() - 1;
+        if s == 0 || self.harness.subs[s].outstanding() > 0 {
             return;
         }
         // The others take the tags.
         (0..s).for_each(|other| (0..4).for_each(|_| self.submit_one(other)));
-        let before = self.rig.q.wbt().inflight;
+        let before = self.harness.q.wbt().inflight;
         self.submit_one(s);
-        let sub = &self.rig.subs[s];
-        let has_token = self.rig.q.wbt().inflight.iter().sum::<u32>() > before.iter().sum();
+        let sub = &self.harness.subs[s];
+        let has_token = self.harness.q.wbt().inflight.iter().sum::<u32>() > before.iter().sum();
         if has_token && (sub.outstanding(), sub.waiting(), sub.held()) == (1, 1, 0) {
-            std::mem::forget(self.rig.subs.pop());
-            self.load.forget(&self.rig, s);
+            std::mem::forget(self.harness.subs.pop());
+            self.load.forget(&self.harness, s);
         }
     }
 
@@ -221,7 +221,7 @@ impl Case {
                 _ => self.some_io(),
             }
             if self.more.below(40) == 0 {
-                self.load.power_cut(&mut self.more, &self.rig);
+                self.load.power_cut(&mut self.more, &self.harness);
             }
             if self.load.limits.one_in(12) {
                 self.change_limits();
@@ -241,47 +241,47 @@ impl Case {
     /// Windows of write-back throttling tick while a token is out, and some depths never come to rest (as in the kernel), so
     /// there is always a next event: all has to end within [`MOST_LIVENESS_NS`]. Then throttling is switched off.
     fn end_throttled(&mut self) {
-        let until = self.rig.now + MOST_LIVENESS_NS;
-        while self.load.ended < self.load.accepted && self.rig.now < until && self.rig.step() {
+        let until = self.harness.now + MOST_LIVENESS_NS;
+        while self.load.ended < self.load.accepted && self.harness.now < until && self.harness.step() {
             self.collect();
         }
         self.collect();
-        self.load.check_ended(&self.rig);
-        self.load.check_tokens(&self.rig);
-        let off = self.rig.q.set_live(&[("wbt_lat_usec", "0")]);
+        self.load.check_ended(&self.harness);
+        self.load.check_tokens(&self.harness);
+        let off = self.harness.q.set_live(&[("wbt_lat_usec", "0")]);
         off.unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
     }
 
     /// No new fault and no new work: everything that waits has to end, and nothing may be left.
     fn liveness_phase(&mut self) {
-        self.rig.disk.heal();
+        self.harness.disk.heal();
         if self.load.limits.has_wbt() {
             self.end_throttled();
         }
-        self.rig.run(MOST_STEPS);
+        self.harness.run(MOST_STEPS);
         self.check_dead_hctxs();
         self.collect();
-        self.load.check_ended(&self.rig);
-        self.rig.check_idle();
-        self.load.check_all(&self.rig);
+        self.load.check_ended(&self.harness);
+        self.harness.check_idle();
+        self.load.check_all(&self.harness);
     }
 
     /// Both phases.
     pub(super) fn run(mut self) -> Report {
-        self.trace.event(self.rig.now, 'S', format_args!("safety phase: work under faults"));
+        self.trace.event(self.harness.now, 'S', format_args!("safety phase: work under faults"));
         self.safety_phase();
-        let (switched, outstanding) = (self.rig.now, self.load.accepted - self.load.ended);
+        let (switched, outstanding) = (self.harness.now, self.load.accepted - self.load.ended);
         self.trace.event(switched, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
         self.liveness_phase();
-        self.trace.event(self.rig.now, 'S', format_args!("all ended, no tag in use, contents right"));
+        self.trace.event(self.harness.now, 'S', format_args!("all ended, no tag in use, contents right"));
         Report {
             seed: self.seed,
             bios: self.load.accepted,
-            requests: self.rig.disk.issues().len() as u64,
+            requests: self.harness.disk.issues().len() as u64,
             errors: self.load.errors,
-            safety_ns: switched - crate::rig::START_NS,
+            safety_ns: switched - crate::harness::START_NS,
             outstanding,
-            liveness_ns: self.rig.now - switched,
+            liveness_ns: self.harness.now - switched,
             pressed: 0,
             events: self.trace.events(),
             hash: self.trace.hash(),

@@ -11,7 +11,7 @@ use super::report::CAPACITY;
 use crate::contents::{Contents, Held};
 use crate::describe;
 use crate::fault::Plant;
-use crate::rig::{MEM_SECTORS, Rig};
+use crate::harness::{Harness, MEM_SECTORS};
 use crate::rng::Rng;
 use crate::trace::Trace;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
@@ -88,8 +88,8 @@ impl Load {
     }
 
     /// A bio that fits the disk, next to the last one more often than not.
-    fn draw_bio(&mut self, rng: &mut Rng, rig: &Rig, area: usize) -> Bio {
-        let lb = u64::from(rig.q.limits().logical_block_sectors());
+    fn draw_bio(&mut self, rng: &mut Rng, harness: &Harness, area: usize) -> Bio {
+        let lb = u64::from(harness.q.limits().logical_block_sectors());
         let op = rng.pick(&[
             Op::Read,
             Op::Read,
@@ -135,9 +135,9 @@ impl Load {
     }
 
     /// Submits a bio through submitter `s`, unless the disk or its part of it is full.
-    pub(super) fn submit_one(&mut self, rng: &mut Rng, rig: &mut Rig, s: usize) {
+    pub(super) fn submit_one(&mut self, rng: &mut Rng, harness: &mut Harness, s: usize) {
         let Some(area) = self.free.pop() else { return };
-        let bio = self.draw_bio(rng, rig, area);
+        let bio = self.draw_bio(rng, harness, area);
         let held = if bio.op == Op::Flush {
             None
         } else {
@@ -150,17 +150,17 @@ impl Load {
         };
         if bio.op == Op::Write {
             for i in 0..u64::from(bio.nr_sectors) {
-                rig.mem.set(area as u64 * MAX_BIO + i, self.stamp << 16 | i);
+                harness.mem.set(area as u64 * MAX_BIO + i, self.stamp << 16 | i);
             }
             self.stamp += 1;
         }
-        let (at, under) = (rig.now, self.limits.under());
-        match rig.try_submit(s, bio) {
+        let (at, under) = (harness.now, self.limits.under());
+        match harness.try_submit(s, bio) {
             Ok(()) => {
                 self.accepted += 1;
                 let Bio { op, sector, nr_sectors, flags, .. } = bio;
                 let what = format_args!("submitter {s} #{area} {op:?} {}+{nr_sectors} {flags:?}", sector.0);
-                self.trace.summed_up(rig.now, 'Q', what, || {
+                self.trace.summed_up(harness.now, 'Q', what, || {
                     format!("submitter {s} #{area} {op:?} {}+{nr_sectors}{}", sector.0, describe::flags(flags))
                 });
                 self.next_sector = bio.sector.0 + u64::from(bio.nr_sectors);
@@ -177,48 +177,48 @@ impl Load {
     }
 
     /// Some bios one after the other through one submitter, with a plug or without.
-    pub(super) fn burst(&mut self, rng: &mut Rng, rig: &mut Rig) {
-        let s = rng.below(rig.subs.len() as u64) as usize;
+    pub(super) fn burst(&mut self, rng: &mut Rng, harness: &mut Harness) {
+        let s = rng.below(harness.subs.len() as u64) as usize;
         let n = 1 + rng.below(12);
         let plug = rng.below(2) == 0;
         if plug {
             let nr = rng.pick(&[0, n as u32, 40]);
-            rig.plug(s, nr);
+            harness.plug(s, nr);
         }
         for _ in 0..n {
-            self.submit_one(rng, rig, s);
+            self.submit_one(rng, harness, s);
         }
         if plug {
-            rig.unplug(s);
+            harness.unplug(s);
         }
     }
 
     /// Looks at what has ended.
-    pub(super) fn collect(&mut self, rig: &mut Rig) {
-        for s in 0..rig.subs.len() {
-            for d in rig.take_done(s) {
-                self.check_done(rig, s, d);
+    pub(super) fn collect(&mut self, harness: &mut Harness) {
+        for s in 0..harness.subs.len() {
+            for d in harness.take_done(s) {
+                self.check_done(harness, s, d);
                 if self.plant == Some(Plant::EndedTwice) && self.ended % 50 == 49 {
-                    self.check_done(rig, s, d);
+                    self.check_done(harness, s, d);
                 }
             }
         }
     }
 
-    fn check_done(&mut self, rig: &Rig, s: usize, d: Done) {
+    fn check_done(&mut self, harness: &Harness, s: usize, d: Done) {
         let area = d.user_data as usize;
         let op = self.out[area].take().unwrap_or_else(|| panic!("{d:?} ended twice"));
         assert_eq!((op.submitter, op.bio.op), (s, d.op), "{d:?} came back to the wrong submitter");
         self.ended += 1;
         self.errors += u64::from(!d.status.is_ok());
-        self.trace.event(rig.now, 'E', format_args!("submitter {s} #{area} {:?}", d.status));
+        self.trace.event(harness.now, 'E', format_args!("submitter {s} #{area} {:?}", d.status));
         self.free.push(area);
         let bio = op.bio;
         let base = area as u64 * MAX_BIO;
-        let mem = rig.mem.clone();
+        let mem = harness.mem.clone();
         let value = |i: u64| if bio.op == Op::Write { mem.get(base + i) } else { 0 };
         if d.status.is_ok() {
-            self.limits.ended(&bio, &op.under, op.at, rig.now);
+            self.limits.ended(&bio, &op.under, op.at, harness.now);
             self.sectors[bio.op as usize] += u64::from(bio.nr_sectors);
             if bio.op == Op::Flush || bio.flags.contains(OpFlags::PREFLUSH) {
                 self.model.was_flushed(op.since);
@@ -230,7 +230,7 @@ impl Load {
             }
             return;
         }
-        assert!(self.may_end(rig, &bio, op.at, d.status), "{bio:?} ended with {:?}", d.status);
+        assert!(self.may_end(harness, &bio, op.at, d.status), "{bio:?} ended with {:?}", d.status);
         self.refused |= self.rebuilt && d.status != BlkStatus::Again;
         match op.held {
             None => {}
@@ -242,8 +242,8 @@ impl Load {
         }
     }
 
-    fn may_end(&self, rig: &Rig, bio: &Bio, submitted: u64, status: BlkStatus) -> bool {
-        let limits = rig.q.limits();
+    fn may_end(&self, harness: &Harness, bio: &Bio, submitted: u64, status: BlkStatus) -> bool {
+        let limits = harness.q.limits();
         let was_hopeless = self.hopeless_at.is_some_and(|at| at >= submitted);
         match status {
             BlkStatus::Again => bio.flags.contains(OpFlags::NOWAIT),
@@ -261,85 +261,85 @@ impl Load {
     }
 
     /// What if power were cut now, with all that is in flight?
-    pub(super) fn power_cut(&self, rng: &mut Rng, rig: &Rig) {
+    pub(super) fn power_cut(&self, rng: &mut Rng, harness: &Harness) {
         let mut in_flight = vec![None; CAPACITY as usize];
         for (area, op) in self.out.iter().enumerate() {
             let Some(bio) = op.as_ref().map(|o| o.bio).filter(|b| b.op.is_write()) else { continue };
-            let mem = |i: u64| rig.mem.get(area as u64 * MAX_BIO + i);
+            let mem = |i: u64| harness.mem.get(area as u64 * MAX_BIO + i);
             for i in 0..u64::from(bio.nr_sectors) {
                 in_flight[(bio.sector.0 + i) as usize] = Some(if bio.op == Op::Write { mem(i) } else { 0 });
             }
         }
-        let left = rig.disk.if_power_were_cut(rng.next());
+        let left = harness.disk.if_power_were_cut(rng.next());
         self.model.check_survivors(|s| left.content(s), |s| in_flight[s as usize]);
     }
 
     /// Limits change while bios are held, without a freeze.
-    pub(super) fn change_limits(&mut self, rig: &Rig) {
-        let mode = rig.q.config().mode;
+    pub(super) fn change_limits(&mut self, harness: &Harness) {
+        let mode = harness.q.config().mode;
         let new = self.limits.draw(mode);
-        self.trace.summed_up(rig.now, 'X', format_args!("{new:?}"), || describe::limits(&new));
+        self.trace.summed_up(harness.now, 'X', format_args!("{new:?}"), || describe::limits(&new));
         let told = self.limits.told(&new);
         let settings: Vec<(&str, &str)> = told.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         if self.limits.one_in(5) {
             // One that is wrong: then nothing may have changed.
             let wrong = [&settings[..], &[("queue_depth", "7")]].concat();
-            let e = rig.q.set_live(&wrong).expect_err("the depth is not to be changed so");
+            let e = harness.q.set_live(&wrong).expect_err("the depth is not to be changed so");
             assert!(e.to_string().contains("needs a freeze"), "{e}");
         } else {
-            rig.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
+            harness.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
             self.limits.changed(&new);
         }
-        self.limits.check_settings(&rig.q.config().io_limits);
+        self.limits.check_settings(&harness.q.config().io_limits);
     }
 
     /// No limit and no throttling from now on.
-    pub(super) fn lift_limits(&mut self, rig: &Rig) {
+    pub(super) fn lift_limits(&mut self, harness: &Harness) {
         let none = self.limits.none();
         let settings: Vec<(&str, &str)> = none.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        rig.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
+        harness.q.set_live(&settings).unwrap_or_else(|e| panic!("{e}"));
         self.limits.changed(&none);
     }
 
     /// Bios of a submitter are not waited for. Parts of them may have been at the disk; no more will be.
-    pub(super) fn forget(&mut self, rig: &Rig, submitter: usize) {
+    pub(super) fn forget(&mut self, harness: &Harness, submitter: usize) {
         for (area, slot) in self.out.iter_mut().enumerate() {
             let Some(out) = slot.take_if(|o| o.submitter == submitter) else { continue };
             self.accepted -= 1;
-            let value = |i: u64| rig.mem.get(area as u64 * MAX_BIO + i);
+            let value = |i: u64| harness.mem.get(area as u64 * MAX_BIO + i);
             let is_write = out.bio.op == Op::Write;
             out.held.into_iter().for_each(|h| self.model.write_failed(h, |i| if is_write { value(i) } else { 0 }));
         }
     }
 
     /// All bios have ended.
-    pub(super) fn check_ended(&self, rig: &Rig) {
-        assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", rig.describe());
+    pub(super) fn check_ended(&self, harness: &Harness) {
+        assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", harness.describe());
     }
 
     /// Every token of write-back throttling is back.
-    pub(super) fn check_tokens(&self, rig: &Rig) {
-        assert_eq!(rig.q.wbt().inflight, [0, 0], "tokens of write-back throttling are not back");
+    pub(super) fn check_tokens(&self, harness: &Harness) {
+        assert_eq!(harness.q.wbt().inflight, [0, 0], "tokens of write-back throttling are not back");
     }
 
     /// All has ended and the disk is idle: limits, contents and counters are right, and what has to survive a crash does.
-    pub(super) fn check_all(&self, rig: &Rig) {
+    pub(super) fn check_all(&self, harness: &Harness) {
         assert!(self.model.is_idle());
         self.limits.check();
-        self.check_tokens(rig);
-        let disk = &rig.disk;
+        self.check_tokens(harness);
+        let disk = &harness.disk;
         self.model.check_contents(|s| disk.content(s));
-        self.check_counters(rig);
+        self.check_counters(harness);
         disk.crash();
         self.model.check_survivors(|s| disk.content(s), |_| None);
     }
 
-    fn check_counters(&self, rig: &Rig) {
+    fn check_counters(&self, harness: &Harness) {
         if self.may_retry {
             return;
         }
-        let (stats, issues) = (rig.q.stats(), rig.disk.issues());
-        let hctx: u64 = rig.q.hctx_stats().iter().map(|h| h.dispatched).sum();
+        let (stats, issues) = (harness.q.stats(), harness.disk.issues());
+        let hctx: u64 = harness.q.hctx_stats().iter().map(|h| h.dispatched).sum();
         // Fewer hardware queues now than some time before: those gone are not listed.
         assert!(hctx <= issues.len() as u64, "dispatched {hctx} of {}", issues.len());
         if self.faults {

@@ -16,8 +16,8 @@ use super::report::{MOST_STEPS, Report};
 use super::stack;
 use crate::describe;
 use crate::fault::Plant;
+use crate::harness::{Harness, START_NS};
 use crate::paths::Paths;
-use crate::rig::{Rig, START_NS};
 use crate::rng::Rng;
 use crate::trace::{Trace, time};
 use blk::elevator::MqElevator;
@@ -43,7 +43,7 @@ pub(super) struct PathsCase {
     rng: Rng,
     trace: Trace,
     load: Load,
-    rig: Rig,
+    harness: Harness,
     paths: Arc<Paths>,
     nr_groups: usize,
     features: Features,
@@ -81,10 +81,10 @@ impl PathsCase {
         let volatile = behaviour.limits.write_cache;
         let error = if plant == Some(Plant::WrongError) { BlkStatus::Medium } else { BlkStatus::Transport };
         let make = |disk: &Arc<_>| Paths::new(seed, disk, &groups, features, error);
-        let mut rig = Rig::over_paths(seed, behaviour, make, config, &cpus);
-        rig.patience_ns = u64::MAX;
-        rig.disk.trace_to(trace.clone());
-        let paths = rig.paths.clone().expect("made over paths");
+        let mut harness = Harness::over_paths(seed, behaviour, make, config, &cpus);
+        harness.patience_ns = u64::MAX;
+        harness.disk.trace_to(trace.clone());
+        let paths = harness.paths.clone().expect("made over paths");
         paths.trace_to(&trace);
         let mut load = Load::new(Limits::new(seed ^ 0x3a7, false), volatile, false, plant, trace.clone());
         load.may_retry = true;
@@ -95,7 +95,7 @@ impl PathsCase {
             rng,
             trace,
             load,
-            rig,
+            harness,
             paths,
             nr_groups,
             features,
@@ -107,13 +107,13 @@ impl PathsCase {
     }
 
     fn tell(&self, what: std::fmt::Arguments<'_>) {
-        self.trace.event(self.rig.now, 'X', what);
+        self.trace.event(self.harness.now, 'X', what);
     }
 
     /// Looks whether there is a path, and whether requests wait if there is none. To be called after whatever may
     /// change that.
     fn look(&mut self) {
-        let (now, status) = (self.rig.now, self.paths.mp.status());
+        let (now, status) = (self.harness.now, self.paths.mp.status());
         let active = status.groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count();
         let queueing = status.features.queue_if_no_path;
         if active > 0 {
@@ -128,7 +128,7 @@ impl PathsCase {
                 assert!(
                     least > 0 && waited >= least,
                     "requests were given up after {waited} ns without a path, no_path_retry is {least} ns\n{}",
-                    self.rig.describe()
+                    self.harness.describe()
                 );
             }
         }
@@ -136,22 +136,22 @@ impl PathsCase {
     }
 
     fn step(&mut self, wait: bool) -> bool {
-        let stepped = if wait { self.rig.step() } else { self.rig.step_now() };
+        let stepped = if wait { self.harness.step() } else { self.harness.step_now() };
         self.look();
-        self.load.collect(&mut self.rig);
+        self.load.collect(&mut self.harness);
         stepped
     }
 
     fn some_io(&mut self) {
-        self.load.burst(&mut self.rng, &mut self.rig);
+        self.load.burst(&mut self.rng, &mut self.harness);
         self.look();
-        self.rig.now += self.rng.below(200);
+        self.harness.now += self.rng.below(200);
         for _ in 0..self.rng.below(8) {
             if !self.step(false) {
                 break;
             }
         }
-        self.load.collect(&mut self.rig);
+        self.load.collect(&mut self.harness);
     }
 
     /// What works again is used again: one path in `one_in` that could be.
@@ -160,13 +160,13 @@ impl PathsCase {
             let Some(id) = self.paths.id(n) else { continue };
             let status = self.paths.mp.status();
             let is_active = status.groups.iter().flat_map(|g| &g.paths).any(|p| p.id == id && p.is_active);
-            if is_active || self.paths.is_down(n, self.rig.now) || self.rng.below(one_in) > 0 {
+            if is_active || self.paths.is_down(n, self.harness.now) || self.rng.below(one_in) > 0 {
                 continue;
             }
             self.tell(format_args!("path {n} is checked and used again"));
             self.paths.mp.reinstate_path(id);
             if self.features.queue_if_no_path {
-                self.paths.mp.queue_if_no_path(self.rig.t());
+                self.paths.mp.queue_if_no_path(self.harness.t());
             }
             self.look();
         }
@@ -174,7 +174,7 @@ impl PathsCase {
 
     /// Something happens to a path or a group.
     fn disturb(&mut self) {
-        let (now, t) = (self.rig.now, self.rig.t());
+        let (now, t) = (self.harness.now, self.harness.t());
         let group = self.rng.below(self.nr_groups as u64) as usize;
         match self.rng.below(10) {
             0 => {
@@ -234,23 +234,23 @@ impl PathsCase {
     fn change(&mut self) {
         if !self.frozen {
             self.tell(format_args!("frozen"));
-            self.rig.q.begin_freeze();
+            self.harness.q.begin_freeze();
             self.frozen = true;
         }
         for _ in 0..50 {
-            if self.rig.q.is_drained() || !self.step(true) {
+            if self.harness.q.is_drained() || !self.step(true) {
                 break;
             }
         }
         let has_path = (0..self.paths.count()).any(|n| self.paths.id(n).is_some());
-        if self.rig.q.is_drained() && has_path {
-            let mode = self.rig.q.config().mode;
+        if self.harness.q.is_drained() && has_path {
+            let mode = self.harness.q.config().mode;
             let scheduler = match mode {
                 blk::settings::Mode::Sq => self.rng.pick(&["noop", "deadline"]),
                 blk::settings::Mode::Mq => self.rng.pick(&SCHEDULERS),
             };
             self.tell(format_args!("scheduler={scheduler}"));
-            let r = self.rig.q.rebuild(|c| {
+            let r = self.harness.q.rebuild(|c| {
                 c.scheduler = Some(scheduler.into());
                 c.nr_requests = None;
                 c.iosched.clear();
@@ -264,7 +264,7 @@ impl PathsCase {
     fn thaw(&mut self) {
         if std::mem::take(&mut self.frozen) {
             self.tell(format_args!("goes on"));
-            self.rig.q.unfreeze();
+            self.harness.q.unfreeze();
         }
     }
 
@@ -286,7 +286,7 @@ impl PathsCase {
                 self.check_paths(2);
             }
             if self.rng.below(40) == 0 {
-                self.load.power_cut(&mut self.rng, &self.rig);
+                self.load.power_cut(&mut self.rng, &self.harness);
             }
         }
     }
@@ -294,7 +294,7 @@ impl PathsCase {
     /// All paths work: everything that waits has to end, and nothing may be left.
     fn liveness_phase(&mut self) {
         self.thaw();
-        self.rig.disk.heal();
+        self.harness.disk.heal();
         for n in 0..self.paths.count() {
             self.paths.mend(n);
             if self.paths.id(n).is_none() {
@@ -310,32 +310,32 @@ impl PathsCase {
                 break;
             }
             steps += 1;
-            assert!(steps < MOST_STEPS, "no rest after {steps} steps\n{}", self.rig.describe());
+            assert!(steps < MOST_STEPS, "no rest after {steps} steps\n{}", self.harness.describe());
         }
-        self.rig.reap();
-        self.load.collect(&mut self.rig);
-        self.load.check_ended(&self.rig);
-        self.rig.check_idle();
+        self.harness.reap();
+        self.load.collect(&mut self.harness);
+        self.load.check_ended(&self.harness);
+        self.harness.check_idle();
         self.paths.check_idle();
-        self.load.check_all(&self.rig);
+        self.load.check_all(&self.harness);
     }
 
     /// Both phases.
     pub(super) fn run(mut self) -> Report {
-        self.trace.event(self.rig.now, 'S', format_args!("safety phase: work under faults"));
+        self.trace.event(self.harness.now, 'S', format_args!("safety phase: work under faults"));
         self.safety_phase();
-        let (switched, outstanding) = (self.rig.now, self.load.accepted - self.load.ended);
+        let (switched, outstanding) = (self.harness.now, self.load.accepted - self.load.ended);
         self.trace.event(switched, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
         self.liveness_phase();
-        self.trace.event(self.rig.now, 'S', format_args!("all ended, no tag in use, contents right"));
+        self.trace.event(self.harness.now, 'S', format_args!("all ended, no tag in use, contents right"));
         Report {
             seed: self.seed,
             bios: self.load.accepted,
-            requests: self.rig.disk.issued() as u64,
+            requests: self.harness.disk.issued() as u64,
             errors: self.load.errors,
             safety_ns: switched - START_NS,
             outstanding,
-            liveness_ns: self.rig.now - switched,
+            liveness_ns: self.harness.now - switched,
             pressed: 0,
             events: self.trace.events(),
             hash: self.trace.hash(),

@@ -12,7 +12,7 @@
 //! whether a reserved one, is not to be seen from outside, so it is held against those of which least was given to others.
 
 use crate::disk::ledger::TagLedger;
-use crate::rigs::{Member, Rigs};
+use crate::set_harness::{Member, SetHarness};
 use blk::elevator::MqElevator;
 
 /// See the module's text.
@@ -41,14 +41,14 @@ struct Waiting {
 
 impl Progress {
     /// From now on. The set has so many maps of tags, and keeps its disks and its shape.
-    pub(super) fn new(w: &Rigs, ledger: &TagLedger, maps: usize) -> Progress {
+    pub(super) fn new(w: &SetHarness, ledger: &TagLedger, maps: usize) -> Progress {
         let set = w.set.config();
         let queues = usize::from(set.nr_hw_queues + set.nr_read_queues + set.nr_poll_queues);
         // Submitters wait, or hardware queues do, with a place for plain and one for reserved tags.
         let waiters: usize = w.disks.iter().map(|d| d.subs.len() + 2 * queues).sum();
         let lines = maps * if ledger.has_reserved() { 2 } else { 1 };
         let idles = |name: &str| MqElevator::named(name).is_some_and(|e| e.facts().idles);
-        let holds_ns = |d: &Member| if idles(&d.rig.q.scheduler()) { BFQ_IDLES_NS } else { LOOK_AGAIN_NS };
+        let holds_ns = |d: &Member| if idles(&d.harness.q.scheduler()) { BFQ_IDLES_NS } else { LOOK_AGAIN_NS };
         let waiting = |d: &Member| Waiting { sent: d.disk.issued(), holds_ns: holds_ns(d), lines: vec![(0, 0); lines] };
         Progress {
             disks: w.disks.iter().map(waiting).collect(),
@@ -57,7 +57,7 @@ impl Progress {
     }
 
     /// To be called after whatever a disk does. Panics when one starves.
-    pub(super) fn look(&mut self, w: &Rigs, ledger: &TagLedger) {
+    pub(super) fn look(&mut self, w: &SetHarness, ledger: &TagLedger) {
         for (d, waiting) in self.disks.iter_mut().enumerate() {
             let (member, number) = (&w.disks[d], w.disks[d].number as usize);
             let before = std::mem::replace(&mut waiting.sent, member.disk.issued());

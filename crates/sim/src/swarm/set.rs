@@ -4,7 +4,7 @@
 //!
 //! Checked, beside all that holds for one disk (`load`): a tag of the set is at one disk at a time
 //! ([`TagLedger`]); no disk takes a tag beyond its share while others are active and the switch is on; whoever waits for a
-//! tag that another disk has is told (submitters sleep, see [`Rigs`]); no disk starves beside others ([`Progress`]); a
+//! tag that another disk has is told (submitters sleep, see [`SetHarness`]); no disk starves beside others ([`Progress`]); a
 //! change of the set takes effect for all disks or for none.
 //!
 //! Phases: safety as in the main case; the liveness phase, in which all ends; then the disks compete without faults, and
@@ -18,9 +18,9 @@ use super::stack;
 use crate::describe;
 use crate::disk::ledger::TagLedger;
 use crate::fault::Plant;
-use crate::rig::START_NS;
-use crate::rigs::Rigs;
+use crate::harness::START_NS;
 use crate::rng::Rng;
+use crate::set_harness::SetHarness;
 use crate::trace::Trace;
 use blk::cpumap::CpuTopology;
 use blk::elevator::MqElevator;
@@ -35,9 +35,9 @@ const MOST_DISKS: usize = 5;
 /// A disk that did nothing for so long counts no longer when tags are shared out.
 const LONG_IDLE_NS: u64 = 7_000_000_000;
 
-/// What the case knows of a disk, beside what [`Rigs`] has of it.
+/// What the case knows of a disk, beside what [`SetHarness`] has of it.
 struct OneDisk {
-    /// Its name for life: as [`number`](crate::rigs::Member::number).
+    /// Its name for life: as [`number`](crate::set_harness::Member::number).
     number: usize,
     load: Load,
     /// How often it gets new bios, compared with others; 0 = it is left alone.
@@ -61,7 +61,7 @@ pub(super) struct SetCase {
     plant: Option<Plant>,
     trace: Trace,
     base: QueueConfig,
-    w: Rigs,
+    w: SetHarness,
     disks: Vec<OneDisk>,
     ledger: Arc<TagLedger>,
     /// What the switch was last set to.
@@ -77,7 +77,7 @@ impl SetCase {
         let mut rng = Rng::new(seed ^ 0x5e7_d15c);
         let base = draw_base(&mut rng);
         let faults = rng.below(3) == 0;
-        let mut w = Rigs::new(seed, &base);
+        let mut w = SetHarness::new(seed, &base);
         w.patience_ns = u64::MAX;
         let ledger = TagLedger::new(base.host_tagset, base.reserved_tags);
         let fair = rng.below(4) > 0;
@@ -118,10 +118,10 @@ impl SetCase {
         } else {
             self.w.join(behaviour, config, &subs);
         }
-        let rig = &mut self.w.disks.last_mut().expect("just joined").rig;
-        rig.patience_ns = u64::MAX;
-        rig.disk.trace_to(trace.clone());
-        rig.disk.share_tags(&self.ledger, number);
+        let harness = &mut self.w.disks.last_mut().expect("just joined").harness;
+        harness.patience_ns = u64::MAX;
+        harness.disk.trace_to(trace.clone());
+        harness.disk.share_tags(&self.ledger, number);
         let limits = Limits::new(self.seed ^ (number as u64 + 1) << 40, false);
         let load = Load::new(limits, volatile, faults, None, trace);
         self.disks.push(OneDisk { number, load, weight, frozen: false, quiesced: false });
@@ -131,10 +131,10 @@ impl SetCase {
     fn leave(&mut self, d: usize) {
         self.trace.event(self.w.now, 'X', format_args!("disk {} leaves", self.disks[d].number));
         self.check_disk(d);
-        let (rig, disk) = (self.w.disks.remove(d), self.disks.remove(d));
+        let (harness, disk) = (self.w.disks.remove(d), self.disks.remove(d));
         self.left.bios += disk.load.accepted;
         self.left.errors += disk.load.errors;
-        self.left.requests += rig.disk.issued() as u64;
+        self.left.requests += harness.disk.issued() as u64;
     }
 
     fn maps(&self) -> usize {
@@ -193,7 +193,7 @@ impl SetCase {
 
     fn collect(&mut self) {
         for (member, disk) in self.w.disks.iter_mut().zip(&mut self.disks) {
-            disk.load.collect(&mut member.rig);
+            disk.load.collect(&mut member.harness);
         }
     }
 
@@ -219,7 +219,7 @@ impl SetCase {
                 here
             });
             let d = chosen.expect("below the sum");
-            self.watched(|c| c.w.with(d, |rig| c.disks[d].load.burst(&mut c.rng, rig)));
+            self.watched(|c| c.w.with(d, |harness| c.disks[d].load.burst(&mut c.rng, harness)));
         }
         self.w.now += self.rng.below(200);
         for _ in 0..self.rng.below(12) {
@@ -371,12 +371,12 @@ impl SetCase {
                 self.disturb();
             }
             let d = self.rng.below(self.disks.len() as u64) as usize;
-            let (load, rig) = (&mut self.disks[d].load, &self.w.disks[d].rig);
+            let (load, harness) = (&mut self.disks[d].load, &self.w.disks[d].harness);
             if self.rng.below(40) == 0 {
-                load.power_cut(&mut self.rng, rig);
+                load.power_cut(&mut self.rng, harness);
             }
             if load.limits.one_in(12) {
-                load.change_limits(rig);
+                load.change_limits(harness);
             }
         }
     }
@@ -407,7 +407,7 @@ impl SetCase {
                 break;
             }
         }
-        self.w.disks.iter_mut().for_each(|d| d.rig.reap());
+        self.w.disks.iter_mut().for_each(|d| d.harness.reap());
         self.collect();
         assert!(is_over(self), "bios are stuck\n{}", self.w.describe());
     }
@@ -422,7 +422,7 @@ impl SetCase {
                 let missing = depth.saturating_sub(u64::from(self.w.disks[d].outstanding()));
                 for _ in 0..missing.min(8) {
                     let s = self.rng.below(self.w.disks[d].subs.len() as u64) as usize;
-                    self.watched(|c| c.w.with(d, |rig| c.disks[d].load.submit_one(&mut c.rng, rig, s)));
+                    self.watched(|c| c.w.with(d, |harness| c.disks[d].load.submit_one(&mut c.rng, harness, s)));
                     progress.look(&self.w, &self.ledger);
                 }
             }
@@ -435,11 +435,11 @@ impl SetCase {
     /// All of a disk has ended: nothing is left of it, and everything is right.
     fn check_disk(&mut self, d: usize) {
         let now = self.w.now;
-        let rig = &mut self.w.disks[d].rig;
-        rig.now = now;
-        self.disks[d].load.check_ended(rig);
-        rig.check_idle();
-        self.disks[d].load.check_all(rig);
+        let harness = &mut self.w.disks[d].harness;
+        harness.now = now;
+        self.disks[d].load.check_ended(harness);
+        harness.check_idle();
+        self.disks[d].load.check_all(harness);
     }
 
     /// All phases.

@@ -14,7 +14,7 @@ use blk::settings::{Mode, QueueConfig};
 use blk::status::BlkStatus;
 use blk::status::BlkStatus::{Inval, IoErr, NotSupp};
 use sim::disk::Behaviour;
-use sim::rig::Rig;
+use sim::harness::Harness;
 
 const CAPACITY: u64 = 4096;
 /// Sectors of a logical block.
@@ -36,7 +36,7 @@ fn limits() -> Limits {
     }
 }
 
-fn rig(mode: Mode, scheduler: &str, limits: Limits, capacity: u64) -> Rig {
+fn harness(mode: Mode, scheduler: &str, limits: Limits, capacity: u64) -> Harness {
     let behaviour = Behaviour { limits, capacity, ..Behaviour::default() };
     let config = QueueConfig {
         mode,
@@ -45,7 +45,7 @@ fn rig(mode: Mode, scheduler: &str, limits: Limits, capacity: u64) -> Rig {
         scheduler: Some(scheduler.into()),
         ..QueueConfig::default()
     };
-    Rig::new(1, behaviour, config, &[0, 1])
+    Harness::new(1, behaviour, config, &[0, 1])
 }
 
 fn bio(op: Op, sector: u64, nr_sectors: u64) -> Bio {
@@ -61,24 +61,24 @@ fn with(mut bio: Bio, flags: OpFlags) -> Bio {
 }
 
 /// Submits alone and inside a plug between good neighbours; what was refused must not have touched anything.
-fn must_end(mut rig: Rig, bad: Bio, expected: BlkStatus, what: &str) {
+fn must_end(mut harness: Harness, bad: Bio, expected: BlkStatus, what: &str) {
     let good = |sector| bio(Op::Read, sector, LB).with_user_data(1);
     let bad = bad.with_user_data(99);
-    rig.submit(0, bad);
-    rig.run(1000);
-    rig.plug(1, 3);
-    rig.submit(1, good(0));
-    rig.submit(1, bad);
-    rig.submit(1, good(2 * LB));
-    rig.unplug(1);
-    rig.run(1000);
-    let ended: Vec<_> = (0..2).flat_map(|s| rig.take_done(s)).map(|d| (d.user_data, d.status)).collect();
+    harness.submit(0, bad);
+    harness.run(1000);
+    harness.plug(1, 3);
+    harness.submit(1, good(0));
+    harness.submit(1, bad);
+    harness.submit(1, good(2 * LB));
+    harness.unplug(1);
+    harness.run(1000);
+    let ended: Vec<_> = (0..2).flat_map(|s| harness.take_done(s)).map(|d| (d.user_data, d.status)).collect();
     let (bad, good): (Vec<_>, Vec<_>) = ended.into_iter().partition(|(u, _)| *u == 99);
     assert_eq!(bad, [(99, expected); 2], "{what}");
     assert_eq!(good, [(1, BlkStatus::Ok); 2], "{what}: the good ones beside it");
-    let seen: Vec<_> = rig.disk.issues().iter().map(|i| (i.op, i.sector, i.nr_sectors)).collect();
+    let seen: Vec<_> = harness.disk.issues().iter().map(|i| (i.op, i.sector, i.nr_sectors)).collect();
     assert_eq!(seen, [(Op::Read, 0, LB as u32), (Op::Read, 2 * LB, LB as u32)], "{what}: seen by the disk");
-    rig.check_idle();
+    harness.check_idle();
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn addresses_and_lengths() {
             ("the greatest length", 0, u64::from(u32::MAX) & !(LB - 1)),
         ] {
             for (mode, scheduler) in stacks() {
-                let rig = rig(mode, scheduler, limits(), CAPACITY);
-                must_end(rig, bio(op, sector, nr), IoErr, &format!("{op:?} {what} with {scheduler}"));
+                let harness = harness(mode, scheduler, limits(), CAPACITY);
+                must_end(harness, bio(op, sector, nr), IoErr, &format!("{op:?} {what} with {scheduler}"));
             }
         }
     }
@@ -131,7 +131,7 @@ fn contradictions_and_what_the_disk_lacks() {
         ("write zeroes on a read-only disk", read_only, bio(Op::WriteZeroes, 0, LB), IoErr),
     ] {
         for (mode, scheduler) in stacks() {
-            must_end(rig(mode, scheduler, limits, CAPACITY), bad, expected, &format!("{what} with {scheduler}"));
+            must_end(harness(mode, scheduler, limits, CAPACITY), bad, expected, &format!("{what} with {scheduler}"));
         }
     }
 }
@@ -140,7 +140,7 @@ fn contradictions_and_what_the_disk_lacks() {
 #[test]
 fn the_rest_behind_the_last_block() {
     for (mode, scheduler) in stacks() {
-        let small = |bad| must_end(rig(mode, scheduler, limits(), CAPACITY + 3), bad, IoErr, scheduler);
+        let small = |bad| must_end(harness(mode, scheduler, limits(), CAPACITY + 3), bad, IoErr, scheduler);
         small(bio(Op::Write, CAPACITY, 3));
         small(bio(Op::Write, CAPACITY, LB));
     }
@@ -151,24 +151,28 @@ fn the_rest_behind_the_last_block() {
 fn the_last_sectors_of_the_largest_disk_are_ordinary_ones() {
     let limits = Limits { chunk_sectors: 16, max_sectors: 16, max_discard_sectors: 64, ..Limits::default() };
     for (mode, scheduler) in stacks() {
-        let mut rig = rig(mode, scheduler, limits, u64::MAX);
+        let mut harness = harness(mode, scheduler, limits, u64::MAX);
         let first = u64::MAX - 40;
         for i in 0..40 {
-            rig.mem.set(i, 1000 + i);
+            harness.mem.set(i, 1000 + i);
         }
         // Neighbours that meet, and one bio that has to be cut, up to the last sector.
         for (sector, nr) in [(first, 8), (first + 8, 32)] {
             let data = DataRef::new(0, (sector - first) << 9);
-            rig.submit(0, Bio::write(Sector(sector), nr, data));
+            harness.submit(0, Bio::write(Sector(sector), nr, data));
         }
-        rig.run(1000);
-        assert_eq!(rig.take_done(0).iter().map(|d| d.status).collect::<Vec<_>>(), [BlkStatus::Ok; 2], "{scheduler}");
+        harness.run(1000);
+        assert_eq!(
+            harness.take_done(0).iter().map(|d| d.status).collect::<Vec<_>>(),
+            [BlkStatus::Ok; 2],
+            "{scheduler}"
+        );
         for i in 0..40 {
-            assert_eq!(rig.disk.content(first + i), 1000 + i, "{scheduler} sector {i}");
+            assert_eq!(harness.disk.content(first + i), 1000 + i, "{scheduler} sector {i}");
         }
-        rig.submit(0, bio(Op::Read, u64::MAX - 1, 2));
-        rig.run(1000);
-        assert_eq!(rig.take_done(0)[0].status, IoErr, "{scheduler}: wraps around");
-        rig.check_idle();
+        harness.submit(0, bio(Op::Read, u64::MAX - 1, 2));
+        harness.run(1000);
+        assert_eq!(harness.take_done(0)[0].status, IoErr, "{scheduler}: wraps around");
+        harness.check_idle();
     }
 }

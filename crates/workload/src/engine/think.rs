@@ -19,7 +19,7 @@ pub(super) enum Pause {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ThinkState {
     Working,
     Draining,
     Pausing { spin_until: u64, until: u64 },
@@ -32,7 +32,7 @@ pub(super) struct Think {
     blocks: u64,
     pub count_issued: bool,
     last: u64,
-    state: State,
+    state: ThinkState,
 }
 
 impl Think {
@@ -43,30 +43,30 @@ impl Think {
             blocks: job.thinktime_blocks.max(1),
             count_issued: job.thinktime_blocks_type == ThinktimeBlocks::Issue,
             last: 0,
-            state: State::Working,
+            state: ThinkState::Working,
         })
     }
 
     /// What to do at `now_ns`, with `count` blocks done so far and `out` I/Os in flight.
     pub fn ask(&mut self, count: u64, out: u32, now_ns: u64) -> Pause {
-        if self.state == State::Working && count >= self.last + self.blocks {
+        if self.state == ThinkState::Working && count >= self.last + self.blocks {
             self.last = count;
-            self.state = State::Draining;
+            self.state = ThinkState::Draining;
         }
-        if self.state == State::Draining {
+        if self.state == ThinkState::Draining {
             if out > 0 {
                 return Pause::Drain;
             }
-            self.state = State::Pausing {
+            self.state = ThinkState::Pausing {
                 spin_until: now_ns.saturating_add(self.spin_ns),
                 until: now_ns.saturating_add(self.pause_ns),
             };
         }
         match self.state {
-            State::Pausing { spin_until, .. } if now_ns < spin_until => Pause::Spin(spin_until),
-            State::Pausing { until, .. } if now_ns < until => Pause::Sleep(until),
+            ThinkState::Pausing { spin_until, .. } if now_ns < spin_until => Pause::Spin(spin_until),
+            ThinkState::Pausing { until, .. } if now_ns < until => Pause::Sleep(until),
             _ => {
-                self.state = State::Working;
+                self.state = ThinkState::Working;
                 Pause::No
             }
         }

@@ -11,7 +11,7 @@
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BlockState {
     Free,
     /// In the line of those to be written.
     InLine,
@@ -25,14 +25,14 @@ struct Entry {
     block: u64,
     /// The redo record of the last change.
     record: u64,
-    state: State,
+    state: BlockState,
     /// Next of its bucket, or of the free ones.
     chain: u32,
     before: u32,
     after: u32,
 }
 
-const EMPTY: Entry = Entry { block: 0, record: 0, state: State::Free, chain: NONE, before: NONE, after: NONE };
+const EMPTY: Entry = Entry { block: 0, record: 0, state: BlockState::Free, chain: NONE, before: NONE, after: NONE };
 
 #[derive(Clone, Debug)]
 pub(super) struct Dirty {
@@ -90,15 +90,15 @@ impl Dirty {
             return false;
         }
         match self.entries[at as usize].state {
-            State::InLine => {
+            BlockState::InLine => {
                 // Behind: so the line has the order of the records, and who is not durable keeps back nobody who is.
                 self.leave_line(at);
                 self.line_up(at, record);
                 true
             }
             before => {
-                self.entries[at as usize].state = State::Again(record);
-                before != State::Writing
+                self.entries[at as usize].state = BlockState::Again(record);
+                before != BlockState::Writing
             }
         }
     }
@@ -111,7 +111,7 @@ impl Dirty {
         }
         self.leave_line(at);
         let entry = &mut self.entries[at as usize];
-        entry.state = State::Writing;
+        entry.state = BlockState::Writing;
         Some((at, entry.block))
     }
 
@@ -123,8 +123,8 @@ impl Dirty {
     /// The block of an entry was written.
     pub(super) fn written(&mut self, at: u32) {
         match self.entries[at as usize].state {
-            State::Again(record) => self.line_up(at, record),
-            State::Writing => self.remove(at),
+            BlockState::Again(record) => self.line_up(at, record),
+            BlockState::Writing => self.remove(at),
             other => panic!("a block was written that is {other:?}"),
         }
     }
@@ -154,7 +154,7 @@ impl Dirty {
     fn line_up(&mut self, at: u32, record: u64) {
         let last = self.last;
         let entry = &mut self.entries[at as usize];
-        (entry.state, entry.record, entry.before, entry.after) = (State::InLine, record, last, NONE);
+        (entry.state, entry.record, entry.before, entry.after) = (BlockState::InLine, record, last, NONE);
         match last {
             NONE => self.first = at,
             last => self.entries[last as usize].after = at,

@@ -20,7 +20,7 @@ struct Seen {
 }
 
 /// Drives an instance to its end; `latency_ns` of each I/O, and whether it fails.
-struct Rig<'a> {
+struct Harness<'a> {
     load: Oltp,
     now: u64,
     latency: &'a mut dyn FnMut(&IoReq) -> (u64, bool),
@@ -31,12 +31,12 @@ struct Rig<'a> {
 
 const EPOCH: u64 = 7_000_000_000;
 
-impl Rig<'_> {
+impl Harness<'_> {
     fn run(load: Oltp, latency: &mut dyn FnMut(&IoReq) -> (u64, bool)) -> (Vec<Seen>, Oltp) {
-        let mut rig = Rig { load, now: EPOCH, latency, new: Vec::new(), out: Vec::new(), seen: Vec::new() };
-        while rig.step() {}
-        assert!(rig.out.is_empty() && rig.load.in_flight == 0, "done with I/Os out");
-        (rig.seen, rig.load)
+        let mut harness = Harness { load, now: EPOCH, latency, new: Vec::new(), out: Vec::new(), seen: Vec::new() };
+        while harness.step() {}
+        assert!(harness.out.is_empty() && harness.load.in_flight == 0, "done with I/Os out");
+        (harness.seen, harness.load)
     }
 
     fn step(&mut self) -> bool {
@@ -139,7 +139,7 @@ const SMALL: OltpJob = OltpJob {
 
 #[test]
 fn a_transaction_is_acknowledged_when_its_redo_is_written() {
-    let (seen, load) = Rig::run(instance(&job(SMALL)), &mut steady);
+    let (seen, load) = Harness::run(instance(&job(SMALL)), &mut steady);
     let what: Vec<_> = seen.iter().map(|s| (s.io.op, s.io.slot, s.io.len_bytes, s.began / US, s.ended / US)).collect();
     // Two slots of the database writer, taken from the first on; the log writer's is the last.
     let expected = [
@@ -163,7 +163,7 @@ fn a_transaction_is_acknowledged_when_its_redo_is_written() {
 #[test]
 fn who_only_reads_waits_for_no_commit() {
     let oltp = OltpJob { update_pct: 0, transactions: Some(3), ..SMALL };
-    let (seen, load) = Rig::run(instance(&job(oltp)), &mut steady);
+    let (seen, load) = Harness::run(instance(&job(oltp)), &mut steady);
     let t = tx(&load);
     assert_eq!((seen.len(), t.transactions, t.commits, t.lat.run.mean()), (6, 3, 0, 20.0 * US as f64));
 }
@@ -176,7 +176,7 @@ fn four(group_commit_us: u64) -> (Vec<u64>, f64, u64) {
         Op::Read => ((10 + u64::from(io.slot)) * US, false),
         _ => steady(io),
     };
-    let (seen, load) = Rig::run(instance(&job(oltp)), &mut latency);
+    let (seen, load) = Harness::run(instance(&job(oltp)), &mut latency);
     let redo = seen.iter().filter(|s| s.io.flags.contains(OpFlags::FUA));
     let t = tx(&load);
     (redo.map(|s| s.began / US).collect(), t.commits_per_redo_write(), t.commit.run.max() / US)
@@ -198,7 +198,7 @@ fn a_group_waits_for_company_as_long_as_it_was_told() {
 #[test]
 fn a_commit_whose_redo_failed_is_not_acknowledged() {
     let mut fails = |io: &IoReq| (steady(io).0, io.flags.contains(OpFlags::FUA));
-    let (seen, load) = Rig::run(instance(&job(OltpJob { transactions: Some(9), ..SMALL })), &mut fails);
+    let (seen, load) = Harness::run(instance(&job(OltpJob { transactions: Some(9), ..SMALL })), &mut fails);
     let t = tx(&load);
     assert_eq!((t.commits, t.transactions, t.redo_writes), (0, 0, 0));
     assert_eq!((load.stats().first_error, load.stats().total_errors), (BlkStatus::IoErr.errno(), 1));
@@ -247,7 +247,7 @@ fn who_is_abandoned_has_measured_until_then() {
 fn reads_go_to_the_hot_part_as_often_as_told() {
     for pct in [0, 6, 60, 100] {
         let oltp = OltpJob { hot_pct: pct, reads_per_tx: 50, update_pct: 0, transactions: Some(400), ..SMALL };
-        let (seen, load) = Rig::run(instance(&job(oltp)), &mut steady);
+        let (seen, load) = Harness::run(instance(&job(oltp)), &mut steady);
         let blocks = 64 * MIB / BS;
         // A tenth of it, in whole blocks.
         let hot = seen.iter().filter(|s| s.io.offset_bytes / BS < blocks / 10).count() as u64;
@@ -280,7 +280,7 @@ fn random(seed: u32) -> impl FnMut(&IoReq) -> (u64, bool) {
 fn the_seed_alone_says_what_each_session_does() {
     let oltp = OltpJob { users: 3, threads_per_user: 2, hot_pct: 30, update_pct: 25, reads_per_tx: 5, ..SMALL };
     let mut job = job(OltpJob { transactions: Some(120), dirty_max: 64, ..oltp });
-    let runs = [1, 1, 2].map(|seed| Rig::run(instance(&job), &mut random(seed)));
+    let runs = [1, 1, 2].map(|seed| Harness::run(instance(&job), &mut random(seed)));
     assert_eq!(runs[0].0, runs[1].0, "the same run");
     assert_eq!(runs[0].1.stats(), runs[1].1.stats());
     let (a, b) = (blocks_of(&runs[0].0), blocks_of(&runs[2].0));
@@ -291,7 +291,7 @@ fn the_seed_alone_says_what_each_session_does() {
     }
     assert_ne!(a[&0], a[&1], "sessions differ");
     job.randseed += 1;
-    assert_ne!(blocks_of(&Rig::run(instance(&job), &mut random(1)).0), a, "another seed");
+    assert_ne!(blocks_of(&Harness::run(instance(&job), &mut random(1)).0), a, "another seed");
 }
 
 /// Few blocks, so that they are changed again before and while they are written; few buffers, so that sessions wait for them.
@@ -317,7 +317,7 @@ fn every_change_is_written_back_once_and_after_its_redo() {
         let mut job = job(oltp);
         job.size = Some(Extent::Bytes(u64::from(draw(1, 40)) * BS));
         job.thinktime_ns = u64::from(draw(0, 1)) * 90 * US;
-        let (seen, load) = Rig::run(instance(&job), &mut random(seed));
+        let (seen, load) = Harness::run(instance(&job), &mut random(seed));
         let t = tx(&load);
         assert_eq!((t.transactions, t.commits), (300, 300), "seed {seed}");
         assert_eq!(t.block_writes + t.rewritten, 300 * u64::from(changes), "seed {seed}");
@@ -340,7 +340,7 @@ fn full_buffers_make_sessions_wait_and_not_stand_still() {
         true => steady(io),
         false => (500 * US, false),
     };
-    let (_, load) = Rig::run(instance(&job(oltp)), &mut slow);
+    let (_, load) = Harness::run(instance(&job(oltp)), &mut slow);
     let t = tx(&load);
     assert_eq!((t.transactions, t.block_writes), (60, 60));
     assert!(t.buffer_waits > 20, "{}", t.buffer_waits);
@@ -350,7 +350,7 @@ fn full_buffers_make_sessions_wait_and_not_stand_still() {
 fn time_ends_it_the_ramp_is_not_measured_and_sessions_think() {
     let mut job = job(OltpJob { update_pct: 0, transactions: None, ..SMALL });
     (job.runtime_ns, job.ramp_time_ns, job.thinktime_ns) = (Some(1000 * US), 500 * US, 80 * US);
-    let (seen, load) = Rig::run(instance(&job), &mut steady);
+    let (seen, load) = Harness::run(instance(&job), &mut steady);
     // 20 us of reads and 80 us of thought: five in the ramp, ten after it.
     assert_eq!((tx(&load).transactions, load.stats().dir(Dir::Read).ios, seen.len()), (10, 20, 30));
     assert_eq!(load.stats().runtime_ns, 1000 * US);

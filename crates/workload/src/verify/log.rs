@@ -24,11 +24,11 @@ pub struct Piece {
     pub len: u32,
     /// What was written there.
     pub stamp: Stamp,
-    state: State,
+    state: EntryState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum EntryState {
     InFlight,
     Written,
     /// Taken to be read back.
@@ -98,7 +98,7 @@ impl WriteLog {
     pub fn must_wait(&self, offset: u64, len: u64) -> bool {
         match self {
             WriteLog::Ordered { .. } => false,
-            WriteLog::Keyed { map, .. } => overlapping(map, offset, len).any(|p| p.state != State::Written),
+            WriteLog::Keyed { map, .. } => overlapping(map, offset, len).any(|p| p.state != EntryState::Written),
         }
     }
 
@@ -108,7 +108,7 @@ impl WriteLog {
     /// When [`WriteLog::must_wait`] holds for it.
     pub fn begin(&mut self, offset: u64, len: u32, stamp: Stamp) -> PieceId {
         assert!(!self.must_wait(offset, u64::from(len)), "overlapping verified writes in flight");
-        let piece = Piece { offset, len, stamp, state: State::InFlight };
+        let piece = Piece { offset, len, stamp, state: EntryState::InFlight };
         match self {
             WriteLog::Ordered { pieces, first } => {
                 pieces.push_back(piece);
@@ -131,10 +131,10 @@ impl WriteLog {
         match self {
             WriteLog::Ordered { pieces, first } => {
                 let piece = &mut pieces[(id.0 - *first) as usize];
-                piece.state = if ok { State::Written } else { State::Failed };
+                piece.state = if ok { EntryState::Written } else { EntryState::Failed };
             }
             WriteLog::Keyed { map, .. } if ok => {
-                map.get_mut(&id.0).expect("a piece in flight stays in the log").state = State::Written;
+                map.get_mut(&id.0).expect("a piece in flight stays in the log").state = EntryState::Written;
             }
             WriteLog::Keyed { map, .. } => {
                 map.remove(&id.0);
@@ -146,7 +146,7 @@ impl WriteLog {
     pub fn finish_read(&mut self, id: PieceId) {
         if let WriteLog::Keyed { map, reading } = self {
             let piece = map.remove(&id.0);
-            assert!(piece.is_some_and(|p| p.state == State::Reading), "piece {id:?} was not being read");
+            assert!(piece.is_some_and(|p| p.state == EntryState::Reading), "piece {id:?} was not being read");
             *reading -= 1;
         }
     }
@@ -156,22 +156,22 @@ impl WriteLog {
         match self {
             WriteLog::Ordered { pieces, first } => {
                 while let Some(front) = pieces.front().copied() {
-                    if front.state == State::InFlight {
+                    if front.state == EntryState::InFlight {
                         return NextPiece::InFlight;
                     }
                     pieces.pop_front();
                     *first += 1;
-                    if front.state == State::Written {
+                    if front.state == EntryState::Written {
                         return NextPiece::Read(front, PieceId(*first - 1));
                     }
                 }
                 NextPiece::None
             }
-            WriteLog::Keyed { map, reading } => match map.values_mut().find(|p| p.state != State::Reading) {
+            WriteLog::Keyed { map, reading } => match map.values_mut().find(|p| p.state != EntryState::Reading) {
                 None => NextPiece::None,
-                Some(p) if p.state == State::InFlight => NextPiece::InFlight,
+                Some(p) if p.state == EntryState::InFlight => NextPiece::InFlight,
                 Some(p) => {
-                    p.state = State::Reading;
+                    p.state = EntryState::Reading;
                     *reading += 1;
                     NextPiece::Read(*p, PieceId(p.offset))
                 }

@@ -6,7 +6,7 @@ use crate::common;
 use blk::bio::{IoPrio, IoPrioClass, Op, OpFlags};
 use blk::status::BlkStatus;
 use blk::time::Instant;
-use common::{KIB, MIB, Rig};
+use common::{Harness, KIB, MIB};
 use workload::engine::{JobThread, Next, StopReason, ThreadId};
 use workload::job::*;
 use workload::stats::{JobStats, LatencyStats};
@@ -26,20 +26,20 @@ fn depth(j: &mut Job, n: u32) {
     (j.iodepth, j.iodepth_low) = (n, n);
 }
 
-fn ran(job: &Job, seed: u32) -> Rig {
-    let mut rig = Rig::new(job, MIB, seed);
-    rig.run();
-    rig
+fn ran(job: &Job, seed: u32) -> Harness {
+    let mut harness = Harness::new(job, MIB, seed);
+    harness.run();
+    harness
 }
 
 #[test]
 fn counts_add_up_and_every_block_comes_once() {
     for seed in 1..=5 {
-        let rig = ran(&job(RwMode::Read, true, |j| depth(j, 32)), seed);
-        let mut offsets: Vec<u64> = rig.trace.iter().map(|i| i.io.offset_bytes).collect();
+        let harness = ran(&job(RwMode::Read, true, |j| depth(j, 32)), seed);
+        let mut offsets: Vec<u64> = harness.trace.iter().map(|i| i.io.offset_bytes).collect();
         offsets.sort_unstable();
         assert_eq!(offsets, (0..256).map(|b| b * 4096).collect::<Vec<_>>());
-        let s = rig.thread.stats();
+        let s = harness.thread.stats();
         assert_eq!((s.total_ios(), s.total_bytes()), (256, MIB));
         let read = s.dir(Dir::Read);
         assert_eq!((read.clat.run.count(), read.slat.run.count(), read.lat.run.count()), (256, 256, 256));
@@ -47,7 +47,7 @@ fn counts_add_up_and_every_block_comes_once() {
         assert_eq!(read.clat.hist.as_ref().unwrap().total(), 256);
         assert_eq!(s.depth.iter().sum::<u64>(), 256);
         assert_eq!(s.lat_ns.iter().chain(&s.lat_us).chain(&s.lat_ms).sum::<u64>(), 256);
-        assert_eq!(rig.max_out, 32);
+        assert_eq!(harness.max_out, 32);
     }
 }
 
@@ -148,15 +148,15 @@ fn a_rate_is_kept_and_its_intended_latency_counts_the_waiting() {
         j.rate_iops = PerDir::all(Some(1000));
         depth(j, 4);
     });
-    let mut rig = Rig::new(&j, MIB, 3);
-    let start = rig.now;
-    rig.run();
-    for (i, issued) in rig.trace.iter().enumerate() {
+    let mut harness = Harness::new(&j, MIB, 3);
+    let start = harness.now;
+    harness.run();
+    for (i, issued) in harness.trace.iter().enumerate() {
         assert!(issued.at.since(start).as_ns() >= i as u64 * MS, "I/O {i} came early");
         assert!(issued.at.since(start).as_ns() < i as u64 * MS + 2 * MS, "I/O {i} came late");
     }
     // A device that takes 5 ms per I/O at depth 1 can't keep 1000 IOPS: clat stays small, the intended one grows.
-    let mut slow = Rig::new(&job(RwMode::Write, true, |j| j.rate_iops = PerDir::all(Some(1000))), MIB, 3);
+    let mut slow = Harness::new(&job(RwMode::Write, true, |j| j.rate_iops = PerDir::all(Some(1000))), MIB, 3);
     slow.latency_ns = 10 * MS;
     slow.run();
     let write = slow.thread.stats().dir(Dir::Write);
@@ -171,8 +171,9 @@ fn thinktime_pauses_after_its_blocks_with_nothing_out() {
         (j.thinktime_ns, j.thinktime_spin_ns, j.thinktime_blocks) = (5 * MS, MS, 16);
         depth(j, 4);
     });
-    let rig = ran(&j, 1);
-    let gaps: Vec<usize> = (1..256).filter(|&i| rig.trace[i].at.since(rig.trace[i - 1].at).as_ns() >= 5 * MS).collect();
+    let harness = ran(&j, 1);
+    let gaps: Vec<usize> =
+        (1..256).filter(|&i| harness.trace[i].at.since(harness.trace[i - 1].at).as_ns() >= 5 * MS).collect();
     assert!(gaps.len() >= 12, "{gaps:?}");
     assert!(gaps.windows(2).all(|w| (16..=20).contains(&(w[1] - w[0]))), "{gaps:?}");
 }
@@ -183,14 +184,14 @@ fn ramp_time_is_not_measured_and_runtime_counts_from_its_end() {
         (j.time_based, j.runtime_ns, j.ramp_time_ns) = (true, Some(2 * SEC), SEC);
         depth(j, 8);
     });
-    let mut rig = Rig::new(&j, MIB, 1);
-    let start = rig.now;
-    rig.run();
-    let ran = rig.now.since(start).as_ns();
+    let mut harness = Harness::new(&j, MIB, 1);
+    let start = harness.now;
+    harness.run();
+    let ran = harness.now.since(start).as_ns();
     assert!((3 * SEC..3 * SEC + 2 * MS).contains(&ran), "{ran}");
-    let s = rig.thread.stats();
-    let in_ramp = rig.trace.iter().filter(|i| i.at.since(start).as_ns() < SEC).count() as u64;
-    let all = rig.trace.len() as u64;
+    let s = harness.thread.stats();
+    let in_ramp = harness.trace.iter().filter(|i| i.at.since(start).as_ns() < SEC).count() as u64;
+    let all = harness.trace.len() as u64;
     assert!(
         s.total_ios().abs_diff(all - in_ramp) <= 8,
         "{} measured, {all} issued, {in_ramp} in the ramp",
@@ -208,14 +209,14 @@ fn flushes_come_after_their_writes_and_at_the_end() {
         (j.fsync_every, j.end_fsync) = (10, true);
         depth(j, 4);
     });
-    let rig = ran(&j, 2);
-    let ops: Vec<Op> = rig.trace.iter().map(|i| i.io.op).collect();
+    let harness = ran(&j, 2);
+    let ops: Vec<Op> = harness.trace.iter().map(|i| i.io.op).collect();
     let at: Vec<usize> = (0..ops.len()).filter(|&i| ops[i] == Op::Flush).collect();
     assert_eq!(at.len(), 25 + 1, "one after every 10 of 256 writes, one at the end");
     assert_eq!((at[0], at[1], *at.last().unwrap()), (10, 21, ops.len() - 1));
-    let stats = rig.thread.stats();
+    let stats = harness.thread.stats();
     assert_eq!((stats.sync.ios, stats.total_ios()), (25, 256), "fio does not count end_fsync");
-    assert_eq!(rig.max_out, 4, "a flush takes a slot like any I/O");
+    assert_eq!(harness.max_out, 4, "a flush takes a slot like any I/O");
 }
 
 #[test]
@@ -232,15 +233,15 @@ fn flags_and_priority_reach_the_request() {
 
 #[test]
 fn written_blocks_are_read_back_once_and_damage_is_found() {
-    let verified = |set: fn(&mut Rig)| {
+    let verified = |set: fn(&mut Harness)| {
         let j = job(RwMode::Write, true, |j| {
             j.verify = Some(VerifyKind::Crc32c);
             depth(j, 16);
         });
-        let mut rig = Rig::new(&j, MIB, 7);
-        set(&mut rig);
-        rig.run();
-        rig
+        let mut harness = Harness::new(&j, MIB, 7);
+        set(&mut harness);
+        harness.run();
+        harness
     };
     let good = verified(|_| ());
     assert_eq!((good.count(Op::Write), good.count(Op::Flush), good.count(Op::Read)), (256, 1, 256));
@@ -250,7 +251,7 @@ fn written_blocks_are_read_back_once_and_damage_is_found() {
     let first_read = good.trace.iter().position(|i| i.io.op == Op::Read).unwrap();
     assert!(good.trace[..first_read].iter().all(|i| i.io.op != Op::Read), "writes first");
 
-    let bad = verified(|rig| rig.damage = Some(|data, io| data[77] ^= u8::from(io.offset_bytes < 3 * 4096)));
+    let bad = verified(|harness| harness.damage = Some(|data, io| data[77] ^= u8::from(io.offset_bytes < 3 * 4096)));
     let s = bad.thread.stats();
     assert_eq!((s.verified, s.verify_errors, s.total_errors, s.first_error), (253, 3, 3, 84));
     assert_eq!(bad.verify_errors.len(), 3);
@@ -259,11 +260,11 @@ fn written_blocks_are_read_back_once_and_damage_is_found() {
 #[test]
 fn verify_fatal_ends_the_job_at_the_first_bad_block() {
     let j = job(RwMode::Write, false, |j| (j.verify, j.verify_fatal) = (Some(VerifyKind::Md5), true));
-    let mut rig = Rig::new(&j, MIB, 1);
-    rig.damage = Some(|data, io| data[1000] ^= u8::from(io.offset_bytes >= 8 * 4096));
-    rig.run();
-    assert_eq!((rig.thread.stats().verified, rig.thread.stats().verify_errors), (8, 1));
-    assert_eq!(rig.count(Op::Read), 9);
+    let mut harness = Harness::new(&j, MIB, 1);
+    harness.damage = Some(|data, io| data[1000] ^= u8::from(io.offset_bytes >= 8 * 4096));
+    harness.run();
+    assert_eq!((harness.thread.stats().verified, harness.thread.stats().verify_errors), (8, 1));
+    assert_eq!(harness.count(Op::Read), 9);
 }
 
 #[test]
@@ -272,10 +273,10 @@ fn a_backlog_is_read_back_while_writing_goes_on() {
         (j.verify, j.verify_backlog, j.verify_backlog_batch) = (Some(VerifyKind::Xxhash), 32, 8);
         depth(j, 4);
     });
-    let rig = ran(&j, 5);
-    assert_eq!((rig.thread.stats().verified, rig.thread.stats().verify_errors), (256, 0));
-    let last_write = rig.trace.iter().rposition(|i| i.io.op == Op::Write).unwrap();
-    let early = rig.trace[..last_write].iter().filter(|i| i.io.op == Op::Read).count();
+    let harness = ran(&j, 5);
+    assert_eq!((harness.thread.stats().verified, harness.thread.stats().verify_errors), (256, 0));
+    let last_write = harness.trace.iter().rposition(|i| i.io.op == Op::Write).unwrap();
+    let early = harness.trace[..last_write].iter().filter(|i| i.io.op == Op::Read).count();
     assert!((100..=232).contains(&early), "{early} blocks read back before the last write");
 }
 
@@ -289,9 +290,9 @@ fn a_backlog_that_lags_is_verified_as_last_written() {
                 (j.time_based, j.runtime_ns) = (true, Some(SEC / 4));
                 depth(j, 16);
             });
-            let rig = ran(&j, seed);
-            assert_eq!(rig.verify_errors.first(), None, "seed {seed}, random: {random}");
-            assert!(rig.thread.stats().verified > 512, "{} verified", rig.thread.stats().verified);
+            let harness = ran(&j, seed);
+            assert_eq!(harness.verify_errors.first(), None, "seed {seed}, random: {random}");
+            assert!(harness.thread.stats().verified > 512, "{} verified", harness.thread.stats().verified);
         }
     }
 }
@@ -305,10 +306,10 @@ fn rewritten_blocks_are_verified_as_last_written() {
             j.block_sizes = PerDir::all(BlockSizes::Range { min_bytes: KIB, max_bytes: 8 * KIB });
             depth(j, 16);
         });
-        let rig = ran(&j, seed);
-        let s = rig.thread.stats();
-        assert_eq!(rig.verify_errors.first(), None, "seed {seed}");
-        assert!(s.verified > 5 && s.verified < rig.count(Op::Write) as u64, "{} blocks survived", s.verified);
+        let harness = ran(&j, seed);
+        let s = harness.thread.stats();
+        assert_eq!(harness.verify_errors.first(), None, "seed {seed}");
+        assert!(s.verified > 5 && s.verified < harness.count(Op::Write) as u64, "{} blocks survived", s.verified);
     }
 }
 
@@ -318,14 +319,14 @@ fn a_failed_io_ends_the_job_cleanly() {
         j.end_fsync = true;
         depth(j, 8);
     });
-    let mut rig = Rig::new(&j, MIB, 1);
-    rig.fail = Some((20, BlkStatus::NoSpc));
-    rig.run();
-    let s = rig.thread.stats();
+    let mut harness = Harness::new(&j, MIB, 1);
+    harness.fail = Some((20, BlkStatus::NoSpc));
+    harness.run();
+    let s = harness.thread.stats();
     assert_eq!((s.total_errors, s.first_error, s.dir(Dir::Write).errors), (1, 28, 1));
-    assert_eq!(rig.count(Op::Flush), 0);
-    assert_eq!(s.total_ios() as usize, rig.trace.len() - 1);
-    assert!(rig.trace.len() < 40, "{} issued after the failure of the 21st", rig.trace.len());
+    assert_eq!(harness.count(Op::Flush), 0);
+    assert_eq!(s.total_ios() as usize, harness.trace.len() - 1);
+    assert!(harness.trace.len() < 40, "{} issued after the failure of the 21st", harness.trace.len());
 }
 
 #[test]
@@ -334,22 +335,22 @@ fn a_stopped_job_drains_and_still_flushes() {
         (j.time_based, j.runtime_ns, j.end_fsync) = (true, Some(3600 * SEC), true);
         depth(j, 8);
     });
-    let mut rig = Rig::new(&j, MIB, 1);
-    (0..1000).for_each(|_| assert!(rig.step()));
-    rig.thread.stop(StopReason::Asked);
-    let issued = rig.trace.len();
-    rig.run();
-    assert_eq!(rig.trace.len(), issued + 1);
-    assert_eq!(rig.trace.last().unwrap().io.op, Op::Flush);
-    assert_eq!((rig.thread.stats().total_ios() as usize, rig.thread.stats().first_error), (issued, 0));
+    let mut harness = Harness::new(&j, MIB, 1);
+    (0..1000).for_each(|_| assert!(harness.step()));
+    harness.thread.stop(StopReason::Asked);
+    let issued = harness.trace.len();
+    harness.run();
+    assert_eq!(harness.trace.len(), issued + 1);
+    assert_eq!(harness.trace.last().unwrap().io.op, Op::Flush);
+    assert_eq!((harness.thread.stats().total_ios() as usize, harness.thread.stats().first_error), (issued, 0));
 }
 
 #[test]
 fn trimwrite_writes_each_block_it_trimmed() {
     for random in [false, true] {
-        let rig = ran(&job(RwMode::TrimWrite, random, |_| ()), 1);
-        assert_eq!((rig.count(Op::Discard), rig.count(Op::Write)), (256, 256));
-        for pair in rig.trace.chunks(2) {
+        let harness = ran(&job(RwMode::TrimWrite, random, |_| ()), 1);
+        assert_eq!((harness.count(Op::Discard), harness.count(Op::Write)), (256, 256));
+        for pair in harness.trace.chunks(2) {
             assert_eq!((pair[0].io.op, pair[1].io.op), (Op::Discard, Op::Write));
             assert_eq!(pair[0].io.offset_bytes, pair[1].io.offset_bytes);
         }
@@ -359,9 +360,9 @@ fn trimwrite_writes_each_block_it_trimmed() {
 #[test]
 fn a_time_based_job_loops_and_covers_all_blocks_each_time() {
     let j = job(RwMode::Read, true, |j| (j.time_based, j.runtime_ns) = (true, Some(SEC)));
-    let rig = ran(&j, 1);
-    assert!(rig.trace.len() > 1024);
-    for pass in rig.trace.chunks_exact(256) {
+    let harness = ran(&j, 1);
+    assert!(harness.trace.len() > 1024);
+    for pass in harness.trace.chunks_exact(256) {
         let mut blocks: Vec<u64> = pass.iter().map(|i| i.io.offset_bytes / 4096).collect();
         blocks.sort_unstable();
         assert!(blocks.into_iter().eq(0..256));
@@ -395,11 +396,11 @@ fn slices_hold_every_io_where_it_ended() {
             depth(j, iodepth);
             j.loops = 40;
         });
-        let mut rig = Rig::new(&j, MIB, seed);
-        rig.latency_ns = 3 * MS;
-        rig.thread.keep_slices();
-        rig.run();
-        let s = rig.thread.stats();
+        let mut harness = Harness::new(&j, MIB, seed);
+        harness.latency_ns = 3 * MS;
+        harness.thread.keep_slices();
+        harness.run();
+        let s = harness.thread.stats();
         let t = s.slices.as_deref().expect("the job is done");
         let of = |d: usize| t.slices().map(|x| (x.ios[d], x.bytes[d])).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         assert_eq!([of(0), of(1)], [0, 1].map(|d| (s.dirs[d].ios, s.dirs[d].bytes)), "seed {seed}");
@@ -417,7 +418,7 @@ fn slices_hold_every_io_where_it_ended() {
         for slice in t.slices() {
             ended += slice.ios.iter().sum::<u64>();
             let by = slice.began_ns + t.width_ns();
-            assert!(ended <= rig.trace.iter().filter(|i| i.at.as_ns() < by).count() as u64, "seed {seed}");
+            assert!(ended <= harness.trace.iter().filter(|i| i.at.as_ns() < by).count() as u64, "seed {seed}");
         }
     }
 }
@@ -427,11 +428,11 @@ fn slices_begin_after_the_ramp() {
     let j = job(RwMode::Read, true, |j| {
         (j.time_based, j.ramp_time_ns, j.runtime_ns) = (true, 500 * MS, Some(SEC));
     });
-    let mut rig = Rig::new(&j, MIB, 4);
-    rig.latency_ns = MS;
-    rig.thread.keep_slices();
-    rig.run();
-    let s = rig.thread.stats();
+    let mut harness = Harness::new(&j, MIB, 4);
+    harness.latency_ns = MS;
+    harness.thread.keep_slices();
+    harness.run();
+    let s = harness.thread.stats();
     let t = s.slices.as_deref().unwrap();
     assert_eq!(t.slices().map(|x| x.ios[0]).sum::<u64>(), s.dirs[0].ios);
     assert!(t.span_ns().1 - t.span_ns().0 <= s.runtime_ns + MS, "{:?} of {}", t.span_ns(), s.runtime_ns);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any job, any completion order: the engine's promises hold. The rig asserts slots, ranges and buffers while it runs.
+//! Any job, any completion order: the engine's promises hold. The harness asserts slots, ranges and buffers while it runs.
 
 use crate::common;
 
 use blk::bio::Op;
-use common::{KIB, MIB, Rig};
+use common::{Harness, KIB, MIB};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use workload::job::*;
@@ -83,14 +83,14 @@ prop_compose! {
     }
 }
 
-fn run(job: &Job, seed: u32) -> Rig {
-    let mut rig = Rig::new(job, TARGET, seed);
+fn run(job: &Job, seed: u32) -> Harness {
+    let mut harness = Harness::new(job, TARGET, seed);
     let mut steps = 0;
-    while rig.step() {
+    while harness.step() {
         steps += 1;
-        assert!(steps < MAX_STEPS, "no end after {steps} steps and {} I/Os", rig.trace.len());
+        assert!(steps < MAX_STEPS, "no end after {steps} steps and {} I/Os", harness.trace.len());
     }
-    rig
+    harness
 }
 
 proptest! {
@@ -98,23 +98,23 @@ proptest! {
 
     #[test]
     fn every_io_is_in_its_region_and_counted_once(job in any_job(), seed in any::<u32>()) {
-        let rig = run(&job, seed);
-        let s = rig.thread.stats();
-        prop_assert!(rig.max_out <= job.iodepth as usize);
-        prop_assert!(rig.thread.is_done());
-        let moved: u64 = rig.trace.iter().map(|i| u64::from(i.io.len_bytes)).sum();
-        let flushes = rig.count(Op::Flush);
-        prop_assert_eq!(s.total_ios() as usize + flushes, rig.trace.len());
+        let harness = run(&job, seed);
+        let s = harness.thread.stats();
+        prop_assert!(harness.max_out <= job.iodepth as usize);
+        prop_assert!(harness.thread.is_done());
+        let moved: u64 = harness.trace.iter().map(|i| u64::from(i.io.len_bytes)).sum();
+        let flushes = harness.count(Op::Flush);
+        prop_assert_eq!(s.total_ios() as usize + flushes, harness.trace.len());
         prop_assert_eq!(s.total_bytes(), moved);
         // As in fio, the flushes at the end of a pass (end_fsync, before reading back) are no sync I/Os of the job.
         let synced = s.sync.ios as usize;
         let between_passes = job.end_fsync || job.verify.is_some();
         prop_assert!(synced <= flushes && (synced == flushes || between_passes), "{} of {}", synced, flushes);
         prop_assert!(synced == 0 || job.fsync_every > 0 || job.fdatasync_every > 0);
-        prop_assert_eq!(s.depth.iter().sum::<u64>() as usize, rig.trace.len());
+        prop_assert_eq!(s.depth.iter().sum::<u64>() as usize, harness.trace.len());
         prop_assert_eq!((s.verify_errors, s.total_errors), (0, 0));
-        let region = rig.thread.region();
-        for i in rig.trace.iter().filter(|i| i.io.op != Op::Flush) {
+        let region = harness.thread.region();
+        for i in harness.trace.iter().filter(|i| i.io.op != Op::Flush) {
             prop_assert!(i.io.offset_bytes >= region.start);
             prop_assert!(i.io.offset_bytes + u64::from(i.io.len_bytes) <= region.end(), "{:?} outside {:?}", i, region);
             prop_assert!(u64::from(i.io.len_bytes) <= job.max_block_bytes());
@@ -139,17 +139,17 @@ proptest! {
         (job.verify, job.number_ios, job.io_size, job.loops) = (None, None, None, 1);
         (job.percentage_random, job.rand_offset_every) = (PerDir::all(100), 1);
         job.random_distribution = PerDir::default();
-        let rig = run(&job, seed);
+        let harness = run(&job, seed);
         let unit = job.min_block_bytes();
         let mut blocks = BTreeSet::new();
-        for i in &rig.trace {
-            let first = (i.io.offset_bytes - rig.thread.region().start) / unit;
+        for i in &harness.trace {
+            let first = (i.io.offset_bytes - harness.thread.region().start) / unit;
             for b in first..first + u64::from(i.io.len_bytes) / unit {
                 prop_assert!(blocks.insert(b), "block {} twice", b);
             }
         }
         if matches!(job.block_sizes.read, BlockSizes::Fixed(_)) {
-            prop_assert_eq!(blocks.len() as u64, rig.thread.region().len / unit);
+            prop_assert_eq!(blocks.len() as u64, harness.thread.region().len / unit);
         }
     }
 }

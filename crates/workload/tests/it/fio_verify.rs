@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use common::{KIB, MIB, Rig, fio_is_3_33};
+use common::{Harness, KIB, MIB, fio_is_3_33};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use workload::job::*;
@@ -102,16 +102,16 @@ fn fio_verifies_what_we_wrote() {
             }
             let mut job = job(case, RwMode::Write, random);
             job.iodepth = 8;
-            let mut rig = Rig::new(&job, SIZE, 1);
-            rig.run();
-            assert_eq!(rig.verify_errors.first(), None, "{}: our own verify", case.name);
+            let mut harness = Harness::new(&job, SIZE, 1);
+            harness.run();
+            assert_eq!(harness.verify_errors.first(), None, "{}: our own verify", case.name);
             let dir = Scratch::new(&format!("ours-{}-{word}", case.name));
-            std::fs::write(dir.file(), &rig.data).unwrap();
+            std::fs::write(dir.file(), &harness.data).unwrap();
             if let Err(text) = fio(&dir.0, &format!("--rw={word} {}", case.args)) {
                 panic!("{} {word}: {text}", case.name);
             }
             // The same check must be able to fail: damage the last byte of a block.
-            let mut bad = rig.data.clone();
+            let mut bad = harness.data.clone();
             bad[5 * 4096 + 4095] ^= 1;
             std::fs::write(dir.file(), &bad).unwrap();
             // Without verify_fatal fio's verdict on an I/O of several blocks is that of the last one.
@@ -136,11 +136,11 @@ fn we_verify_what_fio_wrote() {
                 if case.name == "crc32c-range" {
                     job.block_sizes = PerDir::all(BlockSizes::Fixed(2 * KIB));
                 }
-                let mut rig = Rig::new(&job, SIZE, 1);
-                rig.data.copy_from_slice(data);
-                rig.run();
-                assert_eq!(rig.thread.stats().total_bytes(), SIZE);
-                (rig.thread.stats().verify_errors, rig.verify_errors.first().map(ToString::to_string))
+                let mut harness = Harness::new(&job, SIZE, 1);
+                harness.data.copy_from_slice(data);
+                harness.run();
+                assert_eq!(harness.thread.stats().total_bytes(), SIZE);
+                (harness.thread.stats().verify_errors, harness.verify_errors.first().map(ToString::to_string))
             };
             assert_eq!(read(&data), (0, None), "{} {word}", case.name);
             let mut bad = data.clone();
@@ -159,8 +159,8 @@ fn the_files_of_equal_jobs_are_equal_but_for_the_time() {
     for case in &CASES {
         let dir = Scratch::new(&format!("equal-{}", case.name));
         fio(&dir.0, &format!("--rw=randwrite --do_verify=0 {}", case.args)).unwrap();
-        let mut rig = Rig::new(&job(case, RwMode::Write, true), SIZE, 1);
-        rig.run();
+        let mut harness = Harness::new(&job(case, RwMode::Write, true), SIZE, 1);
+        harness.run();
         let step = if case.name == "crc32c-range" { 2048 } else { 4096 };
         let strip = |data: &[u8]| {
             let mut data = data.to_vec();
@@ -171,7 +171,7 @@ fn the_files_of_equal_jobs_are_equal_but_for_the_time() {
             data
         };
         let theirs = strip(&std::fs::read(dir.file()).unwrap());
-        let ours = strip(&rig.data);
+        let ours = strip(&harness.data);
         let differs = (0..ours.len()).find(|&i| ours[i] != theirs[i]);
         assert_eq!(differs, None, "{}: first difference", case.name);
     }

@@ -7,7 +7,7 @@ use blk::settings::QueueConfig;
 use blk::time::Instant;
 use sim::disk::Behaviour;
 use sim::disk::service::Service;
-use sim::rig::Rig;
+use sim::harness::Harness;
 use workload::engine::{IoReq, Next, ThreadId};
 use workload::job::{Extent, Job, OltpJob};
 use workload::load::Load;
@@ -18,7 +18,7 @@ use workload::stats::JobStats;
 const SLOT_SECTORS: u64 = 64;
 
 struct World {
-    rig: Rig,
+    harness: Harness,
     load: Oltp,
     queued: u32,
 }
@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn take(&mut self, io: IoReq) {
         if self.queued == 0 {
-            self.rig.plug(0, 0);
+            self.harness.plug(0, 0);
         }
         self.queued += 1;
         let sectors = u64::from(io.len_bytes >> 9);
@@ -35,7 +35,7 @@ impl World {
         let user_data = u64::from(io.slot);
         let (op, flags, prio) = (io.op, io.flags, io.prio);
         let (sector, nr_sectors) = (Sector(io.offset_bytes >> 9), sectors as u32);
-        self.rig.submit(0, Bio { op, flags, prio, sector, nr_sectors, data, user_data });
+        self.harness.submit(0, Bio { op, flags, prio, sector, nr_sectors, data, user_data });
         if io.commit {
             self.commit();
         }
@@ -44,14 +44,14 @@ impl World {
     fn commit(&mut self) {
         if self.queued > 0 {
             self.queued = 0;
-            self.rig.unplug(0);
-            self.load.submitted(self.rig.t());
+            self.harness.unplug(0);
+            self.load.submitted(self.harness.t());
         }
     }
 
     /// Hands over what has ended.
     fn complete(&mut self) -> bool {
-        let (done, now) = (self.rig.take_done(0), self.rig.t());
+        let (done, now) = (self.harness.take_done(0), self.harness.t());
         for d in &done {
             let _ = self.load.complete(d.user_data as u32, d.status, now);
         }
@@ -61,19 +61,19 @@ impl World {
 
     fn run(mut self) -> (JobStats, u64) {
         loop {
-            match self.load.next(self.rig.t()) {
+            match self.load.next(self.harness.t()) {
                 Next::Io(io) => self.take(io),
                 Next::Reap { .. } => {
                     self.commit();
                     while !self.complete() {
-                        assert!(self.rig.step(), "it stands still\n{}", self.rig.describe());
+                        assert!(self.harness.step(), "it stands still\n{}", self.harness.describe());
                     }
                 }
                 Next::Wait(until) => {
                     self.commit();
-                    while !self.complete() && self.rig.t() < until {
-                        if !self.rig.step() || self.rig.t() > until {
-                            self.rig.now = self.rig.now.max(until.as_ns());
+                    while !self.complete() && self.harness.t() < until {
+                        if !self.harness.step() || self.harness.t() > until {
+                            self.harness.now = self.harness.now.max(until.as_ns());
                         }
                     }
                 }
@@ -81,9 +81,9 @@ impl World {
                 Next::Done => break,
             }
         }
-        self.rig.run_dry(1000);
-        self.rig.check_idle();
-        (self.load.stats().clone(), self.rig.now)
+        self.harness.run_dry(1000);
+        self.harness.check_idle();
+        (self.load.stats().clone(), self.harness.now)
     }
 }
 
@@ -105,12 +105,12 @@ fn run(seed: u64, settings: &[(&str, &str)], think_us: u64) -> (JobStats, u64) {
     });
     let id = ThreadId { instance: 0, number: 1, entropy: 0 };
     let load = Oltp::new(&job, id, 512 << 20, None).expect("it fits");
-    assert!(u64::from(load.volumes()[0].slots + 1) * SLOT_SECTORS <= sim::rig::MEM_SECTORS as u64);
+    assert!(u64::from(load.volumes()[0].slots + 1) * SLOT_SECTORS <= sim::harness::MEM_SECTORS as u64);
     let service = Service::Any { max_ns: 200_000 };
     let behaviour = Behaviour { resource: 30, dev_resource: 50, device_cap: 20, service, ..Behaviour::default() };
     let mut config = QueueConfig::default();
     settings.iter().for_each(|(k, v)| config.set(k, v).expect("a setting"));
-    World { rig: Rig::new(seed, behaviour, config, &[0]), load, queued: 0 }.run()
+    World { harness: Harness::new(seed, behaviour, config, &[0]), load, queued: 0 }.run()
 }
 
 #[test]

@@ -18,19 +18,19 @@ const STILL: u32 = 120;
 #[derive(Default)]
 pub struct Parker {
     token: Mutex<bool>,
-    bell: Condvar,
+    notifications: Condvar,
 }
 
 impl Parker {
     pub fn unpark(&self) {
         *self.token.lock().expect("not poisoned") = true;
-        self.bell.notify_one();
+        self.notifications.notify_one();
     }
 
     pub fn park(&self) {
         let mut token = self.token.lock().expect("not poisoned");
         while !*token {
-            token = self.bell.wait(token).expect("not poisoned");
+            token = self.notifications.wait(token).expect("not poisoned");
         }
         *token = false;
     }

@@ -207,7 +207,7 @@ pub struct Stack {
     pub mem: Arc<Mem>,
     pub now: u64,
     pub events: Arc<Mutex<Vec<Event>>>,
-    bell: Arc<AtomicBool>,
+    notifications: Arc<AtomicBool>,
     owners: Owners,
     broken: Arc<Mutex<Vec<bool>>>,
     /// Time does not go on by itself to what is further ahead than this.
@@ -241,14 +241,14 @@ impl Stack {
         let groups = groups
             .iter()
             .map(|(selector, n)| NewGroup { selector: *selector, paths: left.by_ref().take(*n).map(path).collect() });
-        let (events, bell) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<AtomicBool>::default());
+        let (events, notifications) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<AtomicBool>::default());
         let heard = events.clone();
         let listener: Listener = Box::new(move |e| locked(&heard).push(e));
         let mp = Arc::new(Multipath::new(groups.collect(), f, None, &[], listener).unwrap());
-        let q = RequestQueue::<Lock>::new(mp.clone(), config, Box::new(Ring(bell.clone()))).unwrap();
+        let q = RequestQueue::<Lock>::new(mp.clone(), config, Box::new(Ring(notifications.clone()))).unwrap();
         let subs = (0..2).map(|cpu| q.submitter(CpuId::new(cpu)).unwrap()).collect();
         let (now, patience_ns) = (1_000_000, 1_000_000_000);
-        Stack { disk, ways, mp, q, subs, mem, now, events, bell, owners, broken, patience_ns }
+        Stack { disk, ways, mp, q, subs, mem, now, events, notifications, owners, broken, patience_ns }
     }
 
     /// One more way to the disk.
@@ -276,7 +276,7 @@ impl Stack {
 
     pub fn poll(&mut self) {
         let t = self.t();
-        self.bell.store(false, Ordering::Relaxed);
+        self.notifications.store(false, Ordering::Relaxed);
         if self.take_events().contains(&Event::RunQueue) {
             self.q.quiesce();
             self.q.unquiesce();
@@ -304,7 +304,7 @@ impl Stack {
             self.mp.is_ready(h) || self.disk.is_ready(i, now) || self.ways.iter().any(|w| w.is_ready(h, now))
         };
         let told = locked(&self.events).contains(&Event::RunQueue);
-        let wanted = told || self.bell.load(Ordering::Relaxed) || timer.is_some_and(|t| t <= self.now);
+        let wanted = told || self.notifications.load(Ordering::Relaxed) || timer.is_some_and(|t| t <= self.now);
         if !wanted && !self.subs.iter().any(|s| s.hctxs().any(ready)) {
             let dues = self.ways.iter().filter_map(|w| w.next_due());
             let next = dues.chain(self.disk.next_due()).chain(timer).min();

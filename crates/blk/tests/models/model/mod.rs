@@ -36,7 +36,7 @@ const SOON: Duration = Duration::from_ms(100);
 /// A device that has done everything it is given, or is full.
 pub struct Device {
     state: Mutex<State>,
-    bell: Condvar,
+    notifications: Condvar,
     kind: Kind,
     /// The latest time of any thread. Unknown to the checker, for which it would order memory.
     clock: std::sync::atomic::AtomicU64,
@@ -76,7 +76,7 @@ struct State {
 impl Device {
     /// One without hardware queues yet.
     pub fn new(kind: Kind) -> Arc<Device> {
-        Arc::new(Device { state: Mutex::new(State::default()), bell: Condvar::new(), kind, clock: 0.into() })
+        Arc::new(Device { state: Mutex::new(State::default()), notifications: Condvar::new(), kind, clock: 0.into() })
     }
 
     /// Requests accepted so far.
@@ -104,7 +104,7 @@ impl Device {
     /// Lets a `Silent` device finish so many requests.
     pub fn speak(&self, answers: u32) {
         self.state.lock().unwrap().answers = answers;
-        self.bell.notify_all();
+        self.notifications.notify_all();
     }
 
     fn take(&self, state: &mut State, batch: &mut RqBatch<'_>) -> QueueRqStatus {
@@ -146,7 +146,7 @@ impl Device {
             && state.issued < issued
             && (self.is_silent(&state) || hctxs.iter().all(|h| idle(&state, *h)))
         {
-            state = self.bell.wait(state).unwrap();
+            state = self.notifications.wait(state).unwrap();
         }
         state.told &= !bit;
     }
@@ -174,7 +174,7 @@ impl Driver for Device {
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
         let answer = self.take(&mut self.state.lock().unwrap(), batch);
-        self.bell.notify_all();
+        self.notifications.notify_all();
         answer
     }
 
@@ -201,12 +201,12 @@ impl Driver for Device {
 }
 
 /// The device's way to tell submitters.
-struct Bell(Arc<Device>);
+struct Notifications(Arc<Device>);
 
-impl Notify for Bell {
+impl Notify for Notifications {
     fn notify(&self, submitter: SubmitterId) {
         self.0.state.lock().unwrap().told |= 1 << submitter.index();
-        self.0.bell.notify_all();
+        self.0.notifications.notify_all();
     }
 }
 
@@ -225,12 +225,13 @@ pub fn config(cpus: u16, hctxs: u16, depth: u32, scheduler: &str) -> QueueConfig
 
 /// A disk on `device`.
 pub fn disk(device: &Arc<Device>, config: QueueConfig) -> Arc<RequestQueue<Lock>> {
-    RequestQueue::new(device.clone(), config, Box::new(Bell(device.clone()))).expect("good settings")
+    RequestQueue::new(device.clone(), config, Box::new(Notifications(device.clone()))).expect("good settings")
 }
 
 /// A disk on `device` that takes its tags from a set.
 pub fn disk_of(set: &Arc<TagSet<Lock>>, device: &Arc<Device>, config: QueueConfig) -> Arc<RequestQueue<Lock>> {
-    RequestQueue::with_tag_set(set, device.clone(), config, Box::new(Bell(device.clone()))).expect("good settings")
+    RequestQueue::with_tag_set(set, device.clone(), config, Box::new(Notifications(device.clone())))
+        .expect("good settings")
 }
 
 /// One thread: a submitter and its clock.

@@ -10,8 +10,8 @@
 //! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is free. Does not
 //! do: wait in more than the first of a thread's hardware queues, as `crates/host/src/run/seat.rs` does not.
 
-use super::super::task::Seat;
-use super::{Event, Machine, State};
+use super::super::task::TaskVolume;
+use super::{Event, Machine, TaskState};
 use blk::time::Instant;
 
 /// As long as a thread of this program sleeps at most (`crates/host/src/run/seat.rs`): with a bio that waits for a tag, and without.
@@ -27,15 +27,15 @@ impl Machine {
 
     /// When a thread that sleeps from `at` on looks at its disks by itself.
     fn first_look(&self, task: u32, at: u64) -> u64 {
-        let first = |seat: &Seat| {
-            let d = &self.disks[usize::from(seat.disk)];
-            let due = seat.sub.hctxs().filter_map(|h| d.device.next_due(h.index() as u16)).min();
+        let first = |volume: &TaskVolume| {
+            let d = &self.disks[usize::from(volume.disk)];
+            let due = volume.sub.hctxs().filter_map(|h| d.device.next_due(h.index() as u16)).min();
             let timer = d.q.next_timer().map(Instant::as_ns);
             // Somebody else may bring what a bio waits for.
-            let short = (seat.sub.waiting() > 0).then_some(at + BLIND_NS);
+            let short = (volume.sub.waiting() > 0).then_some(at + BLIND_NS);
             due.into_iter().chain(timer).chain(short).min()
         };
-        self.tasks[task as usize].seats.iter().filter_map(first).fold(at + LOOK_AROUND_NS, u64::min).max(at)
+        self.tasks[task as usize].volumes.iter().filter_map(first).fold(at + LOOK_AROUND_NS, u64::min).max(at)
     }
 
     /// A thread of `cpu` that sleeps from `at` on looks at its disks by itself, by `until` at the latest. Is something due, it
@@ -46,7 +46,7 @@ impl Machine {
         if until > at {
             return self.events.push(until, Event::Ready { task, sleep: t.sleep });
         }
-        t.state = State::Runs;
+        t.state = TaskState::Runs;
         self.stand_in_line(cpu, task);
     }
 

@@ -41,7 +41,7 @@ struct Out {
 }
 
 /// The device with one job thread on it.
-pub struct Rig {
+pub struct Harness {
     pub thread: JobThread,
     pub data: Vec<u8>,
     pub trace: Vec<Issued>,
@@ -60,13 +60,13 @@ pub struct Rig {
     completed: usize,
 }
 
-impl Rig {
-    pub fn new(job: &Job, target_bytes: u64, seed: u32) -> Rig {
+impl Harness {
+    pub fn new(job: &Job, target_bytes: u64, seed: u32) -> Harness {
         let id = ThreadId { instance: 0, number: 1, entropy: 0 };
         let mut thread = JobThread::new(job, id, target_bytes).expect("the job fits");
         let mut bufs = vec![vec![0u8; thread.max_io_bytes() as usize]; thread.depth() as usize];
         bufs.iter_mut().for_each(|b| thread.fill_first(b));
-        Rig {
+        Harness {
             thread,
             data: vec![0; target_bytes as usize],
             trace: Vec::new(),
@@ -84,7 +84,7 @@ impl Rig {
     }
 
     /// Runs to the end.
-    pub fn run(&mut self) -> &mut Rig {
+    pub fn run(&mut self) -> &mut Harness {
         while self.step() {}
         assert!(self.out.is_empty() && self.thread.in_flight() == 0, "done with I/Os out");
         self

@@ -3,7 +3,7 @@
 //!
 //! A submitter is polled when it was notified, when one of its hardware queues has a completion to give, or when
 //! [`RequestQueue::next_timer`] is due (then any one is). Nobody spins, and whoever goes to sleep rests first, as the core
-//! asks for. So a wake-up the core forgets is a rig that stands still with bios outstanding, and a test sees it at once
+//! asks for. So a wake-up the core forgets is a harness that stands still with bios outstanding, and a test sees it at once
 //! instead of by luck.
 
 use crate::Lock;
@@ -25,18 +25,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Remembers who was notified.
-pub struct Bell {
-    rung: Vec<AtomicU64>,
+pub struct Notifications {
+    pending: Vec<AtomicU64>,
     order: Mutex<Vec<usize>>,
     /// Every so many-th notification is lost; 0 = none.
     loses: AtomicU64,
 }
 
-impl Bell {
+impl Notifications {
     /// Nobody was notified.
-    pub fn new() -> Arc<Bell> {
-        Arc::new(Bell {
-            rung: (0..1024).map(|_| AtomicU64::new(0)).collect(),
+    pub fn new() -> Arc<Notifications> {
+        Arc::new(Notifications {
+            pending: (0..1024).map(|_| AtomicU64::new(0)).collect(),
             order: Mutex::default(),
             loses: AtomicU64::new(0),
         })
@@ -44,7 +44,7 @@ impl Bell {
 
     /// Times `id` was notified since the last call.
     pub fn take(&self, id: SubmitterId) -> u64 {
-        self.rung[id.index()].swap(0, Ordering::Relaxed)
+        self.pending[id.index()].swap(0, Ordering::Relaxed)
     }
 
     /// Loses every `nth` notification from now on: a bug planted to see whether it is found.
@@ -52,9 +52,9 @@ impl Bell {
         self.loses.store(nth, Ordering::Relaxed);
     }
 
-    /// Whether `id` was notified since [`Bell::take`].
-    pub fn is_rung(&self, id: SubmitterId) -> bool {
-        self.rung[id.index()].load(Ordering::Relaxed) > 0
+    /// Whether `id` was notified since [`Notifications::take`].
+    pub fn is_pending(&self, id: SubmitterId) -> bool {
+        self.pending[id.index()].load(Ordering::Relaxed) > 0
     }
 
     /// All notifications so far, in order.
@@ -63,21 +63,21 @@ impl Bell {
     }
 }
 
-struct Ringer(Arc<Bell>);
+struct Notifier(Arc<Notifications>);
 
-impl Notify for Ringer {
+impl Notify for Notifier {
     fn notify(&self, submitter: SubmitterId) {
         let mut order = self.0.order.lock().expect("no test panics here");
         order.push(submitter.index());
         let loses = self.0.loses.load(Ordering::Relaxed);
         if loses == 0 || !(order.len() as u64).is_multiple_of(loses) {
-            self.0.rung[submitter.index()].fetch_add(1, Ordering::Relaxed);
+            self.0.pending[submitter.index()].fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 /// See the module's text.
-pub struct Rig {
+pub struct Harness {
     /// The disk under test.
     pub q: Arc<RequestQueue<Lock>>,
     /// What is below it.
@@ -87,7 +87,7 @@ pub struct Rig {
     /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
     /// Who was notified.
-    pub bell: Arc<Bell>,
+    pub notifications: Arc<Notifications>,
     /// The submitters.
     pub subs: Vec<Submitter<Lock>>,
     /// What each submitter has reaped, in order.
@@ -100,16 +100,21 @@ pub struct Rig {
     rng: Rng,
 }
 
-/// The time at which a rig starts.
+/// The time at which a harness starts.
 pub const START_NS: u64 = 1_000_000;
 
 /// Sectors of test memory.
 pub const MEM_SECTORS: usize = 1 << 17;
 
-impl Rig {
+impl Harness {
     /// A disk with submitters on `cpus`.
-    pub fn try_new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Result<Rig, SettingError> {
-        Rig::on(None, seed, behaviour, config, cpus)
+    pub fn try_new(
+        seed: u64,
+        behaviour: Behaviour,
+        config: QueueConfig,
+        cpus: &[u16],
+    ) -> Result<Harness, SettingError> {
+        Harness::on(None, seed, behaviour, config, cpus)
     }
 
     /// The same, with the tags of a set if one is given.
@@ -119,10 +124,10 @@ impl Rig {
         behaviour: Behaviour,
         config: QueueConfig,
         cpus: &[u16],
-    ) -> Result<Rig, SettingError> {
+    ) -> Result<Harness, SettingError> {
         let mem = Arc::new(Mem::new(MEM_SECTORS));
         let disk = SimDisk::new(behaviour, mem.clone(), seed);
-        Rig::assemble(set, seed, mem, disk, None, config, cpus)
+        Harness::assemble(set, seed, mem, disk, None, config, cpus)
     }
 
     /// A disk that several paths lead to, which `paths` makes.
@@ -132,12 +137,12 @@ impl Rig {
         paths: impl FnOnce(&Arc<SimDisk>) -> Arc<Paths>,
         config: QueueConfig,
         cpus: &[u16],
-    ) -> Rig {
+    ) -> Harness {
         let mem = Arc::new(Mem::new(MEM_SECTORS));
         let disk = SimDisk::new(behaviour, mem.clone(), seed);
         let paths = paths(&disk);
-        let rig = Rig::assemble(None, seed, mem, disk, Some(paths), config, cpus);
-        rig.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+        let harness = Harness::assemble(None, seed, mem, disk, Some(paths), config, cpus);
+        harness.unwrap_or_else(|e| panic!("seed {seed}: {e}"))
     }
 
     fn assemble(
@@ -148,25 +153,25 @@ impl Rig {
         paths: Option<Arc<Paths>>,
         config: QueueConfig,
         cpus: &[u16],
-    ) -> Result<Rig, SettingError> {
-        let bell = Bell::new();
-        let ringer = Box::new(Ringer(bell.clone()));
+    ) -> Result<Harness, SettingError> {
+        let notifications = Notifications::new();
+        let notifier = Box::new(Notifier(notifications.clone()));
         let driver: Arc<dyn Driver> = match &paths {
             None => disk.clone(),
             Some(paths) => paths.mp.clone(),
         };
         let q = match set {
-            None => RequestQueue::<Lock>::new(driver, config, ringer)?,
-            Some(set) => RequestQueue::with_tag_set(set, driver, config, ringer)?,
+            None => RequestQueue::<Lock>::new(driver, config, notifier)?,
+            Some(set) => RequestQueue::with_tag_set(set, driver, config, notifier)?,
         };
         let subs = cpus.iter().map(|c| q.submitter(CpuId::new(u32::from(*c))).expect("a free submitter")).collect();
         let done = cpus.iter().map(|_| Vec::new()).collect();
-        Ok(Rig {
+        Ok(Harness {
             q,
             disk,
             paths,
             mem,
-            bell,
+            notifications,
             subs,
             done,
             now: START_NS,
@@ -175,9 +180,9 @@ impl Rig {
         })
     }
 
-    /// As [`Rig::try_new`], of settings that are right.
-    pub fn new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Rig {
-        Rig::try_new(seed, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+    /// As [`Harness::try_new`], of settings that are right.
+    pub fn new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Harness {
+        Harness::try_new(seed, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
     }
 
     /// Virtual time as the core takes it.
@@ -190,7 +195,7 @@ impl Rig {
         self.try_submit(s, bio).expect("a free bio slot");
     }
 
-    /// As [`Rig::submit`], with its error.
+    /// As [`Harness::submit`], with its error.
     pub fn try_submit(&mut self, s: usize, bio: Bio) -> Result<(), SubmitError> {
         let t = self.t();
         self.subs[s].submit(&bio, t)
@@ -210,7 +215,7 @@ impl Rig {
     /// Polls and reaps one submitter, for whatever reason the test has.
     pub fn poll(&mut self, s: usize) {
         let t = self.t();
-        self.bell.take(self.subs[s].id());
+        self.notifications.take(self.subs[s].id());
         self.subs[s].poll(t);
         let done = &mut self.done[s];
         self.subs[s].reap(|d| done.push(d));
@@ -223,7 +228,7 @@ impl Rig {
         std::mem::take(done)
     }
 
-    /// The core's next timer, if it is not beyond the rig's patience.
+    /// The core's next timer, if it is not beyond the harness's patience.
     pub fn next_timer(&self) -> Option<Instant> {
         let patience = self.now.saturating_add(self.patience_ns);
         self.q.next_timer().filter(|t| t.as_ns() <= patience)
@@ -236,7 +241,7 @@ impl Rig {
         // A path without requests is not polled: a completion that is told again there is nobody's.
         let is_looked_at = |h: HctxId| self.paths.is_none() || self.disk.has_requests(h.index());
         let at_disk = |h: HctxId| self.disk.is_ready(h.index(), now) && is_looked_at(h);
-        self.bell.is_rung(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))
+        self.notifications.is_pending(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))
     }
 
     /// Polls one submitter that has a reason to be. False: nobody has one, at this time.
@@ -255,13 +260,13 @@ impl Rig {
         true
     }
 
-    /// As [`Rig::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
+    /// As [`Harness::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
     pub fn step(&mut self) -> bool {
         self.step_with(|_| {})
     }
 
-    /// As [`Rig::step`]; `quiet` looks at the rig when nobody has a reason now, before time goes on.
-    pub fn step_with(&mut self, quiet: impl FnOnce(&Rig)) -> bool {
+    /// As [`Harness::step`]; `quiet` looks at the harness when nobody has a reason now, before time goes on.
+    pub fn step_with(&mut self, quiet: impl FnOnce(&Harness)) -> bool {
         if self.step_now() {
             return true;
         }
@@ -269,7 +274,7 @@ impl Rig {
         let timer = self.next_timer().map(Instant::as_ns);
         let by_a_path = self.paths.as_ref().and_then(|p| p.next_due());
         match timer.into_iter().chain(self.disk.next_due()).chain(by_a_path).min() {
-            // A completion on an hctx that no submitter of the rig polls would never be found.
+            // A completion on an hctx that no submitter of the harness polls would never be found.
             Some(t) if t > self.now => {
                 self.now = t;
                 self.step_now()
@@ -288,7 +293,7 @@ impl Rig {
         panic!("no rest after {limit} steps\n{}", self.describe());
     }
 
-    /// Reaps all submitters without a poll: what ended at its own submission has rung no bell.
+    /// Reaps all submitters without a poll: what ended at its own submission has notified no submitter.
     pub(crate) fn reap(&mut self) {
         for (s, done) in self.subs.iter_mut().zip(&mut self.done) {
             s.reap(|d| done.push(d));
@@ -300,7 +305,7 @@ impl Rig {
         self.subs.iter().map(Submitter::outstanding).sum()
     }
 
-    /// As [`Rig::run`], then everything must have ended.
+    /// As [`Harness::run`], then everything must have ended.
     pub fn run_dry(&mut self, limit: usize) {
         self.run(limit);
         assert_eq!(self.outstanding(), 0, "bios are stuck\n{}", self.describe());

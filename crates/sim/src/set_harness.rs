@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several disks on one tag set, in one virtual time: [`Rig`] for many.
+//! Several disks on one tag set, in one virtual time: [`Harness`] for many.
 //!
 //! A submitter is polled when it was notified, when its disk's hardware queues have a completion for it, or when its own
 //! disk's timer is due, as that was when the last submitter of the disk went to sleep: what other disks do to it later must
@@ -8,7 +8,7 @@
 use crate::Lock;
 use crate::describe;
 use crate::disk::Behaviour;
-use crate::rig::{Rig, START_NS};
+use crate::harness::{Harness, START_NS};
 use crate::rng::Rng;
 use crate::trace::clock;
 use blk::bio::{Bio, DataRef};
@@ -24,34 +24,34 @@ pub struct Member {
     /// How many joined before it.
     pub number: u64,
     /// The disk, its submitters and what they reaped. Its clock is that of all while something is done with it.
-    pub rig: Rig,
+    pub harness: Harness,
     /// [`next_timer`](blk::queue::RequestQueue::next_timer) when a submitter of this disk was last awake.
     timer: Option<Instant>,
 }
 
 impl std::ops::Deref for Member {
-    type Target = Rig;
+    type Target = Harness;
 
-    fn deref(&self) -> &Rig {
-        &self.rig
+    fn deref(&self) -> &Harness {
+        &self.harness
     }
 }
 
 impl std::ops::DerefMut for Member {
-    fn deref_mut(&mut self) -> &mut Rig {
-        &mut self.rig
+    fn deref_mut(&mut self) -> &mut Harness {
+        &mut self.harness
     }
 }
 
 /// See the module's text.
-pub struct Rigs {
+pub struct SetHarness {
     /// What they share.
     pub set: Arc<TagSet<Lock>>,
     /// The disks that have joined, in no lasting order.
     pub disks: Vec<Member>,
     /// Virtual time in nanoseconds.
     pub now: u64,
-    /// As [`Rig::patience_ns`].
+    /// As [`Harness::patience_ns`].
     pub patience_ns: u64,
     /// A bug planted: this disk hears of nothing that is not its own doing.
     pub deaf: Option<usize>,
@@ -60,10 +60,10 @@ pub struct Rigs {
     seed: u64,
 }
 
-impl Rigs {
+impl SetHarness {
     /// A set of the shape of these settings, without disks.
-    pub fn new(seed: u64, config: &QueueConfig) -> Rigs {
-        Rigs {
+    pub fn new(seed: u64, config: &QueueConfig) -> SetHarness {
+        SetHarness {
             set: TagSet::new(TagSetConfig::of(config)).unwrap_or_else(|e| panic!("seed {seed}: {e}")),
             disks: Vec::new(),
             now: START_NS,
@@ -81,7 +81,7 @@ impl Rigs {
         self.add(Some(&set), behaviour, config, cpus)
     }
 
-    /// As [`Rigs::try_join`], of settings that are right.
+    /// As [`SetHarness::try_join`], of settings that are right.
     pub fn join(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) {
         let seed = self.seed;
         self.try_join(behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -100,8 +100,8 @@ impl Rigs {
         config: QueueConfig,
         cpus: &[u16],
     ) -> Result<(), SettingError> {
-        let rig = Rig::on(set, self.seed ^ self.joined << 8, behaviour, config, cpus)?;
-        self.disks.push(Member { number: self.joined, rig, timer: None });
+        let harness = Harness::on(set, self.seed ^ self.joined << 8, behaviour, config, cpus)?;
+        self.disks.push(Member { number: self.joined, harness, timer: None });
         self.joined += 1;
         Ok(())
     }
@@ -112,25 +112,25 @@ impl Rigs {
     }
 
     /// Does something with a disk as one of its submitters; then all of them go to sleep.
-    pub fn with<R>(&mut self, d: usize, f: impl FnOnce(&mut Rig) -> R) -> R {
+    pub fn with<R>(&mut self, d: usize, f: impl FnOnce(&mut Harness) -> R) -> R {
         if let Some(deaf) = self.deaf {
-            self.disks[deaf].bell.lose_every(u64::from(deaf != d));
+            self.disks[deaf].notifications.lose_every(u64::from(deaf != d));
         }
         let disk = &mut self.disks[d];
-        disk.rig.now = self.now;
-        let r = f(&mut disk.rig);
-        assert_eq!(disk.rig.now, self.now, "time goes on for all disks or none");
-        disk.rig.subs.iter_mut().for_each(Submitter::rest);
-        disk.timer = disk.rig.q.next_timer();
+        disk.harness.now = self.now;
+        let r = f(&mut disk.harness);
+        assert_eq!(disk.harness.now, self.now, "time goes on for all disks or none");
+        disk.harness.subs.iter_mut().for_each(Submitter::rest);
+        disk.timer = disk.harness.q.next_timer();
         r
     }
 
     /// Submits through submitter `s` of disk `d`.
     pub fn try_submit(&mut self, d: usize, s: usize, bio: Bio) -> Result<(), SubmitError> {
-        self.with(d, |rig| rig.try_submit(s, bio))
+        self.with(d, |harness| harness.try_submit(s, bio))
     }
 
-    /// As [`Rigs::try_submit`]. Panics when the submitter has no free bio slot.
+    /// As [`SetHarness::try_submit`]. Panics when the submitter has no free bio slot.
     pub fn submit(&mut self, d: usize, s: usize, bio: Bio) {
         self.try_submit(d, s, bio).expect("a free bio slot");
     }
@@ -145,19 +145,20 @@ impl Rigs {
 
     /// Polls and reaps a submitter, for whatever reason the test has.
     pub fn poll(&mut self, d: usize, s: usize) {
-        self.with(d, |rig| rig.poll(s));
+        self.with(d, |harness| harness.poll(s));
     }
 
     fn has_reason(&self, d: usize, s: usize) -> bool {
         let disk = &self.disks[d];
         // A completion that is told again by a disk without requests is nobody's: a drained disk does not look.
-        let may_look = disk.rig.disk.in_flight() > 0 || disk.rig.bell.is_rung(disk.rig.subs[s].id());
-        may_look && disk.rig.is_wanted_at(s, self.now) || disk.timer.is_some_and(|t| t.as_ns() <= self.now)
+        let may_look =
+            disk.harness.disk.in_flight() > 0 || disk.harness.notifications.is_pending(disk.harness.subs[s].id());
+        may_look && disk.harness.is_wanted_at(s, self.now) || disk.timer.is_some_and(|t| t.as_ns() <= self.now)
     }
 
     /// Whether somebody of disk `d` has a reason to be polled now.
     pub fn is_told(&self, d: usize) -> bool {
-        (0..self.disks[d].rig.subs.len()).any(|s| self.has_reason(d, s))
+        (0..self.disks[d].harness.subs.len()).any(|s| self.has_reason(d, s))
     }
 
     /// Whether disk `d` looks again by itself within `ns`, as one does whose elevator or driver had it wait.
@@ -167,24 +168,25 @@ impl Rigs {
 
     /// Polls one submitter that has a reason to be; its disk. `None`: nobody has one, at this time.
     pub fn step_now(&mut self) -> Option<usize> {
-        let all: usize = self.disks.iter().map(|d| d.rig.subs.len()).sum();
+        let all: usize = self.disks.iter().map(|d| d.harness.subs.len()).sum();
         let first = self.rng.below(all as u64) as usize;
-        let each = || self.disks.iter().enumerate().flat_map(|(d, disk)| (0..disk.rig.subs.len()).map(move |s| (d, s)));
+        let each =
+            || self.disks.iter().enumerate().flat_map(|(d, disk)| (0..disk.harness.subs.len()).map(move |s| (d, s)));
         let found = each().cycle().skip(first).take(all).find(|(d, s)| self.has_reason(*d, *s));
         let (d, s) = found?;
         self.poll(d, s);
         Some(d)
     }
 
-    /// As [`Rigs::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
+    /// As [`SetHarness::step_now`]; with no reason now, time goes on to the next one. False: there is none at all.
     pub fn step(&mut self) -> bool {
         if self.step_now().is_some() {
             return true;
         }
         let patience = self.now.saturating_add(self.patience_ns);
-        let polled = self.disks.iter().filter(|d| !d.rig.subs.is_empty());
+        let polled = self.disks.iter().filter(|d| !d.harness.subs.is_empty());
         let timers = polled.clone().filter_map(|d| d.timer).map(Instant::as_ns).filter(|t| *t <= patience);
-        match timers.chain(polled.filter_map(|d| d.rig.disk.next_due())).min() {
+        match timers.chain(polled.filter_map(|d| d.harness.disk.next_due())).min() {
             Some(t) if t > self.now => {
                 self.now = t;
                 self.step_now().is_some()
@@ -207,13 +209,13 @@ impl Rigs {
     pub fn run(&mut self, limit: usize) {
         for _ in 0..limit {
             if !self.step() {
-                return self.disks.iter_mut().for_each(|d| d.rig.reap());
+                return self.disks.iter_mut().for_each(|d| d.harness.reap());
             }
         }
         panic!("no rest after {limit} steps\n{}", self.describe());
     }
 
-    /// As [`Rigs::run`], then everything must have ended.
+    /// As [`SetHarness::run`], then everything must have ended.
     pub fn run_dry(&mut self, limit: usize) {
         self.run(limit);
         assert_eq!(self.outstanding(), 0, "bios are stuck\n{}", self.describe());
@@ -221,12 +223,12 @@ impl Rigs {
 
     /// Bios of all disks that have not been reaped.
     pub fn outstanding(&self) -> u32 {
-        self.disks.iter().map(|d| d.rig.outstanding()).sum()
+        self.disks.iter().map(|d| d.harness.outstanding()).sum()
     }
 
     /// Requests at each disk.
     pub fn in_flight(&self) -> Vec<usize> {
-        self.disks.iter().map(|d| d.rig.disk.in_flight()).collect()
+        self.disks.iter().map(|d| d.harness.disk.in_flight()).collect()
     }
 
     /// Nothing is left anywhere: every disk drains by itself, no tag is in use, and no gauge is above zero.
@@ -234,13 +236,13 @@ impl Rigs {
         self.set.begin_freeze();
         for d in 0..self.disks.len() {
             // Leaving is part of a poll.
-            (0..self.disks[d].rig.subs.len()).for_each(|s| self.poll(d, s));
+            (0..self.disks[d].harness.subs.len()).for_each(|s| self.poll(d, s));
         }
         assert!(self.set.is_drained(), "idle but not drained\n{}", self.describe());
         self.set.unfreeze();
         for d in &mut self.disks {
-            d.rig.now = self.now;
-            d.rig.check_idle();
+            d.harness.now = self.now;
+            d.harness.check_idle();
         }
     }
 
@@ -249,7 +251,7 @@ impl Rigs {
         let mut text = describe::tag_set(&self.set.config());
         for d in &self.disks {
             let until = d.timer.map_or("told".into(), |t| clock(t.as_ns()));
-            text += &format!("disk {}, asleep until {until}, {}", d.number, d.rig.describe());
+            text += &format!("disk {}, asleep until {until}, {}", d.number, d.harness.describe());
         }
         text
     }
