@@ -2,7 +2,7 @@
 //! Closed-loop load by a driver that costs as little as a right one can, so that the server is what is measured.
 //!
 //! What [`bench`](mod@crate::bench) asks of blkio costs some 200 ns a request, which is more than a good server takes. Here each of
-//! `iodepth` requests per queue has its chain, header and buffer for good ([`crate::raw::lane`]), and reads or writes one
+//! `iodepth` requests per queue has its chain, header and buffer for good ([`crate::raw::fixed_queue`]), and reads or writes one
 //! place of the disk, somewhere, over and over; with `rewrite` header and status are written each time, as a guest's driver does, and the
 //! places are random: slower, and for disks that are not null. Guarantees and phases as there. Needs a server with the
 //! protocol features MQ and CONFIG; with REPLY_ACK what it refuses is known at once.
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::phases::{self, BenchReport, Load, Pace};
 use crate::random::Random;
 use crate::raw::block::{self, BlockRequest, LINE};
-use crate::raw::lane::Lane;
+use crate::raw::fixed_queue::FixedQueue;
 use crate::raw::message::{feature, protocol};
 use crate::raw::{Format, Notify, Raw, Ring};
 use hdrhistogram::Histogram;
@@ -105,9 +105,9 @@ pub fn lean(socket: &str, options: &LeanOptions) -> Result<BenchReport, Error> {
         .zip(&all)
         .map(|(queue, slots)| {
             let places = options.rewrite.then(|| Random::new(0x6d71, u64::from(queue)));
-            let lane = raw.lane(queue, slots)?;
+            let fixed = raw.fixed_queue(queue, slots)?;
             Ok(vec![Worker {
-                lane,
+                fixed,
                 iodepth: options.iodepth as usize,
                 places,
                 blocks,
@@ -185,7 +185,7 @@ fn blocks(raw: &mut Raw, socket: &str, options: &LeanOptions) -> Result<u64, Err
 
 /// One queue and its load.
 struct Worker<'g> {
-    lane: Lane<'g>,
+    fixed: FixedQueue<'g>,
     iodepth: usize,
     /// With `rewrite`: where the next request goes.
     places: Option<Random>,
@@ -199,15 +199,15 @@ impl Worker<'_> {
     #[inline]
     fn reap(&mut self, again: bool) -> Result<usize, Error> {
         let (places, blocks, per_block) = (&mut self.places, self.blocks, self.per_block);
-        let count = self.lane.take_all(|lane, slot| {
+        let count = self.fixed.take_all(|fixed, slot| {
             if again {
                 if let Some(random) = places {
-                    lane.rewrite(slot, random.below(blocks) * per_block);
+                    fixed.rewrite(slot, random.below(blocks) * per_block);
                 }
-                lane.put(slot);
+                fixed.put(slot);
             }
         })?;
-        self.lane.show()?;
+        self.fixed.show()?;
         self.ended += count as u64;
         self.batches += u64::from(count > 0);
         Ok(count)
@@ -216,8 +216,8 @@ impl Worker<'_> {
 
 impl Load for Worker<'_> {
     fn fill(&mut self) -> Result<(), Error> {
-        (0..self.iodepth).for_each(|slot| self.lane.put(slot));
-        self.lane.show()
+        (0..self.iodepth).for_each(|slot| self.fixed.put(slot));
+        self.fixed.show()
     }
 
     fn start_counting(&mut self) {
@@ -230,17 +230,17 @@ impl Load for Worker<'_> {
     }
 
     fn wait(&mut self, patience: Duration) -> Result<usize, Error> {
-        self.lane.wait(patience)?;
+        self.fixed.wait(patience)?;
         self.reap(true)
     }
 
     fn drain(&mut self, patience: Duration) -> Result<(), Error> {
         loop {
             self.reap(false)?;
-            if self.lane.in_flight() == 0 {
+            if self.fixed.in_flight() == 0 {
                 return Ok(());
             }
-            self.lane.wait(patience)?;
+            self.fixed.wait(patience)?;
         }
     }
 

@@ -7,7 +7,7 @@
 //! | [`guest`] | memory shared with the server, at chosen guest addresses |
 //! | [`ring`] | the driver's side of a split or packed virtqueue |
 //! | [`block`] | block requests in that memory |
-//! | [`lane`] | a virtqueue with chains that stay, for load that costs little |
+//! | [`fixed_queue`] | a virtqueue with chains that stay, for load that costs little |
 //! | [`dirty`] | which pages of it changed, and which the server has logged |
 //!
 //! Guarantees: [`Raw`] adds nothing to what it is told to send, except the wish for an answer once
@@ -34,7 +34,7 @@
 pub mod block;
 pub mod dirty;
 pub mod guest;
-pub mod lane;
+pub mod fixed_queue;
 pub mod message;
 pub mod ring;
 

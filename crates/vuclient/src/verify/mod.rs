@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::disk::Info;
 use crate::disk::{Disk, MAX_RING, Settings};
 use crate::error::Error;
-use pattern::State;
+use pattern::BlockState;
 use plan::Limits;
 use queue::{Runner, Setup};
 
@@ -110,7 +110,7 @@ pub fn verify(socket: &str, options: &VerifyOptions) -> Result<VerifyReport, Err
 pub(crate) struct Area {
     /// The disk's block number of its first.
     first: u64,
-    states: Vec<State>,
+    states: Vec<BlockState>,
     /// The last write's number.
     generation: pattern::Generation,
 }
@@ -215,7 +215,7 @@ impl Verifier {
         self.block = block;
         let areas = (0..u64::from(self.options.queues)).map(|i| Area {
             first: i * each,
-            states: vec![State::UNKNOWN; each as usize],
+            states: vec![BlockState::UNKNOWN; each as usize],
             generation: pattern::FIRST - 1,
         });
         self.areas.extend(areas);

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: two different (seed, block, generation) give different contents in the first words,
 //! and the rest of the block follows from them, so a block says where it came from.
-//! A [`State`] is the set of contents that are right; it grows when a write is under way, and
+//! A [`BlockState`] is the set of contents that are right; it grows when a write is under way, and
 //! shrinks when it ended.
 
 use crate::random::mix;
@@ -20,26 +20,26 @@ pub const FIRST: Generation = 2;
 
 /// The one or two contents that are right for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State([Generation; 2]);
+pub struct BlockState([Generation; 2]);
 
-impl State {
+impl BlockState {
     /// Not known.
-    pub const UNKNOWN: State = State([ANY, ANY]);
+    pub const UNKNOWN: BlockState = BlockState([ANY, ANY]);
 
     /// Exactly this one.
-    pub fn exactly(generation: Generation) -> State {
-        State([generation, generation])
+    pub fn exactly(generation: Generation) -> BlockState {
+        BlockState([generation, generation])
     }
 
     /// What was right before, or `generation`. More than two possibilities are kept as "unknown".
-    pub fn or(self, generation: Generation) -> State {
-        let State([a, b]) = self;
+    pub fn or(self, generation: Generation) -> BlockState {
+        let BlockState([a, b]) = self;
         if a == ANY || a == generation || b == generation {
             self
         } else if a == b {
-            State([a, generation])
+            BlockState([a, generation])
         } else {
-            State::UNKNOWN
+            BlockState::UNKNOWN
         }
     }
 
@@ -73,11 +73,11 @@ fn word_at(seed: u64, number: u64, generation: Generation, index: usize) -> u64 
 ///
 /// # Errors
 /// What should be there and what is.
-pub fn check(seed: u64, number: u64, state: State, block: &[u8]) -> Result<(), String> {
+pub fn check(seed: u64, number: u64, state: BlockState, block: &[u8]) -> Result<(), String> {
     if !state.is_known() {
         return Ok(());
     }
-    let State([a, b]) = state;
+    let BlockState([a, b]) = state;
     let (Err(with_a), Err(with_b)) = (compare(seed, number, a, block), compare(seed, number, b, block)) else {
         return Ok(());
     };
@@ -136,34 +136,34 @@ mod tests {
     #[test]
     fn each_changed_byte_is_found() {
         let good = block(3, 9);
-        assert_eq!(check(7, 3, State::exactly(9), &good), Ok(()));
+        assert_eq!(check(7, 3, BlockState::exactly(9), &good), Ok(()));
         for at in 0..512 {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            let text = check(7, 3, State::exactly(9), &bad).unwrap_err();
+            let text = check(7, 3, BlockState::exactly(9), &bad).unwrap_err();
             assert!(text.contains(&format!("byte {at})")), "{text}");
         }
     }
 
     #[test]
     fn a_block_says_where_it_came_from() {
-        let text = check(7, 3, State::exactly(9), &block(4, 8)).unwrap_err();
+        let text = check(7, 3, BlockState::exactly(9), &block(4, 8)).unwrap_err();
         assert!(text.contains("expected generation 9, found the beginning of block 4 generation 8"), "{text}");
-        let text = check(7, 3, State::exactly(ZERO), &block(3, 8)).unwrap_err();
+        let text = check(7, 3, BlockState::exactly(ZERO), &block(3, 8)).unwrap_err();
         assert!(text.contains("expected zeroes"), "{text}");
-        let text = check(7, 3, State::exactly(5), &[0; 512]).unwrap_err();
+        let text = check(7, 3, BlockState::exactly(5), &[0; 512]).unwrap_err();
         assert!(text.contains("found zeroes"), "{text}");
     }
 
     #[test]
     fn a_write_under_way_may_or_may_not_be_there() {
-        let state = State::exactly(4).or(5);
+        let state = BlockState::exactly(4).or(5);
         assert_eq!(check(7, 0, state, &block(0, 4)), Ok(()));
         assert_eq!(check(7, 0, state, &block(0, 5)), Ok(()));
         let text = check(7, 0, state, &block(0, 6)).unwrap_err();
         assert!(text.contains("generation 4 or generation 5"), "{text}");
         assert_eq!(state.or(5), state);
-        assert_eq!(state.or(6), State::UNKNOWN);
-        assert_eq!(State::UNKNOWN.or(6), State::UNKNOWN);
+        assert_eq!(state.or(6), BlockState::UNKNOWN);
+        assert_eq!(BlockState::UNKNOWN.or(6), BlockState::UNKNOWN);
     }
 }

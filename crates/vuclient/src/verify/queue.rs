@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use blkio::{Blkioq, ReqFlags, iovec};
 
-use super::pattern::{self, Generation, State, ZERO};
+use super::pattern::{self, BlockState, Generation, ZERO};
 use super::plan::{Kind, Limits, MAX_IO, Op, Plan};
 use super::{Area, VerifyReport};
 use crate::completion::Queue;
@@ -181,11 +181,11 @@ impl<'a> Runner<'a> {
             }
             Kind::Write { .. } => {
                 self.report.writes += 1;
-                states(self.setup.area, op).fill(State::exactly(*generation));
+                states(self.setup.area, op).fill(BlockState::exactly(*generation));
             }
             Kind::WriteZeroes { .. } => {
                 self.report.write_zeroes += 1;
-                states(self.setup.area, op).fill(State::exactly(ZERO));
+                states(self.setup.area, op).fill(BlockState::exactly(ZERO));
             }
             // What a discard leaves is not known before somebody writes again.
             Kind::Discard => self.report.discards += 1,
@@ -265,7 +265,7 @@ fn gather(memory: &mut [u8], segments: &[(usize, usize)], data: &mut Vec<u8>) ->
     }
 }
 
-fn states<'a>(area: &'a mut Area, op: &Op) -> &'a mut [State] {
+fn states<'a>(area: &'a mut Area, op: &Op) -> &'a mut [BlockState] {
     &mut area.states[op.first as usize..(op.first + op.blocks) as usize]
 }
 

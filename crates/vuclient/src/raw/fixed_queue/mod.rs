@@ -7,7 +7,7 @@
 //! available ring (packed: the chain's descriptors) and reads a used one and a status; per batch there is one barrier and at
 //! most one kick. References into guest memory are checked once, when it is made.
 //! Needs: [`Raw::lay`] before, on a ring that was not used by other means, and is not afterwards. Does not compare data; a
-//! device that leaves the status of an earlier turn is found out only by who calls [`Lane::rewrite`].
+//! device that leaves the status of an earlier turn is found out only by who calls [`FixedQueue::rewrite`].
 //! Source: virtio 1.2, 2.7 and 2.8; 5.2.6 for the request.
 
 mod packed;
@@ -51,7 +51,7 @@ enum Wires<'g> {
 }
 
 /// A virtqueue in use.
-pub struct Lane<'g> {
+pub struct FixedQueue<'g> {
     wires: Wires<'g>,
     status: Vec<&'g AtomicU8>,
     sectors: Vec<&'g AtomicU64>,
@@ -63,7 +63,7 @@ pub struct Lane<'g> {
 }
 
 impl Raw {
-    /// Writes a chain for each of `requests`, direct or as a table of its own, for [`Raw::lane`].
+    /// Writes a chain for each of `requests`, direct or as a table of its own, for [`Raw::fixed_queue`].
     ///
     /// # Errors
     /// When the ring has no room for all at once, or guest memory none for the tables.
@@ -106,7 +106,7 @@ impl Raw {
     ///
     /// # Errors
     /// When it was not started or its ring was used, or the system has no descriptor left.
-    pub fn lane(&self, queue: u16, slots: &Slots) -> Result<Lane<'_>, Error> {
+    pub fn fixed_queue(&self, queue: u16, slots: &Slots) -> Result<FixedQueue<'_>, Error> {
         let found = self.queues.get(&queue).ok_or_else(|| super::not_started(queue))?;
         let (guest, ring): (&Guest, &Ring) = (&self.guest, &found.ring);
         if ring.position() != 0 {
@@ -122,7 +122,7 @@ impl Raw {
             epoll::add(&set, call, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
             Ok(set)
         });
-        let mut lane = Lane {
+        let mut fixed = FixedQueue {
             wires,
             status: slots.requests.iter().map(|r| guest.atomic(r.status)).collect::<Result<_, _>>()?,
             sectors: slots.requests.iter().map(|r| guest.atomic(r.header + 8)).collect::<Result<_, _>>()?,
@@ -131,12 +131,12 @@ impl Raw {
             in_flight: 0,
             kicks: 0,
         };
-        lane.refuse_calls();
-        Ok(lane)
+        fixed.refuse_calls();
+        Ok(fixed)
     }
 }
 
-impl Lane<'_> {
+impl FixedQueue<'_> {
     /// Changes the sector of a slot that is not with the device, and forgets its status.
     #[inline]
     pub fn rewrite(&mut self, slot: usize, sector: u64) {
@@ -173,7 +173,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Gives `each` the slots that have ended, in the ring's order, with the lane to put them again; how many. What ends
+    /// Gives `each` the slots that have ended, in the ring's order, with the fixed to put them again; how many. What ends
     /// meanwhile is for the next call.
     ///
     /// # Errors
@@ -282,9 +282,9 @@ mod tests {
         (raw, slots, ring)
     }
 
-    fn taken(lane: &mut Lane<'_>) -> Result<Vec<usize>, Error> {
+    fn taken(fixed: &mut FixedQueue<'_>) -> Result<Vec<usize>, Error> {
         let mut slots = Vec::new();
-        lane.take_all(|_, slot| slots.push(slot))?;
+        fixed.take_all(|_, slot| slots.push(slot))?;
         Ok(slots)
     }
 
@@ -323,54 +323,54 @@ mod tests {
     #[test]
     fn a_split_device_is_shown_heads_and_kicked_when_it_wants_it() {
         let (raw, slots, ring) = raw(Format::Split, feature::EVENT_IDX, false);
-        let mut lane = raw.lane(0, &slots).unwrap();
+        let mut fixed = raw.fixed_queue(0, &slots).unwrap();
         let avail_event = ring.device + 4 + 8 * u64::from(RING);
         let mut next = 0u16;
         for lap in 0..70_000u32 {
             // Wants a kick at every third.
             let event = (lap - lap % 3) as u16;
             raw.guest.store(avail_event, event).unwrap();
-            lane.put(1);
+            fixed.put(1);
             assert_eq!(raw.guest.load::<u16>(ring.driver + 2).unwrap(), next, "shown too early");
-            let before = lane.kicks();
-            lane.show().unwrap();
-            assert_eq!(lane.kicks() - before, u64::from(lap % 3 == 0), "lap {lap}");
+            let before = fixed.kicks();
+            fixed.show().unwrap();
+            assert_eq!(fixed.kicks() - before, u64::from(lap % 3 == 0), "lap {lap}");
             let at = ring.driver + 4 + 2 * u64::from(next % RING);
             assert_eq!(raw.guest.load::<u16>(at).unwrap(), 3, "the head of the second slot");
             end(&raw, &slots, 1, block::OK);
             end_split(&raw, &ring, next, 3);
-            assert_eq!(taken(&mut lane).unwrap(), [1]);
+            assert_eq!(taken(&mut fixed).unwrap(), [1]);
             next = next.wrapping_add(1);
         }
-        assert_eq!(lane.in_flight(), 0);
+        assert_eq!(fixed.in_flight(), 0);
     }
 
     #[test]
     fn without_event_idx_flags_say_who_wants_what() {
         let (raw, slots, ring) = raw(Format::Split, 0, true);
-        let mut lane = raw.lane(0, &slots).unwrap();
+        let mut fixed = raw.fixed_queue(0, &slots).unwrap();
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 1, "calls are not wanted");
         raw.guest.store(ring.device, 1u16).unwrap();
-        lane.put(0);
-        lane.show().unwrap();
-        assert_eq!(lane.kicks(), 0);
+        fixed.put(0);
+        fixed.show().unwrap();
+        assert_eq!(fixed.kicks(), 0);
         raw.guest.store(ring.device, 0u16).unwrap();
-        lane.put(1);
-        lane.show().unwrap();
-        lane.show().unwrap();
-        assert_eq!(lane.kicks(), 1, "nothing new is no reason");
-        let silence = lane.wait(Duration::from_millis(1)).unwrap_err().to_string();
+        fixed.put(1);
+        fixed.show().unwrap();
+        fixed.show().unwrap();
+        assert_eq!(fixed.kicks(), 1, "nothing new is no reason");
+        let silence = fixed.wait(Duration::from_millis(1)).unwrap_err().to_string();
         assert!(silence.contains("ended no request"), "{silence}");
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 0, "a wait wants calls");
         // A call that came before the wait ends it, as one that comes during it.
         notify(raw.queues[&0].call.as_ref().unwrap()).unwrap();
-        lane.wait(Duration::from_secs(20)).unwrap();
+        fixed.wait(Duration::from_secs(20)).unwrap();
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 1);
         // What has ended needs no call.
         end(&raw, &slots, 1, block::OK);
         end_split(&raw, &ring, 0, 1);
-        lane.wait(Duration::from_millis(1)).unwrap();
-        assert_eq!(taken(&mut lane).unwrap(), [1]);
+        fixed.wait(Duration::from_millis(1)).unwrap();
+        assert_eq!(taken(&mut fixed).unwrap(), [1]);
     }
 
     #[test]
@@ -382,12 +382,12 @@ mod tests {
             ("too many", 0, 1, "used index 2 after 0: must be at most 1 on"),
         ] {
             let (raw, slots, ring) = raw(Format::Split, feature::EVENT_IDX, false);
-            let mut lane = raw.lane(0, &slots).unwrap();
-            lane.put(0);
-            lane.show().unwrap();
+            let mut fixed = raw.fixed_queue(0, &slots).unwrap();
+            fixed.put(0);
+            fixed.show().unwrap();
             end(&raw, &slots, 0, block::OK);
             end_split(&raw, &ring, index, id);
-            let error = taken(&mut lane).unwrap_err().to_string();
+            let error = taken(&mut fixed).unwrap_err().to_string();
             assert!(error.contains(words), "{what}: {error}");
         }
     }
@@ -396,17 +396,17 @@ mod tests {
     fn a_bad_or_unwritten_status_is_an_error() {
         for (status, words) in [(block::IOERR, "status 1"), (block::NO_STATUS, "status 238")] {
             let (raw, slots, ring) = raw(Format::Split, feature::EVENT_IDX, true);
-            let mut lane = raw.lane(0, &slots).unwrap();
+            let mut fixed = raw.fixed_queue(0, &slots).unwrap();
             end(&raw, &slots, 2, block::OK);
-            lane.rewrite(2, 77);
+            fixed.rewrite(2, 77);
             assert_eq!(raw.guest.read(slots.requests[2].header + 8, 8).unwrap(), 77u64.to_le_bytes());
-            lane.put(2);
-            lane.show().unwrap();
+            fixed.put(2);
+            fixed.show().unwrap();
             if status != block::NO_STATUS {
                 end(&raw, &slots, 2, status);
             }
             end_split(&raw, &ring, 0, 2);
-            let error = taken(&mut lane).unwrap_err().to_string();
+            let error = taken(&mut fixed).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn packed_chains_are_whole_in_both_laps_and_kicks_are_asked() {
         let (raw, slots, ring) = raw(Format::Packed, feature::EVENT_IDX, false);
-        let mut lane = raw.lane(0, &slots).unwrap();
+        let mut fixed = raw.fixed_queue(0, &slots).unwrap();
         let (mut at, mut wrap) = (0u16, true);
         for turn in 0..40u16 {
             let slot = usize::from(turn % 2);
@@ -423,10 +423,10 @@ mod tests {
             let (middle, its_wrap) = if at + 1 < RING { (at + 1, wrap) } else { (0, !wrap) };
             let event = middle | u16::from(its_wrap == wants) << 15;
             raw.guest.store(ring.device, u32::from(event) | 2 << 16).unwrap();
-            let before = lane.kicks();
-            lane.put(slot);
-            lane.show().unwrap();
-            assert_eq!(lane.kicks() - before, u64::from(wants), "turn {turn}");
+            let before = fixed.kicks();
+            fixed.put(slot);
+            fixed.show().unwrap();
+            assert_eq!(fixed.kicks() - before, u64::from(wants), "turn {turn}");
             let (mut here, mut lap) = (at, wrap);
             for (i, flags) in [NEXT, NEXT | WRITE, WRITE].into_iter().enumerate() {
                 let place = ring.desc + 16 * u64::from(here);
@@ -435,18 +435,18 @@ mod tests {
                 assert_eq!(raw.guest.load::<u64>(place).unwrap(), slots.chains[slot][i].addr);
                 (here, lap) = if here + 1 == RING { (0, !lap) } else { (here + 1, lap) };
             }
-            assert!(taken(&mut lane).unwrap().is_empty());
+            assert!(taken(&mut fixed).unwrap().is_empty());
             end(&raw, &slots, slot, block::OK);
             end_packed(&raw, &ring, at, slot as u16, wrap);
-            assert_eq!(taken(&mut lane).unwrap(), [slot], "turn {turn}");
-            assert!(lane.wait(Duration::from_millis(1)).is_err());
+            assert_eq!(taken(&mut fixed).unwrap(), [slot], "turn {turn}");
+            assert!(fixed.wait(Duration::from_millis(1)).is_err());
             assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), here | u16::from(lap) << 15, "asked for the next");
-            lane.refuse_calls();
+            fixed.refuse_calls();
             (at, wrap) = (here, lap);
         }
-        lane.put(1);
+        fixed.put(1);
         end_packed(&raw, &ring, at, 0, wrap);
-        assert!(taken(&mut lane).unwrap_err().to_string().contains("request 0, which it does not have"));
+        assert!(taken(&mut fixed).unwrap_err().to_string().contains("request 0, which it does not have"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const DISABLE: u16 = 1;
 const DESC: u16 = 2;
 
 /// A descriptor's fields.
-struct Place<'g> {
+struct RingPosition<'g> {
     addr: &'g AtomicU64,
     len: &'g AtomicU32,
     id: &'g AtomicU16,
@@ -33,7 +33,7 @@ struct Chain {
 }
 
 pub struct Packed<'g> {
-    ring: Vec<Place<'g>>,
+    ring: Vec<RingPosition<'g>>,
     /// Low half: descriptor and wrap bit; high half: flags.
     driver_event: &'g AtomicU32,
     device_event: &'g AtomicU32,
@@ -58,7 +58,7 @@ impl<'g> Packed<'g> {
         let place = |i: u16| {
             let at = ring.desc + 16 * u64::from(i);
             let (addr, len) = (guest.atomic(at)?, guest.atomic(at + 8)?);
-            Ok(Place { addr, len, id: guest.atomic(at + 12)?, flags: guest.atomic(at + 14)? })
+            Ok(RingPosition { addr, len, id: guest.atomic(at + 12)?, flags: guest.atomic(at + 14)? })
         };
         let driver_event: &AtomicU32 = guest.atomic(ring.driver)?;
         driver_event.store(u32::from(DISABLE) << 16, Ordering::Relaxed);
