@@ -5,7 +5,7 @@
 //! connects sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run that nobody asks pays for a
 //! sleeping thread. If the socket cannot be made the run goes on without; it is not what the user asked for.
 
-use crate::door::Door;
+use crate::acceptor::Acceptor;
 use crate::output;
 use crate::replay;
 use crate::runtime_dir::directory;
@@ -52,7 +52,7 @@ pub enum Question {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// Its state.
-    State(State),
+    RunState(RunState),
     /// What was changed, disk by disk; the refusal of the first that would not, if one did.
     Changed(Vec<DiskChange>, Option<String>),
 }
@@ -75,7 +75,7 @@ type Changes = Arc<Mutex<Vec<DiskChange>>>;
 
 /// What a run tells.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct RunState {
     pid: u32,
     command: String,
     disks: Vec<DiskState>,
@@ -101,7 +101,7 @@ impl From<DebugFile> for File {
 
 /// Answers until it is dropped.
 pub struct Server {
-    _door: Door,
+    _acceptor: Acceptor,
     changes: Changes,
 }
 
@@ -112,12 +112,12 @@ impl Server {
         // Left behind by a process that had this number before.
         let _ = fs::remove_file(&path);
         let (listener, file) = host::net::socket::listen(&path, None).ok()?;
-        let told = Told { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() };
-        let changes = Arc::clone(&told.changes);
+        let responder = Responder { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() };
+        let changes = Arc::clone(&responder.changes);
         // One that went away is no concern of the run's. A change may take its time, so each has a thread.
-        let serve = move |client| drop(told.answer(client));
-        let door = Door::open("live", (listener, Some(file)), CLIENTS, serve, drop).ok()?;
-        Some(Server { _door: door, changes })
+        let serve = move |client| drop(responder.answer(client));
+        let acceptor = Acceptor::open("live", (listener, Some(file)), CLIENTS, serve, drop).ok()?;
+        Some(Server { _acceptor: acceptor, changes })
     }
 
     /// The changes that were asked of the run.
@@ -127,32 +127,32 @@ impl Server {
 }
 
 /// What the threads that answer know.
-struct Told {
+struct Responder {
     disks: Vec<(String, Arc<Disk>)>,
     began: Instant,
     changes: Changes,
 }
 
-impl Told {
+impl Responder {
     fn answer(&self, mut client: UnixStream) -> io::Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
         let mut asked = Vec::new();
         (&client).take(MOST_ASKED).read_to_end(&mut asked)?;
         let answer = match serde_json::from_slice(&asked)? {
-            Question::Show => Answer::State(self.state()),
+            Question::Show => Answer::RunState(self.state()),
             Question::Set { disk, settings } => self.set(disk.as_deref(), &settings),
         };
         client.write_all(&serde_json::to_vec(&answer)?)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> RunState {
         let of = |(name, disk): &(String, Arc<Disk>)| {
             let files = disk.queue.debugfs().into_iter().map(File::from).collect();
             DiskState { name: name.clone(), files }
         };
         let command = replay::command();
-        State { pid: std::process::id(), command, disks: self.disks.iter().map(of).collect() }
+        RunState { pid: std::process::id(), command, disks: self.disks.iter().map(of).collect() }
     }
 
     fn set(&self, only: Option<&str>, settings: &[(String, String)]) -> Answer {
@@ -194,7 +194,7 @@ impl Told {
     }
 }
 
-/// Settings that are others now. Tunables that came or went with their elevator are not told.
+/// Settings that are others now. Tunables that came or went with their elevator are not responder.
 fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, String)> {
     let change = |after: &Setting| {
         let before = before.iter().find(|s| s.name == after.name)?;
@@ -226,7 +226,7 @@ pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
 }
 
 /// The state of the only run; `what` names what needs it.
-fn the_only_one(what: &str) -> Result<State, Failure> {
+fn the_only_one(what: &str) -> Result<RunState, Failure> {
     let mut all: Vec<_> = runs().into_iter().filter_map(state).collect();
     match all.len() {
         1 => Ok(all.remove(0)),
@@ -258,9 +258,9 @@ fn runs() -> Vec<u32> {
 }
 
 /// What a run says of itself; `None` if there is no such run.
-fn state(pid: u32) -> Option<State> {
+fn state(pid: u32) -> Option<RunState> {
     match ask(pid, &Question::Show, PATIENCE) {
-        Ok(Answer::State(state)) => Some(state),
+        Ok(Answer::RunState(state)) => Some(state),
         _ => None,
     }
 }
@@ -276,7 +276,7 @@ pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>,
         Err(Silence::NoRun) => {
             Err(Failure::new(format!("--pid {pid}: process {pid} is not a run of mqblk by this user; {}", runs_text())))
         }
-        Ok(Answer::State(_)) | Err(Silence::NoAnswer) => Err(Failure::new(format!(
+        Ok(Answer::RunState(_)) | Err(Silence::NoAnswer) => Err(Failure::new(format!(
             "--pid {pid}: the run did not answer in {} s, or ended; see its report for whether it was changed",
             CHANGE_PATIENCE.as_secs()
         ))),
@@ -324,7 +324,7 @@ fn is_below(path: &str, dir: &str) -> bool {
 }
 
 /// As `grep -r ""` over debugfs would be read: a heading per file, then what it holds.
-fn text(state: &State) -> String {
+fn text(state: &RunState) -> String {
     let mut out = format!("process {}: {}\n", state.pid, state.command);
     for disk in &state.disks {
         // Writing to a String cannot fail.

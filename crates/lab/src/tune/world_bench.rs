@@ -224,12 +224,12 @@ fn load_knob(file: &JobFile, name: &str, values: &[String]) -> Knob {
 }
 
 /// Passes on what a run tells, and keeps its progress.
-struct Keeper<'o> {
+struct MomentRecorder<'o> {
     to: &'o mut dyn Observer,
     moments: Option<Vec<Moment>>,
 }
 
-impl Observer for Keeper<'_> {
+impl Observer for MomentRecorder<'_> {
     fn prepared(&mut self, run: &Prepared) {
         self.to.prepared(run);
     }
@@ -305,9 +305,9 @@ impl WorldBench<'_> {
             trace_events: 0,
         };
         let began = Instant::now();
-        let mut keeper = Keeper { to: &mut *self.observe, moments: ask.load.map(|_| Vec::new()) };
-        let run = execute(&spec, &mut keeper).map_err(|e| failed(&e, &ask.point))?;
-        let moments = keeper.moments.unwrap_or_default();
+        let mut recorder = MomentRecorder { to: &mut *self.observe, moments: ask.load.map(|_| Vec::new()) };
+        let run = execute(&spec, &mut recorder).map_err(|e| failed(&e, &ask.point))?;
+        let moments = recorder.moments.unwrap_or_default();
         if run.outcome.stopped || self.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Stopped);
         }

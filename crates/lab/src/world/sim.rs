@@ -29,7 +29,7 @@ use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 use crate::tune::point::Knobs;
 use crate::tune::stack_knobs;
-use watch::{Looker, Seen};
+use watch::{Sampled, Sampler};
 
 /// Largest machine file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -93,11 +93,11 @@ impl World for SimulatedMachines {
         let machine = Simulated::of(&path, &scenario);
         let files = scenario.settings.iter().map(|(k, v)| (k.clone(), v.text()));
         let asked: Vec<(String, String)> = files.chain(spec.settings.iter().cloned()).collect();
-        let mut looker = Looker::new(spec, &asked, &machine, observer);
+        let mut sampler = Sampler::new(spec, &asked, &machine, observer);
         let jobs = &spec.file.jobs;
-        let run = jobs::run_watched(scenario.machine, scenario.costs, &disk, jobs, spec.entropy, &mut looker)
+        let run = jobs::run_watched(scenario.machine, scenario.costs, &disk, jobs, spec.entropy, &mut sampler)
             .map_err(|e| Error::usage(e.to_string()))?;
-        let mut seen = looker.seen();
+        let mut seen = sampler.seen();
         seen.settings.extend(lun_queue_depth(&disk, &asked));
         let mut ran = outcome(spec.file, text, run, machine, seen);
         ran.warnings = no_effect;
@@ -204,7 +204,7 @@ fn refuse(spec: &RunSpec<'_, '_>) -> Result<()> {
 }
 
 /// A simulation as a run has it.
-fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulated, seen: Seen) -> Run<'f> {
+fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulated, seen: Sampled) -> Run<'f> {
     let before = &seen.baseline;
     let (elapsed, measured) = (run.elapsed_ns, run.elapsed_ns.saturating_sub(before.elapsed_ns).max(1));
     let all_cpus = measured as f64 * f64::from(machine.cpus);

@@ -6,7 +6,7 @@
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
-use crate::door::{Door, bind};
+use crate::acceptor::{Acceptor, bind};
 use crate::runtime_dir;
 use crate::status::Failure;
 use host::handed::{self, At};
@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(300);
 
 /// Answers until it is dropped.
 pub struct Server {
-    door: Door,
+    acceptor: Acceptor,
 }
 
 impl Server {
@@ -57,14 +57,14 @@ impl Server {
         let operator = Arc::clone(operator);
         // One that went away is no concern of the daemon's.
         let serve = move |client| drop(converse(&client, &operator));
-        let door = Door::open("mqblk-ctl", (listener, Some(file)), CLIENTS, serve, drop)
+        let acceptor = Acceptor::open("mqblk-ctl", (listener, Some(file)), CLIENTS, serve, drop)
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
-        Ok(Server { door })
+        Ok(Server { acceptor })
     }
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        self.door.path().expect("it is in the file system")
+        self.acceptor.path().expect("it is in the file system")
     }
 }
 

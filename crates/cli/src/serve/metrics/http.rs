@@ -7,7 +7,7 @@
 //!
 //! Source: RFC 9112, RFC 9110 section 15.
 
-use crate::door::{Door, Listener, bind};
+use crate::acceptor::{Acceptor, Listener, bind};
 use crate::status::Failure;
 use host::handed::{self, At};
 use std::fmt;
@@ -63,7 +63,7 @@ type Make = dyn Fn() -> String + Send + Sync;
 
 /// Serves until it is dropped.
 pub struct Server {
-    door: Door,
+    acceptor: Acceptor,
     at: Listen,
 }
 
@@ -99,9 +99,9 @@ impl Server {
         let shared = Shared { make: Box::new(make), page: Mutex::default() };
         // One that went away, or is too slow, is no concern of the daemon's.
         let serve = move |mut client: Box<dyn Stream>| drop(converse(client.as_mut(), &shared));
-        let door = Door::open("mqblk-http", (socket, file), CLIENTS, serve, turn_away)
+        let acceptor = Acceptor::open("mqblk-http", (socket, file), CLIENTS, serve, reject)
             .map_err(|e| Failure::new(format!("cannot start the thread of --metrics: {e}")))?;
-        Ok(Server { door, at: Listen(at) })
+        Ok(Server { acceptor, at: Listen(at) })
     }
 
     /// Where it listens, with the port it has.
@@ -111,7 +111,7 @@ impl Server {
 
     /// The socket in the file system, if there is one.
     pub fn path(&self) -> Option<&Path> {
-        self.door.path()
+        self.acceptor.path()
     }
 }
 
@@ -169,7 +169,7 @@ impl Listener for Socket {
 }
 
 /// Tells one too many. It goes into the socket's buffer at once, or is lost.
-fn turn_away(mut client: Box<dyn Stream>) {
+fn reject(mut client: Box<dyn Stream>) {
     let _ =
         client.limit(Duration::from_millis(1)).and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
 }

@@ -33,9 +33,9 @@ pub(super) struct Baseline {
     pub ios: u64,
 }
 
-/// What a looker has seen.
+/// What a sampler has seen.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct Sampled {
     pub baseline: Baseline,
     pub in_flight: InFlight,
     pub settings: Vec<Setting>,
@@ -43,7 +43,7 @@ pub(super) struct Seen {
 }
 
 /// Looks on for an observer.
-pub(super) struct Looker<'a, 'o> {
+pub(super) struct Sampler<'a, 'o> {
     spec: &'a RunSpec<'a, 'a>,
     asked: &'a [(String, String)],
     machine: &'a Simulated,
@@ -53,24 +53,24 @@ pub(super) struct Looker<'a, 'o> {
     settled: bool,
     /// Sum of squares of what is in flight (Welford).
     squares: f64,
-    seen: Seen,
+    seen: Sampled,
     /// When each thread was seen to run first.
     began_ns: Vec<Option<u64>>,
 }
 
-impl<'a, 'o> Looker<'a, 'o> {
+impl<'a, 'o> Sampler<'a, 'o> {
     pub(super) fn new(
         spec: &'a RunSpec<'a, 'a>,
         asked: &'a [(String, String)],
         machine: &'a Simulated,
         observer: &'o mut dyn Observer,
-    ) -> Looker<'a, 'o> {
+    ) -> Sampler<'a, 'o> {
         let settled = spec.file.jobs.iter().all(|j| j.ramp_time_ns == 0);
-        let (seen, began_ns) = (Seen::default(), Vec::new());
-        Looker { spec, asked, machine, observer, looks: 0, settled, squares: 0.0, seen, began_ns }
+        let (seen, began_ns) = (Sampled::default(), Vec::new());
+        Sampler { spec, asked, machine, observer, looks: 0, settled, squares: 0.0, seen, began_ns }
     }
 
-    pub(super) fn seen(mut self) -> Seen {
+    pub(super) fn seen(mut self) -> Sampled {
         let n = self.seen.in_flight.samples as f64;
         self.seen.in_flight.std_error = if n > 1.0 { (self.squares / (n - 1.0) / n).sqrt() } else { 0.0 };
         self.seen
@@ -145,7 +145,7 @@ fn baseline(view: &View<'_>) -> Baseline {
     }
 }
 
-impl Watch for Looker<'_, '_> {
+impl Watch for Sampler<'_, '_> {
     fn keeps_slices(&self) -> bool {
         self.spec.slices
     }

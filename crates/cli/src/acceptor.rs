@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way in for clients of this program itself: a run's socket, the control socket, the page of metrics.
+//! Accepts clients of this program itself: a run's socket, the control socket, the page of metrics.
 //!
-//! Guarantees: each client has a thread of its own, no more at once than there are places; who finds none, or no thread, is
-//! turned away and the others go on; when the door is dropped it lets nobody in any more, its thread has ended and its socket is gone from
-//! the file system, unless it was handed over; what another has put in its place stays. Does not do: wait for those who are in.
+//! Guarantees: each client has a thread of its own, up to the connection limit; a client beyond it, or without a thread, is
+//! rejected, and the others are served. When the acceptor is dropped its thread has ended and its socket is removed from the
+//! file system, unless the socket was handed over or another process has replaced it. Does not do: wait for connected clients.
 
-use crate::room::Room;
+use crate::connection_limit::ConnectionLimit;
 use host::net::socket::{SocketFile, Stop};
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -16,24 +16,24 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// After a client that could not be let in: out of descriptors, most likely.
+/// Pause after a failed accept: out of descriptors, most likely.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where clients come from.
+/// A socket that clients connect to.
 pub trait Listener: AsFd + Send + 'static {
     /// A client.
     type Client: Send + 'static;
 
-    /// From now on nobody waits for a client who leaves before it is let in.
+    /// Makes [`Listener::next`] return at once when a client has disconnected before it was accepted.
     ///
     /// # Errors
     /// As of the system.
     fn do_not_block(&self) -> io::Result<()>;
 
-    /// The next one.
+    /// Accepts the next client.
     ///
     /// # Errors
-    /// `WouldBlock`: it has left. Others as of the system; the next one may do better.
+    /// `WouldBlock`: it has disconnected. Others as of the system; the next call may succeed.
     fn next(&self) -> io::Result<Self::Client>;
 }
 
@@ -71,32 +71,32 @@ pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     })
 }
 
-/// Lets clients in until it is dropped.
-pub struct Door {
+/// Accepts clients until it is dropped.
+pub struct Acceptor {
     /// The socket in the file system.
     file: Option<SocketFile>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
-    /// Lets clients of `listener`, which has `file` if it is in the file system, in: `serve` has a thread, called `name`, for each, of which there
-    /// are at most `places` at a time; `turn_away` is for those who find no place, and must not wait.
+impl Acceptor {
+    /// Accepts clients of `listener`, whose `file` is its path if it has one. `serve` runs in a thread called `name` for each of at
+    /// most `max` clients at a time; `reject` gets the others, and must not block.
     ///
     /// # Errors
     /// There is no thread, or no descriptor, for it.
     pub fn open<L: Listener>(
         name: &'static str,
         (listener, file): (L, Option<SocketFile>),
-        places: usize,
+        max: usize,
         serve: impl Fn(L::Client) + Send + Sync + 'static,
-        turn_away: impl Fn(L::Client) + Send + 'static,
-    ) -> io::Result<Door> {
+        reject: impl Fn(L::Client) + Send + 'static,
+    ) -> io::Result<Acceptor> {
         listener.do_not_block()?;
         let stop = Arc::new(Stop::new().map_err(io::Error::other)?);
-        let (over, room, serve) = (Arc::clone(&stop), Room::new(places), Arc::new(serve));
-        let attend = move || {
-            while over.wait(&listener) {
+        let (stopped, limit, serve) = (Arc::clone(&stop), ConnectionLimit::new(max), Arc::new(serve));
+        let accept = move || {
+            while stopped.wait(&listener) {
                 let client = match listener.next() {
                     Ok(client) => client,
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
@@ -105,21 +105,21 @@ impl Door {
                         continue;
                     }
                 };
-                let Some(guest) = room.enter() else {
-                    turn_away(client);
+                let Some(connection) = limit.connect() else {
+                    reject(client);
                     continue;
                 };
                 let serve = Arc::clone(&serve);
-                let stay = move || {
+                let run = move || {
                     serve(client);
-                    drop(guest);
+                    drop(connection);
                 };
                 // Without a thread for it the client is dropped.
-                let _ = thread::Builder::new().name(name.into()).spawn(stay);
+                let _ = thread::Builder::new().name(name.into()).spawn(run);
             }
         };
-        let thread = thread::Builder::new().name(format!("{name}-door")).spawn(attend)?;
-        Ok(Door { file, stop, thread: Some(thread) })
+        let thread = thread::Builder::new().name(format!("{name}-acceptor")).spawn(accept)?;
+        Ok(Acceptor { file, stop, thread: Some(thread) })
     }
 
     /// The socket in the file system, if there is one.
@@ -128,7 +128,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         drop(self.file.take());
         self.stop.set();
@@ -146,8 +146,8 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn clients_have_places_and_the_door_closes() {
-        let path = std::env::temp_dir().join(format!("mqblk-door-{}", std::process::id()));
+    fn clients_over_the_limit_are_rejected() {
+        let path = std::env::temp_dir().join(format!("mqblk-acceptor-{}", std::process::id()));
         let (listener, file) = listen(&path, None).unwrap();
         let (left, leaves) = mpsc::channel();
         let serve = move |mut client: UnixStream| {
@@ -157,8 +157,8 @@ mod tests {
             left.send(()).unwrap();
         };
         let away = |mut client: UnixStream| client.write_all(b"no").unwrap();
-        let door = Door::open("door", (listener, Some(file)), 2, serve, away).unwrap();
-        assert_eq!(door.path(), Some(path.as_path()));
+        let acceptor = Acceptor::open("acceptor", (listener, Some(file)), 2, serve, away).unwrap();
+        assert_eq!(acceptor.path(), Some(path.as_path()));
         let come = || {
             let mut client = UnixStream::connect(&path).unwrap();
             let mut said = [0; 2];
@@ -169,33 +169,33 @@ mod tests {
         assert_eq!([first.1, second.1, come().1, come().1], [*b"in", *b"in", *b"no", *b"no"]);
         drop(first);
         leaves.recv().unwrap();
-        // Its place is free a moment after it has left.
+        // It stops counting a moment after it has disconnected.
         while come().1 != *b"in" {}
-        drop(door);
+        drop(acceptor);
         assert!(!path.exists());
         drop(second);
     }
 
     #[test]
-    fn a_door_at_any_address_closes() {
+    fn an_acceptor_at_any_address_stops() {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let address = listener.local_addr().unwrap();
         let touch = || TcpStream::connect(("127.0.0.1", address.port())).is_ok();
-        let door = Door::open("door", (listener, None), 1, drop, drop).unwrap();
-        assert!(door.path().is_none() && touch());
-        drop(door);
+        let acceptor = Acceptor::open("acceptor", (listener, None), 1, drop, drop).unwrap();
+        assert!(acceptor.path().is_none() && touch());
+        drop(acceptor);
         assert!(!touch());
     }
 
-    /// It went to the other one to wake its own thread, and took the other one's socket away.
+    /// A regression: it connected to the other socket to wake its own thread, and removed it.
     #[test]
-    fn what_another_has_put_in_the_place_of_its_socket_stays() {
+    fn a_socket_that_replaced_its_own_is_left_alone() {
         let path = std::env::temp_dir().join(format!("mqblk-place-{}", std::process::id()));
         let (listener, file) = listen(&path, None).unwrap();
-        let door = Door::open("door", (listener, Some(file)), 1, drop, drop).unwrap();
+        let acceptor = Acceptor::open("acceptor", (listener, Some(file)), 1, drop, drop).unwrap();
         std::fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
-        drop(door);
+        drop(acceptor);
         other.set_nonblocking(true).unwrap();
         assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody came");
         std::fs::remove_file(&path).unwrap();
