@@ -180,111 +180,6 @@ fn names_from_outside_are_text() {
 }
 
 #[test]
-fn a_tuning_at_once_and_from_its_results() {
-    let dir = Dir::new("report");
-    dir.file("j.fio", "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\niodepth=32\n");
-    let target = "model:size=1g,lat_us=2000,parallel=64";
-    let search =
-        ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,16,64", "--budget", "40s"];
-    let asks =
-        ["tune", "j.fio", "--target", target, "--maximize", "a.iops", "--keep", "a.lat<=900ms", "--runtime", "100ms"];
-    let files = ["--seed", "1", "--results", "r.jsonl", "--report", "out.html"];
-    let done = dir.mqblk(&[&asks[..], &search, &files].concat()).exits(0);
-    done.says(&["report: out.html\n"]);
-    let charts = looks_right(&dir, "out");
-    for chart in ["confirmed-chart", "search-chart", "knob-0", "percentiles-chart", "stages-chart"] {
-        assert!(charts.iter().any(|c| c == chart), "{chart}: {charts:?}");
-    }
-    let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
-    assert_eq!(d.kind, Kind::Tuning);
-    // What it comes to under whatever else runs here is in tests/it/tune.rs; the page says what the text says.
-    let text = done.out.clone();
-    let headline = text.lines().next().unwrap();
-    assert_eq!(d.verdict.sentence, format!("{headline}."));
-    let found = headline.starts_with("queue_depth=");
-    assert_eq!(d.verdict.word, if found { "Better settings" } else { "Nothing better" }, "{headline}");
-    dir.mqblk(&["report", "r.jsonl", "-o", "later.html"]).exits(0);
-    assert_eq!(fs::read_to_string(dir.path("later.html")).unwrap(), fs::read_to_string(dir.path("out.html")).unwrap());
-    // Without its last line it has not ended.
-    let text = fs::read_to_string(dir.path("r.jsonl")).unwrap();
-    let cut = text.trim_end().rfind('\n').unwrap() + 1;
-    dir.file("cut.jsonl", &text[..cut]);
-    let said = "cut.jsonl: the tuning has not ended; go on with: mqblk tune j.fio ";
-    dir.mqblk(&["report", "cut.jsonl", "-o", "cut.html"]).exits(2).says(&[said]);
-    assert!(!dir.path("cut.html").exists());
-}
-
-#[test]
-fn a_scenario_with_what_was_published() {
-    let dir = Dir::new("report");
-    let of_tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/");
-    for name in ["azure-p80.toml", "azure-p80.fio"] {
-        dir.file(name, &fs::read_to_string(format!("{of_tree}{name}")).unwrap());
-    }
-    dir.mqblk(&["sim", "azure-p80.toml", "--report", "out.html"]).exits(0).says(&["report: out.html\n"]);
-    assert_eq!(looks_right(&dir, "out"), ["figures-chart", "stages-chart"]);
-    let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
-    assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Scenario, "As published"));
-    let html = fs::read_to_string(dir.path("out.html")).unwrap();
-    for part in ["Why: seq_write: an I/O takes", "disk.write_us", "predicted", "fitted"] {
-        assert!(html.contains(part), "{part}");
-    }
-}
-
-#[test]
-fn a_study_and_this_host_beside_it() {
-    let dir = Dir::new("report");
-    let machine = "title = \"<b>two & sockets</b>\"\n[machine]\nsockets = 2\ncores = 8\n[disk]\nsize_gib = 64\nread_us = 10\nwrite_us = 10\n";
-    dir.file("m.toml", machine);
-    let ask = |more: &[&str]| dir.mqblk(&[&["sim", "--machine", "m.toml", "--quick"], more].concat()).exits(0);
-    let done = ask(&["--study", "cpus", "--measure", "--seed", "5", "--report", "out.html"]);
-    done.says(&["report: out.html\n"]);
-    let charts = looks_right(&dir, "out");
-    let all = ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart", "cpu-chart", "lock-chart"];
-    // On one CPU this host has a single point, which is no chart.
-    assert_eq!(charts.iter().filter(|c| *c != "here-chart").collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
-    let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
-    assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Study, "With 16 CPUs \u{2018}mq\u{2019} has most"));
-    let reasons: Vec<&str> = done.out.lines().filter(|l| l.starts_with("sq: ") || l.starts_with("mq: ")).collect();
-    assert_eq!(reasons.len(), 2, "{}", done.out);
-    assert!(d.verdict.sentence.ends_with(&reasons.join(" ")), "{}", d.verdict.sentence);
-    assert_eq!(d.data["simulated"].as_array().unwrap().len(), 10);
-    let here = d.data["here"]["points"].as_array().unwrap();
-    assert!(here.iter().all(|p| p["error"].is_number() && p["least"].as_f64() <= p["most"].as_f64()), "{here:?}");
-    let html = fs::read_to_string(dir.path("out.html")).unwrap();
-    for part in [
-        "mqblk sim --machine m.toml",
-        "&lt;b&gt;two &amp; sockets",
-        "Machine file m.toml",
-        "costs.path.irq_ns",
-        "This host",
-        "Seed 5:",
-    ] {
-        assert!(html.contains(part), "{part}");
-    }
-    // Without what a clock on the wall has told, the same each time; as JSON, too.
-    ask(&["--study", "depth", "--report", "one.html"]);
-    let json = ask(&["--study", "depth", "--report", "two.html", "--json"]).json();
-    let of = |name: &str| Document::from_json(&fs::read_to_string(dir.path(name)).unwrap()).unwrap();
-    let (one, two) = (of("one.json"), of("two.json"));
-    assert_eq!((&one.verdict, &one.data), (&two.verdict, &two.data));
-    assert_eq!(one.data, json);
-    dir.mqblk(&["sim", "--seed", "1", "--report", "x.html"]).exits(2);
-    let same = ["sim", "--study", "cpus", "--machine", "m.json", "--report", "m.html"];
-    dir.file("m.json", machine).mqblk(&same).exits(2).says(&["--report m.html: would also write m.json"]);
-    assert_eq!(fs::read_to_string(dir.path("m.json")).unwrap(), machine);
-}
-
-#[test]
-fn iothread_study_shows_the_main_loop_and_fits_many_series() {
-    let dir = Dir::new("report");
-    dir.mqblk(&["sim", "--study", "iothreads", "--quick", "--report", "io.html"]).exits(0);
-    assert_eq!(looks_right(&dir, "io"), ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart"]);
-    dir.mqblk(&["sim", "--study", "elevators", "--quick", "--report", "e.html"]).exits(0);
-    assert_eq!(looks_right(&dir, "e").len(), 9, "five series of their own, and four charts of all");
-}
-
-#[test]
 fn the_checks_can_fail() {
     let dir = Dir::new("report");
     dir.file("j.fio", &format!("{JOB}[a]\nrw=randread\n"));
@@ -338,4 +233,127 @@ fn bad_names_are_refused_before_anything_runs() {
     dir.mqblk(&["report", "none.jsonl"]).exits(2).says(&["results file none.jsonl: "]);
     dir.mqblk(&["report", "r.jsonl", "-o", "x.html"]).exits(2).says(&["results file r.jsonl, line 1: "]);
     assert_eq!(dir.list(), ["j.fio", "r.jsonl"]);
+}
+
+/// What takes long: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn iothread_study_shows_the_main_loop_and_fits_many_series() {
+        let dir = Dir::new("report");
+        dir.mqblk(&["sim", "--study", "iothreads", "--quick", "--report", "io.html"]).exits(0);
+        assert_eq!(looks_right(&dir, "io"), ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart"]);
+        dir.mqblk(&["sim", "--study", "elevators", "--quick", "--report", "e.html"]).exits(0);
+        assert_eq!(looks_right(&dir, "e").len(), 9, "five series of their own, and four charts of all");
+    }
+
+    #[test]
+    fn a_study_and_this_host_beside_it() {
+        let dir = Dir::new("report");
+        let machine = "title = \"<b>two & sockets</b>\"\n[machine]\nsockets = 2\ncores = 8\n[disk]\nsize_gib = 64\nread_us = 10\nwrite_us = 10\n";
+        dir.file("m.toml", machine);
+        let ask = |more: &[&str]| dir.mqblk(&[&["sim", "--machine", "m.toml", "--quick"], more].concat()).exits(0);
+        let done = ask(&["--study", "cpus", "--measure", "--seed", "5", "--report", "out.html"]);
+        done.says(&["report: out.html\n"]);
+        let charts = looks_right(&dir, "out");
+        let all = ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart", "cpu-chart", "lock-chart"];
+        // On one CPU this host has a single point, which is no chart.
+        assert_eq!(charts.iter().filter(|c| *c != "here-chart").collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
+        let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
+        assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Study, "With 16 CPUs \u{2018}mq\u{2019} has most"));
+        let reasons: Vec<&str> = done.out.lines().filter(|l| l.starts_with("sq: ") || l.starts_with("mq: ")).collect();
+        assert_eq!(reasons.len(), 2, "{}", done.out);
+        assert!(d.verdict.sentence.ends_with(&reasons.join(" ")), "{}", d.verdict.sentence);
+        assert_eq!(d.data["simulated"].as_array().unwrap().len(), 10);
+        let here = d.data["here"]["points"].as_array().unwrap();
+        assert!(here.iter().all(|p| p["error"].is_number() && p["least"].as_f64() <= p["most"].as_f64()), "{here:?}");
+        let html = fs::read_to_string(dir.path("out.html")).unwrap();
+        for part in [
+            "mqblk sim --machine m.toml",
+            "&lt;b&gt;two &amp; sockets",
+            "Machine file m.toml",
+            "costs.path.irq_ns",
+            "This host",
+            "Seed 5:",
+        ] {
+            assert!(html.contains(part), "{part}");
+        }
+        // Without what a clock on the wall has told, the same each time; as JSON, too.
+        ask(&["--study", "depth", "--report", "one.html"]);
+        let json = ask(&["--study", "depth", "--report", "two.html", "--json"]).json();
+        let of = |name: &str| Document::from_json(&fs::read_to_string(dir.path(name)).unwrap()).unwrap();
+        let (one, two) = (of("one.json"), of("two.json"));
+        assert_eq!((&one.verdict, &one.data), (&two.verdict, &two.data));
+        assert_eq!(one.data, json);
+        dir.mqblk(&["sim", "--seed", "1", "--report", "x.html"]).exits(2);
+        let same = ["sim", "--study", "cpus", "--machine", "m.json", "--report", "m.html"];
+        dir.file("m.json", machine).mqblk(&same).exits(2).says(&["--report m.html: would also write m.json"]);
+        assert_eq!(fs::read_to_string(dir.path("m.json")).unwrap(), machine);
+    }
+
+    #[test]
+    fn a_tuning_at_once_and_from_its_results() {
+        let dir = Dir::new("report");
+        dir.file("j.fio", "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\niodepth=32\n");
+        let target = "model:size=1g,lat_us=2000,parallel=64";
+        let search =
+            ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,16,64", "--budget", "40s"];
+        let asks = [
+            "tune",
+            "j.fio",
+            "--target",
+            target,
+            "--maximize",
+            "a.iops",
+            "--keep",
+            "a.lat<=900ms",
+            "--runtime",
+            "100ms",
+        ];
+        let files = ["--seed", "1", "--results", "r.jsonl", "--report", "out.html"];
+        let done = dir.mqblk(&[&asks[..], &search, &files].concat()).exits(0);
+        done.says(&["report: out.html\n"]);
+        let charts = looks_right(&dir, "out");
+        for chart in ["confirmed-chart", "search-chart", "knob-0", "percentiles-chart", "stages-chart"] {
+            assert!(charts.iter().any(|c| c == chart), "{chart}: {charts:?}");
+        }
+        let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
+        assert_eq!(d.kind, Kind::Tuning);
+        // What it comes to under whatever else runs here is in tests/it/tune.rs; the page says what the text says.
+        let text = done.out.clone();
+        let headline = text.lines().next().unwrap();
+        assert_eq!(d.verdict.sentence, format!("{headline}."));
+        let found = headline.starts_with("queue_depth=");
+        assert_eq!(d.verdict.word, if found { "Better settings" } else { "Nothing better" }, "{headline}");
+        dir.mqblk(&["report", "r.jsonl", "-o", "later.html"]).exits(0);
+        assert_eq!(
+            fs::read_to_string(dir.path("later.html")).unwrap(),
+            fs::read_to_string(dir.path("out.html")).unwrap()
+        );
+        // Without its last line it has not ended.
+        let text = fs::read_to_string(dir.path("r.jsonl")).unwrap();
+        let cut = text.trim_end().rfind('\n').unwrap() + 1;
+        dir.file("cut.jsonl", &text[..cut]);
+        let said = "cut.jsonl: the tuning has not ended; go on with: mqblk tune j.fio ";
+        dir.mqblk(&["report", "cut.jsonl", "-o", "cut.html"]).exits(2).says(&[said]);
+        assert!(!dir.path("cut.html").exists());
+    }
+
+    #[test]
+    fn a_scenario_with_what_was_published() {
+        let dir = Dir::new("report");
+        let of_tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/");
+        for name in ["azure-p80.toml", "azure-p80.fio"] {
+            dir.file(name, &fs::read_to_string(format!("{of_tree}{name}")).unwrap());
+        }
+        dir.mqblk(&["sim", "azure-p80.toml", "--report", "out.html"]).exits(0).says(&["report: out.html\n"]);
+        assert_eq!(looks_right(&dir, "out"), ["figures-chart", "stages-chart"]);
+        let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
+        assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Scenario, "As published"));
+        let html = fs::read_to_string(dir.path("out.html")).unwrap();
+        for part in ["Why: seq_write: an I/O takes", "disk.write_us", "predicted", "fitted"] {
+            assert!(html.contains(part), "{part}");
+        }
+    }
 }

@@ -2,8 +2,8 @@
 //! Measures what `compare` promises: A against A is called different in at most 5 % of comparisons (the level is 2 %, see `verdict`), for
 //! every kind of noise a shared machine makes, and a true difference is found.
 //!
-//! Each figure is from 2000 simulated comparisons with a fixed seed. `cargo test -p lab --test it false_alarms:: -- --nocapture` prints the
-//! table of rates. With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
+//! Each figure of a deep run is from 2000 simulated comparisons with a fixed seed; `cargo test -p lab --test it false_alarms::deep -- --nocapture`
+//! prints the table of rates. With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
 
 use crate::synthetic;
 
@@ -14,7 +14,9 @@ use lab::verdict::Verdict;
 use sim::rng::Rng;
 use synthetic::{gauss, uniform};
 
-const COMPARISONS: u32 = 2000;
+/// Comparisons behind each figure: of a quick run, and of a deep one.
+const FEW: u32 = 300;
+const MANY: u32 = 2000;
 const MAX_FALSE_ALARMS: f64 = 0.05;
 const SEED: u64 = 0x6d71_626c_6b01;
 
@@ -140,20 +142,26 @@ fn simulate(rng: &mut Rng, noise: Noise, pairs: u32, effect: f64, metrics: Metri
     Comparison::evaluate(plan, Metric::Iops, &results, SideTotals::default(), SideTotals::default())
 }
 
-/// Share of `COMPARISONS` simulated comparisons for which `hit` is true.
-fn share(noise: Noise, pairs: u32, effect: f64, metrics: Metrics, mut hit: impl FnMut(&Comparison) -> bool) -> f64 {
+/// Share of `comparisons` simulated comparisons for which `hit` is true.
+fn share(
+    comparisons: u32,
+    noise: Noise,
+    pairs: u32,
+    effect: f64,
+    metrics: Metrics,
+    mut hit: impl FnMut(&Comparison) -> bool,
+) -> f64 {
     let mut rng = Rng::new(SEED ^ u64::from(pairs));
-    let hits = (0..COMPARISONS).filter(|_| hit(&simulate(&mut rng, noise, pairs, effect, metrics))).count();
-    hits as f64 / f64::from(COMPARISONS)
+    let hits = (0..comparisons).filter(|_| hit(&simulate(&mut rng, noise, pairs, effect, metrics))).count();
+    hits as f64 / f64::from(comparisons)
 }
 
-#[test]
-fn a_against_a_is_rarely_called_different() {
-    println!("false alarms of {COMPARISONS} A/A comparisons, seed {SEED:#x}");
+fn false_alarms_are_rare(comparisons: u32) {
+    println!("false alarms of {comparisons} A/A comparisons, seed {SEED:#x}");
     let mut worst: f64 = 0.0;
     for noise in NOISES {
         for pairs in [10, 12, 20] {
-            let rate = share(noise, pairs, 1.0, Metrics::Primary, |c| c.verdict.is_difference());
+            let rate = share(comparisons, noise, pairs, 1.0, Metrics::Primary, |c| c.verdict.is_difference());
             println!("{noise:?} {pairs} pairs: {:.2} %", 100.0 * rate);
             assert!(rate <= MAX_FALSE_ALARMS, "{noise:?} with {pairs} pairs: false alarm rate {rate}, seed {SEED:#x}");
             worst = worst.max(rate);
@@ -162,11 +170,10 @@ fn a_against_a_is_rarely_called_different() {
     println!("worst: {:.2} %", 100.0 * worst);
 }
 
-#[test]
-fn the_interval_covers_the_truth() {
+fn intervals_cover(comparisons: u32) {
     for noise in NOISES {
         for pairs in [10, 12] {
-            let covered = share(noise, pairs, 1.1, Metrics::Primary, |c| {
+            let covered = share(comparisons, noise, pairs, 1.1, Metrics::Primary, |c| {
                 let r = c.row(Metric::Iops).unwrap().ratio.unwrap();
                 (r.low..=r.high).contains(&1.1)
             });
@@ -176,10 +183,9 @@ fn the_interval_covers_the_truth() {
     }
 }
 
-#[test]
-fn secondary_metric_marks_are_as_rare_as_false_verdicts() {
+fn secondary_marks_are_rare(comparisons: u32) {
     for noise in [Noise::Gaussian, Noise::HeavyTail, Noise::Ar1(0.6)] {
-        let rate = share(noise, 12, 1.0, Metrics::All, |c| {
+        let rate = share(comparisons, noise, 12, 1.0, Metrics::All, |c| {
             c.rows.iter().any(|r| r.metric != Metric::Iops && r.mark != lab::compare::Mark::None)
         });
         println!("{noise:?}: some secondary mark in {:.2} %", 100.0 * rate);
@@ -187,8 +193,7 @@ fn secondary_metric_marks_are_as_rare_as_false_verdicts() {
     }
 }
 
-#[test]
-fn a_true_difference_is_found() {
+fn differences_are_found(comparisons: u32) {
     for (noise, pairs, effect, at_least) in [
         (Noise::Gaussian, 10, 1.10, 0.95),
         (Noise::Gaussian, 10, 1.0 / 1.10, 0.95),
@@ -199,19 +204,18 @@ fn a_true_difference_is_found() {
         (Noise::HeavyTail, 20, 1.25, 0.75),
     ] {
         let want = if effect > 1.0 { Verdict::BIsFaster } else { Verdict::BIsSlower };
-        let power = share(noise, pairs, effect, Metrics::Primary, |c| c.verdict == want);
+        let power = share(comparisons, noise, pairs, effect, Metrics::Primary, |c| c.verdict == want);
         println!("{noise:?} {pairs} pairs, true ratio {effect:.3}: found in {:.1} %", 100.0 * power);
         assert!(power >= at_least, "{noise:?} {pairs} pairs {effect}: power {power}, seed {SEED:#x}");
     }
 }
 
 /// The alternatives that were not taken, measured: pairs as units under bursts, and the percentile bootstrap over blocks.
-#[test]
-fn the_rejected_alternatives_do_alarm_more_often() {
+fn alternatives_alarm_more_often(comparisons: u32) {
     let (pairs, alpha) = (10, 0.05);
     let mut rng = Rng::new(SEED);
     let (mut by_pair, mut by_block, mut bootstrap) = (0, 0, 0);
-    for _ in 0..COMPARISONS {
+    for _ in 0..comparisons {
         let plan = Plan::new(pairs, 0, rng.next()).unwrap();
         let noise = Noise::Bursts.series(&mut rng, plan.runs() as usize);
         let mut logs = vec![0.0; pairs as usize];
@@ -228,7 +232,7 @@ fn the_rejected_alternatives_do_alarm_more_often() {
         means.sort_by(f64::total_cmp);
         bootstrap += u32::from(means[10] > 0.0 || means[389] < 0.0);
     }
-    let percent = |n: u32| 100.0 * f64::from(n) / f64::from(COMPARISONS);
+    let percent = |n: u32| 100.0 * f64::from(n) / f64::from(comparisons);
     println!(
         "bursts, {pairs} pairs, 5 % level: by block {:.1} %, by pair {:.1} %, bootstrap of blocks {:.1} %",
         percent(by_block),
@@ -236,4 +240,59 @@ fn the_rejected_alternatives_do_alarm_more_often() {
         percent(bootstrap)
     );
     assert!(by_block < by_pair && by_block < bootstrap);
+}
+
+#[test]
+fn a_against_a_is_rarely_called_different() {
+    false_alarms_are_rare(FEW);
+}
+
+#[test]
+fn the_interval_covers_the_truth() {
+    intervals_cover(FEW);
+}
+
+#[test]
+fn secondary_metric_marks_are_as_rare_as_false_verdicts() {
+    secondary_marks_are_rare(FEW);
+}
+
+#[test]
+fn a_true_difference_is_found() {
+    differences_are_found(FEW);
+}
+
+#[test]
+fn the_rejected_alternatives_do_alarm_more_often() {
+    alternatives_alarm_more_often(FEW);
+}
+
+/// The same with what `docs/statistics.md` quotes: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn a_against_a_is_rarely_called_different() {
+        false_alarms_are_rare(MANY);
+    }
+
+    #[test]
+    fn the_interval_covers_the_truth() {
+        intervals_cover(MANY);
+    }
+
+    #[test]
+    fn secondary_metric_marks_are_as_rare_as_false_verdicts() {
+        secondary_marks_are_rare(MANY);
+    }
+
+    #[test]
+    fn a_true_difference_is_found() {
+        differences_are_found(MANY);
+    }
+
+    #[test]
+    fn the_rejected_alternatives_do_alarm_more_often() {
+        alternatives_alarm_more_often(MANY);
+    }
 }

@@ -156,33 +156,6 @@ fn what_cannot_be_is_refused_and_said_plainly() {
     try_run(&parse(&format!("{JOB}filename={target}\n")), None, &[], 1).unwrap();
 }
 
-/// Pairs whose sides have other random numbers: what differs is chance alone.
-#[test]
-fn at_most_five_percent_of_simulated_a_a_comparisons_differ() {
-    let dir = Dir::new("sim-aa");
-    let target = dir.file("m.toml", MACHINE);
-    let file = parse(&JOB.replace("runtime=50ms", "runtime=5ms"));
-    let mut alarms = 0;
-    for seed in 0..100u64 {
-        let plan = Plan::new(Plan::MIN_PAIRS, 0, seed).unwrap();
-        let mut records = Vec::new();
-        for (i, step) in plan.steps().enumerate() {
-            let r = run(&file, &target, &[], 1_000_003 * (seed + 1) + i as u64);
-            records.push(r.record(step.pair.unwrap(), step.side, i.is_multiple_of(2), None));
-        }
-        let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, String::new()));
-        let c = Comparison::evaluate(plan, Metric::Iops, &results::pairs(&records), a, b);
-        assert!(
-            matches!(c.verdict, Verdict::NoDifferenceShown | Verdict::BIsFaster | Verdict::BIsSlower),
-            "{}",
-            c.verdict
-        );
-        alarms += u32::from(c.verdict.is_difference());
-    }
-    println!("{alarms} false alarms in 100 comparisons, seeds 0..100");
-    assert!(alarms <= 5, "{alarms} false alarms in 100 comparisons, seeds 0..100");
-}
-
 fn compared(file: &JobFile, sides: [SideSpec; 2], detect: Option<Detect>) -> Result<Comparison, CompareError> {
     let spec = CompareSpec {
         file,
@@ -233,4 +206,36 @@ fn a_planted_three_percent_is_detected_with_the_pairs_asked_for() {
     assert_eq!((c.verdict, ratio.low, ratio.high), (Verdict::NoDifferenceShown, 1.0, 1.0));
     let same = compared(&file, [side(&a, &[]), side(&a, &[("read_ahead_kb", "64")])], None);
     assert!(matches!(&same, Err(CompareError::NoEffect(why)) if why.contains("page cache")), "{:?}", same.err());
+}
+
+/// What takes long: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    /// Pairs whose sides have other random numbers: what differs is chance alone.
+    #[test]
+    fn at_most_five_percent_of_simulated_a_a_comparisons_differ() {
+        let dir = Dir::new("sim-aa");
+        let target = dir.file("m.toml", MACHINE);
+        let file = parse(&JOB.replace("runtime=50ms", "runtime=5ms"));
+        let mut alarms = 0;
+        for seed in 0..100u64 {
+            let plan = Plan::new(Plan::MIN_PAIRS, 0, seed).unwrap();
+            let mut records = Vec::new();
+            for (i, step) in plan.steps().enumerate() {
+                let r = run(&file, &target, &[], 1_000_003 * (seed + 1) + i as u64);
+                records.push(r.record(step.pair.unwrap(), step.side, i.is_multiple_of(2), None));
+            }
+            let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, String::new()));
+            let c = Comparison::evaluate(plan, Metric::Iops, &results::pairs(&records), a, b);
+            assert!(
+                matches!(c.verdict, Verdict::NoDifferenceShown | Verdict::BIsFaster | Verdict::BIsSlower),
+                "{}",
+                c.verdict
+            );
+            alarms += u32::from(c.verdict.is_difference());
+        }
+        println!("{alarms} false alarms in 100 comparisons, seeds 0..100");
+        assert!(alarms <= 5, "{alarms} false alarms in 100 comparisons, seeds 0..100");
+    }
 }

@@ -19,43 +19,6 @@ fn planted(p: &Point) -> (f64, f64) {
     (if p.get("nomerges") == Some("2") { 0.03f64.ln_1p() } else { 0.0 }, 0.0)
 }
 
-#[test]
-fn at_most_five_percent_of_null_tunes_claim_a_gain() {
-    for (noise, drift) in [(0.01, 0.0), (0.02, 0.0), (0.02, 0.0005), (0.05, 0.0)] {
-        let (mut claims, mut runs) = (0, 0);
-        for seed in 0..TUNES {
-            let mut machine = Machine { drift, ..Machine::new(flat, noise, 1000 + seed) };
-            let result = tune(&mut machine, &plan(&[], seed));
-            claims += u32::from(result.verdict == TuneVerdict::Better);
-            runs += result.runs;
-            assert!(matches!(result.verdict, TuneVerdict::Better | TuneVerdict::NoBetter), "seed {seed}");
-        }
-        println!("noise {noise}, drift {drift}: {claims} claims in {TUNES} tunes of {} runs", runs / TUNES as u32);
-        assert!(claims <= 5, "noise {noise}, drift {drift}: {claims} false claims in {TUNES} tunes, seeds 0..{TUNES}");
-    }
-}
-
-#[test]
-fn a_planted_gain_of_three_percent_is_found_by_tune() {
-    for noise in [0.005, 0.01] {
-        let (mut found, mut other, mut pairs) = (0, 0, 0);
-        for seed in 0..TUNES {
-            let mut machine = Machine::new(planted, noise, 7000 + seed);
-            let result = tune(&mut machine, &plan(&[], seed));
-            let right = result.verdict == TuneVerdict::Better && result.winner.get("nomerges") == Some("2");
-            found += u32::from(right);
-            other += u32::from(right && result.winner.len() > 1);
-            pairs += result.against_default.map_or(0, |d| d.pairs);
-        }
-        println!(
-            "noise {noise}: found in {found} of {TUNES}, with other settings beside in {other}, {} pairs",
-            pairs / TUNES as u32
-        );
-        assert!(found >= 85, "noise {noise}: the planted gain was found in {found} of {TUNES} tunes, seeds 0..{TUNES}");
-        assert!(other <= 20, "noise {noise}: {other} of {found} recommendations have settings that do nothing");
-    }
-}
-
 /// Neither alone is worth anything; together they are.
 #[test]
 fn an_interaction_is_found() {
@@ -142,4 +105,52 @@ fn a_budget_that_cannot_confirm_is_refused_with_one_that_can() {
     let plan = lab::tune::journal::TunePlan { budget_seconds: 10.0, ..plan(&[], 3) };
     let e = synthetic::tune_from(&mut machine, &plan, Vec::new(), &mut Vec::new()).unwrap_err().to_string();
     assert!(e.starts_with("--budget 10s: 26 confirmation runs of 2.0 s") && e.contains("give --budget 87s"), "{e}");
+}
+
+/// What takes long: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn at_most_five_percent_of_null_tunes_claim_a_gain() {
+        for (noise, drift) in [(0.01, 0.0), (0.02, 0.0), (0.02, 0.0005), (0.05, 0.0)] {
+            let (mut claims, mut runs) = (0, 0);
+            for seed in 0..TUNES {
+                let mut machine = Machine { drift, ..Machine::new(flat, noise, 1000 + seed) };
+                let result = tune(&mut machine, &plan(&[], seed));
+                claims += u32::from(result.verdict == TuneVerdict::Better);
+                runs += result.runs;
+                assert!(matches!(result.verdict, TuneVerdict::Better | TuneVerdict::NoBetter), "seed {seed}");
+            }
+            println!("noise {noise}, drift {drift}: {claims} claims in {TUNES} tunes of {} runs", runs / TUNES as u32);
+            assert!(
+                claims <= 5,
+                "noise {noise}, drift {drift}: {claims} false claims in {TUNES} tunes, seeds 0..{TUNES}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_planted_gain_of_three_percent_is_found_by_tune() {
+        for noise in [0.005, 0.01] {
+            let (mut found, mut other, mut pairs) = (0, 0, 0);
+            for seed in 0..TUNES {
+                let mut machine = Machine::new(planted, noise, 7000 + seed);
+                let result = tune(&mut machine, &plan(&[], seed));
+                let right = result.verdict == TuneVerdict::Better && result.winner.get("nomerges") == Some("2");
+                found += u32::from(right);
+                other += u32::from(right && result.winner.len() > 1);
+                pairs += result.against_default.map_or(0, |d| d.pairs);
+            }
+            println!(
+                "noise {noise}: found in {found} of {TUNES}, with other settings beside in {other}, {} pairs",
+                pairs / TUNES as u32
+            );
+            assert!(
+                found >= 85,
+                "noise {noise}: the planted gain was found in {found} of {TUNES} tunes, seeds 0..{TUNES}"
+            );
+            assert!(other <= 20, "noise {noise}: {other} of {found} recommendations have settings that do nothing");
+        }
+    }
 }

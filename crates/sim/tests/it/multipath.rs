@@ -5,12 +5,12 @@ use sim::fault::Plant;
 use sim::kind::Kind;
 use sim::swarm::{Report, run_case, run_planted};
 
+/// Seeds of a deep run.
 const SEEDS: u64 = 200;
 
-#[test]
-fn paths_come_and_go_and_nothing_is_lost() {
+fn nothing_is_lost(seeds: u64) {
     let mut total = Report::default();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds {
         let report = run_case(Kind::Multipath, seed).unwrap_or_else(|f| {
             let last = f.trace.len().saturating_sub(40);
             panic!("{f}\n{}\nreplay: mqblk sim --kind multipath --seed {seed}", f.trace[last..].join("\n"))
@@ -19,19 +19,34 @@ fn paths_come_and_go_and_nothing_is_lost() {
     }
     println!("{total:?}");
     // Cases that do nothing find nothing: bios fail only where no path was left.
-    assert!(total.requests > 200 * SEEDS && total.errors > SEEDS / 4 && total.outstanding > SEEDS, "{total:?}");
+    assert!(total.requests > 200 * seeds && total.errors > seeds / 4 && total.outstanding > seeds, "{total:?}");
 }
 
-/// A path that lets a failed write happen later is found by stale data; one that blames the medium by an error that should have been
-/// another path's to mend.
 #[test]
-fn what_a_path_must_not_do_is_found() {
-    for plant in [Plant::LatePath, Plant::WrongError] {
-        let found = (0..SEEDS).find_map(|seed| {
-            let text = run_planted(seed, plant).err()?;
-            text.contains(plant.sign()).then_some((seed, text))
-        });
-        let (seed, text) = found.unwrap_or_else(|| panic!("{plant:?} was not found in {SEEDS} cases"));
-        println!("{plant:?}: seed {seed}: {}", text.lines().next().unwrap_or_default());
+fn paths_come_and_go_and_nothing_is_lost() {
+    nothing_is_lost(30);
+}
+
+/// What takes long: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn paths_come_and_go_and_nothing_is_lost() {
+        nothing_is_lost(SEEDS);
+    }
+
+    /// A path that lets a failed write happen later is found by stale data; one that blames the medium by an error that should have been
+    /// another path's to mend.
+    #[test]
+    fn what_a_path_must_not_do_is_found() {
+        for plant in [Plant::LatePath, Plant::WrongError] {
+            let found = (0..SEEDS).find_map(|seed| {
+                let text = run_planted(seed, plant).err()?;
+                text.contains(plant.sign()).then_some((seed, text))
+            });
+            let (seed, text) = found.unwrap_or_else(|| panic!("{plant:?} was not found in {SEEDS} cases"));
+            println!("{plant:?}: seed {seed}: {}", text.lines().next().unwrap_or_default());
+        }
     }
 }

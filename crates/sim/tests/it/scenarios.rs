@@ -108,27 +108,6 @@ fn multipath_of_one_queue_takes_cpu_from_a_database() {
 }
 
 #[test]
-fn published_ratios_are_simulated_without_fitting() {
-    let scenario = read("lustre-ost.toml");
-    assert!(scenario.fitted.is_empty());
-    let rows = simulate("lustre-ost.toml", |_| true);
-    // Large writes wait for the array, whatever the path to it.
-    let [sq, mq] = [&rows[0], &rows[1]].map(|r| figure(r, "ost.lat_us"));
-    assert!((mq / sq - 1.0).abs() < 0.01, "{sq} {mq}");
-    let all = over_rows(&scenario, &rows);
-    assert_eq!(all.len(), 2);
-    for over in &all {
-        assert!(over.is_within(), "{over:#?}");
-    }
-    // Most is gained where the old path has just filled the CPUs, and nothing is lost anywhere.
-    let lat = all.iter().find(|o| o.name == "ost.lat_us").expect("asked for");
-    assert!(lat.least.ratio > 0.80 && lat.most.ratio < 1.01, "{lat:#?}");
-    let row = scenario.row.iter().find(|r| r.name == lat.least.row).expect("its row");
-    let full = rows.iter().find(|r| Some(&r.name) == row.against.as_ref()).expect("the row it is put against");
-    assert!(figure(full, "cpu.idle_pct") < 5.0, "{lat:#?}");
-}
-
-#[test]
 fn an_array_that_is_the_bottleneck_makes_both_modes_equal() {
     let rows =
         simulate("san-oracle.toml", |name| name == "1 server, 6 % hit, mq" || name.starts_with("3 servers, 6 %"));
@@ -206,4 +185,30 @@ fn users_sharing_an_iothread_queue_and_wake_it_less_often() {
     // Who serves more of them sleeps less.
     let (more, less) = (of(&blocks, "turn") / of(&turns, "turn"), of(&blocks, "wake-up") / of(&turns, "wake-up"));
     assert!(more > 1.5 && less < 0.7, "{:?} {:?}", turns.times, blocks.times);
+}
+
+/// What takes long: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn published_ratios_are_simulated_without_fitting() {
+        let scenario = read("lustre-ost.toml");
+        assert!(scenario.fitted.is_empty());
+        let rows = simulate("lustre-ost.toml", |_| true);
+        // Large writes wait for the array, whatever the path to it.
+        let [sq, mq] = [&rows[0], &rows[1]].map(|r| figure(r, "ost.lat_us"));
+        assert!((mq / sq - 1.0).abs() < 0.01, "{sq} {mq}");
+        let all = over_rows(&scenario, &rows);
+        assert_eq!(all.len(), 2);
+        for over in &all {
+            assert!(over.is_within(), "{over:#?}");
+        }
+        // Most is gained where the old path has just filled the CPUs, and nothing is lost anywhere.
+        let lat = all.iter().find(|o| o.name == "ost.lat_us").expect("asked for");
+        assert!(lat.least.ratio > 0.80 && lat.most.ratio < 1.01, "{lat:#?}");
+        let row = scenario.row.iter().find(|r| r.name == lat.least.row).expect("its row");
+        let full = rows.iter().find(|r| Some(&r.name) == row.against.as_ref()).expect("the row it is put against");
+        assert!(figure(full, "cpu.idle_pct") < 5.0, "{lat:#?}");
+    }
 }

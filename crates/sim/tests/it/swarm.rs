@@ -10,10 +10,9 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds of every run. Each has its disk case, one in four the set case, one in four the pressure case, one in
-/// eight the multipath case, as [`Kind::is_due`] says. Some 40 s of CPU time; `cargo xtask swarm` runs as many as one
-/// likes, with `--seed 0` these first.
-const SEEDS: u64 = 2000;
+/// Seeds of a quick run. Each has its disk case, one in four the set case, one in four the pressure case, one in
+/// eight the multipath case, as [`Kind::is_due`] says. `cargo xtask swarm` runs as many as one likes, with `--seed 0` these first.
+const SEEDS: u64 = 300;
 
 /// Cases in which each planted bug has to be found.
 const PLANTED: u64 = 6000;
@@ -43,10 +42,9 @@ fn must_hold(kind: Kind, seed: u64) -> Report {
     })
 }
 
-#[test]
-fn every_case_holds() {
+fn cases_hold(seeds: u64) {
     let totals = Mutex::new([Report::default(); Kind::ALL.len()]);
-    each(SEEDS, |seed| {
+    each(seeds, |seed| {
         for kind in Kind::ALL.into_iter().filter(|kind| kind.is_due(seed)) {
             let report = must_hold(kind, seed);
             totals.lock().expect("nobody panics with it")[kind as usize].add(&report);
@@ -56,15 +54,19 @@ fn every_case_holds() {
     println!("{totals:?}");
     // A swarm that does nothing finds nothing.
     let [disk, set, pressure, multipath] = totals;
-    assert!(disk.requests > 100 * SEEDS && disk.errors > SEEDS && disk.pressed > 100 * SEEDS, "{disk:?}");
-    assert!(set.requests > 1000 * SEEDS && set.errors > SEEDS, "{set:?}");
-    assert!(pressure.pressed > 100 * SEEDS, "{pressure:?}");
-    assert!(multipath.requests > 10 * SEEDS && multipath.errors > SEEDS / 2, "{multipath:?}");
+    assert!(disk.requests > 100 * seeds && disk.errors > seeds && disk.pressed > 100 * seeds, "{disk:?}");
+    assert!(set.requests > 1000 * seeds && set.errors > seeds, "{set:?}");
+    assert!(pressure.pressed > 100 * seeds, "{pressure:?}");
+    assert!(multipath.requests > 10 * seeds && multipath.errors > seeds / 2, "{multipath:?}");
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    each(60, |seed| {
+fn every_case_holds() {
+    cases_hold(SEEDS);
+}
+
+fn seeds_repeat_themselves(seeds: u64) {
+    each(seeds, |seed| {
         for kind in Kind::ALL {
             let (first, trace) = replay(kind, seed, None);
             let (second, again) = replay(kind, seed, None);
@@ -77,16 +79,40 @@ fn the_same_seed_is_the_same_run() {
     });
 }
 
-/// Each check finds the bug it is there for within a bounded number of cases; the same cases hold without it (above).
 #[test]
-fn planted_bugs_are_found() {
-    each(Plant::ALL.len() as u64, |n| {
-        let plant = Plant::ALL[n as usize];
-        let found = (0..PLANTED).find_map(|seed| {
-            let text = run_planted(seed, plant).err()?;
-            text.contains(plant.sign()).then_some((seed, text))
+fn the_same_seed_is_the_same_run() {
+    seeds_repeat_themselves(12);
+}
+
+/// What takes long: run by `cargo xtask test --deep`.
+mod deep {
+    use super::*;
+
+    #[test]
+    fn every_case_holds() {
+        cases_hold(2000);
+    }
+
+    #[test]
+    fn the_same_seed_is_the_same_run() {
+        seeds_repeat_themselves(60);
+    }
+
+    /// Each check finds the bug it is there for within a bounded number of cases; the same cases hold without it (above).
+    #[test]
+    fn planted_bugs_are_found() {
+        each(Plant::ALL.len() as u64, |n| {
+            let plant = Plant::ALL[n as usize];
+            let found = (0..PLANTED).find_map(|seed| {
+                let text = run_planted(seed, plant).err()?;
+                text.contains(plant.sign()).then_some((seed, text))
+            });
+            let (seed, text) = found.unwrap_or_else(|| panic!("{plant:?} was not found in {PLANTED} cases"));
+            println!(
+                "{plant:?}: {} case, seed {seed}: {}",
+                plant.kind().name(),
+                text.lines().next().unwrap_or_default()
+            );
         });
-        let (seed, text) = found.unwrap_or_else(|| panic!("{plant:?} was not found in {PLANTED} cases"));
-        println!("{plant:?}: {} case, seed {seed}: {}", plant.kind().name(), text.lines().next().unwrap_or_default());
-    });
+    }
 }
