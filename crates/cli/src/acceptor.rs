@@ -64,9 +64,10 @@ impl Listener for TcpListener {
 /// As of [`host::net::socket::listen`].
 pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     host::net::socket::listen(path, None).map_err(|e| match e.kind() {
-        io::ErrorKind::AddrInUse => {
-            io::Error::new(e.kind(), "somebody listens there, or it is no socket; end it, or choose another path")
-        }
+        io::ErrorKind::AddrInUse => io::Error::new(
+            e.kind(),
+            "another process listens there, or it is no socket; end it, or choose another path",
+        ),
         _ => e,
     })
 }

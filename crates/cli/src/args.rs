@@ -121,7 +121,7 @@ pub struct CompareArgs {
     /// With --detect: where it takes more pairs than this, say so instead
     #[arg(long, default_value_t = 200, value_name = "N", requires = "detect")]
     pub max_pairs: u32,
-    /// Go on with a comparison that was broken off, from its results file; give the same options as then
+    /// Resume an interrupted comparison from its results file; give the same options as then
     #[arg(long, value_name = "FILE", conflicts_with = "results")]
     pub resume: Option<PathBuf>,
     /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json

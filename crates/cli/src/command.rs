@@ -23,7 +23,7 @@ Exit status:
   1    found: a difference (compare), a limit that no setting keeps (tune), I/O errors or data that do not verify (run;
        compare and tune then give no verdict)
   2    usage or operating error; one message says rule, value and remedy
-  130  broken off by Ctrl-C or SIGTERM; what was measured until then is printed";
+  130  interrupted by Ctrl-C or SIGTERM; what was measured until then is printed";
 
 const EXAMPLES: &str = "\
 Examples:

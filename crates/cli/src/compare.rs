@@ -154,7 +154,7 @@ impl Request {
             done => done.map_err(Failure::new)?,
         };
         drop(screen);
-        // Broken off before the first run ended, it was not read yet.
+        // Interrupted before the first run ended, it was not read yet.
         let setup = setup.unwrap_or_else(read_setup);
         comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
         self.show(&comparison, &setup, &command)?;
@@ -171,7 +171,7 @@ impl Request {
             }
         };
         output::print(&text)?;
-        // There are none when it was broken off early.
+        // There are none when it was interrupted early.
         if let Some(name) = self.results.written() {
             eprintln!("results: {name}");
             if let Some(files) = &mut self.report {
@@ -244,7 +244,7 @@ struct ResultsFile {
     path: PathBuf,
     /// Made, and nothing is in it yet.
     empty: Option<File>,
-    /// What is there already is gone on with; kept from there on.
+    /// What is there already is resumed; kept from there on.
     kept: Option<(File, usize)>,
 }
 
@@ -263,7 +263,7 @@ impl ResultsFile {
         }
     }
 
-    /// Opens the file of a comparison that is gone on with; `kept` bytes of it are kept when the first run has shown
+    /// Opens the file of a comparison that is resumed; `kept` bytes of it are kept when the first run has shown
     /// that it can.
     fn old(path: &Path, kept: usize) -> Result<ResultsFile, Failure> {
         match OpenOptions::new().append(true).open(path) {
@@ -307,7 +307,7 @@ fn read_past(path: &Path) -> Result<BrokenOff, Failure> {
     let mut text = String::new();
     let read = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|e| {
-        Failure::new(format!("--resume {name}: {e}; name the results file of a comparison that was broken off"))
+        Failure::new(format!("--resume {name}: {e}; name the results file of an interrupted comparison"))
     })?;
     results::broken_off(&text, &name.to_string()).map_err(|e| Failure::new(format!("--resume: {e}")))
 }

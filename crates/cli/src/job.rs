@@ -87,7 +87,7 @@ fn limited(from: impl Read) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not text (UTF-8); is it a job file?".to_owned())
 }
 
-/// A number that nobody could foresee, for jobs with `randrepeat=0` and for the order of a comparison.
+/// A number that cannot be foreseen, for jobs with `randrepeat=0` and for the order of a comparison.
 pub fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }

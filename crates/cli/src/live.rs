@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A run that is going on, spoken to from outside: `mqblk inspect --live` and `mqblk set`.
 //!
-//! Every `mqblk run` listens on a Unix socket of its own, `PID.sock` in a directory that only its user can enter. Whoever
-//! connects sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run that nobody asks pays for a
+//! Every `mqblk run` listens on a Unix socket of its own, `PID.sock` in a directory that only its user can enter. A client
+//! sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run without clients pays for a
 //! sleeping thread. If the socket cannot be made the run goes on without; it is not what the user asked for.
 
 use crate::acceptor::Acceptor;

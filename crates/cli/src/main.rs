@@ -3,7 +3,7 @@
 //!
 //! Every subcommand goes the same way: parse (`args`), resolve (job file, settings, sides: everything that can be refused
 //! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 a difference, an I/O error or
-//! bad data was found, 2 usage or operating error, 130 broken off by a signal.
+//! bad data was found, 2 usage or operating error, 130 interrupted by a signal.
 
 mod args;
 mod command;

@@ -82,7 +82,7 @@ impl Drop for Line {
     }
 }
 
-/// `00m:11s`, `02h:00m:11s`, or `--` when nobody can tell.
+/// `00m:11s`, `02h:00m:11s`, or `--` when it is not known.
 pub fn eta(seconds: Option<f64>) -> String {
     let Some(s) = seconds.filter(|s| s.is_finite()) else { return "--".to_owned() };
     let s = s.ceil() as u64;

@@ -153,7 +153,7 @@ fn conclude(run: &Run<'_>) -> Status {
     }
     // That it is incomplete matters more than what was found until then.
     if run.outcome.stopped {
-        eprintln!("mqblk: broken off; results are those until then");
+        eprintln!("mqblk: interrupted; results cover the time until then");
         return Status::Interrupted;
     }
     if errors > 0 { Status::Found } else { Status::Done }

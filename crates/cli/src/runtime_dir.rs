@@ -20,7 +20,7 @@ pub fn directory() -> Option<PathBuf> {
     (meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0).then_some(dir)
 }
 
-/// The same for another user, where nobody says otherwise; only root can make it.
+/// The same for another user, by default; only root can make it.
 pub fn directory_of(account: &Account) -> Option<PathBuf> {
     let dir = std::env::temp_dir().join(format!("mqblk-{}", account.uid));
     if DirBuilder::new().mode(0o700).create(&dir).is_ok() {

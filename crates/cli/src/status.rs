@@ -10,7 +10,7 @@ pub enum Status {
     Done,
     /// A difference between two sides, an I/O error or bad data was found.
     Found,
-    /// A signal broke it off; what was there until then has been reported.
+    /// A signal interrupted it; what was measured until then has been reported.
     Interrupted,
 }
 
@@ -27,7 +27,7 @@ impl Failure {
         Failure { message: message.to_string(), is_interrupted: false }
     }
 
-    /// The user broke it off before there was anything to report.
+    /// The user interrupted it before there was anything to report.
     pub fn interrupted(message: impl Display) -> Failure {
         Failure { message: message.to_string(), is_interrupted: true }
     }

@@ -103,7 +103,7 @@ pub struct Detected {
 }
 
 impl Detect {
-    /// The plan that `first` becomes by what its pairs showed of the spread (never of the difference, so that nobody peeks), and the pairs
+    /// The plan that `first` becomes by what its pairs showed of the spread (never of the difference, so that there is no peeking), and the pairs
     /// asked for. Where those are too many, the plan stays what it is: to run some of them would find the difference by luck only.
     /// `None` while the first part is not complete or was not measured.
     pub fn plan(&self, first: Plan, primary: Metric, pairs: &[PairResult]) -> Option<(Plan, Detected)> {

@@ -44,7 +44,7 @@ pub struct Header {
     /// The difference that is to be found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detect: Option<Detect>,
-    /// Targets and settings of A and B, resolved: a comparison is gone on with only where they are the same.
+    /// Targets and settings of A and B, resolved: a comparison is resumed only where they are the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sides: Vec<String>,
 }
@@ -313,7 +313,7 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
     Ok(Results { header, runs, comparison, cut_off })
 }
 
-/// A comparison that was broken off, to be gone on with.
+/// An interrupted comparison, to be resumed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BrokenOff {
     /// What is there: whole pairs, and the comparison if it came to its end.

@@ -19,7 +19,7 @@ pub struct Setting {
     pub name: String,
     /// Value as `--set` takes it.
     pub value: String,
-    /// Nobody asked for it.
+    /// It was not asked for.
     pub default: bool,
     /// What it does, or the range of a tunable.
     pub help: String,

@@ -34,7 +34,7 @@ pub trait World: Sync {
     /// Why two different lists of settings are the same on this target, if they are: there is nothing to compare then.
     fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String>;
 
-    /// The random number of runs that nobody gave one for: `fresh`, or one that is always the same where that makes figures the same.
+    /// The random number of runs that were given none: `fresh`, or one that is always the same where that makes figures the same.
     fn entropy(&self, fresh: u64) -> u64 {
         fresh
     }

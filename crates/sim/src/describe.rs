@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings, devices and faults in words, for whoever reads a timeline: a fact per line, settings under their own names,
+//! Settings, devices and faults in words, for readers of a timeline: a fact per line, settings under their own names,
 //! what is off left out. The trace's hash goes by the whole values instead, so nothing here can make two cases equal.
 
 use crate::disk::Behaviour;

@@ -96,7 +96,7 @@ pub enum Plant {
     Misplaced,
     /// One read in fifty returns a sector with a bit flipped.
     Corrupt,
-    /// The driver believes the second completion of a tag, whoever has it now.
+    /// The driver believes the second completion of a tag, whichever request has it now.
     DuplicateBelieved,
     /// A write that was reported failed happens later.
     LateWrite,

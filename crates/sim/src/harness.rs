@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Submitters on virtual CPUs, polled only when somebody has a reason to.
+//! Submitters on virtual CPUs, polled only when there is a reason to.
 //!
 //! A submitter is polled when it was notified, when one of its hardware queues has a completion to give, or when
-//! [`RequestQueue::next_timer`] is due (then any one is). Nobody spins, and whoever goes to sleep rests first, as the core
-//! asks for. So a wake-up the core forgets is a harness that stands still with bios outstanding, and a test sees it at once
+//! [`RequestQueue::next_timer`] is due (then any one is). None spins, and a submitter that goes to sleep rests first, as the core
+//! asks for. So a wake-up the core forgets is a harness that hangs with bios outstanding, and a test sees it at once
 //! instead of by luck.
 
 use crate::Lock;
@@ -33,7 +33,7 @@ pub struct Notifications {
 }
 
 impl Notifications {
-    /// Nobody was notified.
+    /// No submitter was notified.
     pub fn new() -> Arc<Notifications> {
         Arc::new(Notifications {
             pending: (0..1024).map(|_| AtomicU64::new(0)).collect(),
@@ -238,13 +238,13 @@ impl Harness {
     pub(crate) fn is_wanted_at(&self, s: usize, now: u64) -> bool {
         let sub = &self.subs[s];
         let by_a_path = |h| self.paths.as_ref().is_some_and(|p| p.is_ready(h, now));
-        // A path without requests is not polled: a completion that is told again there is nobody's.
+        // A path without requests is not polled: a completion that is told again there belongs to none.
         let is_looked_at = |h: HctxId| self.paths.is_none() || self.disk.has_requests(h.index());
         let at_disk = |h: HctxId| self.disk.is_ready(h.index(), now) && is_looked_at(h);
         self.notifications.is_pending(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))
     }
 
-    /// Polls one submitter that has a reason to be. False: nobody has one, at this time.
+    /// Polls one submitter that has a reason to be. False: none has one, at this time.
     pub fn step_now(&mut self) -> bool {
         if self.paths.as_ref().is_some_and(|p| p.take_run()) {
             self.q.quiesce();
@@ -265,7 +265,7 @@ impl Harness {
         self.step_with(|_| {})
     }
 
-    /// As [`Harness::step`]; `quiet` looks at the harness when nobody has a reason now, before time goes on.
+    /// As [`Harness::step`]; `quiet` looks at the harness when no submitter has a reason now, before time goes on.
     pub fn step_with(&mut self, quiet: impl FnOnce(&Harness)) -> bool {
         if self.step_now() {
             return true;
@@ -283,7 +283,7 @@ impl Harness {
         }
     }
 
-    /// Steps until nobody has a reason left. Panics after `limit` steps: the core goes round in circles.
+    /// Steps until no submitter has a reason left. Panics after `limit` steps: the core goes round in circles.
     pub fn run(&mut self, limit: usize) {
         for _ in 0..limit {
             if !self.step() {
@@ -340,7 +340,7 @@ impl Harness {
             if self.q.is_offline(cpu) {
                 return;
             }
-            // A step that finds nobody with a reason to poll has let everybody rest: what was kept is given back.
+            // A step that finds no submitter with a reason to poll has let all rest: what was kept is given back.
             let goes_on = self.step() || self.q.is_offline(cpu);
             assert!(goes_on, "{cpu} is not drained\n{}", self.describe());
         }

@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is run for a seed when nobody asks for a kind: always for [`Kind::Disk`], and one seed in so many for
+    /// Whether it is run for a seed when no kind is asked for: always for [`Kind::Disk`], and one seed in so many for
     /// the others, as a stream of its own says.
     pub fn is_due(self, seed: u64) -> bool {
         match self {

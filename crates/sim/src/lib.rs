@@ -11,13 +11,13 @@
 //! | [`kind`] | the kinds of cases, and which seeds have which |
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
-//! | [`harness`] | submitters on virtual CPUs that run only when somebody has a reason to wake them |
+//! | [`harness`] | submitters on virtual CPUs that run only when they were notified or something is due |
 //! | [`paths`] | several paths to one disk, each of which can break, and the multipath disk over them |
 //! | [`set_harness`] | several of them on one tag set, in one time |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
-//! | [`pressure`] | elevators under load: nobody starves, shares are as the weights |
+//! | [`pressure`] | elevators under load: no request starves, shares are as the weights |
 //! | [`machine`] | whole machines: CPUs, job threads, interrupts, devices, and what it all costs |
 //! | [`scenario`] | published tests as files: a machine, a workload, rows with their figures |
 //! | [`whatif`] | what would change if a machine were otherwise, over what is not known of it |

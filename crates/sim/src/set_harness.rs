@@ -3,7 +3,7 @@
 //!
 //! A submitter is polled when it was notified, when its disk's hardware queues have a completion for it, or when its own
 //! disk's timer is due, as that was when the last submitter of the disk went to sleep: what other disks do to it later must
-//! be told. So a tag of one disk that nobody tells another disk's waiter of is a run that stands still.
+//! be told. So a tag of one disk whose release another disk's waiter is not told of is a run that hangs.
 
 use crate::Lock;
 use crate::describe;
@@ -150,13 +150,13 @@ impl SetHarness {
 
     fn has_reason(&self, d: usize, s: usize) -> bool {
         let disk = &self.disks[d];
-        // A completion that is told again by a disk without requests is nobody's: a drained disk does not look.
+        // A completion that is told again by a disk without requests belongs to none: a drained disk does not look.
         let may_look =
             disk.harness.disk.in_flight() > 0 || disk.harness.notifications.is_pending(disk.harness.subs[s].id());
         may_look && disk.harness.is_wanted_at(s, self.now) || disk.timer.is_some_and(|t| t.as_ns() <= self.now)
     }
 
-    /// Whether somebody of disk `d` has a reason to be polled now.
+    /// Whether a submitter of disk `d` has a reason to be polled now.
     pub fn is_told(&self, d: usize) -> bool {
         (0..self.disks[d].harness.subs.len()).any(|s| self.has_reason(d, s))
     }
@@ -166,7 +166,7 @@ impl SetHarness {
         self.disks[d].timer.is_some_and(|t| t.as_ns() <= self.now.saturating_add(ns))
     }
 
-    /// Polls one submitter that has a reason to be; its disk. `None`: nobody has one, at this time.
+    /// Polls one submitter that has a reason to be; its disk. `None`: none has one, at this time.
     pub fn step_now(&mut self) -> Option<usize> {
         let all: usize = self.disks.iter().map(|d| d.harness.subs.len()).sum();
         let first = self.rng.below(all as u64) as usize;
@@ -195,7 +195,7 @@ impl SetHarness {
         }
     }
 
-    /// Steps at the present time until nobody has a reason left.
+    /// Steps at the present time until no submitter has a reason left.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             if self.step_now().is_none() {
@@ -205,7 +205,7 @@ impl SetHarness {
         panic!("no rest\n{}", self.describe());
     }
 
-    /// Steps until nobody has a reason left.
+    /// Steps until no submitter has a reason left.
     pub fn run(&mut self, limit: usize) {
         for _ in 0..limit {
             if !self.step() {

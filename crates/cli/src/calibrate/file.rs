@@ -63,7 +63,7 @@ pub fn meaning(what: What) -> &'static str {
         What::LineRemote => "a line that a core of another node has, one way",
         What::HandOver => "an I/O on the single queue after one of another CPU, beyond one after one's own",
         What::Syscall => "getppid",
-        What::Wakeup => "writing to an eventfd that a thread on another CPU sleeps on, beyond one that nobody does",
+        What::Wakeup => "writing to an eventfd that a thread on another CPU sleeps on, beyond one without a sleeper",
         What::WakeupDelay => "from there until that thread runs",
         What::Ipi => "an IPI to a CPU that runs, and its answer (not used: a sleeper's delay stands for it)",
         What::Switch => "sched_yield between two threads of one CPU, without the call",

@@ -244,7 +244,7 @@ fn json(c: &Calibration, host: &Host, warnings: &[String]) -> String {
         "machine": host.shape, "setup": host.setup, "rounds": c.rounds, "costs": costs, "left_at_published": not,
         "in_effect": file::costs(c), "warnings": warnings,
     });
-    serde_json::to_string_pretty(&all).expect("plain data") + "\n"
+    output::json(&all)
 }
 
 #[cfg(test)]

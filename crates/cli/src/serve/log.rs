@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's log: lines on standard error, for people or as JSON.
 //!
-//! Guarantees: who logs never waits: lines go through a bounded list to a thread of their own, and when nobody reads standard
+//! Guarantees: a thread that logs never waits: lines go through a bounded list to a thread of their own, and when no process reads standard
 //! error they are lost and counted, while disks are served on. A closed standard error is no error. One line is one record,
 //! whatever a client has put into a name. Under systemd (`$JOURNAL_STREAM` is standard error) the journal has time and
 //! level: lines begin with its `<N>` instead.
@@ -111,7 +111,7 @@ impl Drop for Logging {
 fn write(lines: &Receiver<Line>) {
     for line in lines {
         match line {
-            // Nobody to tell of an error here.
+            // There is nowhere to report an error to.
             Line::Text(text) => drop(io::stderr().write_all(text.as_bytes())),
             Line::Flushed(told) => drop(told.send(())),
         }

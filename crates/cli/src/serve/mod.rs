@@ -72,7 +72,7 @@ fn needs_root(plan: &CheckedPlan) -> Option<&'static str> {
 
 fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
-    // Before anything is served, so that nobody's signal is missed; the flag is for who signals twice.
+    // Before anything is served, so that no signal is missed; the flag is for the second one.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     interrupt::stop_flag()?;
     let manager = Manager::of_environment()?;

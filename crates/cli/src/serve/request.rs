@@ -64,8 +64,9 @@ impl Request {
         let checked = |plan: CheckedPlan| preflight(&plan).map(|()| plan);
         let (plan, mut warnings) = Request::read(args, checked)?;
         let idle = (0..plan.disks().len()).filter(|disk| plan.exports().all(|e| e.disk != *disk));
-        warnings
-            .extend(idle.map(|disk| format!("disk '{}' has no export: nobody can reach it", plan.disks()[disk].name)));
+        warnings.extend(
+            idle.map(|disk| format!("disk '{}' has no export: no client can reach it", plan.disks()[disk].name)),
+        );
         Ok(Request { plan, warnings })
     }
 

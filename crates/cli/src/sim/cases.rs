@@ -116,7 +116,7 @@ fn count(args: &SimArgs, end: u64) -> Outcome {
                     }
                     for kind in kinds_of(seed, chosen) {
                         let result = swarm::run_case(kind, seed);
-                        let mut total = total.lock().expect("nobody panics with it");
+                        let mut total = total.lock().expect("no thread panics with it");
                         match result {
                             Ok(report) => {
                                 total.0.add(kind, &report);
@@ -139,7 +139,7 @@ fn count(args: &SimArgs, end: u64) -> Outcome {
             });
         }
     });
-    let (totals, failure, mut line) = total.into_inner().expect("nobody panics with it");
+    let (totals, failure, mut line) = total.into_inner().expect("no thread panics with it");
     line.clear();
     let Some(failure) = failure else {
         output::print(&totals.text(end - first))?;
@@ -189,7 +189,7 @@ fn summary(out: &mut String, kind: Kind, r: &Report) {
         fact("liveness", format!("without new faults the last {n} bios ended in {s:.3} s of virtual time"));
     }
     if r.pressed > 0 {
-        fact("pressure", format!("{} requests, nobody starved, shares and limits as promised", r.pressed));
+        fact("pressure", format!("{} requests, none starved, shares and limits as promised", r.pressed));
     }
     fact("trace", format!("{:016x}, of {} events", r.hash, r.events));
 }

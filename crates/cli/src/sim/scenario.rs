@@ -50,7 +50,7 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
     }
     drop(line);
     match args.json {
-        true => output::print(&(serde_json::to_string_pretty(&json(&scenario, &rows)).expect("plain data") + "\n"))?,
+        true => output::print(&output::json(&json(&scenario, &rows)))?,
         false => output::print(&render(&scenario, &rows))?,
     }
     if let Some(page) = &mut page {

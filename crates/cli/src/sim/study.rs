@@ -52,7 +52,7 @@ pub fn main(study: Study, args: &SimArgs) -> Outcome {
     };
     match args.json {
         true => {
-            output::print(&(serde_json::to_string_pretty(&of_study::data(&input)).expect("plain data") + "\n"))?;
+            output::print(&output::json(&of_study::data(&input)))?;
         }
         false => output::print(&render(study, &machine, &points, here.as_ref()))?,
     }
@@ -76,7 +76,7 @@ fn machine_of(study: Study, file: Option<&Path>) -> Result<(Scenario, String, St
     Ok((machine, name, text))
 }
 
-/// The points of cells, in their order, whoever simulates which.
+/// The points of cells, in their order, whichever thread simulates which.
 pub(super) fn simulate_all(
     machine: &Scenario,
     all: &[Cell],
@@ -96,7 +96,7 @@ pub(super) fn simulate_all(
                 next.store(all.len(), Ordering::Relaxed);
                 Failure::new(format!("{} {}: {e}", all[i].series, all[i].x))
             })?;
-            let mut done = done.lock().expect("nobody panics with it");
+            let mut done = done.lock().expect("no thread panics with it");
             done.0[i] = Some(point);
             done.1.show(|| format!("Simulated {} of {} points", n + 1, all.len()));
         }
@@ -108,7 +108,7 @@ pub(super) fn simulate_all(
     if let Some(failure) = failures.into_iter().next() {
         return Err(failure);
     }
-    let (points, _) = done.into_inner().expect("nobody panics with it");
+    let (points, _) = done.into_inner().expect("no thread panics with it");
     Ok(points.into_iter().map(|p| p.expect("all are done")).collect())
 }
 

@@ -2,7 +2,7 @@
 //! The same study on this host: measured on the null device through an ordinary run, and simulated with the machine's costs.
 //!
 //! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each point has its least and most; a run that was
-//! broken off is of no point. What is simulated
+//! interrupted is of no point. What is simulated
 //! beside them is our block layer in user space: the machine file's own costs, without those of a kernel and a device.
 
 use super::study::simulate_all;
@@ -55,7 +55,7 @@ pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &m
     })
 }
 
-/// I/Os a second of a cell on this host, each thread on a CPU of its own. `None`: the run was broken off, maybe in its ramp, and
+/// I/Os a second of a cell on this host, each thread on a CPU of its own. `None`: the run was interrupted, maybe in its ramp, and
 /// is no run.
 fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result<Option<f64>, Failure> {
     let Some(text) = cell.job(run_us / 4, run_us) else { return Err(Failure::new("a study of users is not measured")) };
@@ -114,7 +114,7 @@ pub(super) fn text(here: &Here, study: Study) -> String {
         );
     }
     if here.is_interrupted {
-        out += "measuring was broken off: points without a whole run are missing\n";
+        out += "measuring was interrupted: points without a whole run are missing\n";
     }
     if here.is_apart() {
         let percent = 100.0 * APART;

@@ -47,7 +47,7 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
     let mut page = report::asked(args.report.as_ref(), &[Some(file), args.jobs.as_deref()])?;
     let answers = plan.judge(&simulate(&plan, args)?);
     match args.json {
-        true => output::print(&(serde_json::to_string_pretty(&answers).expect("plain data") + "\n"))?,
+        true => output::print(&output::json(&answers))?,
         false => output::print(&render(&name, &plan, &answers))?,
     }
     if let Some(page) = &mut page {
@@ -89,7 +89,7 @@ fn simulate(plan: &Plan, args: &SimArgs) -> Result<Vec<RowOutcome>, Failure> {
                         return;
                     }
                     let run = plan.run(n);
-                    let mut done = done.lock().expect("nobody panics with it");
+                    let mut done = done.lock().expect("no thread panics with it");
                     match run {
                         Ok(outcome) => done.outcomes[n] = Some(outcome),
                         Err(e) => {
@@ -106,7 +106,7 @@ fn simulate(plan: &Plan, args: &SimArgs) -> Result<Vec<RowOutcome>, Failure> {
             });
         }
     });
-    let Done { outcomes, failed, mut line } = done.into_inner().expect("nobody panics with it");
+    let Done { outcomes, failed, mut line } = done.into_inner().expect("no thread panics with it");
     line.clear();
     match failed {
         Some((_, e)) => Err(Failure::new(e)),

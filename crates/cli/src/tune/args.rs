@@ -45,7 +45,7 @@ pub struct TuneArgs {
     /// Seed of all orders [default: drawn, and printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Go on with a tuning that was broken off, from its results file; give the same options as then
+    /// Resume an interrupted tuning from its results file; give the same options as then
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
     /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]

@@ -96,7 +96,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
         Ok(result) => asked.report(args, &plan, &result, page.as_mut()),
         Err(Halt::Failed(why)) => Err(asked.failed(&why)),
         Err(Halt::Stopped) => {
-            eprintln!("mqblk: broken off; go on with: {} --resume {}", asked.again(), asked.results.display());
+            eprintln!("mqblk: interrupted; resume with: {} --resume {}", asked.again(), asked.results.display());
             Ok(Status::Interrupted)
         }
     }
@@ -378,9 +378,8 @@ fn read_past(path: &Path) -> Result<Past, Failure> {
     let name = path.display().to_string();
     let mut text = String::new();
     let opened = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));
-    opened.map_err(|e| {
-        Failure::new(format!("--resume {name}: {e}; name the results file of a tuning that was broken off"))
-    })?;
+    opened
+        .map_err(|e| Failure::new(format!("--resume {name}: {e}; name the results file of an interrupted tuning")))?;
     journal::read(&text, &format!("--resume {name}")).map_err(Failure::new)
 }
 

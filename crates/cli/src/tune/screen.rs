@@ -52,7 +52,7 @@ impl Screen {
     }
 }
 
-/// The screen, for whoever runs and for whoever searches.
+/// The screen of a run and of a search.
 #[derive(Clone)]
 pub struct Shared(Rc<RefCell<Screen>>);
 

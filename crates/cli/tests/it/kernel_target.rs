@@ -510,7 +510,7 @@ fn tuning_leaves_settings_as_found_also_when_it_is_broken_off() {
     let past = lab::tune::journal::read(&fs::read_to_string(disk.dir.path("r")).unwrap(), "r").unwrap();
     assert!(past.runs.iter().any(|r| r.ask.point.get("scheduler").is_some()), "no elevator was tried");
     assert!(!disk.state().exists());
-    // Broken off, and killed.
+    // Interrupted, and killed.
     for signal in ["INT", "KILL"] {
         let args = tune(&["--knob", "nomerges=2", "--budget", "30s", "--results", signal, "--eta=always"]);
         // Not every run has a line of progress: the disk itself tells when one with the setting runs.

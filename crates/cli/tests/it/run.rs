@@ -146,7 +146,7 @@ fn ctrl_c_ends_a_run_with_what_it_has() {
         let run = dir.start(&args, "IOPS]");
         run.signal(name);
         let done = run.ends().exits(130);
-        done.says(&["broken off; results are those until then"]);
+        done.says(&["interrupted; results cover the time until then"]);
         let v = done.json();
         assert_eq!(v["jobs"].as_array().unwrap().len(), 1, "the job that never started has no block");
         assert!(number(&v, "/jobs/0/read/total_ios") > 0.0 && number(&v, "/jobs/0/error") == 0.0);

@@ -172,7 +172,7 @@ fn the_example_configuration_works() {
         "idle.toml",
         "[[disk]]\ntarget=\"null\"\n[[disk]]\ntarget=\"ram\"\n[[export]]\ntype=\"nbd\"\ndisk=\"null\"\n",
     );
-    dry_run(&dir, &["idle.toml"]).exits(0).says(&["warning: disk 'ram' has no export: nobody can reach it\n"]);
+    dry_run(&dir, &["idle.toml"]).exits(0).says(&["warning: disk 'ram' has no export: no client can reach it\n"]);
     let named = dry_run(&dir, &[&example, "--iothreads", "2"]).exits(2);
     named.says(&["--iothreads=2: the file names its IOThreads ('io0', ...); leave the flag out"]);
 }

@@ -80,7 +80,7 @@ fn ctrl_c_says_how_to_go_on() {
     let args = tune(SLOW, &["--knob", "queue_depth=8", "--budget", "40s", "--results", "r", "--eta=always"]);
     let started = dir.start(&args, "a first look");
     started.signal("INT");
-    started.ends().exits(130).says(&["broken off; go on with: mqblk tune j.fio ", " --resume r\n"]);
+    started.ends().exits(130).says(&["interrupted; resume with: mqblk tune j.fio ", " --resume r\n"]);
 }
 
 /// Twice what a capped device can do is not to be had, whatever is set. Its rates are low: a machine that others use reaches them.

@@ -100,7 +100,7 @@ fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
         let again = done.err.lines().find_map(|l| l.split_once("go on with: mqblk ")).unwrap().1.to_owned();
         assert!(again.ends_with(" --results r --eta=always --seed=1 --resume r"), "{again}");
         interrupted(&again.split(' ').collect::<Vec<_>>());
-        assert_eq!(fs::read_to_string(dir.path("r")).unwrap(), journal, "gone on with, and broken off again");
+        assert_eq!(fs::read_to_string(dir.path("r")).unwrap(), journal, "resumed, and interrupted again");
         let other = again.replace("--results r", "--results q");
         dir.mqblk(&other.split(' ').collect::<Vec<_>>())
             .exits(2)

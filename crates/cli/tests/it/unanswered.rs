@@ -75,7 +75,7 @@ fn ends_with_what_it_has(run: Started) -> Done {
     assert!(number(&done.json(), "/jobs/0/read/total_ios") > 0.0);
     done.says(&[
         "I/Os 2 s after the run was told to stop: they were given up",
-        "broken off; results are those until then",
+        "interrupted; results cover the time until then",
     ]);
     done
 }

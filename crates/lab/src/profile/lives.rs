@@ -270,7 +270,7 @@ pub fn of(trace: &Trace, device: u32) -> Lives {
             Act::Requeue => {
                 issued.leave(key, e.time_ns, event, None);
             }
-            // The end of a flush, for whoever asked for it: a write without data, behind the end of the FLUSH itself.
+            // The end of a flush, for its submitter: a write without data, behind the end of the FLUSH itself.
             Act::Complete if e.class == Class::Write && e.bytes == 0 => {}
             Act::Complete => {
                 let ended = Some(lives.requests.len());

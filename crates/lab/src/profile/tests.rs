@@ -42,7 +42,7 @@ fn one_at_a_time(n: u64, pause_us: u64) -> Vec<u8> {
         let at = i * (150 + pause_us) * 1000;
         bytes.extend(record(at, i * 8, 4096, Q_READ, 7, &[]));
         bytes.extend(record(at + 50_000, i * 8, 4096, D_READ, 7, &[]));
-        // Whoever runs then completes it.
+        // The thread that runs then completes it.
         bytes.extend(record(at + 150_000, i * 8, 4096, C_READ, 0, &[]));
     }
     bytes
@@ -96,7 +96,7 @@ fn lines_of_blkparse_say_the_same_as_records() {
 }
 
 /// A part, from when nothing was out, of what blktrace recorded of a virtio disk under Linux 6.1, while fio read and wrote it and
-/// flushed its cache. There a flush ends twice: as a FLUSH, and as a write of nothing for whoever asked for it.
+/// flushed its cache. There a flush ends twice: as a FLUSH, and as a write of nothing for its submitter.
 #[test]
 fn flushes_of_a_kernel_end_once() {
     let mut trace = Trace::default();

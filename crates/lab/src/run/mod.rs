@@ -60,7 +60,7 @@ pub struct RunSpec<'f, 's> {
 
 /// Is told how things go.
 pub trait Observer {
-    /// A file is being created: bytes done of bytes in all. May break off.
+    /// A file is being created: bytes done of bytes in all. May interrupt it.
     fn laying_out(&mut self, _path: &Path, _done: u64, _all: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }

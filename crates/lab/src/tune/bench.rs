@@ -105,8 +105,8 @@ pub enum BenchError {
     /// This point cannot be had here; others can.
     #[error("{0}")]
     Refused(String),
-    /// Somebody broke it off.
-    #[error("broken off")]
+    /// It was interrupted.
+    #[error("interrupted")]
     Stopped,
     /// Nothing can be run.
     #[error("{0}")]

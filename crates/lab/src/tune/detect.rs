@@ -6,7 +6,7 @@
 //! reads of 256 KiB and 1 MiB at the same bytes per second, each at two depths, while the job threads have CPU time
 //! left. A burst credit is what a token bucket held at the start: the line through the second half of a run's progress
 //! meets time zero above it by the credit, whatever the shape of the first half.
-//! Guarantees: only reads. Does not: tell a cap that somebody set from a device that can do no more: the plateau is the
+//! Guarantees: only reads. Does not: tell a configured cap from a device that can do no more: the plateau is the
 //! same. It sees no credit that lasts longer than its run (those of cloud disks may last half an hour), nor one that
 //! was used up before.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every run of a tuning on disk as soon as it is done, and a tuning gone on with from there.
+//! Every run of a tuning on disk as soon as it is done, and a tuning resumed from there.
 //!
 //! JSON lines: what is tuned, one line per run (what was asked, what it came to), at last the result.
 //! Guarantees: a search sees of a run only what stands in the file, so a tuning that was killed and is resumed asks for
@@ -197,8 +197,8 @@ impl Past {
 /// Why a tuning did not come to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
-    /// Somebody broke it off; it can be resumed.
-    #[error("broken off")]
+    /// It was interrupted; it can be resumed.
+    #[error("interrupted")]
     Stopped,
     /// It cannot go on.
     #[error("{0}")]
@@ -290,7 +290,7 @@ impl<'a> Recorder<'a> {
                 };
                 let line = RunLine { index, phase: self.status.phase.clone(), ask, tried };
                 write_line(self.out, &LineRef::Run(&line))?;
-                // What is gone on with is what a continuation would read.
+                // What is resumed is what a continuation would read.
                 let text = serde_json::to_string(&line.tried).expect("plain data serialises");
                 serde_json::from_str(&text).expect("reads back what it wrote")
             }

@@ -91,7 +91,7 @@ impl fmt::Display for Point {
 pub struct Knob {
     /// The kernel's name; `iodepth`, `numjobs` or `JOB.iodepth` for the load itself.
     pub name: String,
-    /// What it is when nobody sets it.
+    /// What it is unless it is set.
     pub default: String,
     /// Values worth a try, the default among them or not.
     pub values: Vec<String>,

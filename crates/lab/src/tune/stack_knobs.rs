@@ -88,7 +88,7 @@ pub(super) fn tunables(elevator: &str) -> Vec<Knob> {
     if config.set("scheduler", elevator).is_err() {
         return Vec::new();
     }
-    // On a disk that is nobody's: only its elevator is asked.
+    // On a disk of its own: only its elevator is asked.
     let Ok(disk) = Disk::new(Arc::new(Null::new(NullOptions::default())), config, None) else { return Vec::new() };
     let wanted =
         disk.queue.iosched().into_iter().filter(|t| TUNABLES.contains(&format!("iosched.{}", t.name).as_str()));

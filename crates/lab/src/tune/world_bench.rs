@@ -401,8 +401,8 @@ mod tests {
 
     #[test]
     fn points_are_run_and_measured() {
-        let mut nobody = Unobserved;
-        let mut bench = bench(&mut nobody, &[("b.iodepth", &["1", "32"])]);
+        let mut unobserved = Unobserved;
+        let mut bench = bench(&mut unobserved, &[("b.iodepth", &["1", "32"])]);
         let names: Vec<String> = bench.knobs().iter().map(|k| format!("{}={}", k.name, k.default)).collect();
         assert!(names.contains(&"nr_hw_queues=4".to_owned()) && names.contains(&"b.iodepth=8".to_owned()), "{names:?}");
         let jobs = bench.jobs();
@@ -440,9 +440,9 @@ mod tests {
         let file = JobFile::parse_str(text, &ParseContext::bare("t.fio"), &[]).unwrap_or_else(|e| panic!("{e}"));
         let target = Some(format!("sim:{}", path.display()));
         let (base, free, stop) = (Vec::new(), Vec::new(), Arc::default());
-        let mut nobody = Unobserved;
+        let mut unobserved = Unobserved;
         let spec = BenchSpec { file, target, base, free, seconds: Some((0.005, 0.01)), stop, force: false };
-        let mut bench = WorldBench::new(spec, &mut nobody).unwrap();
+        let mut bench = WorldBench::new(spec, &mut unobserved).unwrap();
         let ask = Ask { point: Point::default(), length: Length::Short, load: None, entropy: 1 };
         let read = bench.run(&ask, &[]).unwrap();
         assert!(read.virtual_seconds.is_some_and(|s| (0.004..0.02).contains(&s)), "{read:?}");
@@ -460,8 +460,8 @@ mod tests {
         assert_eq!((load_part("iodepth", "a"), load_part("a.numjobs", "a")), (Some("iodepth"), Some("numjobs")));
         assert_eq!((load_part("b.iodepth", "a"), load_part("queue_depth", "a")), (None, None));
         assert!(is_load_knob("x.iodepth") && is_load_knob("numjobs") && !is_load_knob("iosched.fifo_batch"));
-        let mut nobody = Unobserved;
-        let file = bench(&mut nobody, &[]).file;
+        let mut unobserved = Unobserved;
+        let file = bench(&mut unobserved, &[]).file;
         assert!(check_free(&file, "iodept", &[]).unwrap_err().contains("did you mean 'iodepth'?"));
         assert!(check_free(&file, "iodepth", &["0".into()]).unwrap_err().ends_with("must be 1..=65536"));
         check_free(&file, "b.iodepth", &["4".into()]).unwrap();

@@ -41,7 +41,7 @@ impl Faults {
         self.zombies.clear();
     }
 
-    /// Whether polling this hctx finds a completion that was told before. Nobody waits for one, so it is no reason for time
+    /// Whether polling this hctx finds a completion that was told before. No request waits for one, so it is no reason for time
     /// to go on.
     pub(super) fn is_repeat_due(&self, hctx: usize, now: u64) -> bool {
         self.repeats.iter().any(|r| r.hctx == hctx && r.due <= now)
@@ -142,7 +142,7 @@ impl Survivors {
 }
 
 impl SimDisk {
-    /// Everything in flight is forgotten until somebody asks.
+    /// Everything in flight is forgotten until the core asks.
     pub fn forget(&self) {
         for p in self.inner().pending.iter_mut().flatten().filter(|p| p.back.is_none()) {
             (p.lost, p.due) = (true, u64::MAX);
@@ -163,7 +163,7 @@ impl SimDisk {
         }
     }
 
-    /// All faults stop, and the path is there again. What was lost before stays so until somebody asks.
+    /// All faults stop, and the path is there again. What was lost before stays so until the core asks.
     pub fn heal(&self) {
         let i = &mut *self.inner();
         let b = &mut i.behaviour;

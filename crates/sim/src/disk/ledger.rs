@@ -25,7 +25,7 @@ struct Inner {
 }
 
 impl TagLedger {
-    /// Nobody has a tag.
+    /// No disk has a tag.
     pub fn new(host_wide: bool, reserved: u32) -> Arc<TagLedger> {
         Arc::new(TagLedger { host_wide, reserved: reserved as usize, inner: Mutex::default() })
     }
@@ -51,7 +51,7 @@ impl TagLedger {
 
     pub(super) fn take_back(&self, hctx: usize, tag: usize) {
         let was = self.inner().owners.remove(&(self.map_of(hctx), tag));
-        assert!(was.is_some(), "tag {tag} of hctx {hctx} of the set came back and was with nobody");
+        assert!(was.is_some(), "tag {tag} of hctx {hctx} of the set came back and was with no disk");
     }
 
     /// How many tags from number `first` on a disk has of a map.

@@ -160,9 +160,9 @@ struct Pending {
     due: u64,
     released: bool,
     status: BlkStatus,
-    /// Forgotten until somebody asks.
+    /// Forgotten until the core asks.
     lost: bool,
-    /// Somebody asked and was told that it will end: it may not be forgotten again.
+    /// The core asked and was told that it will end: it may not be forgotten again.
     found: bool,
     back: Option<Option<Duration>>,
     completed_before: u64,

@@ -42,8 +42,8 @@ pub enum JobsError {
     /// A job asks for what a machine without data does not have.
     #[error("{0}")]
     Unsupported(String),
-    /// Somebody has ended it before it had figures.
-    #[error("broken off")]
+    /// It was ended before it had figures.
+    #[error("interrupted")]
     Stopped,
 }
 
@@ -166,7 +166,7 @@ pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u
     run_watched(shape, costs, spec, jobs, entropy, &mut Unwatched)
 }
 
-/// The same, with somebody looking on.
+/// The same, with an observer.
 ///
 /// # Errors
 /// As of [`run`].

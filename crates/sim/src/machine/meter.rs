@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// No CPU.
-const NOBODY: u32 = u32::MAX;
+const NO_CPU: u32 = u32::MAX;
 
 struct Meter {
     on: Cell<bool>,
@@ -114,15 +114,15 @@ pub fn touch(owner: &Cell<u32>) {
     METER.with(|m| {
         let cpu = m.cpu.get();
         let last = owner.replace(cpu);
-        if last != cpu && last != NOBODY {
+        if last != cpu && last != NO_CPU {
             m.now.set(m.now.get() + m.line.get().line_ns(m.shape.get().distance(last, cpu)));
         }
     });
 }
 
-/// A line that nobody has.
+/// A line that no CPU has.
 pub const fn line() -> Cell<u32> {
-    Cell::new(NOBODY)
+    Cell::new(NO_CPU)
 }
 
 /// See the module's text.
@@ -155,7 +155,7 @@ impl MeteredLock {
                 now = free_at;
             }
             self.turn_at.store(now, Ordering::Relaxed);
-            if owner != cpu && owner != NOBODY {
+            if owner != cpu && owner != NO_CPU {
                 let one = line.line_ns(m.shape.get().distance(owner, cpu));
                 let extra = if line.waiting == Waiting::Ticket { waiters } else { 0 };
                 now += one * (u64::from(line.lines) + extra);
@@ -232,7 +232,7 @@ unsafe impl lock_api::RawMutex for MeteredLock {
         free_at: AtomicU64::new(0),
         turn_ns: AtomicU64::new(0),
         turn_at: AtomicU64::new(0),
-        owner: AtomicU32::new(NOBODY),
+        owner: AtomicU32::new(NO_CPU),
     };
 
     type GuardMarker = lock_api::GuardSend;

@@ -96,7 +96,7 @@ struct Inner<T> {
 /// See the module's text. `T` is the duty to complete a request.
 pub struct Station<T> {
     path: PathCosts,
-    /// Nobody is interrupted: who waits looks by itself.
+    /// There are no interrupts: a waiting thread looks by itself.
     is_polled: bool,
     /// There are news: the machine asks after each piece of work, and most bring none.
     has_news: AtomicBool,
@@ -243,7 +243,7 @@ impl<T: Send> Interrupts for Station<T> {
 
     #[inline]
     fn rearm(&self, hctx: u16) {
-        debug_assert!(!self.is_polled, "nobody was interrupted");
+        debug_assert!(!self.is_polled, "there are no interrupts");
         let mut inner = self.inner.lock();
         inner.arm(usize::from(hctx));
         self.tell(&inner);

@@ -32,7 +32,7 @@ pub(super) enum Turn {
     SleepUntil(u64),
     /// It could go on, but others come first.
     Again,
-    /// It computes for so long, which nobody has to wait for.
+    /// It computes for so long; no other thread waits for it.
     Compute(u64),
     /// The job is over.
     Done,
@@ -48,9 +48,9 @@ pub(super) struct Task {
     pub volumes: Vec<TaskVolume>,
     /// It is completing I/Os: at least, at most, and how many it has.
     reaping: Option<(u32, u32, u32)>,
-    /// Bios wait, and somebody said that they can go on.
+    /// Bios wait, and a notification said that they can go on.
     pub notified: bool,
-    /// Nobody collects for it: it does so itself, whenever it has slept.
+    /// No other thread collects for it: it does so itself after each sleep.
     pub polls: bool,
     /// Which sleep it is in.
     pub sleep: u32,

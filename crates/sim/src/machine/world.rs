@@ -379,7 +379,7 @@ impl Machine {
         self.tasks[task as usize].is_ramping()
     }
 
-    /// CPU time of a thread so far, nanoseconds: its computing, its system calls, its waiting for locks. Interrupts are nobody's.
+    /// CPU time of a thread so far, nanoseconds: its computing, its system calls, its waiting for locks. Interrupts belong to no thread.
     pub fn thread_cpu_ns(&self, task: u32) -> u64 {
         self.tasks[task as usize].cpu_ns
     }

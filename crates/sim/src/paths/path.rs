@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One path: passes requests on to the disk while it works, and makes trouble while it does not.
 //!
-//! The disk completes what came by any path to whoever polls it; who a request came by is kept in [`Shared`], as the
+//! The disk completes what came by any path to the path that polls it; which path a request came by is kept in [`Shared`], as the
 //! fabric would know it.
 
 use crate::disk::SimDisk;

@@ -32,7 +32,7 @@ struct Shares {
     budget: u64,
     service: Vec<u64>,
     expiry: Vec<Expiry>,
-    /// Requests the elevator has, per client: shares hold while nobody is without.
+    /// Requests the elevator has, per client: shares hold while each client has some.
     waiting: Vec<u32>,
     /// A client ran out: the end of the case.
     over: bool,

@@ -13,7 +13,7 @@
 //! goes between two latency ones at most.
 //!
 //! **At the disk** are no more than `max_inflight` bulk requests, ever. A bound that is found (`max_inflight=0`) may be
-//! anything from 1 on, and passes nobody over without a count either; but when the disk has its fill is not to be told from
+//! anything from 1 on, and passes no request over without a count either; but when the disk has its fill is not to be told from
 //! outside then, so bulk is held only to its order and to its end there.
 //!
 //! **Within a class** requests leave in the order they came: nothing merges and nothing comes back here.

@@ -6,7 +6,7 @@
 //! as the device takes nothing is chosen early, and the order of issue is the order of choice. There are requests for all
 //! bios, or those that wait for one would be in the order of the request lists.
 //!
-//! **noop**: first come, first served, over all CPUs: nobody is overtaken.
+//! **noop**: first come, first served, over all CPUs: no request is overtaken.
 //!
 //! **deadline** is mq-deadline without classes. Let b be `fifo_batch`, at least 1, and w be `writes_starved`. Reads that
 //! wait are passed by one batch of writes, b requests; writes by what is left of a batch of reads and w more, (w + 1) b

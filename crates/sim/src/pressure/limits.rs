@@ -4,11 +4,11 @@
 //! **No more than the rate.** Over any span of time at most rate times span goes, and the burst, or one I/O if that is more
 //! (to the nanosecond: a turn goes at the first whole one at which it may).
 //!
-//! **No less than the rate.** While somebody waits without a gap, over any span at least rate times span goes, but for one
+//! **No less than the rate.** While bios wait without a gap, over any span at least rate times span goes, but for one
 //! I/O that is not due yet at its end: nothing of a rate is lost as long as turns are served when they are due, which they
 //! are here, to the nanosecond. Two rates that both hold one submitter back are not drawn: neither need be used up then.
 //!
-//! **Everybody in turn.** Without a burst each I/O goes at a time of its own, and whoever had a turn stands in line behind
+//! **All in turn.** Without a burst each I/O goes at a time of its own, and a submitter that had a turn stands in line behind
 //! all others. So between two of one submitter every other under the same rate gets at most one.
 
 use super::bound::{Bound, Pressed, Seen};
@@ -41,7 +41,7 @@ struct Rate {
     /// What went so far.
     went: i128,
     waiting: u64,
-    /// The most that was left of the rate at any time, and the least since somebody waits without a gap.
+    /// The most that was left of the rate at any time, and the least since bios wait without a gap.
     most_left: i128,
     least_left: i128,
     turns: Option<Turns>,

@@ -14,7 +14,7 @@
 //! | kyber | domains | one batch of each other domain; order of each CPU's requests kept | `kyber` |
 //! | k2 | latency and bulk | `latency_batch` latency requests between two of bulk that could go, one of bulk between two of latency; order within a class; `max_inflight` at the disk | `k2` |
 //! | bfq | submitters | service within two budgets of the share by weight, at any time; after its expiry, one turn per request before it | `bfq` |
-//! | noop | nobody | order of submission | `legacy` |
+//! | noop | none | order of submission | `legacy` |
 //! | deadline | reads and writes | as mq-deadline, without classes | `legacy` |
 //! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; one of each other between two of one | `limits` |
 //! | none, several hardware queues | hardware queues | each as if it were alone | `hctxs` |

@@ -12,7 +12,7 @@ use blk::bio::{Bio, DataRef, IoPrioClass, Op};
 use blk::id::Sector;
 use std::collections::BTreeMap;
 
-/// Somebody who keeps bios in flight: the submitter of the same number.
+/// A client that keeps bios in flight: the submitter of the same number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
     pub(super) op: Op,
@@ -81,7 +81,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Runs until `left` more have been submitted after the first, and all have ended. `quiet` is called whenever nobody has
+    /// Runs until `left` more have been submitted after the first, and all have ended. `quiet` is called whenever no client has
     /// a reason to be polled at the present time, with the requests that have not reached the device.
     pub(super) fn run(
         mut self,

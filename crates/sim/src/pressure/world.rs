@@ -24,7 +24,7 @@ const BIOS: u32 = 256;
 const LOOK_AGAIN_NS: u64 = 3_000_000;
 const START_NS: u64 = 1_000_000_000;
 
-/// Somebody who keeps requests in flight.
+/// A client that keeps requests in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
     pub(super) cpu: u16,
@@ -235,7 +235,7 @@ impl<'a> World<'a> {
         let mut completed = 0;
         loop {
             self.dispatch(bound);
-            // Whoever waits for something of the elevator's is told by a mark; it was asked just now.
+            // A mark tells a request that waits for something of the elevator's; it was asked just now.
             while self.bed.take_run().is_some() {
                 self.dispatch(bound);
             }

@@ -96,7 +96,7 @@ pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Resu
     run_guests_for(scenario, row, users, guest::RUN_NS, seed, &AtomicBool::new(false))
 }
 
-/// The same, transactions counted for so long, unless somebody sets `stop`: then it ends soon, and without figures.
+/// The same, transactions counted for so long, unless `stop` is set: then it ends soon, and without figures.
 ///
 /// # Errors
 /// A number that does not fit; [`JobsError::Stopped`].

@@ -237,7 +237,7 @@ fn stages_of(job: String, dir: Dir, stats: &JobStats, waits: CpuWaits, run: &Job
     let rest = lat_us - scheduler_us - device_us;
     // What the interrupt and the way back take, a request that waited for nothing shows.
     let after = rest - back_us;
-    // A thread that finds several I/Os done has had each wait as long as one; more than there is to wait for, nobody did.
+    // A thread that finds several I/Os done has had each wait as long as one; more than there is to wait for, none did.
     let cpu_wait_us = mean_us(waits.ns, waits.reaps).min(after).max(0.0);
     let tag_wait_us = (after - cpu_wait_us).max(0.0);
     let rest_us = rest.min(back_us).max(0.0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machines that studies are of, unless somebody names another: as files, which is what they would be replaced by.
+//! The machines that studies are of by default: as files, which is what they would be replaced by.
 //!
-//! Guarantees: all can be read. Does not do: describe a machine that somebody has; `mqblk calibrate` writes that one.
+//! Guarantees: all can be read. Does not do: describe a real machine; `mqblk calibrate` writes that one.
 
 use super::Study;
 use crate::machine::costs::Shape;

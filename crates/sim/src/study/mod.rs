@@ -9,7 +9,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`base`](mod@base) | the machines that studies are of, unless somebody names another |
+//! | [`base`](mod@base) | the machines that studies are of by default |
 //! | [`cells`] | which cells a study has |
 //! | [`point`] | a cell simulated |
 //! | [`reason`] | why a series has its shape, in a sentence |

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Limits per disk and write-back throttling in a case: which are on, when they change, and whether they are kept.
 //!
-//! **Rates.** Whoever looks from outside sees when a bio was submitted and when it ended; it went somewhere in between. So
+//! **Rates.** From outside it is seen when a bio was submitted and when it ended; it went somewhere in between. So
 //! of the bios submitted at `a` or later, those that ended well by `b` all went within `[a, b]`, and of those a rate lets
 //! through at most `rate * (b - a)` and the burst, or one I/O if that is more. This holds for every `a` and `b` between two
 //! changes of the rate, however late anybody is polled: what is made up for late is accounted to when it could have gone. A

@@ -142,7 +142,7 @@ impl Load {
             None
         } else {
             let Some(h) = self.model.lock(bio.op, bio.sector.0, bio.nr_sectors) else {
-                // Somebody is there: begin elsewhere next time.
+                // The area is taken: begin elsewhere next time.
                 self.next_sector = rng.below(CAPACITY / 8) * 8;
                 return self.free.push(area);
             };

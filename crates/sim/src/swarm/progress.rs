@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! No disk starves beside others: one that waits for a tag is told to ask for it.
 //!
-//! Whoever puts a tag wakes the next of those who may use one: the first of the next of [`WAIT_QUEUES`] lines. So with n
+//! Putting a tag wakes the next of the submitters that may use one: the first of the next of [`WAIT_QUEUES`] lines. So with n
 //! waiters in all one of them is woken after n puts for each line at most, and others cannot have been given tags more
 //! often than there were free ones at first and puts. When it asks the tag may be gone: as in the kernel, who did not wait
 //! may take a tag that comes free before one who does. So within a bound a waiter is owed a wake-up and not a tag; and what

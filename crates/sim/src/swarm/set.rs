@@ -184,7 +184,7 @@ impl SetCase {
         r
     }
 
-    /// Polls somebody who has a reason to be; with `wait`, time goes on to the next one.
+    /// Polls a submitter that has a reason to be polled; with `wait`, time goes on to the next one.
     fn step(&mut self, wait: bool) -> bool {
         let stepped = self.watched(|c| if wait { c.w.step() } else { c.w.step_now().is_some() });
         self.collect();
@@ -412,7 +412,7 @@ impl SetCase {
         assert!(is_over(self), "bios are stuck\n{}", self.w.describe());
     }
 
-    /// Each disk that has load always has it, none has a fault: nobody may starve.
+    /// Each disk that has load always has it, none has a fault: no disk may starve.
     fn competition(&mut self) {
         let depths: Vec<u64> = self.disks.iter().map(|_| self.rng.pick(&[0, 1, 4, 16, 64])).collect();
         self.trace.event(self.w.now, 'S', format_args!("competition: no faults, bios in flight {depths:?}"));

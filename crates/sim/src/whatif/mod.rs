@@ -123,7 +123,7 @@ impl Plan {
         let (member, variant) = (number / self.variants.len(), number % self.variants.len());
         let v = &self.variants[variant];
         if variant > 0 && !v.cannot.is_empty() {
-            // Nobody looks at it.
+            // It is not used.
             return self.run(number - variant);
         }
         self.simulate(variant, member as u32, &self.jobs[variant])

@@ -47,10 +47,10 @@ fn cases_hold(seeds: u64) {
     each(seeds, |seed| {
         for kind in Kind::ALL.into_iter().filter(|kind| kind.is_due(seed)) {
             let report = must_hold(kind, seed);
-            totals.lock().expect("nobody panics with it")[kind as usize].add(&report);
+            totals.lock().expect("no thread panics with it")[kind as usize].add(&report);
         }
     });
-    let totals = totals.into_inner().expect("nobody panics with it");
+    let totals = totals.into_inner().expect("no thread panics with it");
     println!("{totals:?}");
     // A swarm that does nothing finds nothing.
     let [disk, set, pressure, multipath] = totals;

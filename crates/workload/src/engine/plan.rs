@@ -152,7 +152,7 @@ impl Plan {
     }
 }
 
-/// Per direction. Somebody waits for a direct or synchronous write, as the kernel says with REQ_SYNC, and REQ_IDLE tells
+/// Per direction. A process waits for a direct or synchronous write, as the kernel says with REQ_SYNC, and REQ_IDLE tells
 /// the direct one (write-back throttling leaves it alone); what goes through the page cache is written back for nobody in
 /// particular. Reads count as waited for anyway.
 fn flags(job: &Job) -> [OpFlags; DIRS] {

@@ -95,7 +95,7 @@ impl Check<'_> {
         self.error(names, ErrorKind::Conflict, rule, remedy);
     }
 
-    /// Warns if one of `names` was given; a default is nobody's mistake.
+    /// Warns if one of `names` was given; a default is no mistake.
     fn warn(&mut self, names: &[&str], advice: &str) {
         if names.iter().any(|name| self.given(name)) {
             let Given { origin, typed, .. } = self.blame(names);

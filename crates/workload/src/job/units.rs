@@ -2,7 +2,7 @@
 //! Numbers with units: bytes, times, percentages, ranges and `read,write,trim` triples.
 //!
 //! Guarantees: a value is taken whole or refused; fio reads a prefix of `1.5k` (1) or `1x` (1) and drops the rest, which
-//! starts a run that nobody asked for. What each accepted form means is fio 3.33's meaning, measured against the program
+//! starts a run that was not asked for. What each accepted form means is fio 3.33's meaning, measured against the program
 //! where it and its manual differ (see [`unit_quirk`]). Needs from callers: the `kb_base` in force. Does not do:
 //! ranges of single options (the table has them). Source: fio HOWTO, "Parameter types".
 

@@ -83,7 +83,7 @@ impl Account {
         now_ns >= self.end_at
     }
 
-    /// What was measured of transactions; nobody looks at it during the ramp, whose end forgets it.
+    /// What was measured of transactions; it is not used during the ramp, whose end forgets it.
     pub fn tx(&mut self) -> &mut TxStats {
         self.stats.tx.as_mut().expect("made with it")
     }

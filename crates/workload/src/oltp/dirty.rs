@@ -91,7 +91,7 @@ impl Dirty {
         }
         match self.entries[at as usize].state {
             BlockState::InLine => {
-                // Behind: so the line has the order of the records, and who is not durable keeps back nobody who is.
+                // Behind: so the line has the order of the records, and a session that is not durable delays none that is.
                 self.leave_line(at);
                 self.line_up(at, record);
                 true

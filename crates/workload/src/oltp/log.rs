@@ -85,7 +85,7 @@ impl RedoLog {
         self.durable
     }
 
-    /// Nobody waits.
+    /// No session waits.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.writing.is_empty()
     }

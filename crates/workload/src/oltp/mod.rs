@@ -146,12 +146,12 @@ impl Oltp {
         self.plan.data_slots()
     }
 
-    /// Time or somebody ends it: what was begun is not finished.
+    /// Time or the user ends it: what was begun is not finished.
     fn is_broken_off(&self, now_ns: u64) -> bool {
         self.stop.is_some() || self.account.is_over(now_ns)
     }
 
-    /// What can be issued at `now_ns`, most urgent first: everybody waits for redo, nobody for blocks to be written back.
+    /// What can be issued at `now_ns`, most urgent first: sessions wait for redo, none for blocks to be written back.
     fn next_io(&mut self, now_ns: u64, broken_off: bool) -> Option<IoReq> {
         if let Some(io) = self.next_redo(now_ns, broken_off) {
             return Some(io);
@@ -227,7 +227,7 @@ impl Oltp {
             op: dir.op(),
             fill: dir == Dir::Write && self.buffers.each_write_fills(),
             commit: self.queued.len() >= BATCH,
-            // Whoever commits waits for redo; blocks are written back for nobody in particular, but past any cache.
+            // A session that commits waits for redo; blocks are written back for none in particular, but past any cache.
             flags: match (dir, is_redo) {
                 (Dir::Write, true) => OpFlags::FUA.union(OpFlags::SYNC).union(OpFlags::IDLE),
                 (Dir::Write, false) => OpFlags::SYNC.union(OpFlags::IDLE),
@@ -273,7 +273,7 @@ impl Oltp {
         self.account.tx().rewritten += again;
     }
 
-    /// A redo write has ended: whoever has a record in it is told, if it was written. Else the log ends before it.
+    /// A redo write has ended: the sessions with a record in it are told, if it was written. Else the log ends before it.
     fn redo_ended(&mut self, written: bool, now_ns: u64) {
         let mut ended = std::mem::take(&mut self.ended);
         self.log.ended(written, &mut ended);
@@ -344,7 +344,7 @@ impl Oltp {
         match timers.into_iter().flatten().min() {
             Some(at) => Next::Wait(Instant::from_ns(at.min(self.account.end_at))),
             None => {
-                assert!(self.in_flight > 0, "nothing is out, and nobody waits for a time");
+                assert!(self.in_flight > 0, "nothing is out, and no session waits for a time");
                 Next::Reap { min: 1, max: self.in_flight }
             }
         }

@@ -34,7 +34,7 @@ pub struct Stamp {
 /// What a read is expected to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// A valid block, whoever wrote it.
+    /// A valid block of any writer.
     Valid,
     /// The block of exactly this write, which covered the same bytes as this read.
     Exactly(Stamp),

@@ -183,7 +183,7 @@ impl Operator {
         Ok(lines)
     }
 
-    /// Has the program end. Whoever asked for it has the answer by then, or might never get it.
+    /// Ends the program. The client that asked has its answer by then, or might never get it.
     pub fn shut_down(&self) {
         (self.shutdown)();
     }
@@ -297,7 +297,7 @@ fn told(changes: &Changes) -> impl Iterator<Item = String> {
     changes.done.iter().cloned().chain(changes.warnings.iter().map(|w| format!("warning: {w}")))
 }
 
-/// Nothing may be ended or moved whose I/O is held back: that would be waited for, and nobody could ask to go on.
+/// Nothing may be ended or moved whose I/O is held back: the daemon would wait for it, and no client could ask to resume.
 fn undrained(daemon: &Daemon) -> Result<(), Refused> {
     let drained = |name: &&String| daemon.disk(name).is_some_and(|d| d.is_drained());
     match daemon.plan().disks().iter().map(|d| &d.name).find(drained) {

@@ -78,7 +78,7 @@ pub fn page(daemon: &View) -> String {
     of_disks(&mut page, &disks);
     of_stages(&mut page, &disks);
     of_hctxs(&mut page, &disks);
-    // Who removes a disk waits for whoever has it. What IOThreads answer has those of its sources until it is looked at.
+    // Removing a disk waits until no thread uses it. What IOThreads answer has those of its sources until it is looked at.
     drop(disks);
     let threads = daemon.report();
     of_threads(&mut page, &threads);

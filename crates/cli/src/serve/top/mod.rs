@@ -2,7 +2,7 @@
 //! `mqblk top`: what a daemon does, interval by interval, as `iostat -x` shows a kernel's disks.
 //!
 //! [`sample`] is what the control socket's `stats` answers, [`view`] the difference of two of them, [`table`] its text. On a
-//! terminal each table takes the place of the one before, by two escape sequences, so that whoever is killed leaves the terminal as
+//! terminal each table takes the place of the one before, by two escape sequences, so that a killed program leaves the terminal as
 //! it was; else they follow each other.
 
 mod sample;
@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if (0.1..=3600.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(rule()) }
 }
 
-/// Shows intervals until it has shown enough, or nobody reads.
+/// Shows intervals until it has shown enough, or its reader has gone.
 pub fn main(args: &TopArgs) -> Outcome {
     let socket = find(args.control.as_deref())?;
     let mut before = if args.once { Sample::default() } else { take(&socket)? };
@@ -88,7 +88,7 @@ pub fn main(args: &TopArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-/// Whether somebody still reads.
+/// Whether there is still a reader.
 fn written(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

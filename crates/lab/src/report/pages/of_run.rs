@@ -2,7 +2,7 @@
 //! The report of one run.
 //!
 //! Guarantees: the sentence at its top has the rate with the interval that the run's own swings give it, and says that this is all it is; a run
-//! with errors or broken off says so first. Jobs that ran one after the other at several depths make the chart of rate against depth.
+//! with errors or an interrupted one says so first. Jobs that ran one after the other at several depths make the chart of rate against depth.
 //! Needs from callers: the run as a record with detail. Does not: compare.
 
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub struct RunInput<'a> {
     pub started_unix_ms: u64,
     /// What was not as asked.
     pub warnings: &'a [String],
-    /// It was broken off.
+    /// It was interrupted.
     pub stopped: bool,
     /// fio's JSON of it, for the sidecar.
     pub fio: Value,
@@ -93,7 +93,7 @@ fn verdict(input: &RunInput<'_>, detail: &RunDetail, facts: &StageFacts) -> Verd
     warnings.extend(input.warnings.iter().map(|text| Caveat { text: text.clone(), advice: String::new() }));
     let (tone, word) = match (r.errors, input.stopped) {
         (1.., _) => (Tone::Bad, "Errors"),
-        (0, true) => (Tone::Caution, "Broken off"),
+        (0, true) => (Tone::Caution, "Interrupted"),
         (0, false) if facts.ios == 0 => (Tone::Caution, "No I/O"),
         (0, false) if !warnings.is_empty() => (Tone::Caution, "Measured, with reservations"),
         (0, false) => (Tone::Good, "Measured"),

@@ -64,7 +64,7 @@ pub struct Here {
     pub cpus: u32,
     /// Runs of each point that were asked for; [`Beside::runs`] has those it came to.
     pub runs: usize,
-    /// Measuring was broken off.
+    /// Measuring was interrupted.
     pub is_interrupted: bool,
     /// The costs are of a machine file, and not built in.
     pub own_costs: bool,
@@ -186,7 +186,7 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
     let mut all = Vec::new();
     let mut add = |text: String, advice: &str| all.push(Caveat { text, advice: advice.to_owned() });
     if here.is_interrupted {
-        add("measuring this host was broken off".into(), "points without a whole run are missing there");
+        add("measuring this host was interrupted".into(), "points without a whole run are missing there");
     }
     if here.is_apart() {
         let text = format!(
@@ -541,6 +541,6 @@ mod tests {
         assert_eq!([&of_data["points"][0]["runs"], &of_data["points"][1]["runs"]], [&json!(2), &json!(1)]);
         let section = d.sections.iter().find(|s| s.id == "here").unwrap();
         assert!(section.lead.contains("medians of 1 to 2 interleaved runs"), "{}", section.lead);
-        assert!(d.verdict.warnings[0].text.contains("broken off"));
+        assert!(d.verdict.warnings[0].text.contains("interrupted"));
     }
 }

@@ -166,7 +166,7 @@ impl Watch for Sampler<'_, '_> {
                 self.began_ns[i] = Some(view.elapsed_ns);
             }
         }
-        // At the first look nobody has begun, not even to ramp.
+        // At the first look no thread has begun, not even to ramp.
         if !self.settled && running && !ramping && self.looks > 0 {
             self.seen.baseline = baseline(view);
             self.settled = true;

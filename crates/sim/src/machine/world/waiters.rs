@@ -2,7 +2,7 @@
 //! Disks without interrupts: who waits collects, as the threads of this program do at its driver `model` in real time.
 //!
 //! A thread that waits sleeps until the first I/O of its hardware queue is done, on a timer of its own; so all that wait in one are woken
-//! for the same I/O, and each polls: it collects what is done, whoever's it is, and tries its bios that wait for a tag. While it has
+//! for the same I/O, and each polls: it collects what is done, for all threads, and tries its bios that wait for a tag. While it has
 //! such bios it does so every 100 us. What makes one of them look at once (a notification, an I/O that is done before all others)
 //! makes all of the hardware queue look. That decides who gets a tag, and it is not how a kernel behaves, where a process that waits for a
 //! tag sleeps through completions.
@@ -31,7 +31,7 @@ impl Machine {
             let d = &self.disks[usize::from(volume.disk)];
             let due = volume.sub.hctxs().filter_map(|h| d.device.next_due(h.index() as u16)).min();
             let timer = d.q.next_timer().map(Instant::as_ns);
-            // Somebody else may bring what a bio waits for.
+            // Another thread may bring what a bio waits for.
             let short = (volume.sub.waiting() > 0).then_some(at + BLIND_NS);
             due.into_iter().chain(timer).chain(short).min()
         };
