@@ -16,7 +16,7 @@ use crate::lock::Lock;
 use crate::queue::hctx::{Hctx, RqList, state};
 use crate::queue::request_queue::RequestQueue;
 use crate::queue::state::QueueState;
-use crate::request::{NO_TAG, Request, RequestId, RqState, rqf};
+use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
 use crate::sync::Ordering;
 use crate::tags::hctx_tags::HctxTags;
 use crate::tags::sbitmap::Sbitmap;
@@ -159,11 +159,11 @@ fn names(flags: &[(&str, bool)]) -> String {
 }
 
 fn queued<L: Lock>(list: &RqList<L>) -> Vec<RequestId> {
-    list.with(|rqs| rqs.iter().map(crate::request::Rq::id).collect())
+    list.with(|rqs| rqs.iter().map(Rq::id).collect())
 }
 
 fn requeue_list<L: Lock>(h: &Hctx<L>) -> Vec<RequestId> {
-    h.requeue.lock().iter().map(|r| r.rq.id()).collect()
+    h.requeue.lock().iter().map(Rq::id).collect()
 }
 
 /// Requests of an hctx that were given to the driver and have not come back.

@@ -126,6 +126,8 @@ pub struct Request {
     pub(crate) deadline_ns: FieldU64,
     /// `issue_ns` of the request that the driver said it has ended, when it was asked.
     pub(crate) ended_by_timeout_ns: FieldU64,
+    /// While it is on the requeue list of its hctx: when it may be issued again.
+    pub(crate) requeue_at_ns: FieldU64,
 }
 
 #[cfg(not(loom))]

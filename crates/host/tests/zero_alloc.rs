@@ -4,14 +4,19 @@
 //!
 //! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours,
 //! more bios than there are tags, bios that have to be split, and a second submitter of the same hardware queue whose
-//! completions are passed on to it. The NBD protocol above it is counted by itself.
+//! completions are passed on to it. Then the same over a driver that gives requests back. The NBD protocol above it is
+//! counted by itself.
 #![allow(unsafe_code, reason = "a counting global allocator is an unsafe promise")]
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::cpumap::CpuTopology;
-use blk::id::{CpuId, Sector};
+use blk::driver::{Completions, Driver, InFlight, RqBatch};
+use blk::elevator::{LEGACY_NAMES, NAMES};
+use blk::id::{CpuId, HctxId, Sector};
+use blk::limits::Limits;
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::QueueConfig;
+use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::Submitter;
 use blk::time::{Duration, Instant};
 use host::driver::null::{Null, NullOptions};
@@ -19,10 +24,11 @@ use host::export::nbd::reply::HEAD_BYTES;
 use host::export::nbd::{Command, Event, Export, Negotiated, Session};
 use host::nbd::wire::{BytesIn, ReplyStyle};
 use host::nbd::wire::{EXTENDED_REPLY_BYTES, RequestHeader, SIMPLE_REPLY_BYTES, command};
-use parking_lot::RawMutex;
+use parking_lot::{Mutex, RawMutex};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 
 /// Counts allocations of the thread that asked for it.
 struct Counting;
@@ -121,8 +127,8 @@ impl Traffic {
         }
     }
 
-    fn run(&mut self) {
-        while self.submitted < IOS {
+    fn run(&mut self, ios: u64) {
+        while self.submitted < ios {
             self.batch();
             if self.next(2) == 0 {
                 self.poll();
@@ -134,43 +140,112 @@ impl Traffic {
     }
 }
 
-fn allocations_of(settings: &[(&str, &str)]) -> u64 {
+/// What a hardware queue has, and how many it has ended or given back.
+type Ring = Mutex<(VecDeque<InFlight>, u64)>;
+
+/// A disk that gives back two requests of seven, one at once and one for after a while.
+#[derive(Default)]
+struct GivesBack {
+    rings: OnceLock<Vec<Ring>>,
+}
+
+impl GivesBack {
+    fn ring(&self, hctx: HctxId) -> &Ring {
+        &self.rings.get().expect("started")[hctx.index()]
+    }
+}
+
+impl Driver for GivesBack {
+    fn name(&self) -> &'static str {
+        "gives-back"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_hw_sectors: 2560, max_sectors: 2560, ..Limits::default() }
+    }
+
+    fn capacity(&self) -> Sector {
+        Sector(1 << 15)
+    }
+
+    fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
+        let ring = || Mutex::new((VecDeque::with_capacity(queue_depth as usize), 0));
+        self.rings.set((0..nr_hw_queues).map(|_| ring()).collect()).map_err(|_| "started once only".into())
+    }
+
+    fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
+        let mut ring = self.ring(batch.hctx()).lock();
+        while batch.front().is_some() {
+            ring.0.push_back(batch.accept());
+        }
+        QueueRqStatus::Queued
+    }
+
+    fn poll(&self, hctx: HctxId, done: &mut Completions, _now: Instant) {
+        let (rqs, count) = &mut *self.ring(hctx).lock();
+        while done.room() > 0
+            && let Some(rq) = rqs.pop_front()
+        {
+            *count += 1;
+            match *count % 7 {
+                2 => done.requeue(rq, None),
+                5 => done.requeue(rq, Some(Duration::from_us(50))),
+                _ => done.push(rq, BlkStatus::Ok),
+            }
+        }
+    }
+}
+
+fn allocations_of(driver: Arc<dyn Driver>, settings: &[(&str, &str)], ios: u64) -> u64 {
     let mut config =
         QueueConfig { topology: CpuTopology::uniform(2), bios_per_submitter: 256, ..QueueConfig::default() };
     for (key, value) in settings {
         config.set(key, value).expect("a good setting");
     }
-    let driver = Arc::new(Null::new(NullOptions { size_bytes: 1 << 24, ..NullOptions::default() }));
     let disk = RequestQueue::<RawMutex>::new(driver, config, Box::new(NoNotify)).expect("good settings");
     let subs = [0, 1].map(|cpu| disk.submitter(CpuId::new(cpu)).expect("a free place"));
     let blocks = (disk.capacity().0 >> 3) - 1024;
     let now = Instant::from_ns(1_000_000);
     let mut traffic = Traffic { subs, x: 0x9e37_79b9_7f4a_7c15, blocks, now, submitted: 0, ended: 0 };
-    let n = allocations(|| traffic.run());
-    assert!(traffic.submitted >= IOS);
-    assert!(disk.stats().merges() > IOS / 10, "the traffic is meant to merge: {:?}", disk.stats());
+    let n = allocations(|| traffic.run(ios));
+    assert!(traffic.submitted >= ios);
+    assert!(disk.stats().merges() > ios / 10, "the traffic is meant to merge: {:?}", disk.stats());
     n
+}
+
+/// Every elevator on one hardware queue and on two with few tags; without one other shapes of queues.
+fn stacks() -> Vec<Vec<(&'static str, &'static str)>> {
+    let mut all = vec![
+        vec![("scheduler", "none"), ("nr_hw_queues", "2"), ("max_sectors_kb", "1280")],
+        vec![("scheduler", "none"), ("nr_hw_queues", "1"), ("queue_depth", "3"), ("rq_affinity", "2")],
+    ];
+    for name in NAMES {
+        let elevator = ("scheduler", name);
+        all.push(vec![elevator, ("nr_hw_queues", "1")]);
+        all.push(vec![elevator, ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")]);
+    }
+    for name in LEGACY_NAMES {
+        let elevator = [("mode", "sq"), ("scheduler", name)];
+        all.push([&elevator[..], &[("queue_depth", "4"), ("nr_requests", "16")]].concat());
+        all.push([&elevator[..], &[("max_sectors_kb", "64")]].concat());
+    }
+    all
 }
 
 #[test]
 fn a_hundred_thousand_ios_allocate_nothing() {
-    let stacks: [&[(&str, &str)]; 13] = [
-        &[("scheduler", "none"), ("nr_hw_queues", "1")],
-        &[("scheduler", "none"), ("nr_hw_queues", "2"), ("max_sectors_kb", "1280")],
-        &[("scheduler", "none"), ("nr_hw_queues", "1"), ("queue_depth", "3"), ("rq_affinity", "2")],
-        &[("scheduler", "mq-deadline"), ("nr_hw_queues", "1")],
-        &[("scheduler", "mq-deadline"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
-        &[("scheduler", "kyber"), ("nr_hw_queues", "1")],
-        &[("scheduler", "kyber"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
-        &[("scheduler", "bfq"), ("nr_hw_queues", "1")],
-        &[("scheduler", "bfq"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
-        &[("scheduler", "k2"), ("nr_hw_queues", "1")],
-        &[("scheduler", "k2"), ("nr_hw_queues", "2"), ("queue_depth", "2"), ("max_sectors_kb", "256")],
-        &[("mode", "sq"), ("scheduler", "noop"), ("queue_depth", "4"), ("nr_requests", "16")],
-        &[("mode", "sq"), ("scheduler", "deadline"), ("max_sectors_kb", "64")],
-    ];
-    let found: Vec<_> = stacks.iter().map(|s| (s, allocations_of(s))).filter(|(_, n)| *n > 0).collect();
+    let null = || Arc::new(Null::new(NullOptions { size_bytes: 1 << 24, ..NullOptions::default() }));
+    let found: Vec<_> =
+        stacks().into_iter().map(|s| (allocations_of(null(), &s, IOS), s)).filter(|(n, _)| *n > 0).collect();
     assert!(found.is_empty(), "allocations in {IOS} I/Os: {found:?}");
+}
+
+#[test]
+fn requests_that_the_driver_gives_back_allocate_nothing() {
+    let driver = || Arc::new(GivesBack::default());
+    let found: Vec<_> =
+        stacks().into_iter().map(|s| (allocations_of(driver(), &s, IOS / 5), s)).filter(|(n, _)| *n > 0).collect();
+    assert!(found.is_empty(), "allocations over a driver that gives back: {found:?}");
 }
 
 /// A send of 32 requests of all kinds, each write with its payload, as it arrives from an NBD client.

@@ -12,7 +12,7 @@
 
 use crate::driver::{Requeued, Tries};
 use crate::lock::Lock;
-use crate::queue::hctx::{Hctx, RequeueAt};
+use crate::queue::hctx::Hctx;
 use crate::request::{Rq, RqState, rqf};
 use crate::submitter::{Env, Local};
 use crate::time::Instant;
@@ -52,8 +52,8 @@ impl<L: Lock> Env<L> {
             {
                 elevator.requeued(&self.elv_cx(now), &Rq::from_id(id));
             }
-            let at = delay.map_or(now, |d| now + d);
-            h.requeue.lock().push(RequeueAt { at, rq: Rq::from_id(id) });
+            rq.requeue_at_ns.set(delay.map_or(now, |d| now + d).as_ns());
+            h.requeue.lock().push(Rq::from_id(id));
         }
         local.completions.requeues = requeues;
         self.insert_requeued(local, hctx, now);
@@ -70,8 +70,9 @@ impl<L: Lock> Env<L> {
         let mut rqs = core::mem::take(&mut local.scratch.rqs);
         {
             let mut list = h.requeue.lock();
-            rqs.extend(list.extract_if(.., |r| r.at <= now).map(|r| r.rq));
-            if let Some(next) = list.iter().map(|r| r.at).min() {
+            let at = |rq: &Rq| Instant::from_ns(self.st.slab.get(rq.id()).requeue_at_ns.get());
+            rqs.extend(list.extract_if(.., |rq| at(rq) <= now));
+            if let Some(next) = list.iter().map(at).min() {
                 h.due.arm(&self.q.delayed, next);
             }
         }
@@ -88,12 +89,14 @@ impl<L: Lock> Env<L> {
         }
         let from_elevator = |rq: &mut Rq| self.st.slab.get(rq.id()).has_rqf(rqf::ELV);
         if let Some(elevator) = &self.st.elevator {
-            let mut theirs: Vec<Rq> = rqs.extract_if(.., from_elevator).collect();
+            let mut theirs = core::mem::take(&mut local.scratch.requeued);
+            theirs.extend(rqs.extract_if(.., from_elevator));
             let mut freed = core::mem::take(&mut local.scratch.freed);
             self.trace_insert(local, &theirs, now);
             elevator.insert(&self.elv_cx(now), &mut theirs, true, &mut freed);
             assert!(theirs.is_empty() && freed.is_empty(), "elevator '{}' merged at its head", elevator.name());
             local.scratch.freed = freed;
+            local.scratch.requeued = theirs;
         }
         h.dispatch.with(|list| rqs.drain(..).rev().for_each(|rq| list.push_front(rq)));
     }

@@ -113,7 +113,7 @@ const MAX_REQUEST_BYTES: u64 = 1 << 30;
 
 /// Requests and lists are allocated before the first I/O: settings that are right one by one may ask for gigabytes.
 fn check_memory(config: &QueueConfig, nr_hctx: u16, stride: u32) -> Result<(), SettingError> {
-    let lists = u64::from(nr_hctx) * 3 + u64::from(config.topology.nr_cpus) * 3;
+    let lists = u64::from(nr_hctx) * 4 + u64::from(config.topology.nr_cpus) * 3;
     let bytes = u64::from(stride)
         * (u64::from(nr_hctx) * size_of::<crate::request::Request>() as u64 + lists * size_of::<RequestId>() as u64);
     if bytes <= MAX_REQUEST_BYTES {

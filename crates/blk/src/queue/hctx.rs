@@ -11,7 +11,6 @@ use crate::queue::delayed::DueTime;
 use crate::request::Rq;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::tags::sbitmap::Sbitmap;
-use crate::time::Instant;
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 
@@ -82,14 +81,8 @@ pub(crate) struct Hctx<L: Lock> {
     /// When a delayed run is due.
     pub(crate) due: DueTime,
     pub(crate) flush: Mutex<L, FlushQueue>,
-    /// Given back by the driver, not yet inserted again.
-    pub(crate) requeue: Mutex<L, Vec<RequeueAt>>,
-}
-
-/// A request that the driver gave back, and when it may be issued again.
-pub(crate) struct RequeueAt {
-    pub(crate) at: Instant,
-    pub(crate) rq: Rq,
+    /// Given back by the driver, not yet inserted again: each when its `requeue_at_ns` has come.
+    pub(crate) requeue: Mutex<L, Vec<Rq>>,
 }
 
 impl<L: Lock> Hctx<L> {
@@ -105,7 +98,7 @@ impl<L: Lock> Hctx<L> {
             dispatch_busy: AtomicU32::new(0),
             due: DueTime::new(),
             flush: Mutex::new(FlushQueue::new(nr_requests)),
-            requeue: Mutex::new(Vec::new()),
+            requeue: Mutex::new(Vec::with_capacity(nr_requests)),
         }
     }
 

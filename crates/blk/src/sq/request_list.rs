@@ -5,6 +5,7 @@
 //! as many. Congestion marks have a gap between on and off. Source: block/blk-core.c of 4.19 (`__get_request`,
 //! `ioc_batching`, `blk_queue_congestion_threshold`).
 
+use crate::id::MAX_SUBMITTERS;
 use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -46,25 +47,21 @@ pub(crate) struct RequestList {
 #[derive(Debug)]
 struct Line {
     order: VecDeque<WaiterId>,
-    bits: Vec<u64>,
+    bits: [u64; MAX_SUBMITTERS as usize / 64],
 }
 
 impl Line {
     fn new() -> Line {
-        Line { order: VecDeque::with_capacity(64), bits: Vec::new() }
+        Line { order: VecDeque::with_capacity(MAX_SUBMITTERS as usize), bits: [0; MAX_SUBMITTERS as usize / 64] }
     }
 
     fn contains(&self, w: WaiterId) -> bool {
-        self.bits.get(w.0 as usize / 64).is_some_and(|word| word >> (w.0 % 64) & 1 != 0)
+        self.bits[w.0 as usize / 64] >> (w.0 % 64) & 1 != 0
     }
 
     /// Takes or gives up the place of one who is known to be in the other state.
     fn flip(&mut self, w: WaiterId) {
-        let word = w.0 as usize / 64;
-        if self.bits.len() <= word {
-            self.bits.resize(word + 1, 0);
-        }
-        self.bits[word] ^= 1 << (w.0 % 64);
+        self.bits[w.0 as usize / 64] ^= 1 << (w.0 % 64);
     }
 
     fn push_back(&mut self, w: WaiterId) {

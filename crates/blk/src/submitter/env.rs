@@ -156,6 +156,12 @@ pub(crate) struct Local {
 }
 
 impl Local {
+    /// Makes all lists large enough for the requests of one hctx, so that the data path allocates nothing.
+    pub(super) fn reserve(&mut self, rqs_per_hctx: usize) {
+        self.scratch.reserve(rqs_per_hctx);
+        self.completions.requeues.reserve(rqs_per_hctx);
+    }
+
     /// Gives back the slot of a piece, to whom it was borrowed from.
     pub(crate) fn free_piece(&mut self, index: u32, nr_bios: u32) {
         if index < nr_bios { self.free_bios.push(index) } else { self.free_pieces.push(index) }
@@ -168,6 +174,8 @@ pub(crate) struct Scratch {
     pub(crate) freed: Vec<Rq>,
     pub(crate) ids: Vec<RequestId>,
     pub(crate) flushed: Vec<Rq>,
+    /// Those that go back to the elevator.
+    pub(crate) requeued: Vec<Rq>,
     pub(crate) ended: Vec<RequestId>,
     /// What the driver ended while it was being issued, until the call of the driver returns.
     pub(crate) ended_inline: Vec<Ended>,
@@ -183,6 +191,7 @@ impl Scratch {
             freed: Vec::with_capacity(2 * BLK_MAX_REQUEST_COUNT),
             ids: Vec::new(),
             flushed: Vec::new(),
+            requeued: Vec::new(),
             ended: Vec::with_capacity(POLL_BATCH),
             ended_inline: Vec::new(),
             woken: Vec::with_capacity(2 * POLL_BATCH),
@@ -191,11 +200,11 @@ impl Scratch {
         }
     }
 
-    /// Makes room for all requests of one hctx, so that the data path need not.
-    pub(super) fn reserve(&mut self, rqs_per_hctx: usize) {
+    fn reserve(&mut self, rqs_per_hctx: usize) {
         self.rqs.reserve(rqs_per_hctx);
         self.ids.reserve(rqs_per_hctx);
         self.flushed.reserve(rqs_per_hctx);
+        self.requeued.reserve(rqs_per_hctx);
         self.ended.reserve(rqs_per_hctx);
         self.ended_inline.reserve(rqs_per_hctx);
     }

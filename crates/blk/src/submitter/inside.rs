@@ -99,7 +99,7 @@ impl<L: Lock> Submitter<L> {
         self.local.left_behind.clear();
         self.env.remap();
         self.follow_cpu(now);
-        self.local.scratch.reserve(self.env.st.stride as usize);
+        self.local.reserve(self.env.st.stride as usize);
         for _ in 0..self.local.waiting.len() {
             let index = self.local.waiting.pop_front().expect("counted");
             let slot = self.env.pool().slot(index as usize);

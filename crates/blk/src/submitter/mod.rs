@@ -123,7 +123,7 @@ impl<L: Lock> RequestQueue<L> {
         };
         submitter.env.go_to(cpu);
         submitter.follow_cpu(Instant::ZERO);
-        submitter.local.scratch.reserve(submitter.env.st.stride as usize);
+        submitter.local.reserve(submitter.env.st.stride as usize);
         Some(submitter)
     }
 }
