@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_in_the_middle_is_recognised_by_its_second_read_and_random_reads_never() {
+    fn second_read_starts_a_stream_and_random_reads_never_do() {
         let mut ra = ra(128);
         assert_eq!(ra.read(Sector(1000), 8), None);
         assert_eq!(kib(ra.read(Sector(1008), 8)), Some((508, 12)));

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn back_and_front_merges_keep_sector_order_and_the_earliest_start() {
+    fn merges_keep_sector_order_and_the_earliest_start() {
         let mut bed = bed(Limits::default());
         let rq = request(&mut bed, write(100, 8), T1);
         assert_eq!(offer(&mut bed, &rq, write(108, 4), T1), Some((MergeKind::Back, true)));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn adjoining_discards_merge_up_to_their_own_limit_and_across_chunks() {
+    fn discards_merge_up_to_their_limit_and_across_chunks() {
         let limits = Limits { max_discard_sectors: 1 << 20, chunk_sectors: 64, ..Limits::default() };
         let mut bed = bed(limits);
         let discard = |s, n| Bio { op: Op::Discard, data: DataRef::NONE, ..write(s, n) };

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_long_form_is_taken_where_the_short_one_has_no_room_or_is_not_wanted() {
+    fn long_cdb_is_used_where_the_short_one_does_not_fit() {
         let opcodes = [
             Cdb::read(u64::from(u32::MAX), 1, false),
             Cdb::read(1 << 32, 1, false),

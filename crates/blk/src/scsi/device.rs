@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_busy_is_left_alone_until_something_ends_or_it_was_asked_thrice() {
+    fn busy_device_waits_for_an_end_or_three_attempts() {
         let device = Device::new(8, 1, 8, false);
         device.admit(Q0).unwrap();
         assert_eq!(device.was_busy(), QueueRqStatus::DevResource);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_eleventh_queue_full_at_a_depth_is_believed_and_two_minutes_later_one_is_tried_again() {
+    fn eleventh_queue_full_lowers_the_depth_for_two_minutes() {
         let device = Device::new(32, 1, 64, true);
         for i in 0..10 {
             device.queue_full(at(100 * i));

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_batching_submitters_pass_a_full_list_and_none_passes_one_and_a_half() {
+    fn only_batching_submitters_exceed_nr_requests_by_half_at_most() {
         let mut list = RequestList::new(128);
         let (mut first, mut other) = (Batching::default(), Batching::default());
         let t = Instant::from_ns(1);

@@ -88,7 +88,7 @@ fn a_wait_ends_when_the_next_request_comes() {
 }
 
 #[test]
-fn a_completion_lets_go_what_waited_for_it_on_another_hardware_queue() {
+fn completion_releases_requests_held_on_another_hctx() {
     // One request at a time for the whole disk: each completion lets one of another hardware queue go, at once.
     let behaviour = Behaviour { manual: true, capacity: 1 << 20, ..Behaviour::default() };
     let rules = [("strict_guarantees", 1), ("slice_idle", 0), ("low_latency", 0)];

@@ -135,7 +135,7 @@ fn sq(nr_requests: u32, depth: u32) -> QueueConfig {
 }
 
 #[test]
-fn a_full_request_list_lets_a_batch_through_and_then_makes_all_wait() {
+fn full_request_list_admits_one_batch_then_all_wait() {
     let mut harness = Harness::new(5, manual(), sq(8, 1), &[0, 1]);
     // The one that fills the list becomes a batcher, up to half as many again.
     (0..20).for_each(|n| harness.submit(0, read(n)));

@@ -42,7 +42,7 @@ fn ended(harness: &mut Harness, s: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_bio_without_a_tag_waits_in_order_and_goes_when_a_tag_is_freed() {
+fn bios_without_a_tag_wait_in_order_for_a_freed_one() {
     let mut harness = Harness::new(1, manual(), config(1, 1, 2, "none"), &[0]);
     (0..5).for_each(|n| harness.submit(0, read(n)));
     assert_eq!(sectors(&harness), [0, 1]);
@@ -225,7 +225,7 @@ fn resource_is_tried_again_after_three_milliseconds() {
 }
 
 #[test]
-fn dev_resource_is_tried_again_at_the_next_completion_and_not_before() {
+fn dev_resource_is_retried_at_the_next_completion_only() {
     let mut harness = Harness::new(7, manual(), config(1, 1, 8, "none"), &[0]);
     harness.submit(0, read(0));
     harness.disk.behave(|b| b.device_cap = 1);
@@ -245,7 +245,7 @@ fn dev_resource_is_tried_again_at_the_next_completion_and_not_before() {
 }
 
 #[test]
-fn dev_resource_on_one_hctx_is_tried_again_when_another_hctx_completes() {
+fn dev_resource_is_retried_when_another_hctx_completes() {
     let mut harness = Harness::new(8, manual(), config(2, 2, 8, "none"), &[0, 1]);
     harness.disk.behave(|b| b.device_cap = 1);
     harness.submit(0, read(0));
@@ -306,7 +306,7 @@ fn a_driver_that_fails_everything_is_not_answered_by_recursion() {
 }
 
 #[test]
-fn with_an_elevator_a_missing_driver_tag_restarts_the_hctx_when_one_is_freed() {
+fn freed_driver_tag_restarts_the_hctx_of_an_elevator() {
     let mut harness = Harness::new(11, manual(), config(1, 1, 2, "mq-deadline"), &[0]);
     assert_eq!(harness.q.nr_requests(), 4, "2 x depth");
     (0..4).for_each(|n| harness.submit(0, read(n)));
@@ -355,7 +355,7 @@ fn a_busy_driver_is_given_one_request_at_a_time() {
 }
 
 #[test]
-fn quiesced_means_no_call_of_the_driver_and_unquiesce_owes_the_run() {
+fn quiesce_stops_driver_calls_and_unquiesce_runs_hctxs() {
     for scheduler in ["none", "mq-deadline", "kyber"] {
         let mut harness = Harness::new(13, manual(), config(2, 2, 8, scheduler), &[0, 1]);
         harness.q.quiesce();
@@ -430,7 +430,7 @@ fn a_request_given_back_is_issued_again_before_what_is_queued() {
 }
 
 #[test]
-fn a_delayed_requeue_is_issued_when_it_is_due_and_a_freeze_waits_for_it() {
+fn delayed_requeue_is_issued_when_due_and_holds_up_a_freeze() {
     for c in requeue_configs() {
         let name = format!("{} {:?}", c.mode, c.scheduler);
         let mut harness = Harness::new(32, manual(), c, &[0]);

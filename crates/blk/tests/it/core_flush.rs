@@ -49,7 +49,7 @@ const WRITE: (Op, bool) = (Op::Write, false);
 const WRITE_FUA: (Op, bool) = (Op::Write, true);
 
 #[test]
-fn steps_reach_the_driver_one_after_the_other_and_no_more_than_needed() {
+fn flush_steps_are_issued_in_order_and_only_if_needed() {
     let both = OpFlags::PREFLUSH.union(OpFlags::FUA);
     let cases: [(_, _, &[(Op, bool)]); 8] = [
         (both, (true, false), &[FLUSH, WRITE, FLUSH]),

@@ -37,7 +37,7 @@ fn hctxs(harness: &Harness, s: usize) -> Vec<usize> {
 }
 
 #[test]
-fn a_cpu_that_leaves_is_drained_first_and_then_its_submitter_goes_on_elsewhere() {
+fn leaving_cpu_is_drained_before_its_submitter_moves() {
     let mut harness = Harness::new(1, manual(), config(CpuTopology::uniform(2), 2), &[0, 1]);
     harness.submit(1, read(1));
     harness.q.begin_offline(cpu(1)).unwrap();
@@ -84,7 +84,7 @@ fn what_waits_for_a_tag_there_gets_one_elsewhere() {
 }
 
 #[test]
-fn a_shared_hardware_queue_goes_on_with_the_cpus_that_are_left_and_takes_over_what_was_queued() {
+fn shared_hctx_takes_over_requests_of_a_cpu_that_left() {
     let mut harness = Harness::new(3, manual(), config(CpuTopology::uniform(2), 1), &[0, 1]);
     // Nothing is dispatched, so what CPU 1 submits stays in its software queue.
     harness.q.quiesce();

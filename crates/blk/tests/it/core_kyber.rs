@@ -65,7 +65,7 @@ fn a_token_put_by_one_hardware_queue_runs_another_at_once() {
 }
 
 #[test]
-fn a_token_put_while_requests_are_issued_is_used_before_the_call_returns() {
+fn token_put_during_issue_is_used_before_the_call_returns() {
     let behaviour = Behaviour { manual: true, ..Behaviour::default() };
     let mut harness = Harness::new(2, behaviour, config(2, 2), &[0, 1]);
     (0..TOKENS as u64).for_each(|n| harness.submit(0, write_zeroes(n)));
@@ -84,7 +84,7 @@ fn a_token_put_while_requests_are_issued_is_used_before_the_call_returns() {
 }
 
 #[test]
-fn the_token_of_a_request_that_is_given_back_is_free_while_it_waits() {
+fn token_of_a_requeued_request_is_free_while_it_waits() {
     let behaviour = Behaviour { manual: true, ..Behaviour::default() };
     let mut harness = Harness::new(3, behaviour, config(1, 1), &[0]);
     harness.disk.script([Answer::GiveBack(Some(5 * MS))]);

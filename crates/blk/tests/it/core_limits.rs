@@ -144,7 +144,7 @@ fn submitters_of_different_depths_have_equal_shares() {
 }
 
 #[test]
-fn a_submitter_with_one_io_at_a_time_waits_for_one_turn_of_each_other() {
+fn depth_one_submitter_waits_one_turn_of_each_other() {
     let mut harness = harness(&[("iops_total", 1000)], &[0, 1, 1]);
     load(&mut harness, &[128, 128, 0], 10 * MS, |_, n| read(n, 8));
     for n in 0..50 {
@@ -193,7 +193,7 @@ fn under_a_common_limit_a_submitters_ios_keep_their_order() {
 }
 
 #[test]
-fn flushes_are_not_limited_and_discards_count_as_writes_without_bytes() {
+fn flushes_are_unlimited_and_discards_are_writes_of_no_bytes() {
     let mut harness = harness(&[("iops_write", 10), ("bps_write", 4096)], &[0]);
     let discard = |n| Bio { op: Op::Discard, data: DataRef::NONE, ..write(n, 1024) };
     harness.submit(0, write(1, 8));
@@ -272,7 +272,7 @@ fn limits_change_live_and_who_waits_goes_by_the_new_ones() {
 }
 
 #[test]
-fn a_freeze_does_not_wait_for_held_bios_and_they_survive_a_rebuild() {
+fn freeze_ignores_held_bios_and_they_survive_a_rebuild() {
     let mut harness = harness(&[("iops_total", 10)], &[0, 1]);
     (0..20).for_each(|n| harness.submit((n % 2) as usize, read(n, 8)));
     harness.rebuild(|c| c.set("scheduler", "mq-deadline")).expect("a rebuild");

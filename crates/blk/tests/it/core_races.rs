@@ -56,7 +56,7 @@ fn finish(harness: &mut Harness) {
 }
 
 #[test]
-fn a_tag_freed_after_the_mark_was_set_and_before_the_request_was_put_back() {
+fn tag_freed_between_the_mark_and_the_requeue() {
     let mut harness = harness(Mode::Mq, "mq-deadline", 1, 2);
     // Of requests 1 and 2 only 1 gets a driver tag. While it is handed over, the tag of 0 is freed: whoever frees it
     // takes the restart mark, and finds request 2 nowhere yet.
@@ -72,7 +72,7 @@ fn a_tag_freed_after_the_mark_was_set_and_before_the_request_was_put_back() {
 }
 
 #[test]
-fn the_last_request_of_the_device_completes_after_dev_resource_was_answered() {
+fn last_request_completes_after_dev_resource() {
     // On one hctx only as many calls as come before submitter 0 polls: it would find the completion itself.
     for (hw, scheduler, calls) in [(1, "none", 2), (2, "none", 3), (1, "mq-deadline", 1), (2, "mq-deadline", 3)] {
         for skip in 0..calls {
@@ -91,7 +91,7 @@ fn the_last_request_of_the_device_completes_after_dev_resource_was_answered() {
 }
 
 #[test]
-fn single_queue_the_last_request_completes_after_dev_resource_was_answered() {
+fn single_queue_last_request_completes_after_dev_resource() {
     let mut harness = harness(Mode::Sq, "deadline", 1, 8);
     while_the_other_completes(&mut harness, 0, |harness| {
         harness.disk.script([Answer::Refuse(QueueRqStatus::DevResource)]);
@@ -103,7 +103,7 @@ fn single_queue_the_last_request_completes_after_dev_resource_was_answered() {
 }
 
 #[test]
-fn a_freeze_that_begins_in_the_driver_waits_for_what_was_accepted() {
+fn freeze_begun_inside_the_driver_waits_for_accepted_requests() {
     let mut harness = harness(Mode::Mq, "none", 2, 8);
     let q = harness.q.clone();
     harness.disk.interleave(0, move || {

@@ -29,7 +29,7 @@ fn read(n: u64) -> Bio {
 }
 
 #[test]
-fn a_freeze_waits_for_what_is_in_flight_and_holds_back_what_comes() {
+fn freeze_waits_for_requests_in_flight_and_holds_new_bios() {
     let mut harness = Harness::new(1, manual(), config(2, 2), &[0, 1]);
     harness.submit(0, read(0));
     harness.q.begin_freeze();
@@ -56,7 +56,7 @@ fn a_freeze_waits_for_what_is_in_flight_and_holds_back_what_comes() {
 }
 
 #[test]
-fn a_freeze_rings_every_submitter_and_an_idle_one_leaves_when_it_polls_or_rests() {
+fn freeze_notifies_submitters_and_idle_ones_leave_on_poll() {
     for rests in [false, true] {
         let mut harness = Harness::new(14, manual(), config(1, 1), &[0]);
         harness.submit(0, read(0));
@@ -221,7 +221,7 @@ fn a_refused_change_changes_nothing() {
 }
 
 #[test]
-fn a_driver_that_cannot_start_the_new_queues_is_given_the_old_ones_back() {
+fn driver_that_cannot_start_new_queues_gets_the_old_back() {
     let mut harness = Harness::new(8, manual(), config(2, 1), &[0, 1]);
     harness.disk.refuse_starts(1);
     let to_two = |c: &mut QueueConfig| {
@@ -287,7 +287,7 @@ fn nr_requests_follows_the_kernels_rules() {
 }
 
 #[test]
-fn a_limit_on_requests_without_an_elevator_bounds_the_driver_tags() {
+fn nr_requests_without_elevator_bounds_the_driver_tags() {
     let mut harness = Harness::new(11, manual(), QueueConfig { nr_requests: Some(4), ..config(1, 1) }, &[0]);
     (0..8).for_each(|n| harness.submit(0, read(n)));
     assert_eq!((harness.disk.issues().len(), harness.subs[0].waiting()), (4, 4));
@@ -299,7 +299,7 @@ fn a_limit_on_requests_without_an_elevator_bounds_the_driver_tags() {
 }
 
 #[test]
-fn an_elevator_limit_on_asynchronous_requests_is_kept_and_never_hangs() {
+fn async_depth_is_kept_and_never_hangs() {
     let mut harness =
         Harness::new(12, manual(), QueueConfig { scheduler: Some("mq-deadline".into()), ..config(1, 1) }, &[0]);
     assert_eq!(harness.q.nr_requests(), 16);
@@ -320,7 +320,7 @@ fn an_elevator_limit_on_asynchronous_requests_is_kept_and_never_hangs() {
 }
 
 #[test]
-fn the_elevator_and_its_tunables_survive_other_changes_and_leave_together() {
+fn elevator_and_tunables_survive_other_changes_together() {
     let value = |harness: &Harness| harness.q.iosched().iter().find(|t| t.name == "fifo_batch").map(|t| t.value);
     let mut harness = Harness::new(14, Behaviour::default(), QueueConfig { scheduler: None, ..config(2, 1) }, &[0]);
     assert_eq!(harness.q.scheduler(), "mq-deadline", "the default for one hardware queue");

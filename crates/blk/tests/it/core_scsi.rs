@@ -157,7 +157,7 @@ fn requests_are_the_commands_of_a_disk() {
 
 /// WRITE SAME with the unmap bit is a discard to a device whose unmapped blocks do not read as zeroes.
 #[test]
-fn zeroes_are_unmapped_only_where_they_read_as_zeroes_and_nobody_minds() {
+fn zeroes_are_unmapped_only_if_allowed_and_read_as_zeroes() {
     let template = HostTemplate { can_queue: 64, cmd_per_lun: 64, nr_hw_queues: 1, ..HostTemplate::default() };
     for (unmap_zeroes, flags, byte) in
         [(true, OpFlags::NONE, 8), (true, OpFlags::NOUNMAP, 0), (false, OpFlags::NONE, 0), (false, OpFlags::NOUNMAP, 0)]
@@ -171,7 +171,7 @@ fn zeroes_are_unmapped_only_where_they_read_as_zeroes_and_nobody_minds() {
 }
 
 #[test]
-fn what_may_be_tried_again_is_until_it_was_tried_as_often_as_it_may() {
+fn retryable_commands_are_retried_up_to_their_limit() {
     let mut s = Stack::plain();
     let soft = Outcome::host(HostByte::SoftError);
     s.fault(Mishap::Ends(soft), u32::from(SD_MAX_RETRIES));
@@ -193,7 +193,7 @@ fn a_unit_attention_is_told_and_the_command_goes_again() {
 }
 
 #[test]
-fn a_device_that_becomes_ready_is_waited_for_no_longer_than_its_tries_may_take() {
+fn device_becoming_ready_is_awaited_within_its_retries() {
     let mut s = Stack::plain();
     s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::NotReady, 4, 1))), 10);
     let begun = s.now;

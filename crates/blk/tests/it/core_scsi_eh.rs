@@ -205,7 +205,7 @@ fn help_that_fails_or_never_ends_is_followed_by_the_next() {
 
 /// The command that it was for ends by itself meanwhile: the next one is helped by a reset of its own.
 #[test]
-fn a_reset_that_nobody_asks_about_any_more_is_not_taken_for_another_one() {
+fn abandoned_reset_is_not_taken_for_another_one() {
     let rungs: [(&[Aid], Aid); 3] = [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST)];
     for (of_no_use, reset) in rungs {
         // Late after 30 s; each reset has 10 s.
@@ -246,7 +246,7 @@ fn a_device_that_does_not_answer_is_helped_further() {
 }
 
 #[test]
-fn a_command_that_is_back_does_not_end_before_its_device_has_answered() {
+fn returned_command_ends_only_after_its_device_answered() {
     let mut s = Stack::plain();
     s.debug.script(ABORT, None, Reply::Fails, 1);
     s.debug.script(READY, None, Reply::Never, 1);
@@ -364,7 +364,7 @@ fn who_wants_to_be_rid_of_commands_waits_a_second_and_no_longer() {
 }
 
 #[test]
-fn what_waits_for_others_to_be_late_waits_no_longer_when_it_is_given_up() {
+fn giving_up_ends_the_wait_for_other_late_commands() {
     let mut s = Stack::plain();
     s.fault(None, Mishap::Ends(Outcome::host(HostByte::TimeOut)), 1);
     s.lose(1);

@@ -210,7 +210,7 @@ fn a_flush_is_over_when_every_disk_is_flushed() {
 }
 
 #[test]
-fn data_goes_when_all_disks_are_flushed_and_not_if_one_could_not_be() {
+fn preflushed_data_waits_for_all_disks_and_fails_with_one() {
     let both = OpFlags::PREFLUSH.union(OpFlags::FUA);
     let mut stack = by_hand(2, true);
     stack.submit(write(8, 8).with_flags(both));
@@ -284,7 +284,7 @@ fn what_the_disk_cannot_do_reaches_none_below() {
 }
 
 #[test]
-fn a_bio_of_more_parts_than_slots_enters_bit_by_bit_and_others_wait_behind_it() {
+fn bio_with_more_parts_than_slots_enters_in_steps_and_order() {
     let mut b = Behaviour { manual: true, capacity: 4096, ..Behaviour::default() };
     b.limits.max_sectors = 8;
     b.limits.max_hw_sectors = 8;

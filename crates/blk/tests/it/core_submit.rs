@@ -119,7 +119,7 @@ fn a_largest_request_the_disk_cannot_have_is_refused() {
 }
 
 #[test]
-fn operations_without_support_and_writes_to_a_read_only_disk_are_refused() {
+fn unsupported_operations_and_read_only_writes_are_rejected() {
     let mut harness = Harness::new(
         2,
         with_limits(|l| {
@@ -136,7 +136,7 @@ fn operations_without_support_and_writes_to_a_read_only_disk_are_refused() {
 }
 
 #[test]
-fn polled_reads_go_to_a_poll_queue_and_plain_ones_to_a_read_queue() {
+fn polled_reads_use_poll_queues_and_plain_ones_read_queues() {
     let c = QueueConfig { nr_read_queues: 1, nr_poll_queues: 1, ..config("none") };
     let mut harness = Harness::new(3, manual(), c, &[1]);
     harness.submit(0, write(0, 8));
@@ -383,7 +383,7 @@ fn single_queue_mode_looks_through_the_whole_plug() {
 }
 
 #[test]
-fn a_single_queue_plug_is_merged_with_what_the_elevator_holds_meanwhile() {
+fn single_queue_plug_merges_with_the_elevator_when_flushed() {
     // Two plugs hold neighbours that could not see each other; the driver takes nothing, so the first stays queued.
     let config = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, queue_depth: 1, ..config("deadline") };
     let mut harness = Harness::new(19, manual(), config, &[0, 1]);

@@ -76,7 +76,7 @@ fn two_loaded_disks_get_half_of_the_tags_each() {
 }
 
 #[test]
-fn a_disk_that_counts_keeps_its_share_until_its_timeout_work_finds_it_idle() {
+fn active_disk_keeps_its_share_until_timeout_finds_it_idle() {
     for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
@@ -173,7 +173,7 @@ fn without_fair_sharing_first_come_is_first_served() {
 }
 
 #[test]
-fn many_disks_have_at_least_four_tags_each_and_one_tag_is_not_divided() {
+fn every_disk_has_four_tags_and_one_tag_is_not_divided() {
     let c = config(1, 1, 16, "none");
     let mut w = SetHarness::new(3, &c);
     (0..6).for_each(|_| w.join(manual(), c.clone(), &[0]));
@@ -287,7 +287,7 @@ fn the_defaults_of_host_wide_tags_are_the_kernels() {
 }
 
 #[test]
-fn scheduler_tags_of_host_wide_tags_are_the_disks_not_the_queues() {
+fn scheduler_tags_of_a_host_tagset_are_per_disk() {
     let mut harness = Harness::new(9, manual(), host_wide(2, 4, "mq-deadline"), &[0, 1]);
     assert_eq!(harness.q.nr_requests(), 8);
     let read = |n: u64| Bio::read(blk::id::Sector(n * 16), 8, blk::bio::DataRef::new(0, n << 12));
@@ -417,7 +417,7 @@ fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
 }
 
 #[test]
-fn a_submitter_that_is_frozen_after_it_was_woken_hands_the_wake_up_on() {
+fn frozen_submitter_passes_its_wake_up_on() {
     for sealed in [false, true] {
         let c = config(1, 1, 8, "none");
         let mut w = SetHarness::new(17, &c);
@@ -629,7 +629,7 @@ fn shape_and_defaults_are_those_recorded() {
 }
 
 #[test]
-fn a_cpu_goes_away_though_other_hardware_queues_have_tags_of_the_same_map() {
+fn cpu_goes_offline_while_other_hctxs_hold_tags_of_its_map() {
     for scheduler in ["none", "mq-deadline"] {
         let c = host_wide(2, 16, scheduler);
         let mut w = SetHarness::new(20, &c);

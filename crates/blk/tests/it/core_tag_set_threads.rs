@@ -246,7 +246,7 @@ fn hardware_queues_wait_for_each_others_tags() {
 }
 
 #[test]
-fn submitters_and_hardware_queues_in_one_line_for_host_wide_tags() {
+fn submitters_and_hctxs_wait_together_for_host_wide_tags() {
     run("mixed", &config(2, 6, true), &["none", "mq-deadline", "kyber", "none"]);
 }
 

@@ -60,7 +60,7 @@ fn traced(harness: &mut Harness) -> String {
 }
 
 #[test]
-fn a_request_without_elevator_goes_from_allocation_to_the_driver() {
+fn trace_without_elevator_goes_from_getrq_to_issue() {
     let mut harness = harness(config("none"), |_| {});
     harness.submit(0, write(100, 8).with_flags(OpFlags::SYNC));
     harness.run_dry(100);
@@ -88,7 +88,7 @@ fn a_plug_merges_in_front_and_behind_and_is_emptied_once() {
 }
 
 #[test]
-fn what_an_elevator_merges_is_told_bio_by_bio_and_request_by_request() {
+fn elevator_merges_are_traced_per_bio_and_per_request() {
     let mut harness = harness(config("mq-deadline"), |_| {});
     harness.q.quiesce();
     // The second is a front merge found by the elevator; the third closes the gap to the fourth.

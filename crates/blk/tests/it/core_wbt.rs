@@ -86,7 +86,7 @@ fn to_sq(c: &mut QueueConfig) -> Result<(), SettingError> {
 }
 
 #[test]
-fn reads_meet_the_target_under_a_flood_of_writes_with_it_and_not_without() {
+fn wbt_keeps_read_latency_under_a_flood_of_writes() {
     let median = |l: &[u64]| l[l.len() / 2];
     let (without, writes_without) = flood("0", "none");
     assert!(median(&without) > 25 * MS, "{} us without", median(&without) / US);
@@ -100,7 +100,7 @@ fn reads_meet_the_target_under_a_flood_of_writes_with_it_and_not_without() {
 }
 
 #[test]
-fn the_default_is_off_with_bfq_and_a_target_that_was_asked_for_stays() {
+fn wbt_default_is_off_with_bfq_and_a_set_target_stays() {
     let target = |wbt: &str, scheduler: &str, rotational: bool| {
         let mut b = manual();
         b.limits.rotational = rotational;
@@ -216,7 +216,7 @@ fn alone_write_back_gets_three_quarters_of_the_disk() {
 }
 
 #[test]
-fn who_is_throttled_goes_on_when_it_is_turned_off_and_survives_a_freeze() {
+fn throttled_bios_resume_when_wbt_is_off_and_survive_a_freeze() {
     for how in 0..3 {
         let mut harness = Harness::new(1, manual(), config("1000"), &[0, 1]);
         (0..30).for_each(|n| harness.submit((n % 2) as usize, write(n)));

@@ -156,7 +156,7 @@ fn a_turn_ends_after_timeout_sync() {
 }
 
 #[test]
-fn the_disk_waits_for_a_sequential_queue_and_no_longer_than_slice_idle() {
+fn disk_idles_for_a_sequential_queue_at_most_slice_idle() {
     let mut f = Fixture::rotational(2);
     f.insert(0, &run(0, 2));
     let (rqs, _) = f.give(2);

@@ -225,7 +225,7 @@ fn churn(seed: u64) -> Churn<K2<parking_lot::RawMutex>> {
 }
 
 #[test]
-fn nothing_is_lost_or_given_out_twice_and_what_is_held_back_waits_for_a_completion() {
+fn random_use_loses_nothing_and_completions_release_held() {
     for seed in 0..150 {
         let mut c = churn(seed);
         for _ in 0..600 {

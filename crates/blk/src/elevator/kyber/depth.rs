@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_look_comes_a_tenth_of_a_second_after_the_first_completion() {
+    fn depths_are_adjusted_100_ms_after_the_first_completion() {
         let mut f = Fixture::new();
         f.complete(250, READ, 7, 0).pass_ms(60);
         f.complete(250, READ, 7, 0).pass_ms(39);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_a_quarter_of_the_target_and_include_their_upper_end() {
+    fn buckets_are_quarters_of_the_target_upper_end_included() {
         let target = 2 * MS;
         let of = |us: u64| bucket_of(us * 1000, target);
         assert_eq!([of(0), of(1), of(500), of(1000), of(2000)], [0, 0, 0, 1, 3]);

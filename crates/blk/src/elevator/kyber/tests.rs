@@ -169,7 +169,7 @@ fn a_domain_alone_goes_on_beyond_its_batch() {
 }
 
 #[test]
-fn requests_leave_in_the_order_they_came_and_those_put_back_go_first() {
+fn requests_leave_in_order_and_requeued_ones_first() {
     let mut f = Fixture::new(1);
     f.insert(0, &[bio(Op::Read, 900), bio(Op::Read, 100), bio(Op::Read, 500)]);
     let all = f.dispatch(0, 3);
@@ -202,7 +202,7 @@ fn a_bio_is_merged_into_its_own_cpus_last_eight_requests_only() {
 }
 
 #[test]
-fn a_hardware_queue_takes_all_lists_of_a_domain_at_once_and_then_none_is_merged() {
+fn hctx_takes_a_domain_at_once_and_merges_no_more() {
     let mut f = Fixture::new(1);
     f.insert(0, &[bio(Op::Read, 100), bio(Op::Read, 200)]);
     f.insert(1, &[bio(Op::Read, 300)]);

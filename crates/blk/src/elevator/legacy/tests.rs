@@ -140,7 +140,7 @@ fn deadline_serves_an_expired_request_when_the_batch_is_over() {
 }
 
 #[test]
-fn deadline_merges_before_and_joins_the_neighbour_it_would_go_on_with() {
+fn deadline_front_merges_and_joins_its_neighbour() {
     let mut f = Fixture::new("deadline");
     f.queue(&[read(100), read(200), read(216), read(300)]);
     assert_eq!(f.take(1), [100]);

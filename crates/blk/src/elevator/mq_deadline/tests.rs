@@ -213,7 +213,7 @@ fn a_front_merge_that_closes_a_gap_joins_with_the_former() {
 }
 
 #[test]
-fn without_front_merges_only_the_last_merged_request_grows_forward() {
+fn without_front_merges_only_the_cached_request_grows_forward() {
     let mut f = Fixture::new(16).with(&[("front_merges", 0)]);
     f.insert(&[write(100), write(200)]);
     assert!(matches!(f.offer(write(192)), BioMerge::No));

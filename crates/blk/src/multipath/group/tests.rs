@@ -142,7 +142,7 @@ fn an_activation_is_retried_so_often_and_then_its_path_fails() {
 }
 
 #[test]
-fn a_busy_controller_is_left_for_another_group_and_a_failed_path_fails() {
+fn busy_controller_switches_groups_and_failed_path_fails() {
     let mut s = state(&[1, 1], Features::default(), true);
     s.find(T0);
     assert!(s.pg_init_done(p(0), PgInit::Busy, T0).run);

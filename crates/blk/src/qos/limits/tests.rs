@@ -115,7 +115,7 @@ fn a_discard_is_an_io_without_bytes() {
 }
 
 #[test]
-fn a_direction_that_is_held_back_lets_the_other_pass_a_common_limit_nobody() {
+fn direction_limit_lets_the_other_pass_a_common_one_none() {
     let mut l = limiter(&[("iops_write", 10)]);
     assert!(l.ask(turn(0, Dir::Write, 512, 0), Instant::ZERO, &mut nobody));
     assert!(!l.ask(turn(1, Dir::Write, 512, 0), Instant::ZERO, &mut nobody));
@@ -178,7 +178,7 @@ fn who_is_late_catches_up_but_not_for_long() {
 }
 
 #[test]
-fn a_new_rate_counts_from_now_on_and_the_same_one_changes_nothing() {
+fn new_rate_counts_from_now_and_the_same_changes_nothing() {
     let mut l = limiter(&[("iops_total", 1), ("iops_read", 10)]);
     assert!(l.ask(turn(0, Dir::Read, 512, 0), Instant::ZERO, &mut nobody));
     assert!(!l.ask(turn(0, Dir::Read, 512, 0), Instant::ZERO, &mut nobody));

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn without_waiters_the_surplus_goes_back_to_word_and_is_reported() {
+    fn surplus_without_waiters_returns_to_word_and_is_reported() {
         let w = Word::new(8);
         while w.claim_one(w.mask()).is_some() {}
         for bit in [1, 4, 6] {

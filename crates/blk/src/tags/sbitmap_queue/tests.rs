@@ -22,7 +22,7 @@ fn full(depth: u32) -> Queue {
 }
 
 #[test]
-fn the_wake_batch_is_an_eighth_of_the_tags_until_somebody_is_limited() {
+fn wake_batch_is_an_eighth_until_a_waiter_is_limited() {
     for (depth, batch) in [(1, 1), (8, 1), (16, 2), (63, 7), (64, 8), (1024, 8)] {
         assert_eq!(Queue::new(depth, false).wake_batch(), batch, "depth {depth}");
     }
@@ -98,7 +98,7 @@ fn a_waiter_can_leave_once() {
 }
 
 #[test]
-fn a_waiter_that_registers_again_in_its_wake_up_does_not_keep_the_waker() {
+fn waiter_that_reregisters_does_not_hold_up_the_waker() {
     let queue = full(8);
     queue.add_waiter(WaiterId(7));
     let mut woken = 0;

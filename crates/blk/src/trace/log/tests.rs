@@ -97,7 +97,7 @@ fn the_order_of_the_steps_is_that_of_a_request_s_life() {
 }
 
 #[test]
-fn a_full_log_counts_what_comes_and_is_empty_after_it_was_drained() {
+fn full_log_counts_drops_and_is_empty_after_a_drain() {
     let mut log = Log::new(CpuId::new(0), 2, 0);
     let bio = Bio::write(Sector(8), 8, DataRef::new(0, 0));
     let one = Record::of_bio(step::QUEUE, &bio, BlkStatus::Ok, Instant::ZERO);

@@ -187,7 +187,7 @@ fn sizes_of_requests_do_not_matter() {
 }
 
 #[test]
-fn neither_does_randomness_on_a_disk_without_head_nor_low_latency() {
+fn shares_hold_for_random_io_on_flash_and_without_low_latency() {
     backlogged_shares_hold([64, 64, 64], false, 0);
     backlogged_shares_hold([64, 256, 64], true, 1);
 }
@@ -246,7 +246,7 @@ fn low_latency_serves_an_interactive_submitter_at_once() {
 }
 
 #[test]
-fn on_a_disk_with_a_head_time_is_shared_between_sequential_and_random() {
+fn rotating_disk_time_is_shared_by_sequential_and_random() {
     let sequential = Source { thinks_us: 100, ..Source::new(0, 256, 1) };
     let random = Source { sequential: false, ..Source::new(0, 8, 4) };
     let served = |sources: &[Source], slice_idle| {

@@ -72,7 +72,7 @@ fn a_turn_that_ends_early_pays_only_for_its_service() {
 }
 
 #[test]
-fn time_jumps_to_the_first_start_rather_than_leave_the_disk_idle() {
+fn virtual_time_jumps_to_the_first_start() {
     let mut s = backlogged(&[1, 1], 100);
     assert_eq!(turn(&mut s), 0);
     let id = s.select(T0).expect("queue 1");

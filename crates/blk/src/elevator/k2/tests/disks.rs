@@ -287,7 +287,7 @@ fn bulk_alone_is_not_bound() {
 }
 
 #[test]
-fn the_bound_is_lifted_when_nobody_is_left_to_protect_and_comes_back_at_once() {
+fn bound_is_lifted_after_guard_ms_and_returns_at_once() {
     let loads = [JOURNAL, reads(220, 1, 8)];
     let mut w = World::new(Disk::capped(18_000, 750, 2500), &loads, &[]);
     let limit = |w: &World| w.e.state.lock().limit(&w.e.rules(Instant::from_ns(w.now)));
