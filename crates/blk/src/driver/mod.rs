@@ -370,7 +370,7 @@ pub trait Driver: Send + Sync {
     /// Requests that the device could take now, over all its hardware queues (the kernel's `get_budget`). The core asks before it
     /// takes a request from where it could still be merged or overtaken; more may be issued nevertheless. 0 only while a
     /// request of the device is in flight or being offered: its end, or its refusal, is followed by another look.
-    fn room(&self, _hctx: HctxId) -> u32 {
+    fn budget(&self, _hctx: HctxId) -> u32 {
         u32::MAX
     }
 

@@ -195,9 +195,9 @@ impl<L: Lock> Env<L> {
             if !h.dispatch.is_empty() || pass == MAX_PASSES {
                 return self.owe_run(h);
             }
-            let Some(room) = self.room_at_device(h) else { return };
+            let Some(budget) = self.budget_of(h) else { return };
             let busy = h.dispatch_busy() > 0;
-            let max = if busy { 1 } else { self.st.nr_requests.min(room) };
+            let max = if busy { 1 } else { self.st.nr_requests.min(budget) };
             // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag, as in the
             // kernel, where the choice is made before the tag is asked for.
             let free = self.free_driver_tags();
@@ -264,7 +264,7 @@ impl<L: Lock> Env<L> {
             if !h.dispatch.is_empty() {
                 return self.owe_run(h);
             }
-            if self.room_at_device(h).is_none() {
+            if self.budget_of(h).is_none() {
                 return;
             }
             let start = h.dispatch_from.load(Ordering::Relaxed);
@@ -359,7 +359,7 @@ impl<L: Lock> Env<L> {
     #[cold]
     pub(crate) fn device_not_busy(&self) {
         for h in &self.st.hctxs {
-            if h.take_flag(state::WANTS_ROOM) | !h.dispatch.is_empty() {
+            if h.take_flag(state::WANTS_BUDGET) | !h.dispatch.is_empty() {
                 h.set_flag(state::RUN_PENDING);
             }
         }
@@ -368,20 +368,20 @@ impl<L: Lock> Env<L> {
 
     /// How many requests the device takes (`get_budget`), asked before one is taken from where it can be merged and sorted. `None`:
     /// none now, and the hctx runs when one of the device ends.
-    fn room_at_device(&self, h: &Hctx<L>) -> Option<u32> {
-        let room = self.q.driver.room(h.id);
-        if room == 0 {
+    fn budget_of(&self, h: &Hctx<L>) -> Option<u32> {
+        let budget = self.q.driver.budget(h.id);
+        if budget == 0 {
             self.wait_for_room(h);
         }
-        (room > 0).then_some(room)
+        (budget > 0).then_some(budget)
     }
 
     #[cold]
     fn wait_for_room(&self, h: &Hctx<L>) {
-        h.set_flag(state::WANTS_ROOM);
+        h.set_flag(state::WANTS_BUDGET);
         self.q.mark_device_busy();
         // What it counts on may have ended before the marks were there to be seen: once more, with them set.
-        if self.q.driver.room(h.id) > 0 {
+        if self.q.driver.budget(h.id) > 0 {
             self.owe_run(h);
         }
     }
@@ -447,7 +447,7 @@ impl<L: Lock> Env<L> {
         self.q.work_pending.swap(false, Ordering::AcqRel);
         self.q.delayed.begin(now);
         let mut left = None;
-        // Who runs first has what little room there is, so that is another one each time.
+        // The first to run takes what little budget there is: a different hctx goes first each time.
         let (n, first) = (self.st.hctxs.len(), self.q.first_to_run.load(Ordering::Relaxed) as usize);
         let mut ran = None;
         for i in (0..n).map(|k| (first + k) % n) {

@@ -140,8 +140,8 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// New limits. Rates that change start afresh. `room`: most turns there can be.
-    pub(crate) fn set(&mut self, limits: &IoLimits, room: usize) {
+    /// New limits. Rates that change start afresh. `max_turns`: how many there can be.
+    pub(crate) fn set(&mut self, limits: &IoLimits, max_turns: usize) {
         self.total.iops.set(limits.iops.total);
         self.total.bps.set(limits.bps.total);
         let dirs = [(limits.iops.read, limits.bps.read), (limits.iops.write, limits.bps.write)];
@@ -151,7 +151,7 @@ impl Limiter {
         }
         if limits.is_set() {
             // Here, so that nobody has to while I/O runs.
-            self.lines.iter_mut().for_each(|line| line.reserve(room.saturating_sub(line.len())));
+            self.lines.iter_mut().for_each(|line| line.reserve(max_turns.saturating_sub(line.len())));
         }
     }
 

@@ -210,8 +210,8 @@ impl Throttle {
         self.params
     }
 
-    /// New parameters: the step is 0 again. The same ones change nothing. `room`: most waiters there can be.
-    pub(crate) fn set(&mut self, params: Params, room: usize, grant: Grant<'_>) {
+    /// New parameters: the step is 0 again. The same ones change nothing. `max_waiters`: how many there can be.
+    pub(crate) fn set(&mut self, params: Params, max_waiters: usize, grant: Grant<'_>) {
         if params == self.params {
             return;
         }
@@ -221,7 +221,7 @@ impl Throttle {
         self.window_end = None;
         self.set_limits();
         if self.is_on() {
-            self.waiters.iter_mut().for_each(|w| w.reserve(room.saturating_sub(w.len())));
+            self.waiters.iter_mut().for_each(|w| w.reserve(max_waiters.saturating_sub(w.len())));
         }
         self.wake_all(false, grant);
     }

@@ -24,8 +24,8 @@ pub(crate) mod state {
     pub(crate) const TAG_WOKEN: [u32; 2] = [1 << 5, 1 << 6];
     /// A run is owed as soon as somebody serves the disk's pending work.
     pub(crate) const RUN_PENDING: u32 = 1 << 8;
-    /// The device had no room for what is in the elevator or the ctx lists.
-    pub(crate) const WANTS_ROOM: u32 = 1 << 9;
+    /// The device had no budget for what is in the elevator or the ctx lists.
+    pub(crate) const WANTS_BUDGET: u32 = 1 << 9;
 }
 
 /// A list of requests with a length that can be read without its lock.

@@ -144,7 +144,7 @@ impl Device {
 
     /// Commands it could have beside those that are with it now.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
+    pub(super) fn budget(&self) -> u32 {
         let depth = self.depth.load(Ordering::Relaxed);
         if depth >= self.tags.load(Ordering::Relaxed) { u32::MAX } else { depth.saturating_sub(self.in_flight()) }
     }

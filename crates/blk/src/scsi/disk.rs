@@ -312,8 +312,8 @@ impl Driver for ScsiDisk {
     }
 
     #[inline]
-    fn room(&self, _hctx: HctxId) -> u32 {
-        self.started().room()
+    fn budget(&self, _hctx: HctxId) -> u32 {
+        self.started().budget()
     }
 
     /// It is aborted, or waits for help already.

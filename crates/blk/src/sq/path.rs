@@ -153,12 +153,12 @@ impl<L: Lock> Env<L> {
             let mut inner = self.sq().inner.lock();
             // Set before the look: a completion that comes in between sees it.
             inner.busy = true;
-            let room = self.q.driver.room(self.st.hctxs[0].id) as usize;
-            if room == 0 {
+            let budget = self.q.driver.budget(self.st.hctxs[0].id) as usize;
+            if budget == 0 {
                 break;
             }
             inner.busy = false;
-            while ids.len() < SQ_DISPATCH_BATCH.min(room) {
+            while ids.len() < SQ_DISPATCH_BATCH.min(budget) {
                 let Some(rq) = self.sq_next(&mut inner, now) else { break };
                 ids.push(rq.id());
             }

@@ -138,7 +138,7 @@ impl StripeMap {
 
     /// How many sectors from this one on, itself among them, lie on its stripe in a row: to the end of its chunk.
     #[inline]
-    pub fn room(&self, sector: Sector) -> u64 {
+    pub fn sectors_to_chunk_end(&self, sector: Sector) -> u64 {
         self.chunk_sectors() - (sector.0 & (self.chunk_sectors() - 1))
     }
 
@@ -205,7 +205,7 @@ mod tests {
             for (sector, (stripe, at)) in all.iter().enumerate() {
                 let sector = sector as u64;
                 prop_assert_eq!(map.locate(Sector(sector)), (*stripe, Sector(*at)));
-                let room = map.room(Sector(sector));
+                let room = map.sectors_to_chunk_end(Sector(sector));
                 prop_assert_eq!(room, chunk - sector % chunk);
                 let last = (sector + room - 1) as usize;
                 prop_assert_eq!(all[last], (*stripe, at + room - 1), "in a row to the chunk's end");
@@ -235,7 +235,7 @@ mod tests {
         let map = StripeMap::new(64 << 10, 4096, &even(4, 1 << 20)).unwrap();
         assert_eq!(map.locate(Sector(1152)), (1, Sector(256)));
         assert_eq!(map.locate(Sector(1279)), (1, Sector(383)));
-        assert_eq!((map.room(Sector(1152)), map.room(Sector(1279))), (128, 1));
+        assert_eq!((map.sectors_to_chunk_end(Sector(1152)), map.sectors_to_chunk_end(Sector(1279))), (128, 1));
         // From the middle of chunk 0 to the middle of chunk 5.
         let ranges: Vec<_> = (0..4).map(|s| map.range(s, Sector(64), 640)).collect();
         assert_eq!(ranges, [(64, 192), (0, 192), (0, 128), (0, 128)].map(|(at, n)| Some((Sector(at), n))).to_vec());

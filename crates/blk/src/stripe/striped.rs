@@ -100,7 +100,7 @@ impl<L: Lock> Striped<L> {
             return Ok(());
         }
         let whole = bio.op.has_data()
-            && self.map.room(bio.sector) >= u64::from(bio.nr_sectors)
+            && self.map.sectors_to_chunk_end(bio.sector) >= u64::from(bio.nr_sectors)
             && !bio.flags.contains(OpFlags::PREFLUSH);
         if whole && self.entering.is_empty() {
             parent.parts = 1;
@@ -180,7 +180,8 @@ impl<L: Lock> Striped<L> {
                 }
                 Step::Data if parent.bio.nr_sectors > 0 => {
                     let (stripe, sector) = map.locate(parent.bio.sector);
-                    let nr_sectors = map.room(parent.bio.sector).min(parent.bio.nr_sectors.into()) as u32;
+                    let nr_sectors =
+                        map.sectors_to_chunk_end(parent.bio.sector).min(parent.bio.nr_sectors.into()) as u32;
                     (stripe, Bio { sector, nr_sectors, ..parent.bio }, Step::Data)
                 }
                 Step::FlushBefore(_) => {

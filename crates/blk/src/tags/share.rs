@@ -84,7 +84,7 @@ impl<L: Lock> Share<L> {
     }
 
     /// Normal tags of a map that the disk may still take.
-    pub(super) fn room(&self, map: usize, depth: u32) -> u32 {
+    pub(super) fn tags_left(&self, map: usize, depth: u32) -> u32 {
         if !self.set.is_fair() {
             return depth;
         }

@@ -329,7 +329,7 @@ impl<L: Lock> Env<L> {
     pub(crate) fn free_driver_tags(&self) -> u32 {
         let free = |(map, tags): (usize, &HctxTags<L>)| match &self.st.share {
             None => tags.free_normal(),
-            Some(share) => tags.free_normal().min(share.room(map, tags.normal_depth())),
+            Some(share) => tags.free_normal().min(share.tags_left(map, tags.normal_depth())),
         };
         self.st.driver_tags.iter().enumerate().map(free).min().unwrap_or(0)
     }

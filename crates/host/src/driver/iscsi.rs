@@ -515,8 +515,8 @@ impl Driver for Iscsi {
     }
 
     #[inline]
-    fn room(&self, hctx: HctxId) -> u32 {
-        self.disk.room(hctx)
+    fn budget(&self, hctx: HctxId) -> u32 {
+        self.disk.budget(hctx)
     }
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {

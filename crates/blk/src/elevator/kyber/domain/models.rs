@@ -15,13 +15,13 @@ use loom::thread;
 #[derive(Default)]
 struct Told {
     hctxs: Mutex<u32>,
-    bell: Condvar,
+    told_changed: Condvar,
 }
 
 impl HctxRunner for Told {
     fn run_soon(&self, hctx: HctxId) {
         *self.hctxs.lock().unwrap() |= 1 << hctx.index();
-        self.bell.notify_all();
+        self.told_changed.notify_all();
     }
 }
 
@@ -30,7 +30,7 @@ impl Told {
         let bit = 1 << hctx.index();
         let mut told = self.hctxs.lock().unwrap();
         while *told & bit == 0 {
-            told = self.bell.wait(told).unwrap();
+            told = self.told_changed.wait(told).unwrap();
         }
         *told &= !bit;
     }
