@@ -62,12 +62,12 @@ use crate::time::{Duration, Instant};
 #[must_use = "an accepted request must be completed"]
 pub struct InFlight {
     tag: Tag,
-    place: Place,
+    place: DiskHctx,
 }
 
 /// Where a tag means a request: a disk and one of its hardware queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DiskHctx {
     /// [`RequestQueue::serial`](crate::queue::RequestQueue).
     pub(crate) disk: u16,
     pub(crate) hctx: HctxId,
@@ -173,7 +173,7 @@ impl<'a> RqRef<'a> {
 pub struct RqBatch<'a> {
     /// Who gets it: named when it breaks a rule.
     pub(crate) driver: &'a dyn Driver,
-    pub(crate) place: Place,
+    pub(crate) place: DiskHctx,
     pub(crate) ids: &'a [RequestId],
     pub(crate) slab: &'a RequestSlab,
     pub(crate) bios: &'a BioPools,
@@ -237,7 +237,7 @@ pub struct Completions {
     /// Who is asked; named when it breaks a rule.
     driver: &'static str,
     /// What the driver is asked about.
-    pub(crate) place: Place,
+    pub(crate) place: DiskHctx,
     pub(crate) items: Vec<Ended>,
     pub(crate) requeues: Vec<Requeued>,
 }
@@ -266,7 +266,7 @@ pub const POLL_BATCH: usize = 64;
 
 impl Completions {
     pub(crate) fn new(driver: &'static str, disk: u16) -> Completions {
-        let place = Place { disk, hctx: HctxId::new(0) };
+        let place = DiskHctx { disk, hctx: HctxId::new(0) };
         Completions { driver, place, items: Vec::with_capacity(POLL_BATCH), requeues: Vec::new() }
     }
 
@@ -290,7 +290,7 @@ impl Completions {
     /// Names the rule that a driver broke.
     #[cold]
     fn refuse(&self, rq: &InFlight) -> ! {
-        let (name, Place { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
+        let (name, DiskHctx { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
         if rq.place == self.place {
             panic!(
                 "driver '{name}', hctx {hctx}, tag {tag}: completed without room for it; room() tells how much there is"

@@ -50,7 +50,7 @@ mod wf2q;
 #[cfg(test)]
 mod tests;
 
-use self::state::{Merging, NONE, State};
+use self::state::{BfqState, Merging, NONE};
 use self::tunables::BfqTunables;
 use super::bio_merge::{insert_merge, merge_bio};
 use super::interface::{BioMerge, BioRef, Elevator, ElvCx, Tunable};
@@ -76,7 +76,7 @@ pub struct Bfq<L: RawMutex> {
     nr_requests: u32,
     published: CachePadded<Published>,
     merge_filter: Arc<MergeFilter>,
-    state: CachePadded<Mutex<L, State>>,
+    state: CachePadded<Mutex<L, BfqState>>,
 }
 
 /// What may be read without the lock; written under it.
@@ -92,7 +92,7 @@ struct Published {
 impl<L: RawMutex> Bfq<L> {
     /// For a disk with `nr_slab_requests` requests in all and `nr_requests` scheduler tags per hardware queue.
     pub fn new(nr_slab_requests: usize, nr_requests: u32) -> Bfq<L> {
-        let state = State::new(nr_slab_requests);
+        let state = BfqState::new(nr_slab_requests);
         Bfq {
             tunables: BfqTunables::new(),
             nr_requests,
@@ -109,7 +109,7 @@ impl<L: RawMutex> Bfq<L> {
     /// Relaxed: a caller that must not miss work puts a fence of its own between inserting and looking whether somebody
     /// else runs the queue, and asks `next_run` after its own call under the lock.
     #[inline]
-    fn publish(&self, st: &State) {
+    fn publish(&self, st: &BfqState) {
         self.published.nr_queued.store(st.nr_queued, Ordering::Relaxed);
         self.published.raised.store(st.nr_raised > 0, Ordering::Relaxed);
         let held = st.held_until.map_or(NOT_HELD, |at| if at.as_ns() == NOT_HELD { u64::MAX } else { at.as_ns() });

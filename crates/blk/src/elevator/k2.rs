@@ -50,7 +50,7 @@ use crate::time::{Duration, Instant};
 use bound::{Goal, NO_LIMIT};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
-use state::{Io, Merging, Rules, State};
+use state::{Io, K2State, Merging, Rules};
 use std::sync::Arc;
 use submitters::Deep;
 
@@ -92,13 +92,13 @@ pub struct K2<L: RawMutex> {
     hold: AtomicU8,
     deep: Arc<Deep>,
     merge_filter: Arc<MergeFilter>,
-    state: CachePadded<Mutex<L, State>>,
+    state: CachePadded<Mutex<L, K2State>>,
 }
 
 impl<L: RawMutex> K2<L> {
     /// For a disk with `nr_slab_requests` requests in all and `nr_requests` scheduler tags per hardware queue.
     pub fn new(nr_slab_requests: usize, nr_requests: u32) -> K2<L> {
-        let state = State::new(nr_slab_requests);
+        let state = K2State::new(nr_slab_requests);
         K2 {
             tunables: TunableSet::new(&TUNABLES),
             bulk_tags: (nr_requests * BULK_PERCENT / 100).max(1),
@@ -125,7 +125,7 @@ impl<L: RawMutex> K2<L> {
     /// For readers without the lock. Relaxed: a caller that must not miss work puts a fence of its own between inserting
     /// and looking whether somebody else runs the queue, and asks `next_run` after its own call under the lock.
     #[inline]
-    fn publish(&self, st: &State, rules: &Rules) {
+    fn publish(&self, st: &K2State, rules: &Rules) {
         self.nr_queued.store(st.nr_queued, Ordering::Relaxed);
         let hold = match st.held {
             false => FREE,

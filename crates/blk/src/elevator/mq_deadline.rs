@@ -95,11 +95,11 @@ pub struct MqDeadline<L: RawMutex> {
     /// owner of the request, so completion needs no lock.
     class: Box<[FieldU8]>,
     merge_filter: Arc<MergeFilter>,
-    state: CachePadded<Mutex<L, State>>,
+    state: CachePadded<Mutex<L, DeadlineState>>,
 }
 
 /// What the lock protects.
-struct State {
+struct DeadlineState {
     nodes: SortNodes,
     cache: MergeCache,
     /// Requests to be dispatched before all others.
@@ -115,7 +115,7 @@ struct State {
 
 /// The state as the search for merge candidates sees it.
 struct Merging<'a> {
-    st: &'a mut State,
+    st: &'a mut DeadlineState,
     front_merges: bool,
 }
 
@@ -141,7 +141,7 @@ impl<L: RawMutex> MqDeadline<L> {
     pub fn new(nr_slab_requests: usize, nr_requests: u32) -> MqDeadline<L> {
         let nodes = SortNodes::new(nr_slab_requests);
         let class = || Class { dirs: [Sweep::new(&nodes), Sweep::new(&nodes)], inserted: 0 };
-        let state = State {
+        let state = DeadlineState {
             classes: [class(), class(), class()],
             nodes,
             cache: MergeCache::new(nr_slab_requests),
@@ -192,7 +192,7 @@ impl<L: RawMutex> MqDeadline<L> {
     }
 
     /// Requests of each class that are queued or at the disk.
-    fn pending(&self, st: &State) -> [bool; NR_CLASSES] {
+    fn pending(&self, st: &DeadlineState) -> [bool; NR_CLASSES] {
         core::array::from_fn(|class| {
             // The first comparison spares mostly unused classes a read of what completions write.
             let inserted = st.classes[class].inserted;
@@ -203,7 +203,7 @@ impl<L: RawMutex> MqDeadline<L> {
     /// Lets `has_work` see the number of queued requests. Relaxed: a caller that must not miss work puts a fence of its
     /// own between inserting and looking whether somebody else runs the queue.
     #[inline]
-    fn publish(&self, st: &State) {
+    fn publish(&self, st: &DeadlineState) {
         self.nr_queued.store(st.nr_queued, Ordering::Relaxed);
     }
 }
@@ -323,7 +323,7 @@ impl<L: RawMutex + Send + Sync> Elevator for MqDeadline<L> {
 impl<L: RawMutex> MqDeadline<L> {
     /// Counts a request in its class, once however often the core puts it back.
     #[inline]
-    fn count(&self, cx: &ElvCx<'_>, st: &mut State, rq: &Rq) {
+    fn count(&self, cx: &ElvCx<'_>, st: &mut DeadlineState, rq: &Rq) {
         let field = &self.class[rq.id().index()];
         if field.get() == NOT_COUNTED {
             let class = class_of(cx.rqs.get(rq.id()).prio());
@@ -333,7 +333,7 @@ impl<L: RawMutex> MqDeadline<L> {
     }
 }
 
-impl State {
+impl DeadlineState {
     fn insert(&mut self, cx: &ElvCx<'_>, rq: &Rq, rules: &Rules) {
         let fields = cx.rqs.get(rq.id());
         let (id, dir) = (rq.id().index() as u32, Dir::of(fields.op()));

@@ -4,8 +4,8 @@
 //! Guarantees: what I/O reads (usable paths, their drivers) changes without a lock in its way. Source: drivers/md/dm-mpath.c.
 
 use super::config::{Features, MAX_GROUPS, MAX_PATHS, PathId, PgInit};
-use super::group::{Group, Path, State, Wanted};
-use super::hctx::Hctx;
+use super::group::{Group, GroupsState, Path, Wanted};
+use super::hctx::MultipathHctx;
 use super::selector::{PathArgs, Policy, Selector, Selectors};
 use crate::driver::Driver;
 use crate::id::{MAX_CPUS, Sector};
@@ -54,7 +54,7 @@ pub trait Handler: Send + Sync {
 
 /// What a disk tells of. Whoever hears may not call the disk or its queue from there: it is told from inside I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PathEvent {
     /// A path failed.
     PathFailed(PathId),
     /// A path is usable again, or new.
@@ -73,14 +73,14 @@ fn refused<T>(text: String) -> Result<T, MultipathError> {
 }
 
 /// Who hears of events.
-pub type Listener = Box<dyn Fn(Event) + Send + Sync>;
+pub type Listener = Box<dyn Fn(PathEvent) + Send + Sync>;
 
 /// One that was started once is there for ever.
-type HctxPlace<L> = OnceLock<Box<CachePadded<Hctx<L>>>>;
+type HctxPlace<L> = OnceLock<Box<CachePadded<MultipathHctx<L>>>>;
 
 /// See the module's text.
 pub struct Multipath<L: Lock> {
-    /// Paths of which one can be taken without asking: those of the current group that are usable. 0 = ask [`State`].
+    /// Paths of which one can be taken without asking: those of the current group that are usable. 0 = ask [`GroupsState`].
     pub(super) open: CachePadded<AtomicU64>,
     /// The group of each number's path.
     pub(super) group_of: [FieldU8; MAX_PATHS],
@@ -99,7 +99,7 @@ pub struct Multipath<L: Lock> {
     pub(super) capacity: Sector,
     pub(super) handler: Option<Box<dyn Handler>>,
     pub(super) listener: Listener,
-    pub(super) state: Mutex<L, State>,
+    pub(super) state: Mutex<L, GroupsState>,
     /// Hardware queues and depth, once started.
     pub(super) started: Mutex<L, Option<(u16, u32)>>,
 }
@@ -141,7 +141,7 @@ impl<L: Lock> Multipath<L> {
             policies.push(Policy::new(group.selector, &ids(group, first), node_of));
             first += group.paths.len();
         }
-        let state = State::new(
+        let state = GroupsState::new(
             groups.iter().map(|g| Group { selector: g.selector, bypassed: false }).collect(),
             features,
             handler.is_some(),
@@ -216,7 +216,7 @@ impl<L: Lock> Multipath<L> {
         let wanted = state.came_up(id, group);
         self.publish(&state);
         drop((state, started));
-        (self.listener)(Event::PathReinstated(id));
+        (self.listener)(PathEvent::PathReinstated(id));
         self.see_to(wanted);
         Ok(id)
     }
@@ -282,7 +282,7 @@ impl<L: Lock> Multipath<L> {
     }
 
     /// Frees the numbers of removed paths of which nothing is in flight.
-    pub(super) fn forget_removed(&self, state: &mut State) {
+    pub(super) fn forget_removed(&self, state: &mut GroupsState) {
         for (i, path) in state.paths.iter_mut().enumerate() {
             if path.as_ref().is_some_and(|p| p.is_leaving) && self.in_flight(i) == 0 {
                 *path = None;
@@ -310,7 +310,7 @@ impl<L: Lock> Multipath<L> {
         self.publish(&state);
         drop(state);
         if failed {
-            (self.listener)(Event::PathFailed(id));
+            (self.listener)(PathEvent::PathFailed(id));
         }
     }
 
@@ -320,7 +320,7 @@ impl<L: Lock> Multipath<L> {
         let Some(wanted) = state.reinstate(id) else { return };
         self.publish(&state);
         drop(state);
-        (self.listener)(Event::PathReinstated(id));
+        (self.listener)(PathEvent::PathReinstated(id));
         self.see_to(wanted);
     }
 
@@ -342,7 +342,7 @@ impl<L: Lock> Multipath<L> {
         self.change_group(group, |state| state.bypass(group, false))
     }
 
-    fn change_group(&self, group: usize, f: impl FnOnce(&mut State) -> Wanted) -> Result<(), MultipathError> {
+    fn change_group(&self, group: usize, f: impl FnOnce(&mut GroupsState) -> Wanted) -> Result<(), MultipathError> {
         let n = self.policies.len();
         if group >= n {
             return refused(format!("group {}: must be 1..={n}", group + 1));
@@ -406,7 +406,7 @@ impl<L: Lock> Multipath<L> {
         self.change(|state| state.pg_init_done(path, result, now));
     }
 
-    fn change(&self, f: impl FnOnce(&mut State) -> Wanted) {
+    fn change(&self, f: impl FnOnce(&mut GroupsState) -> Wanted) {
         let mut state = self.state.lock();
         let wanted = f(&mut state);
         self.publish(&state);
@@ -415,7 +415,7 @@ impl<L: Lock> Multipath<L> {
     }
 
     /// Tells I/O of a change. The state is locked, so that no older one overtakes.
-    pub(super) fn publish(&self, state: &State) {
+    pub(super) fn publish(&self, state: &GroupsState) {
         let mut valid = [0; MAX_GROUPS];
         state.present().filter(|(_, p)| p.is_active).for_each(|(_, p)| valid[p.group] += 1);
         self.valid.iter().zip(valid).for_each(|(group, n)| group.set(n));
@@ -425,13 +425,13 @@ impl<L: Lock> Multipath<L> {
 
     pub(super) fn see_to(&self, wanted: Wanted) {
         if let Some(path) = wanted.failed {
-            (self.listener)(Event::PathFailed(path));
+            (self.listener)(PathEvent::PathFailed(path));
         }
         if let Some(handler) = &self.handler {
             wanted.activate.iter().for_each(|path| handler.activate(*path, wanted.after));
         }
         if wanted.run {
-            (self.listener)(Event::RunQueue);
+            (self.listener)(PathEvent::RunQueue);
         }
     }
 }

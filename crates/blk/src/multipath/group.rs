@@ -65,7 +65,7 @@ pub(super) enum Found {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct GroupsState {
     pub(super) paths: [Option<Path>; MAX_PATHS],
     pub(super) groups: Vec<Group>,
     pub(super) current: Option<usize>,
@@ -86,9 +86,9 @@ pub(super) struct State {
     gave_up_until: Option<Instant>,
 }
 
-impl State {
-    pub(super) fn new(groups: Vec<Group>, features: Features, has_handler: bool) -> State {
-        State {
+impl GroupsState {
+    pub(super) fn new(groups: Vec<Group>, features: Features, has_handler: bool) -> GroupsState {
+        GroupsState {
             paths: core::array::from_fn(|_| None),
             groups,
             current: None,
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// What a request finds for which [`State::open`] had nothing; changes the group if that is due.
+    /// What a request finds for which [`GroupsState::open`] had nothing; changes the group if that is due.
     pub(super) fn find(&mut self, now: Instant) -> (Found, Wanted) {
         let mut wanted = Wanted::default();
         let Some(group) = self.choose_group() else {
@@ -158,13 +158,14 @@ impl State {
     }
 
     fn choose_group(&mut self) -> Option<usize> {
-        let usable = |s: &State, g: usize| s.active(g) != 0;
+        let usable = |s: &GroupsState, g: usize| s.active(g) != 0;
         let next = self.next.take();
         if let Some(group) = next.into_iter().chain(self.current).find(|g| usable(self, *g)) {
             return Some(group);
         }
-        let first =
-            |s: &State, bypassed| (0..s.groups.len()).find(|g| s.groups[*g].bypassed == bypassed && usable(s, *g));
+        let first = |s: &GroupsState, bypassed| {
+            (0..s.groups.len()).find(|g| s.groups[*g].bypassed == bypassed && usable(s, *g))
+        };
         first(self, false).or_else(|| {
             let last_resort = first(self, true)?;
             // It was left for a reason: no hammering.
@@ -309,7 +310,7 @@ impl State {
             return self.one_init_less(false);
         };
         let (mut failed, mut delay) = (None, false);
-        let mut fail = |s: &mut State| failed = s.fail(id, now).then_some(id);
+        let mut fail = |s: &mut GroupsState| failed = s.fail(id, now).then_some(id);
         match result {
             PgInit::Done => {}
             PgInit::Busy => {

@@ -28,7 +28,7 @@ pub(super) struct Slot {
 }
 
 /// See the module's text.
-pub(super) struct Hctx<L: Lock> {
+pub(super) struct MultipathHctx<L: Lock> {
     slots: [OnceLock<Box<[Slot]>>; NR_PARTS],
     /// Requests at each path.
     pub(super) in_flight: [AtomicU32; MAX_PATHS],
@@ -50,9 +50,9 @@ fn place(tag: usize) -> (usize, usize) {
     ((shift - FIRST_SHIFT + 1) as usize, tag - (1 << shift))
 }
 
-impl<L: Lock> Hctx<L> {
-    pub(super) fn new() -> Hctx<L> {
-        Hctx {
+impl<L: Lock> MultipathHctx<L> {
+    pub(super) fn new() -> MultipathHctx<L> {
+        MultipathHctx {
             slots: core::array::from_fn(|_| OnceLock::new()),
             in_flight: core::array::from_fn(|_| AtomicU32::new(0)),
             turns: Turns::default(),
@@ -81,7 +81,7 @@ impl<L: Lock> Hctx<L> {
         &self.slots[part].get().expect("a tag of those it was started with")[at]
     }
 
-    /// Whether [`Hctx::take_held`] has something.
+    /// Whether [`MultipathHctx::take_held`] has something.
     #[inline(always)]
     pub(super) fn has_held(&self) -> bool {
         // Pairs with: Hctx::hold
@@ -117,7 +117,7 @@ mod tests {
             assert!(part < NR_PARTS && at < 1 << (FIRST_SHIFT as usize + part.saturating_sub(1)), "tag {tag}");
             assert!(seen.insert((part, at)), "tag {tag} shares a slot");
         }
-        let hctx = Hctx::<parking_lot::RawMutex>::new();
+        let hctx = MultipathHctx::<parking_lot::RawMutex>::new();
         for depth in [1, 64, 65, 1000, BLK_MQ_MAX_DEPTH] {
             hctx.grow(depth);
             hctx.slot(Tag::new(depth - 1)).bytes.set(depth);

@@ -10,9 +10,9 @@
 //! one path that was chosen is busy; here that needs all paths of the group.
 
 use super::config::{MAX_PATHS, PathId};
-use super::disk::{Event, LEAVING, Multipath};
+use super::disk::{LEAVING, Multipath, PathEvent};
 use super::group::Found;
-use super::hctx::{Hctx, Slot};
+use super::hctx::{MultipathHctx, Slot};
 use crate::driver::{Completions, Driver, RqBatch, RqRef, TimedOut, TimeoutAnswer, Verdict};
 use crate::id::{HctxId, SECTOR_SHIFT, Sector, Tag};
 use crate::limits::Limits;
@@ -54,8 +54,9 @@ impl Busy {
 
 impl<L: Lock> Multipath<L> {
     #[inline]
-    fn hctx(&self, hctx: HctxId) -> &Hctx<L> {
-        let part: &CachePadded<Hctx<L>> = self.hctxs[hctx.index()].get().expect("a hardware queue it was started with");
+    fn hctx(&self, hctx: HctxId) -> &MultipathHctx<L> {
+        let part: &CachePadded<MultipathHctx<L>> =
+            self.hctxs[hctx.index()].get().expect("a hardware queue it was started with");
         part
     }
 
@@ -66,7 +67,13 @@ impl<L: Lock> Multipath<L> {
 
     /// Chooses a path for a request and counts it there. `Err` is the answer if there is none.
     #[inline]
-    fn choose(&self, hctx: &Hctx<L>, rq: &RqRef<'_>, busy: &Busy, now: Instant) -> Result<Choice, QueueRqStatus> {
+    fn choose(
+        &self,
+        hctx: &MultipathHctx<L>,
+        rq: &RqRef<'_>,
+        busy: &Busy,
+        now: Instant,
+    ) -> Result<Choice, QueueRqStatus> {
         let bytes = rq.nr_sectors() << SECTOR_SHIFT;
         loop {
             // Pairs with: Multipath::publish
@@ -119,7 +126,7 @@ impl<L: Lock> Multipath<L> {
     }
 
     /// A chosen path did not take this request.
-    fn undo(&self, hctx: &Hctx<L>, rq: &RqRef<'_>) {
+    fn undo(&self, hctx: &MultipathHctx<L>, rq: &RqRef<'_>) {
         let slot = hctx.slot(rq.tag());
         let path = usize::from(slot.path.get());
         let policy = &self.policies[usize::from(self.group_of[path].get())];
@@ -129,7 +136,7 @@ impl<L: Lock> Multipath<L> {
 
     /// A path has ended a request, or given it back (`None`).
     #[inline]
-    fn judge(&self, hctx: &Hctx<L>, tag: Tag, status: Option<BlkStatus>, now: Instant) -> Verdict {
+    fn judge(&self, hctx: &MultipathHctx<L>, tag: Tag, status: Option<BlkStatus>, now: Instant) -> Verdict {
         let slot: &Slot = hctx.slot(tag);
         let path = usize::from(slot.path.get());
         let group = usize::from(self.group_of[path].get());
@@ -157,7 +164,7 @@ impl<L: Lock> Multipath<L> {
         self.publish(&state);
         drop(state);
         if failed {
-            (self.listener)(Event::PathFailed(id));
+            (self.listener)(PathEvent::PathFailed(id));
         }
         match again {
             false => Verdict::Ends(status),
@@ -170,7 +177,7 @@ impl<L: Lock> Multipath<L> {
     fn lend(
         &self,
         batch: &mut RqBatch<'_>,
-        hctx: &Hctx<L>,
+        hctx: &MultipathHctx<L>,
         (choice, n): (Choice, usize),
         busy: &mut Busy,
         now: Instant,
@@ -191,7 +198,7 @@ impl<L: Lock> Multipath<L> {
     fn turned_down(
         &self,
         batch: &mut RqBatch<'_>,
-        hctx: &Hctx<L>,
+        hctx: &MultipathHctx<L>,
         (choice, left): (Choice, usize),
         status: QueueRqStatus,
         busy: &mut Busy,
@@ -256,7 +263,7 @@ impl<L: Lock> Driver for Multipath<L> {
             self.driver(index).start(nr_hw_queues, queue_depth).map_err(|e| format!("path {name}: {e}"))?;
         }
         for hctx in &self.hctxs[..usize::from(nr_hw_queues)] {
-            hctx.get_or_init(|| Box::new(CachePadded::new(Hctx::new()))).grow(queue_depth);
+            hctx.get_or_init(|| Box::new(CachePadded::new(MultipathHctx::new()))).grow(queue_depth);
         }
         *started = Some((nr_hw_queues, queue_depth));
         Ok(())

@@ -11,7 +11,7 @@
 //! as they are. Per request one load tells the usable paths; a lock is taken only when a path or group changes.
 //!
 //! Needs from callers: paths that lead to the same disk (equal capacity and blocks are checked, identity is not); events are
-//! acted on as [`Event`] says, checkers call [`Multipath::fail_path`] and [`Multipath::reinstate_path`]; a request that a
+//! acted on as [`PathEvent`] says, checkers call [`Multipath::fail_path`] and [`Multipath::reinstate_path`]; a request that a
 //! failed path still carries out after it gave an error must be stopped by that path's driver before it gives the error. Does not
 //! do: check paths, sort them into groups, speak to hardware. Source: drivers/md/dm-mpath.c, dm-rq.c.
 //!
@@ -32,7 +32,7 @@ mod table;
 
 pub use config::{Features, MAX_GROUPS, MAX_PATHS, PathId, PgInit};
 pub use cpu_mask::parse_cpu_mask;
-pub use disk::{Event, Handler, Listener, MAX_LIVES, Multipath, MultipathError, NewGroup, NewPath};
+pub use disk::{Handler, Listener, MAX_LIVES, Multipath, MultipathError, NewGroup, NewPath, PathEvent};
 pub use selector::{BASE_WEIGHT, MAX_THROUGHPUT, MAX_WEIGHT, PathArgs, Selector};
 pub use status::{GroupState, GroupStatus, PathStatus, Status};
 pub use table::{GroupTable, PathTable, Table, TableError};

@@ -194,12 +194,14 @@ impl Selectors {
             }
             Policy::QueueLength => turns.best(usable, |a, b| queue_length::compare(*a, *b), |p| self.load(p)),
             Policy::ServiceTime => {
-                let path =
-                    |p: usize| service_time::Path { bytes: self.load(p), throughput: self.throughput[p].get() as u8 };
+                let path = |p: usize| service_time::PathLoad {
+                    bytes: self.load(p),
+                    throughput: self.throughput[p].get() as u8,
+                };
                 turns.best(usable, |a, b| service_time::compare(*a, *b, bytes.into()), path)
             }
             Policy::HistoricalServiceTime { threshold, .. } => {
-                let path = |p: usize| historical_service_time::Path {
+                let path = |p: usize| historical_service_time::PathHistory {
                     average: self.average[p].get(),
                     stale_after: self.stale_after[p].get(),
                     outstanding: self.load(p),

@@ -5,7 +5,7 @@
 //! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay that the
 //! driver names). Several threads may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
-use crate::driver::{Place, RqBatch};
+use crate::driver::{DiskHctx, RqBatch};
 use crate::elevator::interface::HctxRunner;
 use crate::id::HctxId;
 use crate::lock::Lock;
@@ -74,7 +74,7 @@ impl<L: Lock> Env<L> {
         }
         let (slab, bios) = (&self.st.slab, &self.q.bios);
         let ended = &mut local.scratch.ended_inline;
-        let place = Place { disk: self.q.serial, hctx: self.st.hctxs[hctx].id };
+        let place = DiskHctx { disk: self.q.serial, hctx: self.st.hctxs[hctx].id };
         let driver = self.q.driver.as_ref();
         let mut batch = RqBatch { driver, place, ids, slab, bios, accepted: 0, ended };
         let status = driver.queue_rqs(&mut batch, now);

@@ -17,7 +17,7 @@ use crate::path::plug::{BLK_MAX_REQUEST_COUNT, BLK_PLUG_FLUSH_SECTORS};
 use crate::path::split::bio_split_sectors;
 use crate::request::{NO_TAG, Request, RequestId, Rq, RqState, rqf};
 use crate::status::BlkStatus;
-use crate::submitter::{Env, Local, Way};
+use crate::submitter::{Env, HctxRoute, Local};
 use crate::sync::Ordering;
 use crate::time::Instant;
 use crate::trace::event::EventKind;
@@ -164,8 +164,8 @@ impl<L: Lock> Env<L> {
             return self.sq_queue_bio(local, id, slot, now);
         }
         let (op, flags) = (bio.op, bio.flags);
-        let way = &self.ways[HctxType::of(op, flags) as usize];
-        if self.try_merge(local, id, slot, way, is_new, now) {
+        let route = &self.routes[HctxType::of(op, flags) as usize];
+        if self.try_merge(local, id, slot, route, is_new, now) {
             self.wbt_cleanup(slot, now);
             return true;
         }
@@ -175,10 +175,10 @@ impl<L: Lock> Env<L> {
             }
             return false;
         }
-        let hctx = way.hctx;
+        let hctx = route.hctx;
         let class = self.tag_class(op, flags);
         let new = is_new.then_some(slot);
-        let Some(tag) = self.get_tag(local, way, class, new, now) else { return false };
+        let Some(tag) = self.get_tag(local, route, class, new, now) else { return false };
         local.woken = None;
         let rq_id = self.st.rq_of_tag(hctx, tag);
         let rq = self.st.slab.get(rq_id);
@@ -276,14 +276,22 @@ impl<L: Lock> Env<L> {
 
     /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.
     #[inline]
-    fn try_merge(&self, local: &mut Local, id: BioId, slot: &BioSlot, way: &Way, is_new: bool, now: Instant) -> bool {
+    fn try_merge(
+        &self,
+        local: &mut Local,
+        id: BioId,
+        slot: &BioSlot,
+        route: &HctxRoute,
+        is_new: bool,
+        now: Instant,
+    ) -> bool {
         if self.nomerges() == 2 || !merge::bio_is_mergeable(slot) {
             return false;
         }
         if !self.plug_merge(local, id, slot, now) {
             match &self.st.elevator {
                 Some(_) => return self.elevator_merge(local, id, slot, is_new, now),
-                None if !self.ctx_merge(id, slot, way, now) => return false,
+                None if !self.ctx_merge(id, slot, route, now) => return false,
                 None => {}
             }
         }
@@ -326,8 +334,8 @@ impl<L: Lock> Env<L> {
     }
 
     #[inline]
-    fn ctx_merge(&self, id: BioId, slot: &BioSlot, way: &Way, now: Instant) -> bool {
-        let ctx = &self.st.ctxs[way.ctx];
+    fn ctx_merge(&self, id: BioId, slot: &BioSlot, route: &HctxRoute, now: Instant) -> bool {
+        let ctx = &self.st.ctxs[route.ctx];
         if ctx.rqs.is_empty() {
             return false;
         }

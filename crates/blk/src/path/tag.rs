@@ -8,7 +8,7 @@
 use crate::bio::{BioSlot, Op, OpFlags};
 use crate::lock::Lock;
 use crate::path::plug::{BLK_MAX_REQUEST_COUNT, TagCache};
-use crate::submitter::{Env, Local, Way};
+use crate::submitter::{Env, HctxRoute, Local};
 use crate::tags::hctx_tags::{TagClass, Waiter};
 use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
@@ -31,54 +31,54 @@ impl<L: Lock> Env<L> {
     pub(super) fn get_tag(
         &self,
         local: &mut Local,
-        way: &Way,
+        route: &HctxRoute,
         class: TagClass,
         new: Option<&BioSlot>,
         now: Instant,
     ) -> Option<u32> {
         if class == TagClass::Normal
-            && local.plug.cache.hctx == way.hctx
+            && local.plug.cache.hctx == route.hctx
             && let Some(bit) = local.plug.cache.bits.pop()
         {
-            return Some(self.st.alloc_tags_of(way.map).tag_of(bit));
+            return Some(self.st.alloc_tags_of(route.map).tag_of(bit));
         }
-        self.get_tag_of_map(local, way, class, new, now)
+        self.get_tag_of_map(local, route, class, new, now)
     }
 
     #[inline(never)]
     fn get_tag_of_map(
         &self,
         local: &mut Local,
-        way: &Way,
+        route: &HctxRoute,
         class: TagClass,
         new: Option<&BioSlot>,
         now: Instant,
     ) -> Option<u32> {
-        let hctx = way.hctx;
-        let tags = self.st.alloc_tags_of(way.map);
+        let hctx = route.hctx;
+        let tags = self.st.alloc_tags_of(route.map);
         if class == TagClass::Normal {
             if self.st.alloc_share().is_some() {
                 // None is taken in advance: that would be out of the share before there is a request for it.
-                let tag = self.try_tag(local, hctx, class, way.hint, now);
-                return tag.or_else(|| self.get_tag_slow(local, way, class, new, now));
+                let tag = self.try_tag(local, hctx, class, route.hint, now);
+                return tag.or_else(|| self.get_tag_slow(local, route, class, new, now));
             }
             let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
             // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
             if n > 1 && (self.st.elevator.is_none() || tags.fits_word(n)) {
                 self.return_cached_tags(local);
                 local.plug.cache.hctx = hctx;
-                local.plug.cache.bits = tags.get_batch(&mut local.hints[way.hint], n);
+                local.plug.cache.bits = tags.get_batch(&mut local.hints[route.hint], n);
                 if let Some(bit) = local.plug.cache.bits.pop() {
                     return Some(tags.tag_of(bit));
                 }
             }
-            if let Some(tag) = tags.get_normal(&mut local.hints[way.hint]) {
+            if let Some(tag) = tags.get_normal(&mut local.hints[route.hint]) {
                 return Some(tag);
             }
-        } else if let Some(tag) = self.try_tag(local, hctx, class, way.hint, now) {
+        } else if let Some(tag) = self.try_tag(local, hctx, class, route.hint, now) {
             return Some(tag);
         }
-        self.get_tag_slow(local, way, class, new, now)
+        self.get_tag_slow(local, route, class, new, now)
     }
 
     /// One internal tag, if one is free and this disk may have it.
@@ -95,12 +95,12 @@ impl<L: Lock> Env<L> {
     fn get_tag_slow(
         &self,
         local: &mut Local,
-        way: &Way,
+        route: &HctxRoute,
         class: TagClass,
         new: Option<&BioSlot>,
         now: Instant,
     ) -> Option<u32> {
-        let hctx = way.hctx;
+        let hctx = route.hctx;
         if let Some(bio) = new {
             self.trace_bio_waits(local, bio, now);
         }
@@ -117,7 +117,7 @@ impl<L: Lock> Env<L> {
         }
         tags.ensure_waiter(class, self.waiter());
         local.tag_wait = Some((hctx, class));
-        let tag = self.try_tag(local, hctx, class, way.hint, now);
+        let tag = self.try_tag(local, hctx, class, route.hint, now);
         local.blocked_on_tag = tag.is_none();
         match tag {
             Some(_) => self.stop_waiting(local),

@@ -8,7 +8,7 @@ use crate::bio::BioPool;
 
 /// A submitter's held bios.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldBios {
     pub(super) nr: usize,
     pub(super) lanes: [BioLine; LANES],
     /// The first of the line has a place among the turns.
@@ -19,7 +19,7 @@ pub(crate) struct Held {
     pub(super) throttled: Option<usize>,
 }
 
-impl Held {
+impl HeldBios {
     /// Bios held.
     #[inline]
     pub(crate) fn len(&self) -> usize {

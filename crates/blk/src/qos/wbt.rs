@@ -140,7 +140,7 @@ pub(crate) struct Sample {
 
 /// What a window tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum WindowVerdict {
     /// Reads meet the target.
     Ok,
     /// They do not.
@@ -302,16 +302,16 @@ impl Throttle {
     }
 
     /// `latency_exceeded`. `oldest`: how long the oldest read that is known to be at the driver has been there.
-    fn verdict(&self, sample: &Sample, oldest: Duration) -> Verdict {
+    fn verdict(&self, sample: &Sample, oldest: Duration) -> WindowVerdict {
         let target = self.params.target;
         if oldest > self.window || oldest > target && sample.reads == 0 {
-            return Verdict::Exceeded;
+            return WindowVerdict::Exceeded;
         }
         if sample.reads < 1 || sample.writes < MIN_WRITES {
             let writes = sample.writes > 0 || self.nr_in_flight() > 0;
-            return if writes { Verdict::UnknownWrites } else { Verdict::Unknown };
+            return if writes { WindowVerdict::UnknownWrites } else { WindowVerdict::Unknown };
         }
-        if sample.min_read_ns > target.as_ns() { Verdict::Exceeded } else { Verdict::Ok }
+        if sample.min_read_ns > target.as_ns() { WindowVerdict::Exceeded } else { WindowVerdict::Ok }
     }
 
     /// `wb_timer_fn`: judges the window that ends at `at` and opens the next one, if there is something to watch.
@@ -322,12 +322,12 @@ impl Throttle {
         at: Instant,
         close_io: bool,
         grant: Grant<'_>,
-    ) -> Verdict {
+    ) -> WindowVerdict {
         let verdict = self.verdict(sample, oldest);
         match verdict {
-            Verdict::Exceeded => self.scale_down(true),
-            Verdict::Ok | Verdict::UnknownWrites => self.scale_up(close_io, grant),
-            Verdict::Unknown => {
+            WindowVerdict::Exceeded => self.scale_down(true),
+            WindowVerdict::Ok | WindowVerdict::UnknownWrites => self.scale_up(close_io, grant),
+            WindowVerdict::Unknown => {
                 self.unknown += 1;
                 match self.depth.step {
                     _ if self.unknown < UNKNOWN_BUMP => {}

@@ -45,7 +45,7 @@ impl Notify for NoNotify {
 
 /// Settings that take effect at once, without a freeze: as [`RequestQueue::apply_live`] last set them.
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveSettings {
     pub(crate) nomerges: AtomicU8,
     pub(crate) rq_affinity: AtomicU8,
     pub(crate) io_timeout_ms: AtomicU32,
@@ -63,7 +63,7 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) limits: Limits,
     capacity: AtomicU64,
     pub(crate) bios: BioPools,
-    pub(crate) live: Live,
+    pub(crate) live: LiveSettings,
     pub(crate) timer: Timer,
     pub(crate) qos: Qos<L>,
     pub(crate) config: Mutex<L, QueueConfig>,
@@ -130,7 +130,7 @@ impl<L: Lock> RequestQueue<L> {
             capacity: AtomicU64::new(driver.capacity().0),
             limits,
             bios: BioPools::new(config.bios_per_submitter),
-            live: Live::default(),
+            live: LiveSettings::default(),
             timer: Timer::new(),
             qos: Qos::new(),
             config: Mutex::new(config),

@@ -130,7 +130,7 @@ pub struct DebugHost<L: Lock, M> {
     options: DebugOptions,
     medium: M,
     /// By LUN, then hardware queue.
-    places: Box<[Mutex<L, Place>]>,
+    places: Box<[Mutex<L, HctxCommands>]>,
     faults: Mutex<L, Vec<Fault>>,
     has_faults: crate::sync::AtomicBool,
     helper: Mutex<L, Helper>,
@@ -140,7 +140,7 @@ pub struct DebugHost<L: Lock, M> {
 const MAX_HCTXS: usize = 64;
 
 #[derive(Default)]
-struct Place {
+struct HctxCommands {
     /// In order of their ends, but for slow ones.
     out: VecDeque<Out>,
     /// Commands that never end.
@@ -154,7 +154,7 @@ struct Out {
     outcome: Outcome,
 }
 
-impl Place {
+impl HctxCommands {
     /// Commands that are out and for which `which` holds come back so.
     fn bring_back(&mut self, host: HostByte, now: Instant, which: impl Fn(&Ticket, Instant) -> bool) -> bool {
         let outcome = Outcome::host(host);
@@ -174,7 +174,7 @@ impl Place {
 impl<L: Lock, M: Medium> DebugHost<L, M> {
     /// A host as `options` say, with its data in `medium`.
     pub fn new(options: DebugOptions, medium: M) -> DebugHost<L, M> {
-        let places = (0..usize::from(options.luns) * MAX_HCTXS).map(|_| Mutex::new(Place::default())).collect();
+        let places = (0..usize::from(options.luns) * MAX_HCTXS).map(|_| Mutex::new(HctxCommands::default())).collect();
         DebugHost {
             options,
             medium,
@@ -260,7 +260,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         self.faults.lock().len()
     }
 
-    fn place(&self, lun: LunId, hctx: HctxId) -> &Mutex<L, Place> {
+    fn place(&self, lun: LunId, hctx: HctxId) -> &Mutex<L, HctxCommands> {
         &self.places[usize::from(lun.0) * MAX_HCTXS + hctx.index()]
     }
 
@@ -368,7 +368,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
 
     fn abort(&self, lun: LunId, hctx: HctxId, late: TimedOut, now: Instant) -> Abort {
         let is_it = |ticket: &Ticket, issued: Instant| ticket.tag() == late.tag && issued == late.issued;
-        let is_out = |place: &Place| {
+        let is_out = |place: &HctxCommands| {
             let slow = place.out.iter().any(|o| o.due > now && is_it(&o.ticket, o.issued));
             slow || place.lost.iter().any(|(issued, ticket)| is_it(ticket, *issued))
         };

@@ -9,8 +9,8 @@
 
 use super::cdb::{Cdb, unmap_parameters};
 use super::device::{Device, DeviceState};
-use super::disposition::{About, Event, Failfast, Outcome, Verdict, after_help, judge};
-use super::eh::{Back, Place};
+use super::disposition::{About, DeviceEvent, Failfast, Outcome, Verdict, after_help, judge};
+use super::eh::{CommandId, Returned};
 use super::host::ScsiHost;
 use super::transport::{Busy, CommandBatch, LunId, Note, Outcomes, Payload, Ticket};
 use crate::bio::{Op, OpFlags};
@@ -211,11 +211,11 @@ impl ScsiDisk {
         done: &mut Completions,
         now: Instant,
     ) {
-        let place = Place { lun: self.lun, hctx, tag: rq.tag() };
+        let place = CommandId { lun: self.lun, hctx, tag: rq.tag() };
         let (rq, judged) = match self.host.recovery.came_back(place, rq, note, outcome) {
-            Back::Kept => return,
-            Back::Helped(rq) => (rq, after_help(outcome, &self.about_helped(note, now), self.is_online())),
-            Back::Judge(rq) => (rq, judge(outcome, &self.about(note, now))),
+            Returned::Kept => return,
+            Returned::Helped(rq) => (rq, after_help(outcome, &self.about_helped(note, now), self.is_online())),
+            Returned::Judge(rq) => (rq, judge(outcome, &self.about(note, now))),
         };
         self.hear(judged.event, now);
         settle(rq, judged.verdict, done);
@@ -252,19 +252,19 @@ impl ScsiDisk {
     pub fn overhear(&self, outcome: &Outcome, now: Instant) {
         match judge(outcome, &About::default()).event {
             // Of its depth only commands of requests tell.
-            Event::QueueFull => {}
+            DeviceEvent::QueueFull => {}
             event => self.hear(event, now),
         }
     }
 
     #[cold]
-    fn hear(&self, event: Event, now: Instant) {
+    fn hear(&self, event: DeviceEvent, now: Instant) {
         let bit = match event {
-            Event::None | Event::Good => return,
-            Event::QueueFull => return self.started().queue_full(now),
-            Event::CapacityChanged => NEWS_CAPACITY,
-            Event::Changed => NEWS_IDENTITY,
-            Event::StateChanged => NEWS_STATE,
+            DeviceEvent::None | DeviceEvent::Good => return,
+            DeviceEvent::QueueFull => return self.started().queue_full(now),
+            DeviceEvent::CapacityChanged => NEWS_CAPACITY,
+            DeviceEvent::Changed => NEWS_IDENTITY,
+            DeviceEvent::StateChanged => NEWS_STATE,
         };
         // Pairs with: ScsiDisk::has_news
         self.news.fetch_or(bit, Ordering::Release);
@@ -318,7 +318,7 @@ impl Driver for ScsiDisk {
 
     /// It is aborted, or waits for help already.
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
-        self.host.recovery.late(Place { lun: self.lun, hctx, tag: late.tag }, late.issued);
+        self.host.recovery.late(CommandId { lun: self.lun, hctx, tag: late.tag }, late.issued);
         self.help(hctx, done, now);
         // Whatever became of it, a poll gives it back; if it has to wait for others, this is asked again.
         TimeoutAnswer::ResetTimer

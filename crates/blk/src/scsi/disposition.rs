@@ -141,7 +141,7 @@ pub enum Verdict {
 
 /// What a command's end says about its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Event {
+pub enum DeviceEvent {
     /// Nothing.
     #[default]
     None,
@@ -163,7 +163,7 @@ pub struct Judged {
     /// Of the command.
     pub verdict: Verdict,
     /// Of the device.
-    pub event: Event,
+    pub event: DeviceEvent,
 }
 
 /// How long a device that is becoming ready, or changes its ALUA state, is left alone.
@@ -174,7 +174,7 @@ const BUSY_DELAY: Duration = Duration::from_ms(3);
 /// Decides.
 pub fn judge(outcome: &Outcome, about: &About) -> Judged {
     if outcome.is_good() {
-        return Judged { verdict: Verdict::End(BlkStatus::Ok), event: Event::Good };
+        return Judged { verdict: Verdict::End(BlkStatus::Ok), event: DeviceEvent::Good };
     }
     let event = event(outcome);
     let verdict = match by_host(outcome, about) {
@@ -308,18 +308,18 @@ fn target_or_io(sense: &Sense) -> BlkStatus {
     }
 }
 
-fn event(outcome: &Outcome) -> Event {
+fn event(outcome: &Outcome) -> DeviceEvent {
     let sense = match outcome {
-        Outcome { host: HostByte::Ok, status: sam::TASK_SET_FULL, .. } => return Event::QueueFull,
+        Outcome { host: HostByte::Ok, status: sam::TASK_SET_FULL, .. } => return DeviceEvent::QueueFull,
         Outcome { host: HostByte::Ok, status: sam::CHECK_CONDITION, sense: Some(sense), .. } => sense,
-        _ => return Event::None,
+        _ => return DeviceEvent::None,
     };
     match (sense.key, sense.asc, sense.ascq) {
-        (SenseKey::UnitAttention, 0x2a, 0x09) => Event::CapacityChanged,
-        (SenseKey::UnitAttention, 0x3f, _) => Event::Changed,
-        (SenseKey::UnitAttention, 0x29 | 0x2a, _) => Event::StateChanged,
-        (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => Event::StateChanged,
-        _ => Event::None,
+        (SenseKey::UnitAttention, 0x2a, 0x09) => DeviceEvent::CapacityChanged,
+        (SenseKey::UnitAttention, 0x3f, _) => DeviceEvent::Changed,
+        (SenseKey::UnitAttention, 0x29 | 0x2a, _) => DeviceEvent::StateChanged,
+        (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => DeviceEvent::StateChanged,
+        _ => DeviceEvent::None,
     }
 }
 

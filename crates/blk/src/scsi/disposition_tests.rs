@@ -134,15 +134,15 @@ fn a_device_that_does_not_know_unmap_says_so() {
 fn what_is_said_about_the_device_is_heard() {
     let of = |outcome: &Outcome| judge(outcome, &About::default()).event;
     let attention = |asc, ascq| of(&sense(SenseKey::UnitAttention, asc, ascq));
-    assert_eq!(of(&Outcome { status: sam::TASK_SET_FULL, ..Outcome::GOOD }), Event::QueueFull);
-    assert_eq!(of(&Outcome::GOOD), Event::Good);
-    assert_eq!(attention(0x2a, 0x09), Event::CapacityChanged);
-    assert_eq!(attention(0x3f, 0x0e), Event::Changed);
-    assert_eq!(attention(0x3f, 0x03), Event::Changed);
+    assert_eq!(of(&Outcome { status: sam::TASK_SET_FULL, ..Outcome::GOOD }), DeviceEvent::QueueFull);
+    assert_eq!(of(&Outcome::GOOD), DeviceEvent::Good);
+    assert_eq!(attention(0x2a, 0x09), DeviceEvent::CapacityChanged);
+    assert_eq!(attention(0x3f, 0x0e), DeviceEvent::Changed);
+    assert_eq!(attention(0x3f, 0x03), DeviceEvent::Changed);
     for (asc, ascq) in [(0x29, 0), (0x29, 4), (0x2a, 1), (0x2a, 6), (0x2a, 7)] {
-        assert_eq!(attention(asc, ascq), Event::StateChanged);
+        assert_eq!(attention(asc, ascq), DeviceEvent::StateChanged);
     }
-    assert_eq!(of(&sense(SenseKey::MediumError, 0x11, 0)), Event::None);
+    assert_eq!(of(&sense(SenseKey::MediumError, 0x11, 0)), DeviceEvent::None);
 }
 
 #[test]

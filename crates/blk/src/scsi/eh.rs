@@ -2,8 +2,8 @@
 //! What is done about commands that do not end: the error-handling ladder, from an abort to giving a device up.
 //!
 //! A late command is aborted, and tried again. If that does not work its host takes no new commands until those that are out
-//! have ended or are late as well, and then goes up rung by rung: ask for sense that is missing, abort each, START UNIT where the
-//! device wants it, reset of the LUN, the target, the host; what no rung has helped is offline. After each rung TEST UNIT READY
+//! have ended or are late as well, and then goes up level by level: ask for sense that is missing, abort each, START UNIT where the
+//! device wants it, reset of the LUN, the target, the host; what no level has helped is offline. After each level TEST UNIT READY
 //! says whether it has helped.
 //!
 //! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
@@ -12,14 +12,14 @@
 //! recovering by then: those before it may have failed; a reset of the host what its transport says; past `eh_deadline` only the host
 //! is reset. A reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
 //! recovery has one second, and then its devices are offline.
-//! Needs from callers: `Ladder::next` now and then while `Ladder::is_calm` is false, at the latest when
-//! `Ladder::next_due` says; what it asks for is done at once and its answer `Ladder::said`, by one caller at a time.
+//! Needs from callers: `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
+//! `EhLadder::next_due` says; what it asks for is done at once and its answer `EhLadder::said`, by one caller at a time.
 //!
 //! A plain value: its owner (`super::recovery`) locks it, and speaks to the transport with it unlocked. Source:
 //! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`, `scsi_eh_flush_done_q`) of Linux
-//! 6.19; the kernel goes through devices one after the other, this does all of a rung together.
+//! 6.19; the kernel goes through devices one after the other, this does all of a level together.
 
-use super::disposition::{About, Event, HostByte, Judged, Outcome, Verdict, judge};
+use super::disposition::{About, DeviceEvent, HostByte, Judged, Outcome, Verdict, judge};
 use super::sense::{Sense, SenseKey};
 use super::transport::{Abort, Help, LunId, Note, Probed, Reset};
 use crate::driver::InFlight;
@@ -39,7 +39,7 @@ const MORE_TESTS: u8 = 1;
 
 /// What a host spends on help.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct EhOptions {
     pub(super) eh_timeout: Duration,
     pub(super) eh_deadline: Option<Duration>,
     pub(super) host_reset: Duration,
@@ -48,7 +48,7 @@ pub(super) struct Patience {
 
 /// Which command: one at a time has this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CommandId {
     pub(super) lun: LunId,
     pub(super) hctx: HctxId,
     pub(super) tag: Tag,
@@ -56,7 +56,7 @@ pub(super) struct Place {
 
 /// What a device is asked with a command of the midlayer's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum ProbeKind {
     Sense,
     StartUnit,
     Ready,
@@ -64,12 +64,12 @@ pub(super) enum Question {
 
 /// What the owner is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum EhAction {
     /// Abort the command that was issued then, or see how far that is.
-    Abort(Place, Instant),
+    Abort(CommandId, Instant),
     /// Begin a reset, or see how far it is.
     Reset(Reset, LunId),
-    Probe(LunId, Question),
+    Probe(LunId, ProbeKind),
     /// See whether the device has answered.
     Probed(LunId),
     /// Nobody waits for the answer any more.
@@ -82,7 +82,7 @@ pub(super) enum Ask {
 
 /// How that went.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum EhResult {
     Abort(Abort),
     Reset(Help),
     /// Whether the question is on its way.
@@ -93,26 +93,26 @@ pub(super) enum Said {
 
 /// A command that has come back and waits for its device.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldCommand {
     pub(super) rq: InFlight,
     pub(super) note: Note,
     pub(super) outcome: Outcome,
 }
 
 #[derive(Debug)]
-struct Late {
-    place: Place,
+struct LateCommand {
+    place: CommandId,
     issued: Instant,
-    step: Step,
+    step: RecoveryStep,
     /// When its abort was first asked for, and whether it waits for others since.
     asked: Option<Instant>,
     waits: bool,
-    held: Option<Held>,
+    held: Option<HeldCommand>,
     /// It was brought back by an abort during recovery.
     was_aborted: bool,
 }
 
-impl Late {
+impl LateCommand {
     fn is_out(&self) -> bool {
         self.held.is_none()
     }
@@ -129,7 +129,7 @@ impl Late {
 
 /// How far something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RecoveryStep {
     Todo,
     /// Begun; looked at last.
     Begun {
@@ -152,11 +152,11 @@ enum Step {
     Orphan,
 }
 
-impl Step {
+impl RecoveryStep {
     /// Whether it is to be looked at; then it was.
     fn look(&mut self, now: Instant) -> bool {
         match self {
-            Step::Begun { asked, .. } | Step::Testing { asked, .. } if *asked < now => {
+            RecoveryStep::Begun { asked, .. } | RecoveryStep::Testing { asked, .. } if *asked < now => {
                 *asked = now;
                 true
             }
@@ -166,7 +166,9 @@ impl Step {
 
     fn is_past(self, now: Instant) -> bool {
         match self {
-            Step::Begun { until, .. } | Step::Testing { until, .. } | Step::Settling(until) => now >= until,
+            RecoveryStep::Begun { until, .. } | RecoveryStep::Testing { until, .. } | RecoveryStep::Settling(until) => {
+                now >= until
+            }
             _ => false,
         }
     }
@@ -174,7 +176,7 @@ impl Step {
 
 /// What is under way for a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Owed {
+enum Pending {
     #[default]
     Nothing,
     /// The answer to a question.
@@ -185,26 +187,26 @@ enum Owed {
 
 /// A device whose commands wait for help.
 #[derive(Debug)]
-struct Unit {
+struct UnitRecovery {
     lun: LunId,
-    step: Step,
-    owed: Owed,
+    step: RecoveryStep,
+    owed: Pending,
 }
 
-impl Unit {
+impl UnitRecovery {
     /// What is under way is not waited for any more.
-    fn drop_owed(&mut self) -> Option<Ask> {
+    fn drop_owed(&mut self) -> Option<EhAction> {
         match std::mem::take(&mut self.owed) {
-            Owed::Nothing => None,
-            Owed::Answer => Some(Ask::DropProbe(self.lun)),
-            Owed::Reset => Some(Ask::DropReset(Reset::Lun, self.lun)),
+            Pending::Nothing => None,
+            Pending::Answer => Some(EhAction::DropProbe(self.lun)),
+            Pending::Reset => Some(EhAction::DropReset(Reset::Lun, self.lun)),
         }
     }
 }
 
 /// How high up it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rung {
+enum EhLevel {
     Sense,
     Abort,
     StartUnit,
@@ -214,16 +216,23 @@ enum Rung {
     Offline,
 }
 
-const RUNGS: [Rung; 7] =
-    [Rung::Sense, Rung::Abort, Rung::StartUnit, Rung::Lun, Rung::Target, Rung::Host, Rung::Offline];
+const EH_LEVELS: [EhLevel; 7] = [
+    EhLevel::Sense,
+    EhLevel::Abort,
+    EhLevel::StartUnit,
+    EhLevel::Lun,
+    EhLevel::Target,
+    EhLevel::Host,
+    EhLevel::Offline,
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum EhStage {
     /// Single commands are aborted at most.
     Calm,
     /// No new commands: those that are out end or are late.
     Gather,
-    Climb(Rung),
+    Climb(EhLevel),
 }
 
 /// What was done so far, for people.
@@ -243,16 +252,16 @@ pub struct EhStats {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Ladder {
-    patience: Patience,
-    lates: Vec<Late>,
-    freed: Vec<(Place, Held)>,
+pub(super) struct EhLadder {
+    patience: EhOptions,
+    lates: Vec<LateCommand>,
+    freed: Vec<(CommandId, HeldCommand)>,
     /// What units have said of themselves with answers to questions, each thing once.
-    heard: Vec<(LunId, Event)>,
-    units: Vec<Unit>,
-    stage: Stage,
-    /// The one reset for all units of the rung.
-    whole: Step,
+    heard: Vec<(LunId, DeviceEvent)>,
+    units: Vec<UnitRecovery>,
+    stage: EhStage,
+    /// The one reset for all units of the level.
+    whole: RecoveryStep,
     /// Which that is, while it is under way.
     whole_owed: Option<(Reset, LunId)>,
     gives_up: bool,
@@ -264,7 +273,7 @@ pub(super) struct Ladder {
 
 /// What becomes of a command that has come back while something was wrong.
 #[derive(Debug)]
-pub(super) enum Back {
+pub(super) enum Returned {
     /// What its outcome says.
     Judge(InFlight),
     /// It was brought back by help: it is tried again if it may be.
@@ -273,16 +282,16 @@ pub(super) enum Back {
     Kept,
 }
 
-impl Ladder {
-    pub(super) fn new(patience: Patience) -> Ladder {
-        Ladder {
+impl EhLadder {
+    pub(super) fn new(patience: EhOptions) -> EhLadder {
+        EhLadder {
             patience,
             lates: Vec::new(),
             freed: Vec::new(),
             heard: Vec::new(),
             units: Vec::new(),
-            stage: Stage::Calm,
-            whole: Step::Todo,
+            stage: EhStage::Calm,
+            whole: RecoveryStep::Todo,
             whole_owed: None,
             gives_up: false,
             since: Instant::ZERO,
@@ -297,12 +306,12 @@ impl Ladder {
 
     /// There is nothing to do, and nobody waits.
     pub(super) fn is_calm(&self) -> bool {
-        self.lates.is_empty() && self.freed.is_empty() && self.heard.is_empty() && self.stage == Stage::Calm
+        self.lates.is_empty() && self.freed.is_empty() && self.heard.is_empty() && self.stage == EhStage::Calm
     }
 
     /// The host takes no new commands.
     pub(super) fn is_recovering(&self) -> bool {
-        self.stage != Stage::Calm
+        self.stage != EhStage::Calm
     }
 
     /// The same, and for as long as a device has said something of itself that is to be heard before its commands go again.
@@ -322,25 +331,25 @@ impl Ladder {
 
     /// When to come again though nothing has ended.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let waits = self.stage != Stage::Calm || self.lates.iter().any(|l| l.step != Step::Orphan);
+        let waits = self.stage != EhStage::Calm || self.lates.iter().any(|l| l.step != RecoveryStep::Orphan);
         if self.freed.is_empty() { waits.then(|| self.looked + LOOK) } else { Some(self.looked) }
     }
 
     /// A command is late.
-    pub(super) fn late(&mut self, place: Place, issued: Instant) {
+    pub(super) fn late(&mut self, place: CommandId, issued: Instant) {
         if let Some(known) = self.lates.iter_mut().find(|l| l.place == place) {
             // It was another one before, which ended while it was asked about.
             if known.issued != issued && known.is_out() {
-                (known.issued, known.step, known.asked) = (issued, Step::Todo, None);
+                (known.issued, known.step, known.asked) = (issued, RecoveryStep::Todo, None);
                 known.waits = false;
             }
             return;
         }
         self.stats.late += 1;
-        self.lates.push(Late {
+        self.lates.push(LateCommand {
             place,
             issued,
-            step: Step::Todo,
+            step: RecoveryStep::Todo,
             asked: None,
             waits: false,
             held: None,
@@ -349,75 +358,77 @@ impl Ladder {
     }
 
     /// A command has come back.
-    pub(super) fn came_back(&mut self, place: Place, rq: InFlight, note: Note, outcome: &Outcome) -> Back {
+    pub(super) fn came_back(&mut self, place: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
         let found = self.lates.iter().position(|l| l.place == place && l.is_out());
         let about = About { allow_restart: self.patience.allow_restart, ..About::default() };
         let needs_help = judge(outcome, &about).verdict == Verdict::Recover;
         let was_helped = matches!(outcome.host, HostByte::Abort | HostByte::Reset);
         let Some(index) = found else {
             if !needs_help {
-                return Back::Judge(rq);
+                return Returned::Judge(rq);
             }
-            let held = Some(Held { rq, note, outcome: *outcome });
-            let (issued, step) = (Instant::ZERO, Step::Failed);
-            self.lates.push(Late { place, issued, step, asked: None, waits: false, held, was_aborted: false });
-            return Back::Kept;
+            let held = Some(HeldCommand { rq, note, outcome: *outcome });
+            let (issued, step) = (Instant::ZERO, RecoveryStep::Failed);
+            self.lates.push(LateCommand { place, issued, step, asked: None, waits: false, held, was_aborted: false });
+            return Returned::Kept;
         };
-        let is_orphan = self.lates[index].step == Step::Orphan;
+        let is_orphan = self.lates[index].step == RecoveryStep::Orphan;
         if !is_orphan && (needs_help || self.is_recovering() && outcome.host != HostByte::Ok) {
             let late = &mut self.lates[index];
-            late.was_aborted = matches!(late.step, Step::Begun { .. } | Step::Over) && was_helped;
+            late.was_aborted = matches!(late.step, RecoveryStep::Begun { .. } | RecoveryStep::Over) && was_helped;
             self.stats.aborted += u64::from(late.was_aborted);
-            (late.step, late.held) = (Step::Failed, Some(Held { rq, note, outcome: *outcome }));
-            return Back::Kept;
+            (late.step, late.held) = (RecoveryStep::Failed, Some(HeldCommand { rq, note, outcome: *outcome }));
+            return Returned::Kept;
         }
         self.stats.aborted += u64::from(outcome.host == HostByte::Abort);
         // The others keep their order: aborts go one after the other.
         self.lates.remove(index);
-        if was_helped || is_orphan { Back::Helped(rq) } else { Back::Judge(rq) }
+        if was_helped || is_orphan { Returned::Helped(rq) } else { Returned::Judge(rq) }
     }
 
     /// What is to be done next, with so many commands of the host out; nothing until something has ended, or
-    /// [`Ladder::next_due`].
-    pub(super) fn next(&mut self, now: Instant, in_flight: u32) -> Option<Ask> {
+    /// [`EhLadder::next_due`].
+    pub(super) fn next(&mut self, now: Instant, in_flight: u32) -> Option<EhAction> {
         self.looked = now;
         loop {
-            if let Some(ask) = self.next_abort(now) {
-                return Some(ask);
+            if let Some(action) = self.next_abort(now) {
+                return Some(action);
             }
             match self.stage {
-                Stage::Calm if self.lates.iter().any(|l| l.step == Step::Failed) => {
-                    (self.stage, self.since) = (Stage::Gather, now);
+                EhStage::Calm if self.lates.iter().any(|l| l.step == RecoveryStep::Failed) => {
+                    (self.stage, self.since) = (EhStage::Gather, now);
                     self.stats.recoveries += 1;
                 }
-                Stage::Calm => return None,
-                Stage::Gather => {
-                    let pending = |l: &Late| l.is_out() && matches!(l.step, Step::Begun { .. } | Step::Over);
+                EhStage::Calm => return None,
+                EhStage::Gather => {
+                    let pending = |l: &LateCommand| {
+                        l.is_out() && matches!(l.step, RecoveryStep::Begun { .. } | RecoveryStep::Over)
+                    };
                     let out = self.lates.iter().filter(|l| l.is_out()).count();
                     let must_wait = in_flight as usize > out || self.lates.iter().any(pending);
-                    if must_wait && self.shortcut(now) != Some(Rung::Offline) {
+                    if must_wait && self.shortcut(now) != Some(EhLevel::Offline) {
                         return None;
                     }
                     self.begin_climb();
                 }
-                Stage::Climb(rung) => {
-                    if let Some(to) = self.shortcut(now).filter(|to| rung < *to) {
-                        if let Some(ask) = self.leave_rung(to) {
-                            return Some(ask);
+                EhStage::Climb(level) => {
+                    if let Some(to) = self.shortcut(now).filter(|to| level < *to) {
+                        if let Some(action) = self.leave_level(to) {
+                            return Some(action);
                         }
                         continue;
                     }
-                    if let Some(ask) = self.climb(rung, now) {
-                        return Some(ask);
+                    if let Some(action) = self.climb(level, now) {
+                        return Some(action);
                     }
-                    if self.units.iter().all(|u| u.step == Step::Over) {
-                        if let Some(ask) = self.drop_whole() {
-                            return Some(ask);
+                    if self.units.iter().all(|u| u.step == RecoveryStep::Over) {
+                        if let Some(action) = self.drop_whole() {
+                            return Some(action);
                         }
                         self.finish();
-                    } else if self.units.iter().any(|u| !matches!(u.step, Step::Failed | Step::Over)) {
+                    } else if self.units.iter().any(|u| !matches!(u.step, RecoveryStep::Failed | RecoveryStep::Over)) {
                         return None;
-                    } else if let Some(above) = RUNGS.into_iter().find(|r| *r > rung) {
+                    } else if let Some(above) = EH_LEVELS.into_iter().find(|r| *r > level) {
                         self.enter(above);
                     }
                 }
@@ -425,138 +436,139 @@ impl Ladder {
         }
     }
 
-    /// The rung to go to at once, because there is no more time for those below.
-    fn shortcut(&self, now: Instant) -> Option<Rung> {
+    /// The level to go to at once, because there is no more time for those below.
+    fn shortcut(&self, now: Instant) -> Option<EhLevel> {
         let spent = now.since(self.since);
         if self.gives_up && spent >= GIVE_UP {
-            return Some(Rung::Offline);
+            return Some(EhLevel::Offline);
         }
-        self.patience.eh_deadline.is_some_and(|most| spent >= most).then_some(Rung::Host)
+        self.patience.eh_deadline.is_some_and(|most| spent >= most).then_some(EhLevel::Host)
     }
 
     /// Commands whose abort is to be begun or looked at.
-    fn next_abort(&mut self, now: Instant) -> Option<Ask> {
-        let begins = matches!(self.stage, Stage::Calm | Stage::Climb(Rung::Abort));
+    fn next_abort(&mut self, now: Instant) -> Option<EhAction> {
+        let begins = matches!(self.stage, EhStage::Calm | EhStage::Climb(EhLevel::Abort));
         for late in self.lates.iter_mut().filter(|l| l.is_out()) {
             if late.step.is_past(now) {
-                late.step = Step::Failed;
-            } else if begins && late.step == Step::Todo || late.step.look(now) {
-                return Some(Ask::Abort(late.place, late.issued));
+                late.step = RecoveryStep::Failed;
+            } else if begins && late.step == RecoveryStep::Todo || late.step.look(now) {
+                return Some(EhAction::Abort(late.place, late.issued));
             }
         }
         None
     }
 
     fn begin_climb(&mut self) {
-        for late in self.lates.iter().filter(|l| l.step != Step::Orphan) {
+        for late in self.lates.iter().filter(|l| l.step != RecoveryStep::Orphan) {
             let lun = late.place.lun;
             if !self.units.iter().any(|u| u.lun == lun) {
-                self.units.push(Unit { lun, step: Step::Todo, owed: Owed::Nothing });
+                self.units.push(UnitRecovery { lun, step: RecoveryStep::Todo, owed: Pending::Nothing });
             }
         }
-        self.enter(Rung::Sense);
+        self.enter(EhLevel::Sense);
     }
 
-    fn enter(&mut self, rung: Rung) {
+    fn enter(&mut self, level: EhLevel) {
         assert!(self.whole_owed.is_none(), "a reset is neither asked about any more nor dropped");
-        self.stage = Stage::Climb(rung);
-        self.whole = Step::Todo;
-        self.units.iter_mut().filter(|u| u.step != Step::Over).for_each(|u| u.step = Step::Todo);
+        self.stage = EhStage::Climb(level);
+        self.whole = RecoveryStep::Todo;
+        self.units.iter_mut().filter(|u| u.step != RecoveryStep::Over).for_each(|u| u.step = RecoveryStep::Todo);
     }
 
     /// The reset for all units is not asked about any more.
-    fn drop_whole(&mut self) -> Option<Ask> {
-        self.whole_owed.take().map(|(what, lun)| Ask::DropReset(what, lun))
+    fn drop_whole(&mut self) -> Option<EhAction> {
+        self.whole_owed.take().map(|(what, lun)| EhAction::DropReset(what, lun))
     }
 
-    /// Breaks off what is under way at this rung, one thing a call, and goes to another.
-    fn leave_rung(&mut self, to: Rung) -> Option<Ask> {
-        if let Some(ask) = self.units.iter_mut().find_map(Unit::drop_owed).or_else(|| self.drop_whole()) {
-            return Some(ask);
+    /// Breaks off what is under way at this level, one thing a call, and goes to another.
+    fn leave_level(&mut self, to: EhLevel) -> Option<EhAction> {
+        if let Some(action) = self.units.iter_mut().find_map(UnitRecovery::drop_owed).or_else(|| self.drop_whole()) {
+            return Some(action);
         }
-        for late in self.lates.iter_mut().filter(|l| l.is_out() && l.step != Step::Orphan) {
-            late.step = Step::Failed;
+        for late in self.lates.iter_mut().filter(|l| l.is_out() && l.step != RecoveryStep::Orphan) {
+            late.step = RecoveryStep::Failed;
         }
         self.enter(to);
         None
     }
 
-    /// The next thing to do at a rung.
-    fn climb(&mut self, rung: Rung, now: Instant) -> Option<Ask> {
+    /// The next thing to do at a level.
+    fn climb(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
         let until = now + self.patience.eh_timeout;
-        if matches!(rung, Rung::Target | Rung::Host)
-            && let Some(ask) = self.climb_together(rung, now)
+        if matches!(level, EhLevel::Target | EhLevel::Host)
+            && let Some(action) = self.climb_together(level, now)
         {
-            return Some(ask);
+            return Some(action);
         }
-        let Ladder { units, lates, stats, .. } = self;
+        let EhLadder { units, lates, stats, .. } = self;
         for unit in units {
             let lun = unit.lun;
-            let mut of_unit = lates.iter().filter(|l| l.place.lun == lun && l.step != Step::Orphan);
-            if unit.step == Step::Over {
+            let mut of_unit = lates.iter().filter(|l| l.place.lun == lun && l.step != RecoveryStep::Orphan);
+            if unit.step == RecoveryStep::Over {
                 continue;
             }
             // All of it has ended by itself, or what was asked for has settled it.
-            let is_settled = of_unit.clone().next().is_none() && unit.owed != Owed::Answer;
+            let is_settled = of_unit.clone().next().is_none() && unit.owed != Pending::Answer;
             if is_settled || unit.step.is_past(now) {
                 // A device that was given up does not hold up the others.
-                unit.step = if is_settled || rung == Rung::Offline { Step::Over } else { Step::Failed };
-                if let Some(ask) = unit.drop_owed() {
-                    return Some(ask);
+                unit.step =
+                    if is_settled || level == EhLevel::Offline { RecoveryStep::Over } else { RecoveryStep::Failed };
+                if let Some(action) = unit.drop_owed() {
+                    return Some(action);
                 }
                 continue;
             }
             match unit.step {
-                Step::Todo => {
-                    let ask = match begin(rung, lun, of_unit) {
-                        Begin::Later => continue,
-                        Begin::Nothing => {
-                            unit.step = Step::Failed;
+                RecoveryStep::Todo => {
+                    let action = match begin(level, lun, of_unit) {
+                        FirstAction::Later => continue,
+                        FirstAction::Nothing => {
+                            unit.step = RecoveryStep::Failed;
                             continue;
                         }
-                        Begin::Test => {
-                            (unit.step, unit.owed) = (Step::Test(MORE_TESTS), Owed::Answer);
-                            return Some(Ask::Probe(lun, Question::Ready));
+                        FirstAction::Test => {
+                            (unit.step, unit.owed) = (RecoveryStep::Test(MORE_TESTS), Pending::Answer);
+                            return Some(EhAction::Probe(lun, ProbeKind::Ready));
                         }
-                        Begin::Ask(ask) => ask,
+                        FirstAction::Do(action) => action,
                     };
-                    unit.owed = match ask {
-                        Ask::Probe(..) => Owed::Answer,
-                        Ask::Reset(..) => Owed::Reset,
-                        _ => Owed::Nothing,
+                    unit.owed = match action {
+                        EhAction::Probe(..) => Pending::Answer,
+                        EhAction::Reset(..) => Pending::Reset,
+                        _ => Pending::Nothing,
                     };
-                    stats.resets[Reset::Lun as usize] += u64::from(rung == Rung::Lun);
-                    unit.step = Step::Begun { until, asked: now };
-                    return Some(ask);
+                    stats.resets[Reset::Lun as usize] += u64::from(level == EhLevel::Lun);
+                    unit.step = RecoveryStep::Begun { until, asked: now };
+                    return Some(action);
                 }
-                Step::Settling(_) if of_unit.any(Late::is_out) => {}
-                Step::Settling(_) if rung == Rung::Offline => unit.step = Step::Over,
-                Step::Settling(_) | Step::Test(_) => {
-                    let tries = if let Step::Test(tries) = unit.step { tries } else { MORE_TESTS };
-                    (unit.step, unit.owed) = (Step::Test(tries), Owed::Answer);
-                    return Some(Ask::Probe(lun, Question::Ready));
+                RecoveryStep::Settling(_) if of_unit.any(LateCommand::is_out) => {}
+                RecoveryStep::Settling(_) if level == EhLevel::Offline => unit.step = RecoveryStep::Over,
+                RecoveryStep::Settling(_) | RecoveryStep::Test(_) => {
+                    let tries = if let RecoveryStep::Test(tries) = unit.step { tries } else { MORE_TESTS };
+                    (unit.step, unit.owed) = (RecoveryStep::Test(tries), Pending::Answer);
+                    return Some(EhAction::Probe(lun, ProbeKind::Ready));
                 }
-                Step::Begun { .. } | Step::Testing { .. } => {
+                RecoveryStep::Begun { .. } | RecoveryStep::Testing { .. } => {
                     if unit.step.look(now) {
-                        let is_asked = unit.owed == Owed::Answer;
-                        return Some(if is_asked { Ask::Probed(lun) } else { Ask::Reset(Reset::Lun, lun) });
+                        let is_asked = unit.owed == Pending::Answer;
+                        return Some(if is_asked { EhAction::Probed(lun) } else { EhAction::Reset(Reset::Lun, lun) });
                     }
                 }
-                Step::Failed | Step::Over | Step::Orphan => {}
+                RecoveryStep::Failed | RecoveryStep::Over | RecoveryStep::Orphan => {}
             }
         }
         None
     }
 
-    /// The one thing that a rung does for all units.
-    fn climb_together(&mut self, rung: Rung, now: Instant) -> Option<Ask> {
-        let (what, time) = match rung {
-            Rung::Target => (Reset::Target, self.patience.eh_timeout),
+    /// The one thing that a level does for all units.
+    fn climb_together(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
+        let (what, time) = match level {
+            EhLevel::Target => (Reset::Target, self.patience.eh_timeout),
             _ => (Reset::Host, self.patience.host_reset),
         };
-        if self.whole == Step::Todo {
-            let lun = self.units.iter().find(|u| u.step != Step::Over)?.lun;
-            self.whole = Step::Begun { until: now + time, asked: now };
+        if self.whole == RecoveryStep::Todo {
+            let lun = self.units.iter().find(|u| u.step != RecoveryStep::Over)?.lun;
+            self.whole = RecoveryStep::Begun { until: now + time, asked: now };
             self.whole_owed = Some((what, lun));
             self.stats.resets[what as usize] += 1;
         } else if self.whole.is_past(now) {
@@ -566,15 +578,15 @@ impl Ladder {
         } else if !self.whole.look(now) {
             return None;
         }
-        self.whole_owed.map(|(what, lun)| Ask::Reset(what, lun))
+        self.whole_owed.map(|(what, lun)| EhAction::Reset(what, lun))
     }
 
     /// The one reset has ended.
     fn reset_ended(&mut self, well: bool, now: Instant) {
         let until = now + self.patience.eh_timeout;
-        (self.whole, self.whole_owed) = (Step::Over, None);
-        for unit in self.units.iter_mut().filter(|u| u.step == Step::Todo) {
-            unit.step = if well { Step::Settling(until) } else { Step::Failed };
+        (self.whole, self.whole_owed) = (RecoveryStep::Over, None);
+        for unit in self.units.iter_mut().filter(|u| u.step == RecoveryStep::Todo) {
+            unit.step = if well { RecoveryStep::Settling(until) } else { RecoveryStep::Failed };
         }
     }
 
@@ -588,46 +600,46 @@ impl Ladder {
                 Some(held) => self.freed.push((late.place, held)),
                 None => {
                     // Of a unit that is over only an offline one has commands out; others were late meanwhile.
-                    if is_of_unit && late.step == Step::Failed {
-                        late.step = Step::Orphan;
+                    if is_of_unit && late.step == RecoveryStep::Failed {
+                        late.step = RecoveryStep::Orphan;
                     }
                     left.push(late);
                 }
             }
         }
         self.lates = left;
-        self.stage = Stage::Calm;
+        self.stage = EhStage::Calm;
     }
 
     /// How what was asked for went.
-    pub(super) fn said(&mut self, ask: &Ask, said: Said, now: Instant) {
-        match (*ask, said) {
-            (Ask::Abort(place, issued), Said::Abort(how)) => self.abort_said(place, issued, how, now),
-            (Ask::Reset(Reset::Lun, lun), Said::Reset(how)) => {
+    pub(super) fn result(&mut self, action: &EhAction, result: EhResult, now: Instant) {
+        match (*action, result) {
+            (EhAction::Abort(place, issued), EhResult::Abort(how)) => self.abort_said(place, issued, how, now),
+            (EhAction::Reset(Reset::Lun, lun), EhResult::Reset(how)) => {
                 let until = now + self.patience.eh_timeout;
                 let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
                 (unit.step, unit.owed) = match how {
                     Help::Begun => return,
-                    Help::Done => (Step::Settling(until), Owed::Nothing),
-                    Help::Failed => (Step::Failed, Owed::Nothing),
+                    Help::Done => (RecoveryStep::Settling(until), Pending::Nothing),
+                    Help::Failed => (RecoveryStep::Failed, Pending::Nothing),
                 };
             }
-            (Ask::Reset(..), Said::Reset(Help::Begun)) => {}
-            (Ask::Reset(..), Said::Reset(how)) => self.reset_ended(how == Help::Done, now),
-            (Ask::Probe(lun, question), Said::Sent(is_sent)) => self.sent(lun, question, is_sent, now),
-            (Ask::Probed(lun), Said::Answer(Some(answer))) => self.answered(lun, &answer, now),
-            (Ask::Offline(lun), Said::Done) => {
+            (EhAction::Reset(..), EhResult::Reset(Help::Begun)) => {}
+            (EhAction::Reset(..), EhResult::Reset(how)) => self.reset_ended(how == Help::Done, now),
+            (EhAction::Probe(lun, question), EhResult::Sent(is_sent)) => self.sent(lun, question, is_sent, now),
+            (EhAction::Probed(lun), EhResult::Answer(Some(answer))) => self.answered(lun, &answer, now),
+            (EhAction::Offline(lun), EhResult::Done) => {
                 self.stats.offline += 1;
                 let until = now + self.patience.eh_timeout;
                 if let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) {
-                    unit.step = Step::Settling(until);
+                    unit.step = RecoveryStep::Settling(until);
                 }
             }
             _ => {}
         }
     }
 
-    fn abort_said(&mut self, place: Place, issued: Instant, how: Abort, now: Instant) {
+    fn abort_said(&mut self, place: CommandId, issued: Instant, how: Abort, now: Instant) {
         let until = now + self.patience.eh_timeout;
         let Some(index) = self.lates.iter().position(|l| l.place == place && l.issued == issued && l.is_out()) else {
             return;
@@ -637,82 +649,85 @@ impl Ladder {
         let most = first + Duration::from_ns(self.patience.eh_timeout.as_ns().saturating_mul(MOST_WAITS));
         let has_waited = std::mem::replace(&mut late.waits, how == Abort::Waits);
         match (how, late.step) {
-            (Abort::Begun | Abort::Waits, Step::Todo) => late.step = Step::Begun { until, asked: now },
-            (Abort::Begun, Step::Begun { .. }) if has_waited => late.step = Step::Begun { until, asked: now },
+            (Abort::Begun | Abort::Waits, RecoveryStep::Todo) => late.step = RecoveryStep::Begun { until, asked: now },
+            (Abort::Begun, RecoveryStep::Begun { .. }) if has_waited => {
+                late.step = RecoveryStep::Begun { until, asked: now }
+            }
             // Its time begins with its turn; unless one of those before it has failed, for then there may be no more turns.
-            (Abort::Waits, Step::Begun { .. }) if self.stage == Stage::Calm && !self.gives_up => {
-                late.step = Step::Begun { until: until.min(most), asked: now }
+            (Abort::Waits, RecoveryStep::Begun { .. }) if self.stage == EhStage::Calm && !self.gives_up => {
+                late.step = RecoveryStep::Begun { until: until.min(most), asked: now }
             }
             // It ended before anything was done about it: it was given back, or will be, as any other.
-            (Abort::Gone, Step::Todo) => {
+            (Abort::Gone, RecoveryStep::Todo) => {
                 self.lates.remove(index);
             }
             // It is with the transport still, and comes with a poll.
-            (Abort::Gone, Step::Begun { .. }) => late.step = Step::Over,
-            (Abort::Failed, _) => late.step = Step::Failed,
+            (Abort::Gone, RecoveryStep::Begun { .. }) => late.step = RecoveryStep::Over,
+            (Abort::Failed, _) => late.step = RecoveryStep::Failed,
             _ => {}
         }
     }
 
-    fn sent(&mut self, lun: LunId, question: Question, is_sent: bool, now: Instant) {
+    fn sent(&mut self, lun: LunId, question: ProbeKind, is_sent: bool, now: Instant) {
         let until = now + self.patience.eh_timeout;
         let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
         if !is_sent {
-            (unit.owed, unit.step) = (Owed::Nothing, Step::Failed);
-        } else if question == Question::Ready {
-            let tries = if let Step::Test(tries) = unit.step { tries } else { 0 };
-            unit.step = Step::Testing { until, asked: now, tries };
+            (unit.owed, unit.step) = (Pending::Nothing, RecoveryStep::Failed);
+        } else if question == ProbeKind::Ready {
+            let tries = if let RecoveryStep::Test(tries) = unit.step { tries } else { 0 };
+            unit.step = RecoveryStep::Testing { until, asked: now, tries };
         }
     }
 
     /// A device has answered.
     fn answered(&mut self, lun: LunId, answer: &Probed, now: Instant) {
-        let Ladder { units, lates, stage, patience, .. } = self;
+        let EhLadder { units, lates, stage, patience, .. } = self;
         let Some(unit) = units.iter_mut().find(|u| u.lun == lun) else { return };
-        unit.owed = Owed::Nothing;
+        unit.owed = Pending::Nothing;
         let Judged { verdict, event } = judge(&answer.outcome, &About::default());
-        if matches!(event, Event::CapacityChanged | Event::Changed | Event::StateChanged)
+        if matches!(event, DeviceEvent::CapacityChanged | DeviceEvent::Changed | DeviceEvent::StateChanged)
             && !self.heard.contains(&(lun, event))
         {
             self.heard.push((lun, event));
         }
         let is_good = answer.outcome.is_good();
         unit.step = match (unit.step, *stage) {
-            (Step::Testing { tries, .. }, _) => match verdict {
+            (RecoveryStep::Testing { tries, .. }, _) => match verdict {
                 // It says something that is told once: now it may say how it is.
                 Verdict::Retry | Verdict::Requeue(_) if tries > 0 && answer.outcome.host == HostByte::Ok => {
-                    Step::Test(tries - 1)
+                    RecoveryStep::Test(tries - 1)
                 }
                 // Whatever it says, it says something (`scsi_eh_tur`).
                 Verdict::End(_) | Verdict::Retry | Verdict::Requeue(_) if answer.outcome.host == HostByte::Ok => {
-                    Step::Over
+                    RecoveryStep::Over
                 }
-                _ => Step::Failed,
+                _ => RecoveryStep::Failed,
             },
-            (_, Stage::Climb(Rung::Sense)) => {
+            (_, EhStage::Climb(EhLevel::Sense)) => {
                 let sense = Sense::parse(&answer.data).filter(|s| is_good && s.key != SenseKey::NoSense);
                 let lacking = lates.iter_mut().find(|l| l.place.lun == lun && l.lacks_sense());
                 match (sense, lacking.and_then(|l| l.held.as_mut())) {
                     (Some(sense), Some(held)) => {
                         held.outcome.sense = Some(sense);
-                        Step::Todo
+                        RecoveryStep::Todo
                     }
-                    _ => Step::Failed,
+                    _ => RecoveryStep::Failed,
                 }
             }
-            (_, Stage::Climb(Rung::StartUnit)) if is_good => Step::Settling(now + patience.eh_timeout),
-            _ => Step::Failed,
+            (_, EhStage::Climb(EhLevel::StartUnit)) if is_good => RecoveryStep::Settling(now + patience.eh_timeout),
+            _ => RecoveryStep::Failed,
         };
-        if *stage == Stage::Climb(Rung::Sense) {
+        if *stage == EhStage::Climb(EhLevel::Sense) {
             self.free_explained(lun);
         }
     }
 
     /// Commands that only lacked a reason have one.
     fn free_explained(&mut self, lun: LunId) {
-        let explained = |l: &mut Late| {
+        let explained = |l: &mut LateCommand| {
             let of_unit = l.place.lun == lun;
-            let verdict = |h: &Held| judge(&h.outcome, &About { allow_restart: true, ..About::default() }).verdict;
+            let verdict =
+                |h: &HeldCommand| judge(&h.outcome, &About { allow_restart: true, ..About::default() }).verdict;
             of_unit && l.held.as_ref().is_some_and(|h| h.outcome.sense.is_some() && verdict(h) != Verdict::Recover)
         };
         for mut late in self.lates.extract_if(.., explained) {
@@ -723,23 +738,23 @@ impl Ladder {
 
     /// What a LUN has said of itself when it was asked how it is, once it is asked no more: who hears that may drop what a
     /// question needs.
-    pub(super) fn take_heard(&mut self, lun: LunId) -> Vec<Event> {
-        if self.stage != Stage::Calm {
+    pub(super) fn take_heard(&mut self, lun: LunId) -> Vec<DeviceEvent> {
+        if self.stage != EhStage::Calm {
             return Vec::new();
         }
         self.heard.extract_if(.., |(of, _)| *of == lun).map(|(_, event)| event).collect()
     }
 
     /// Commands of a LUN and hardware queue that wait no longer, up to `most`.
-    pub(super) fn take_freed(&mut self, lun: LunId, hctx: HctxId, most: usize) -> Vec<Held> {
-        let is_of = |(place, _): &mut (Place, Held)| place.lun == lun && place.hctx == hctx;
+    pub(super) fn take_freed(&mut self, lun: LunId, hctx: HctxId, most: usize) -> Vec<HeldCommand> {
+        let is_of = |(place, _): &mut (CommandId, HeldCommand)| place.lun == lun && place.hctx == hctx;
         self.freed.extract_if(.., is_of).take(most).map(|(_, held)| held).collect()
     }
 }
 
-/// How a rung begins for a unit.
-enum Begin {
-    Ask(Ask),
+/// How a level begins for a unit.
+enum FirstAction {
+    Do(EhAction),
     /// What it does for commands has been done: it is to be seen whether that has helped.
     Test,
     /// It has to do nothing here.
@@ -748,18 +763,20 @@ enum Begin {
     Later,
 }
 
-/// What a rung is to do first for a unit with these commands.
-fn begin<'a>(rung: Rung, lun: LunId, mut of_unit: impl Iterator<Item = &'a Late> + Clone) -> Begin {
-    let question = |is_of_use: bool, what| if is_of_use { Begin::Ask(Ask::Probe(lun, what)) } else { Begin::Nothing };
-    match rung {
-        Rung::Sense => question(of_unit.any(Late::lacks_sense), Question::Sense),
-        Rung::StartUnit => question(of_unit.any(Late::wants_start), Question::StartUnit),
-        Rung::Lun => Begin::Ask(Ask::Reset(Reset::Lun, lun)),
-        Rung::Offline => Begin::Ask(Ask::Offline(lun)),
-        Rung::Abort if of_unit.clone().any(|l| l.is_out() && l.step != Step::Failed) => Begin::Later,
-        Rung::Abort if of_unit.clone().any(|l| l.was_aborted) && of_unit.all(|l| !l.is_out()) => Begin::Test,
-        Rung::Abort => Begin::Nothing,
-        Rung::Target | Rung::Host => Begin::Later,
+/// What a level is to do first for a unit with these commands.
+fn begin<'a>(level: EhLevel, lun: LunId, mut of_unit: impl Iterator<Item = &'a LateCommand> + Clone) -> FirstAction {
+    let question = |is_of_use: bool, what| {
+        if is_of_use { FirstAction::Do(EhAction::Probe(lun, what)) } else { FirstAction::Nothing }
+    };
+    match level {
+        EhLevel::Sense => question(of_unit.any(LateCommand::lacks_sense), ProbeKind::Sense),
+        EhLevel::StartUnit => question(of_unit.any(LateCommand::wants_start), ProbeKind::StartUnit),
+        EhLevel::Lun => FirstAction::Do(EhAction::Reset(Reset::Lun, lun)),
+        EhLevel::Offline => FirstAction::Do(EhAction::Offline(lun)),
+        EhLevel::Abort if of_unit.clone().any(|l| l.is_out() && l.step != RecoveryStep::Failed) => FirstAction::Later,
+        EhLevel::Abort if of_unit.clone().any(|l| l.was_aborted) && of_unit.all(|l| !l.is_out()) => FirstAction::Test,
+        EhLevel::Abort => FirstAction::Nothing,
+        EhLevel::Target | EhLevel::Host => FirstAction::Later,
     }
 }
 

@@ -3,31 +3,31 @@
 
 use super::*;
 
-const PATIENCE: Patience =
-    Patience { eh_timeout: EH_TIMEOUT, eh_deadline: None, host_reset: EH_TIMEOUT, allow_restart: false };
+const PATIENCE: EhOptions =
+    EhOptions { eh_timeout: EH_TIMEOUT, eh_deadline: None, host_reset: EH_TIMEOUT, allow_restart: false };
 
 fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-fn place(tag: u32) -> Place {
-    Place { lun: LunId(0), hctx: HctxId::new(0), tag: Tag::new(tag) }
+fn place(tag: u32) -> CommandId {
+    CommandId { lun: LunId(0), hctx: HctxId::new(0), tag: Tag::new(tag) }
 }
 
 /// Asks for all that is due, with `say` of an abort; of which aborts it was.
-fn aborts(ladder: &mut Ladder, now: Instant, say: impl Fn(u32) -> Abort) -> Vec<u32> {
+fn aborts(ladder: &mut EhLadder, now: Instant, say: impl Fn(u32) -> Abort) -> Vec<u32> {
     let mut asked = Vec::new();
     while let Some(ask) = ladder.next(now, 2) {
-        let Ask::Abort(place, _) = ask else { panic!("{ask:?}") };
+        let EhAction::Abort(place, _) = ask else { panic!("{ask:?}") };
         let tag = place.tag.index() as u32;
         asked.push(tag);
-        ladder.said(&ask, Said::Abort(say(tag)), now);
+        ladder.result(&ask, EhResult::Abort(say(tag)), now);
     }
     asked
 }
 
-fn two_late() -> Ladder {
-    let mut ladder = Ladder::new(PATIENCE);
+fn two_late() -> EhLadder {
+    let mut ladder = EhLadder::new(PATIENCE);
     (0..2).for_each(|tag| ladder.late(place(tag), at(0)));
     ladder
 }
@@ -57,7 +57,7 @@ fn a_turn_that_never_comes_is_not_waited_for() {
     assert!(ladder.is_recovering());
     assert_eq!(aborts(&mut ladder, at(20), first), [1]);
     let ask = ladder.next(at(21), 2).expect("it has failed as well, and the ladder is climbed");
-    assert!(!matches!(ask, Ask::Abort(place, _) if place.tag.index() == 1), "{ask:?}");
+    assert!(!matches!(ask, EhAction::Abort(place, _) if place.tag.index() == 1), "{ask:?}");
 }
 
 #[test]
@@ -65,23 +65,23 @@ fn an_abort_waits_for_others_only_so_long() {
     let mut ladder = two_late();
     // The first is never answered, and its command has come back by itself.
     let waits = |_| Abort::Waits;
-    let all = |seconds: std::ops::Range<u64>, ladder: &mut Ladder| {
+    let all = |seconds: std::ops::Range<u64>, ladder: &mut EhLadder| {
         seconds.into_iter().for_each(|t| assert_eq!(aborts(ladder, at(t), waits), [0, 1], "at {t} s"));
     };
     all(1..31, &mut ladder);
     assert!(!ladder.is_recovering());
-    assert_eq!(ladder.next(at(31), 2), Some(Ask::Reset(Reset::Lun, LunId(0))), "30 s after it was asked for");
+    assert_eq!(ladder.next(at(31), 2), Some(EhAction::Reset(Reset::Lun, LunId(0))), "30 s after it was asked for");
     // Nor any longer by somebody who wants to be rid of it.
     let mut ladder = two_late();
     all(1..9, &mut ladder);
     ladder.set_give_up(true);
     assert_eq!(aborts(&mut ladder, at(10), waits), [0, 1]);
-    assert_eq!(ladder.next(at(18), 2), Some(Ask::Reset(Reset::Lun, LunId(0))));
+    assert_eq!(ladder.next(at(18), 2), Some(EhAction::Reset(Reset::Lun, LunId(0))));
 }
 
 #[test]
 fn aborts_go_in_the_order_in_which_commands_were_late() {
-    let mut ladder = Ladder::new(PATIENCE);
+    let mut ladder = EhLadder::new(PATIENCE);
     (0..4).for_each(|tag| ladder.late(place(tag), at(0)));
     assert_eq!(aborts(&mut ladder, at(1), |tag| if tag == 0 { Abort::Gone } else { Abort::Waits }), [0, 1, 2, 3]);
     assert_eq!(aborts(&mut ladder, at(2), |_| Abort::Waits), [1, 2, 3]);
@@ -94,5 +94,5 @@ fn an_abort_whose_turn_comes_late_has_all_of_its_time() {
     assert_eq!(aborts(&mut ladder, at(30), |_| Abort::Begun), [0, 1]);
     assert_eq!(aborts(&mut ladder, at(39), |_| Abort::Begun), [0, 1]);
     assert!(!ladder.is_recovering());
-    assert_eq!(ladder.next(at(40), 2), Some(Ask::Reset(Reset::Lun, LunId(0))));
+    assert_eq!(ladder.next(at(40), 2), Some(EhAction::Reset(Reset::Lun, LunId(0))));
 }

@@ -8,7 +8,7 @@
 //! `nr_hw_queues` after drivers/scsi/storvsc_drv.c (`storvsc_max_hw_queues`).
 
 use super::device::{Device, sit_out};
-use super::eh::{EH_TIMEOUT, EhStats, Patience};
+use super::eh::{EH_TIMEOUT, EhOptions, EhStats};
 use super::recovery::Recovery;
 use super::transport::Transport;
 use crate::lock::Lock;
@@ -109,7 +109,7 @@ impl ScsiHost {
     pub fn new<L: Lock>(template: HostTemplate, transport: Arc<dyn Transport>) -> Arc<ScsiHost> {
         let HostTemplate { eh_timeout, eh_deadline, allow_restart, .. } = template;
         let host_reset = transport.limits().host_reset;
-        let recovery = Recovery::new::<L>(Patience { eh_timeout, eh_deadline, host_reset, allow_restart });
+        let recovery = Recovery::new::<L>(EhOptions { eh_timeout, eh_deadline, host_reset, allow_restart });
         Arc::new(ScsiHost {
             template,
             transport,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The owner of a host's [`Ladder`]: carries what it asks for to the transport, and gives devices up.
+//! The owner of a host's [`EhLadder`]: carries what it asks for to the transport, and gives devices up.
 //!
 //! Guarantees: while nothing is wrong a command costs one load of a word that nobody writes. The ladder's lock is the innermost
 //! one (a transport that gives a command back may hold its own); the transport is spoken to with the ladder unlocked, by one
@@ -8,8 +8,8 @@
 
 use super::cdb::Cdb;
 use super::device::{Device, DeviceState};
-use super::disposition::{Event, Outcome};
-use super::eh::{Ask, Back, EhStats, Held, Ladder, Patience, Place, Question, Said};
+use super::disposition::{DeviceEvent, Outcome};
+use super::eh::{CommandId, EhAction, EhLadder, EhOptions, EhResult, EhStats, HeldCommand, ProbeKind, Returned};
 use super::sense::SENSE_BYTES;
 use super::transport::{LunId, Note, Transport};
 use crate::driver::{InFlight, TimedOut};
@@ -31,7 +31,7 @@ pub(super) struct Recovery {
 }
 
 struct Shared {
-    ladder: Ladder,
+    ladder: EhLadder,
     devices: Vec<(LunId, Arc<Device>)>,
 }
 
@@ -47,8 +47,8 @@ impl<L: Lock> Guarded for Mutex<L, Shared> {
 }
 
 impl Recovery {
-    pub(super) fn new<L: Lock>(patience: Patience) -> Recovery {
-        let shared = Shared { ladder: Ladder::new(patience), devices: Vec::new() };
+    pub(super) fn new<L: Lock>(patience: EhOptions) -> Recovery {
+        let shared = Shared { ladder: EhLadder::new(patience), devices: Vec::new() };
         let shared = Box::new(Mutex::<L, Shared>::new(shared));
         Recovery { flags: AtomicU32::new(0), is_driven: AtomicBool::new(false), shared }
     }
@@ -101,23 +101,23 @@ impl Recovery {
     }
 
     /// A command is late.
-    pub(super) fn late(&self, place: Place, issued: Instant) {
+    pub(super) fn late(&self, place: CommandId, issued: Instant) {
         self.with(|s| s.ladder.late(place, issued));
     }
 
     /// A command has come back.
-    pub(super) fn came_back(&self, place: Place, rq: InFlight, note: Note, outcome: &Outcome) -> Back {
+    pub(super) fn came_back(&self, place: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
         self.with(|s| s.ladder.came_back(place, rq, note, outcome))
     }
 
     /// Commands of a LUN and hardware queue that wait no longer.
-    pub(super) fn take_freed(&self, lun: LunId, hctx: HctxId, most: usize) -> Vec<Held> {
+    pub(super) fn take_freed(&self, lun: LunId, hctx: HctxId, most: usize) -> Vec<HeldCommand> {
         self.with(|s| s.ladder.take_freed(lun, hctx, most))
     }
 
     /// Tells what a LUN has said of itself when it was asked how it is: before anybody can [take](Recovery::take_freed) what waited
     /// for that.
-    pub(super) fn tell_heard(&self, lun: LunId, tell: impl Fn(Event)) {
+    pub(super) fn tell_heard(&self, lun: LunId, tell: impl Fn(DeviceEvent)) {
         self.with(|s| s.ladder.take_heard(lun).into_iter().for_each(tell));
     }
 
@@ -131,45 +131,45 @@ impl Recovery {
             let in_flight = s.devices.iter().map(|(_, device)| device.in_flight()).sum();
             s.ladder.next(now, in_flight)
         };
-        while let Some(ask) = self.with(next) {
-            let said = self.carry(&ask, transport, now);
-            self.with(|s| s.ladder.said(&ask, said, now));
+        while let Some(action) = self.with(next) {
+            let result = self.carry(&action, transport, now);
+            self.with(|s| s.ladder.result(&action, result, now));
         }
         // Pairs with: the swap above.
         self.is_driven.store(false, Ordering::Release);
     }
 
-    fn carry(&self, ask: &Ask, transport: &dyn Transport, now: Instant) -> Said {
-        match *ask {
-            Ask::Abort(Place { lun, hctx, tag }, issued) => {
-                Said::Abort(transport.abort(lun, hctx, TimedOut { tag, issued }, now))
+    fn carry(&self, action: &EhAction, transport: &dyn Transport, now: Instant) -> EhResult {
+        match *action {
+            EhAction::Abort(CommandId { lun, hctx, tag }, issued) => {
+                EhResult::Abort(transport.abort(lun, hctx, TimedOut { tag, issued }, now))
             }
-            Ask::Reset(what, lun) => Said::Reset(transport.reset(what, lun, now)),
-            Ask::Probe(lun, question) => {
+            EhAction::Reset(what, lun) => EhResult::Reset(transport.reset(what, lun, now)),
+            EhAction::Probe(lun, question) => {
                 let cdb = match question {
-                    Question::Sense => Cdb::request_sense(SENSE_BYTES as u8),
-                    Question::StartUnit => Cdb::start_unit(),
-                    Question::Ready => Cdb::test_unit_ready(),
+                    ProbeKind::Sense => Cdb::request_sense(SENSE_BYTES as u8),
+                    ProbeKind::StartUnit => Cdb::start_unit(),
+                    ProbeKind::Ready => Cdb::test_unit_ready(),
                 };
-                Said::Sent(transport.probe(lun, &cdb, now))
+                EhResult::Sent(transport.probe(lun, &cdb, now))
             }
-            Ask::Probed(lun) => Said::Answer(transport.probed(lun, now)),
-            Ask::DropProbe(lun) => {
+            EhAction::Probed(lun) => EhResult::Answer(transport.probed(lun, now)),
+            EhAction::DropProbe(lun) => {
                 transport.drop_probe(lun);
-                Said::Done
+                EhResult::Done
             }
-            Ask::DropReset(what, lun) => {
+            EhAction::DropReset(what, lun) => {
                 transport.drop_reset(what, lun);
-                Said::Done
+                EhResult::Done
             }
-            Ask::Offline(lun) => {
+            EhAction::Offline(lun) => {
                 let devices = self.with(|s| s.devices.iter().filter(|(l, _)| *l == lun).cloned().collect::<Vec<_>>());
                 // One that its transport gave up already stays as that says.
                 let in_use =
                     |d: &&(LunId, Arc<Device>)| matches!(d.1.state(), DeviceState::Running | DeviceState::Blocked);
                 devices.iter().filter(in_use).for_each(|(_, device)| device.set_state(DeviceState::Offline));
                 transport.abandon(lun, now);
-                Said::Done
+                EhResult::Done
             }
         }
     }

@@ -40,19 +40,19 @@ pub(crate) struct RequestList {
     nr_requests: u32,
     full: bool,
     congested: bool,
-    waiters: Line,
+    waiters: WaitList,
 }
 
 /// Who waits, in order. With hundreds of submitters most of those who ask whether they are in it are not, so each has a bit.
 #[derive(Debug)]
-struct Line {
+struct WaitList {
     order: VecDeque<WaiterId>,
     bits: [u64; MAX_SUBMITTERS as usize / 64],
 }
 
-impl Line {
-    fn new() -> Line {
-        Line { order: VecDeque::with_capacity(MAX_SUBMITTERS as usize), bits: [0; MAX_SUBMITTERS as usize / 64] }
+impl WaitList {
+    fn new() -> WaitList {
+        WaitList { order: VecDeque::with_capacity(MAX_SUBMITTERS as usize), bits: [0; MAX_SUBMITTERS as usize / 64] }
     }
 
     fn contains(&self, w: WaiterId) -> bool {
@@ -91,7 +91,7 @@ impl Line {
 
 impl RequestList {
     pub(crate) fn new(nr_requests: u32) -> RequestList {
-        RequestList { count: 0, nr_requests, full: false, congested: false, waiters: Line::new() }
+        RequestList { count: 0, nr_requests, full: false, congested: false, waiters: WaitList::new() }
     }
 
     /// Most requests in use, batching included.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// What has still to be made of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum BioPhase {
     /// Flushes of stripes from this one on; nothing after them.
     Flush(u16),
     /// Flushes of stripes from this one on, then its data.
@@ -47,7 +47,7 @@ enum Step {
 struct Parent {
     /// Of data: what is not submitted yet.
     bio: Bio,
-    step: Step,
+    step: BioPhase,
     /// Parts below that have not ended.
     parts: u32,
     /// The first error of them.
@@ -55,7 +55,7 @@ struct Parent {
 }
 
 const NOBODY: Parent =
-    Parent { bio: Bio::read(Sector(0), 0, DataRef::NONE), step: Step::Entered, parts: 0, status: BlkStatus::Ok };
+    Parent { bio: Bio::read(Sector(0), 0, DataRef::NONE), step: BioPhase::Entered, parts: 0, status: BlkStatus::Ok };
 
 /// See the module's text.
 pub struct Striped<L: Lock> {
@@ -93,7 +93,7 @@ impl<L: Lock> Striped<L> {
         let checked = check_range(&self.limits, self.map.capacity(), bio)
             .and_then(|()| check_op(&self.limits, bio.op, bio.flags));
         let parent = &mut self.parents[index as usize];
-        *parent = Parent { bio: *bio, step: Step::Entered, parts: 0, status: BlkStatus::Ok };
+        *parent = Parent { bio: *bio, step: BioPhase::Entered, parts: 0, status: BlkStatus::Ok };
         if let Err(status) = checked {
             parent.status = status;
             self.done.push_back(index);
@@ -125,10 +125,10 @@ impl<L: Lock> Striped<L> {
             return self.done.push_back(index);
         }
         parent.step = match op {
-            Op::Flush => Step::Flush(0),
-            _ if flags.contains(OpFlags::PREFLUSH) => Step::FlushBefore(0),
-            Op::Read | Op::Write => Step::Data,
-            Op::Discard | Op::WriteZeroes => Step::Range(0),
+            Op::Flush => BioPhase::Flush(0),
+            _ if flags.contains(OpFlags::PREFLUSH) => BioPhase::FlushBefore(0),
+            Op::Read | Op::Write => BioPhase::Data,
+            Op::Discard | Op::WriteZeroes => BioPhase::Range(0),
         };
         self.entering.push_back(index);
         self.let_in(now);
@@ -162,34 +162,34 @@ impl<L: Lock> Striped<L> {
         let parent = &mut parents[index as usize];
         loop {
             let (stripe, part, next) = match parent.step {
-                Step::Flush(n) | Step::FlushBefore(n) if usize::from(n) < below.len() => {
+                BioPhase::Flush(n) | BioPhase::FlushBefore(n) if usize::from(n) < below.len() => {
                     let after = match parent.step {
-                        Step::Flush(_) => Step::Flush(n + 1),
-                        _ => Step::FlushBefore(n + 1),
+                        BioPhase::Flush(_) => BioPhase::Flush(n + 1),
+                        _ => BioPhase::FlushBefore(n + 1),
                     };
                     (usize::from(n), Bio { prio: parent.bio.prio, ..Bio::flush() }, after)
                 }
-                Step::Range(n) if usize::from(n) < below.len() => {
+                BioPhase::Range(n) if usize::from(n) < below.len() => {
                     let Bio { sector, nr_sectors, .. } = parent.bio;
                     let Some((at, len)) = map.range(n.into(), sector, nr_sectors.into()) else {
-                        parent.step = Step::Range(n + 1);
+                        parent.step = BioPhase::Range(n + 1);
                         continue;
                     };
                     // No longer than the bio, whose length has 32 bits.
-                    (n.into(), Bio { sector: at, nr_sectors: len as u32, ..parent.bio }, Step::Range(n + 1))
+                    (n.into(), Bio { sector: at, nr_sectors: len as u32, ..parent.bio }, BioPhase::Range(n + 1))
                 }
-                Step::Data if parent.bio.nr_sectors > 0 => {
+                BioPhase::Data if parent.bio.nr_sectors > 0 => {
                     let (stripe, sector) = map.locate(parent.bio.sector);
                     let nr_sectors =
                         map.sectors_to_chunk_end(parent.bio.sector).min(parent.bio.nr_sectors.into()) as u32;
-                    (stripe, Bio { sector, nr_sectors, ..parent.bio }, Step::Data)
+                    (stripe, Bio { sector, nr_sectors, ..parent.bio }, BioPhase::Data)
                 }
-                Step::FlushBefore(_) => {
-                    parent.step = Step::Flushing;
+                BioPhase::FlushBefore(_) => {
+                    parent.step = BioPhase::Flushing;
                     return true;
                 }
-                Step::Flush(_) | Step::Range(_) | Step::Data | Step::Flushing | Step::Entered => {
-                    parent.step = Step::Entered;
+                BioPhase::Flush(_) | BioPhase::Range(_) | BioPhase::Data | BioPhase::Flushing | BioPhase::Entered => {
+                    parent.step = BioPhase::Entered;
                     return true;
                 }
             };
@@ -200,7 +200,7 @@ impl<L: Lock> Striped<L> {
             }
             parent.parts += 1;
             parent.step = next;
-            if next == Step::Data {
+            if next == BioPhase::Data {
                 parent.drop_front(part.nr_sectors);
             }
         }
@@ -224,11 +224,11 @@ impl<L: Lock> Striped<L> {
             parent.status = done.status;
         }
         match parent.step {
-            Step::Entered if parent.parts == 0 => self.done.push_back(index),
-            Step::Flushing if parent.parts == 0 => {
+            BioPhase::Entered if parent.parts == 0 => self.done.push_back(index),
+            BioPhase::Flushing if parent.parts == 0 => {
                 if parent.status.is_ok() {
                     parent.bio.flags = parent.bio.flags.without(OpFlags::PREFLUSH);
-                    parent.step = Step::Data;
+                    parent.step = BioPhase::Data;
                     self.entering.push_back(index);
                 } else {
                     self.done.push_back(index);

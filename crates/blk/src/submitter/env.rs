@@ -12,7 +12,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::{BLK_MAX_REQUEST_COUNT, Plug};
-use crate::qos::held::Held;
+use crate::qos::held::HeldBios;
 use crate::queue::request_queue::RequestQueue;
 use crate::queue::state::QueueState;
 use crate::request::{RequestId, Rq};
@@ -40,7 +40,7 @@ pub(crate) struct Env<L: Lock> {
     pub(super) polled: [u16; 3],
     pub(super) nr_polled: usize,
     /// What requests of each queue type use, looked up once per state of the queue.
-    pub(crate) ways: [Way; 3],
+    pub(crate) routes: [HctxRoute; 3],
     /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
     /// driver, and its tag may be kept for the next.
     pub(crate) direct: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Env<L: Lock> {
 
 /// Where requests of one queue type go.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Way {
+pub(crate) struct HctxRoute {
     pub(crate) hctx: usize,
     /// Index of the hctx's map of tags.
     pub(crate) map: usize,
@@ -90,10 +90,10 @@ impl<L: Lock> Env<L> {
                 self.nr_polled += 1;
             }
         }
-        self.ways = self.hctx_of.map(|hctx| {
+        self.routes = self.hctx_of.map(|hctx| {
             let ty = map.hctx_type(hctx);
             let map = self.st.map_of(usize::from(hctx));
-            Way { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
+            HctxRoute { hctx: usize::from(hctx), map, ctx: self.st.ctx_index(self.cpu, ty), hint: ty as usize }
         });
         self.direct = self.st.elevator.is_none() && self.st.sq.is_none() && !self.st.tags_are_shared;
         self.may_hold = self.st.elevator.as_ref().is_some_and(|e| e.may_hold());
@@ -125,7 +125,7 @@ pub(crate) struct Local {
     /// Accepted bios that have no request yet, oldest first.
     pub(crate) waiting: VecDeque<u32>,
     /// Accepted bios that may not go yet.
-    pub(crate) held: Held,
+    pub(crate) held: HeldBios,
     /// Where this submitter is registered as waiting for a tag.
     pub(crate) tag_wait: Option<(usize, TagClass)>,
     /// The oldest waiting bio waits for a tag, not for a bio slot.

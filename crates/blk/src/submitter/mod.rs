@@ -11,7 +11,7 @@ pub(crate) mod shared;
 mod steps;
 
 use env::Scratch;
-pub(crate) use env::{Env, Local, Way};
+pub(crate) use env::{Env, HctxRoute, Local};
 use shared::Remote;
 
 use crate::bio::{Bio, BioId, Op, OpFlags, PIECE_SLOTS};
@@ -19,7 +19,7 @@ use crate::driver::Completions;
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::Plug;
-use crate::qos::held::Held;
+use crate::qos::held::HeldBios;
 use crate::queue::request_queue::RequestQueue;
 use crate::settings::SettingError;
 use crate::sq::request_list::Batching;
@@ -84,7 +84,7 @@ impl<L: Lock> RequestQueue<L> {
                 free_pieces: (nr_bios..nr_bios + PIECE_SLOTS).rev().collect(),
                 done: VecDeque::with_capacity(cap),
                 waiting: VecDeque::with_capacity(cap),
-                held: Held::default(),
+                held: HeldBios::default(),
                 tag_wait: None,
                 blocked_on_tag: false,
                 woken: None,
@@ -112,7 +112,7 @@ impl<L: Lock> RequestQueue<L> {
                 hctx_of: [0; 3],
                 polled: [0; 3],
                 nr_polled: 0,
-                ways: [Way::default(); 3],
+                routes: [HctxRoute::default(); 3],
                 direct: false,
                 may_hold: false,
             },

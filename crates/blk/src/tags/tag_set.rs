@@ -156,26 +156,26 @@ impl<L: Lock> Clone for SetTags<L> {
     }
 }
 
-struct Disk<L: Lock> {
+struct MemberDisk<L: Lock> {
     queue: Weak<RequestQueue<L>>,
     usage: Arc<[CachePadded<Usage>]>,
 }
 
-struct Inner<L: Lock> {
+struct TagSetState<L: Lock> {
     config: TagSetConfig,
     tags: SetTags<L>,
     /// A second disk has joined (`BLK_MQ_F_TAG_QUEUE_SHARED`).
     shared: bool,
     /// Levels of [`TagSet::begin_freeze`].
     frozen: u32,
-    disks: Vec<Option<Disk<L>>>,
+    disks: Vec<Option<MemberDisk<L>>>,
 }
 
 /// See the module's text.
 pub struct TagSet<L: Lock> {
     /// Held by whoever joins, freezes or updates; taken before every other lock.
     changing: Mutex<L, ()>,
-    inner: Mutex<L, Inner<L>>,
+    inner: Mutex<L, TagSetState<L>>,
     fair: AtomicBool,
     /// Nobody need look for idle disks before this time, ns.
     look_at: AtomicU64,
@@ -192,7 +192,7 @@ impl<L: Lock> TagSet<L> {
             changing: Mutex::new(()),
             fair: AtomicBool::new(config.fair_tag_sharing),
             look_at: AtomicU64::new(0),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(TagSetState {
                 tags: SetTags::new(&config),
                 config,
                 shared: false,
@@ -327,7 +327,7 @@ impl<L: Lock> TagSet<L> {
         self.share_with_another()?;
         let slot = {
             let inner = &mut *self.inner.lock();
-            let disk = Disk { queue: Weak::new(), usage: inner.tags.unused() };
+            let disk = MemberDisk { queue: Weak::new(), usage: inner.tags.unused() };
             let slot = inner.disks.iter().position(Option::is_none).unwrap_or(inner.disks.len());
             if slot >= MAX_DISKS as usize {
                 return Err(SettingError(format!("a tag set has at most {MAX_DISKS} disks; make another set")));

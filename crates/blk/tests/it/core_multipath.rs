@@ -8,7 +8,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::POLL_BATCH;
 use blk::id::Sector;
 use blk::limits::Limits;
-use blk::multipath::{Event, Features, Multipath, NewGroup, NewPath, PathArgs, PathId, Selector};
+use blk::multipath::{Features, Multipath, NewGroup, NewPath, PathArgs, PathEvent, PathId, Selector};
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::SubmitError;
 use blk::time::Duration;
@@ -124,7 +124,7 @@ fn requests_wait_for_a_path_and_go_at_once_when_it_is_back() {
         let mut s = Stack::new(1, Behaviour::default(), &groups, QUEUE, config(scheduler, 8));
         (0..2).for_each(|n| s.mp.fail_path(id(&s, n), s.t()));
         let told = s.take_events();
-        assert_eq!(told, [Event::PathFailed(id(&s, 0)), Event::PathFailed(id(&s, 1))]);
+        assert_eq!(told, [PathEvent::PathFailed(id(&s, 0)), PathEvent::PathFailed(id(&s, 1))]);
         (0..20).for_each(|n| s.submit((n % 2) as usize, read(n)));
         // Looked at every 100 ms, not more often.
         let before = s.now;

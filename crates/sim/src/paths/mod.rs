@@ -16,7 +16,7 @@ use crate::disk::SimDisk;
 use crate::rng::Rng;
 use crate::trace::{Trace, clock};
 use blk::id::HctxId;
-use blk::multipath::{Event, Features, Multipath, NewGroup, NewPath, PathArgs, PathId, Selector};
+use blk::multipath::{Features, Multipath, NewGroup, NewPath, PathArgs, PathEvent, PathId, Selector};
 use blk::status::BlkStatus;
 use path::Shared;
 pub use path::SimPath;
@@ -29,7 +29,7 @@ pub struct Paths {
     /// The disk over them.
     pub mp: Arc<Multipath<Lock>>,
     all: Vec<Arc<SimPath>>,
-    /// [`Event::RunQueue`] was told.
+    /// [`PathEvent::RunQueue`] was told.
     run: Arc<AtomicBool>,
     disk: Arc<SimDisk>,
     shared: Arc<Shared>,
@@ -59,7 +59,7 @@ impl Paths {
         let run = Arc::new(AtomicBool::new(false));
         let told = run.clone();
         let listener = Box::new(move |event| {
-            if event == Event::RunQueue {
+            if event == PathEvent::RunQueue {
                 told.store(true, Ordering::Relaxed);
             }
         });

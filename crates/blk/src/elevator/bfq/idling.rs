@@ -24,7 +24,7 @@ const RAISED_OTHERS_OUT: u32 = 4;
 
 /// The disk and the other queues, as far as waiting depends on them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scene {
+pub(crate) struct IdlingContext {
     /// The disk works on several requests at once.
     pub(crate) device_queues: bool,
     /// Queues with requests, or in service.
@@ -38,7 +38,7 @@ pub(crate) struct Scene {
 }
 
 /// Whether waiting for the next request of `q` is better than going on with another queue.
-pub(crate) fn worth_waiting(q: &Queue, class: u8, scene: &Scene, rules: &Rules) -> bool {
+pub(crate) fn worth_waiting(q: &Queue, class: u8, scene: &IdlingContext, rules: &Rules) -> bool {
     if rules.strict_guarantees {
         return true;
     }
@@ -48,7 +48,7 @@ pub(crate) fn worth_waiting(q: &Queue, class: u8, scene: &Scene, rules: &Rules) 
     boosts_throughput(q, scene, rules) || keeps_shares(q, scene)
 }
 
-fn boosts_throughput(q: &Queue, scene: &Scene, rules: &Rules) -> bool {
+fn boosts_throughput(q: &Queue, scene: &IdlingContext, rules: &Rules) -> bool {
     if scene.nr_raised > 0 {
         return false;
     }
@@ -56,7 +56,7 @@ fn boosts_throughput(q: &Queue, scene: &Scene, rules: &Rules) -> bool {
     rules.rotational && !scene.device_queues || (rules.rotational || !scene.device_queues) && streams
 }
 
-fn keeps_shares(q: &Queue, scene: &Scene) -> bool {
+fn keeps_shares(q: &Queue, scene: &IdlingContext) -> bool {
     if scene.nr_busy <= 1 {
         // Nobody is kept waiting, and who comes meanwhile does not find its turn given away.
         return true;
@@ -67,7 +67,7 @@ fn keeps_shares(q: &Queue, scene: &Scene) -> bool {
 }
 
 /// How long to wait for `q`.
-pub(crate) fn slice(q: &Queue, scene: &Scene, rules: &Rules) -> Duration {
+pub(crate) fn slice(q: &Queue, scene: &IdlingContext, rules: &Rules) -> Duration {
     if q.raising.is_raised() {
         rules.slice_idle.max(MIN_SLICE_RAISED)
     } else if q.habits.is_seeky() && !scene.asymmetric {

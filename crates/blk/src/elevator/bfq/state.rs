@@ -9,7 +9,7 @@ use super::budget::{self, DEFAULT_MAX_BUDGET, Expiry, MIN_TURNS};
 use super::burst::Burst;
 use super::choose::is_sync;
 use super::device::Device;
-use super::idling::{self, Scene};
+use super::idling::{self, IdlingContext};
 use super::population::Population;
 use super::queue::{Queue, class_of, weight_of};
 use super::raising::Arrival;
@@ -46,7 +46,7 @@ enum Stage {
 }
 
 /// The state of one disk.
-pub(crate) struct State {
+pub(crate) struct BfqState {
     pub(crate) nodes: SortNodes,
     pub(crate) cache: MergeCache,
     pub(crate) queues: Vec<Queue>,
@@ -77,15 +77,15 @@ pub(crate) struct State {
 
 /// The state as the search for merge candidates sees it: a bio may join requests of `queue` only.
 pub(crate) struct Merging<'a> {
-    pub(crate) st: &'a mut State,
+    pub(crate) st: &'a mut BfqState,
     pub(crate) queue: u32,
     pub(crate) rules: Rules,
 }
 
-impl State {
+impl BfqState {
     /// For requests 0..`nr_requests`.
-    pub(crate) fn new(nr_requests: usize) -> State {
-        State {
+    pub(crate) fn new(nr_requests: usize) -> BfqState {
+        BfqState {
             nodes: SortNodes::new(nr_requests),
             cache: MergeCache::new(nr_requests),
             queues: Vec::with_capacity(ROOM),
@@ -108,8 +108,8 @@ impl State {
     }
 
     /// What an idling decision goes by.
-    pub(crate) fn scene(&self) -> Scene {
-        Scene {
+    pub(crate) fn scene(&self) -> IdlingContext {
+        IdlingContext {
             device_queues: self.device.queues(),
             nr_busy: self.nr_busy,
             nr_raised: self.nr_raised,

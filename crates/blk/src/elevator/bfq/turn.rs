@@ -2,19 +2,19 @@
 //! The queue in service: how it is chosen, how long it stays, and what its turn costs it.
 //!
 //! Guarantees: no turn goes on after `timeout_sync` once somebody else has requests and the disk is asked for more; a
-//! wait ends at its time even if nobody looked then (it is charged as if somebody had). [`State::choose_queue`] ends: a
+//! wait ends at its time even if nobody looked then (it is charged as if somebody had). [`BfqState::choose_queue`] ends: a
 //! turn that cannot serve its next request lines up again with a budget that can.
 //!
 //! Source: `bfq_select_queue`, `bfq_bfqq_expire`, `bfq_bfqq_handle_idle_busy_switch`.
 
 use super::budget::{Expiry, Turn};
-use super::state::State;
+use super::state::BfqState;
 use super::tunables::Rules;
 use super::wf2q::IDLE;
 use crate::elevator::interface::ElvCx;
 use crate::time::Instant;
 
-impl State {
+impl BfqState {
     /// The queue whose next request goes to the disk now, and what that costs. `None`: nothing is queued, or one is being waited for, and
     /// `held_until` says until when.
     #[inline]

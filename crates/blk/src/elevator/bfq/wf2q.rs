@@ -30,7 +30,7 @@ pub(crate) const IDLE: u8 = 2;
 pub(crate) const IDLE_CLASS_TIMEOUT: Duration = Duration::from_ms(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum EntityState {
     /// Its times are of no interest any more.
     Forgotten,
     /// No backlog, but its finish lies ahead of V.
@@ -44,7 +44,7 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Entity {
     class: u8,
-    place: Place,
+    place: EntityState,
     weight: u32,
     /// Sectors it may be served in its turn.
     pub(crate) budget: u32,
@@ -100,7 +100,7 @@ impl Entity {
     /// Backlogged or in service.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
-        matches!(self.place, Place::Backlogged | Place::InService)
+        matches!(self.place, EntityState::Backlogged | EntityState::InService)
     }
 }
 
@@ -150,7 +150,7 @@ impl ServiceTree {
     }
 
     fn drop_weight(&mut self, e: &mut Entity) {
-        e.place = Place::Forgotten;
+        e.place = EntityState::Forgotten;
         self.weights -= u64::from(e.weight);
     }
 
@@ -185,7 +185,7 @@ impl Wf2q {
         let id = self.entities.len() as u32;
         self.entities.push(Entity {
             class,
-            place: Place::Forgotten,
+            place: EntityState::Forgotten,
             weight: 1,
             budget: 0,
             service: 0,
@@ -221,17 +221,17 @@ impl Wf2q {
             self.idle_class_served = now;
         }
         e.start = match e.place {
-            Place::Forgotten if !in_time => tree.vtime,
+            EntityState::Forgotten if !in_time => tree.vtime,
             _ if in_time => e.finish,
             _ => e.finish.max(tree.vtime),
         };
-        if e.place == Place::Remembered {
+        if e.place == EntityState::Remembered {
             tree.remembered.remove(id);
             tree.weights -= u64::from(e.weight);
         }
         tree.nr_active += 1;
         tree.weights += u64::from(weight);
-        e.place = Place::Backlogged;
+        e.place = EntityState::Backlogged;
         e.weight = weight;
         e.budget = budget;
         e.service = 0;
@@ -260,7 +260,7 @@ impl Wf2q {
         let id = self.peek(now)?;
         let e = &mut self.entities[id as usize];
         self.trees[usize::from(e.class)].eligible.remove(id);
-        e.place = Place::InService;
+        e.place = EntityState::InService;
         e.service = 0;
         if e.class == IDLE {
             self.idle_class_served = now;
@@ -293,7 +293,7 @@ impl Wf2q {
             e.budget = budget;
             e.service = 0;
             e.finish = e.start.after_service(u64::from(budget), u64::from(weight));
-            e.place = Place::Backlogged;
+            e.place = EntityState::Backlogged;
             return tree.insert(id, e);
         }
         tree.nr_active -= 1;
@@ -303,7 +303,7 @@ impl Wf2q {
     fn retire(tree: &mut ServiceTree, entities: &mut [Entity], id: u32) {
         let e = &mut entities[id as usize];
         if e.finish.is_after(tree.vtime) {
-            e.place = Place::Remembered;
+            e.place = EntityState::Remembered;
             tree.remembered.insert(id, e.finish);
         } else {
             tree.drop_weight(e);

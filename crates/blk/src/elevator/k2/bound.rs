@@ -17,7 +17,7 @@
 //! Source of the bound itself: K2 (Miemietz et al., RTSS 2019), where it is fixed by hand. Relatives: BBR's operating
 //! point (rate x least latency; a disk's least latency, a cache hit, would mislead) and PCC's trials.
 
-use super::window::{Done, Rate, Recent, Window};
+use super::window::{Completed, Rate, Recent, Window};
 use crate::time::{Duration, Instant};
 
 /// No bound.
@@ -48,7 +48,7 @@ pub(super) struct Goal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Step {
+enum BoundPhase {
     /// Nobody to protect.
     Lifted,
     /// A deep queue, to know what it delivers.
@@ -74,7 +74,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Bound {
     limit: u32,
-    step: Step,
+    step: BoundPhase,
     window: Window,
     /// Work per second of the deepest queue measured in this search.
     reference: f64,
@@ -96,7 +96,7 @@ impl Bound {
     pub(super) fn new() -> Bound {
         Bound {
             limit: NO_LIMIT,
-            step: Step::Lifted,
+            step: BoundPhase::Lifted,
             window: Window::after(0),
             reference: 0.0,
             recent: Recent::default(),
@@ -119,7 +119,7 @@ impl Bound {
     #[inline]
     pub(super) fn protect(&mut self, now: Instant) {
         self.last_latency = Some(now);
-        if self.step == Step::Lifted {
+        if self.step == BoundPhase::Lifted {
             self.begin(now);
         }
     }
@@ -130,10 +130,10 @@ impl Bound {
         match (self.found, self.deep) {
             (Some(found), _) => {
                 self.hold = FIRST_HOLD;
-                self.go(Step::Hold { until: now + self.hold, base: None, odd: 0 }, found);
+                self.go(BoundPhase::Hold { until: now + self.hold, base: None, odd: 0 }, found);
             }
             (None, Some((at, rate))) if now.since(at) < FIRST_HOLD => self.search_below(rate),
-            _ => self.go(Step::Deep, NO_LIMIT),
+            _ => self.go(BoundPhase::Deep, NO_LIMIT),
         }
     }
 
@@ -156,18 +156,18 @@ impl Bound {
 
     /// A bulk request completed.
     #[inline]
-    pub(super) fn completed(&mut self, done: &Done, goal: &Goal) {
+    pub(super) fn completed(&mut self, done: &Completed, goal: &Goal) {
         if let Some(rate) = self.window.add(done, self.limit) {
             self.judge(rate, done.now, goal);
         }
-        if self.step != Step::Lifted && self.last_latency.is_none_or(|at| done.now.since(at) > goal.guard) {
+        if self.step != BoundPhase::Lifted && self.last_latency.is_none_or(|at| done.now.since(at) > goal.guard) {
             self.deep = None;
-            self.go(Step::Lifted, NO_LIMIT);
+            self.go(BoundPhase::Lifted, NO_LIMIT);
         }
     }
 
     /// Another step with another limit: measuring starts afresh.
-    fn go(&mut self, step: Step, limit: u32) {
+    fn go(&mut self, step: BoundPhase, limit: u32) {
         let turnover = if limit == NO_LIMIT { 64 } else { limit };
         (self.step, self.limit, self.votes) = (step, limit, [0; 2]);
         (self.recent, self.window) = (Recent::default(), Window::after(turnover));
@@ -181,7 +181,7 @@ impl Bound {
         // On a slow disk a search takes long, and is a disturbance all that time.
         let rest = now.since(self.began).as_ns().saturating_mul(REST);
         let until = now + Duration::from_ns(hold.max(rest));
-        self.go(Step::Hold { until, base: None, odd: 0 }, depth);
+        self.go(BoundPhase::Hold { until, base: None, odd: 0 }, depth);
     }
 
     /// Whether the depth on trial delivers the share `goal.keep` of the reference; `None`: not sure yet.
@@ -196,20 +196,20 @@ impl Bound {
     fn judge(&mut self, rate: Rate, now: Instant, goal: &Goal) {
         self.recent.push(rate);
         match self.step {
-            Step::Lifted => self.deep = self.recent.median().map(|rate| (now, rate)),
-            Step::Deep => {
+            BoundPhase::Lifted => self.deep = self.recent.median().map(|rate| (now, rate)),
+            BoundPhase::Deep => {
                 if let Some(deep) = self.recent.median() {
                     self.search_below(deep);
                 }
             }
-            Step::Search { low, high } => match self.is_enough(&rate, goal) {
+            BoundPhase::Search { low, high } => match self.is_enough(&rate, goal) {
                 Some(true) => self.search(low, self.limit, now),
                 Some(false) => self.search(self.limit, high, now),
                 None => {}
             },
-            Step::Hold { .. } => self.watch(rate, now),
-            Step::Up { low, high } => self.judge_deeper(low, high, now, goal),
-            Step::Down { high } => match self.is_enough(&rate, goal) {
+            BoundPhase::Hold { .. } => self.watch(rate, now),
+            BoundPhase::Up { low, high } => self.judge_deeper(low, high, now, goal),
+            BoundPhase::Down { high } => match self.is_enough(&rate, goal) {
                 Some(true) if self.limit < high => self.search(0, self.limit, now),
                 Some(_) => self.hold_at(high, now),
                 None => {}
@@ -225,7 +225,7 @@ impl Bound {
         }
         self.reference = high.work.max(rate.work);
         match low.depth {
-            0 => self.go(Step::Down { high: high.depth }, (high.depth * 4 / 5).max(1)),
+            0 => self.go(BoundPhase::Down { high: high.depth }, (high.depth * 4 / 5).max(1)),
             _ if low.work < goal.keep * self.reference => self.search(low.depth, high.depth, now),
             _ => self.search(0, high.depth, now),
         }
@@ -233,13 +233,13 @@ impl Bound {
 
     /// Deeper, as long as that gives more.
     fn climb(&mut self, low: Known, high: Known) {
-        self.go(Step::Up { low, high }, high.depth.saturating_add(high.depth / 2 + 1).min(NO_LIMIT - 1));
+        self.go(BoundPhase::Up { low, high }, high.depth.saturating_add(high.depth / 2 + 1).min(NO_LIMIT - 1));
     }
 
     fn search_below(&mut self, deep: Rate) {
         self.reference = deep.work;
         let high = deep.peak.max(1);
-        self.go(Step::Search { low: 0, high }, (high / 2).max(1));
+        self.go(BoundPhase::Search { low: 0, high }, (high / 2).max(1));
     }
 
     /// The next depth to try, or the end.
@@ -248,12 +248,12 @@ impl Bound {
             return self.hold_at(high, now);
         }
         let next = if low == 0 { high / 2 } else { (f64::from(low) * f64::from(high)).sqrt().round() as u32 };
-        self.go(Step::Search { low, high }, next.clamp(low + 1, high - 1));
+        self.go(BoundPhase::Search { low, high }, next.clamp(low + 1, high - 1));
     }
 
     /// A window at the depth that was found.
     fn watch(&mut self, rate: Rate, now: Instant) {
-        let Step::Hold { until, base, odd } = self.step else { return };
+        let BoundPhase::Hold { until, base, odd } = self.step else { return };
         let Some(median) = self.recent.median() else { return };
         if !median.was_bound {
             return;
@@ -264,15 +264,15 @@ impl Bound {
         if odd >= CHANGED_WINDOWS {
             // These windows have something of both loads: the depth is measured afresh, then tried.
             self.hold = Duration::from_ns(FIRST_HOLD.as_ns() / 2);
-            return self.go(Step::Hold { until: now, base: None, odd: 0 }, self.limit);
+            return self.go(BoundPhase::Hold { until: now, base: None, odd: 0 }, self.limit);
         }
         if now < until {
-            self.step = Step::Hold { until, base: Some(base), odd };
+            self.step = BoundPhase::Hold { until, base: Some(base), odd };
             return;
         }
         let high = Known { depth: self.limit, work: median.work };
         self.began = now;
-        self.go(Step::Up { low: Known::default(), high }, high.depth + (high.depth / 4).max(1));
+        self.go(BoundPhase::Up { low: Known::default(), high }, high.depth + (high.depth / 4).max(1));
     }
 }
 

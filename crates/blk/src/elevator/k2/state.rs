@@ -6,7 +6,7 @@
 
 use super::bound::{Bound, Goal};
 use super::submitters::Submitters;
-use super::window::Done;
+use super::window::Completed;
 use crate::bio::{BioSlot, IoPrio, IoPrioClass, Op, OpFlags};
 use crate::elevator::bio_merge::{MergeCache, MergeQueue, request};
 use crate::elevator::fifo::{Fifo, FifoNodes};
@@ -22,7 +22,7 @@ pub(super) enum Class {
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RqStage {
     /// Not the elevator's business.
     Away,
     Queued,
@@ -33,7 +33,7 @@ enum Place {
 struct Info {
     submitter: u16,
     class: Class,
-    place: Place,
+    place: RqStage,
 }
 
 /// The tunables that one call goes by.
@@ -48,7 +48,7 @@ pub(super) struct Rules {
     pub(super) goal: Goal,
 }
 
-pub(super) struct State {
+pub(super) struct K2State {
     fifo: FifoNodes,
     pub(super) cache: MergeCache,
     at_head: Fifo,
@@ -67,19 +67,19 @@ pub(super) struct State {
 
 /// The state as the search for merge candidates sees it, for a bio or request of `class`.
 pub(super) struct Merging<'a> {
-    pub(super) st: &'a mut State,
+    pub(super) st: &'a mut K2State,
     pub(super) class: Class,
 }
 
-impl State {
+impl K2State {
     /// For requests 0..`nr_requests`.
-    pub(super) fn new(nr_requests: usize) -> State {
-        State {
+    pub(super) fn new(nr_requests: usize) -> K2State {
+        K2State {
             fifo: FifoNodes::new(nr_requests),
             cache: MergeCache::new(nr_requests),
             at_head: Fifo::new(),
             lists: [Fifo::new(), Fifo::new()],
-            info: vec![Info { submitter: 0, class: Class::Bulk, place: Place::Away }; nr_requests].into_boxed_slice(),
+            info: vec![Info { submitter: 0, class: Class::Bulk, place: RqStage::Away }; nr_requests].into_boxed_slice(),
             submitters: Submitters::new(),
             bound: Bound::new(),
             in_flight: 0,
@@ -123,9 +123,9 @@ impl State {
     /// Counts a request that comes, once however often it comes back.
     pub(super) fn count(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) {
         let info = &mut self.info[rq as usize];
-        if info.place == Place::Away {
+        if info.place == RqStage::Away {
             let submitter = request(cx, rq).bio_head().submitter();
-            *info = Info { submitter: submitter as u16, class: Class::Bulk, place: Place::Queued };
+            *info = Info { submitter: submitter as u16, class: Class::Bulk, place: RqStage::Queued };
             self.submitters.add(submitter, rules.latency_depth, rules.now);
         }
     }
@@ -161,28 +161,28 @@ impl State {
     /// It is not at the disk any more; its class, if it was.
     pub(super) fn left_disk(&mut self, rq: u32) -> Option<Class> {
         let info = &mut self.info[rq as usize];
-        let class = (info.place == Place::AtDisk).then_some(info.class);
-        info.place = Place::Queued;
+        let class = (info.place == RqStage::AtDisk).then_some(info.class);
+        info.place = RqStage::Queued;
         self.in_flight -= u32::from(class == Some(Class::Bulk));
         class
     }
 
     /// A request completed, ended with an error, or was joined to another.
     pub(super) fn gone(&mut self, rq: u32, nr_sectors: u32, rules: &Rules) {
-        if self.info[rq as usize].place == Place::Away {
+        if self.info[rq as usize].place == RqStage::Away {
             return;
         }
         match self.left_disk(rq) {
             Some(Class::Bulk) => {
                 let backlog = !self.lists[Class::Bulk as usize].is_empty();
-                let done = Done { now: rules.now, nr_sectors, in_flight: self.in_flight, backlog };
+                let done = Completed { now: rules.now, nr_sectors, in_flight: self.in_flight, backlog };
                 self.bound.completed(&done, &rules.goal);
             }
             Some(Class::Latency) => self.bound.completed_latency(nr_sectors),
             None => {}
         }
         let info = &mut self.info[rq as usize];
-        info.place = Place::Away;
+        info.place = RqStage::Away;
         self.submitters.remove(usize::from(info.submitter), rules.latency_depth, rules.now);
     }
 
@@ -195,7 +195,7 @@ impl State {
         };
         self.nr_queued -= 1;
         let info = &mut self.info[rq as usize];
-        info.place = Place::AtDisk;
+        info.place = RqStage::AtDisk;
         if info.class == Class::Bulk {
             if self.in_flight == 0 {
                 self.bound.resume(rules.now);

@@ -38,7 +38,7 @@ pub(super) struct Rate {
 
 /// A completion, as the controller is told of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Done {
+pub(super) struct Completed {
     pub(super) now: Instant,
     pub(super) nr_sectors: u32,
     /// Bulk requests still at the disk.
@@ -98,7 +98,7 @@ impl Window {
 
     /// Counts a completion; the rate up to the completions before, when those ended the window. `limit` is the bound in
     /// force.
-    pub(super) fn add(&mut self, done: &Done, limit: u32) -> Option<Rate> {
+    pub(super) fn add(&mut self, done: &Completed, limit: u32) -> Option<Rate> {
         let rate = if done.now > self.last { self.end() } else { None };
         self.last = self.last.max(done.now);
         self.empty = (done.in_flight == 0).then_some(done.now);

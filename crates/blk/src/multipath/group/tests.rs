@@ -10,9 +10,9 @@ fn after(ms: u64) -> Instant {
 }
 
 /// Groups of so many paths each, numbered through.
-fn state(groups: &[usize], features: Features, has_handler: bool) -> State {
+fn state(groups: &[usize], features: Features, has_handler: bool) -> GroupsState {
     let list = groups.iter().map(|_| Group { selector: Selector::RoundRobin, bypassed: false }).collect();
-    let mut s = State::new(list, features, has_handler);
+    let mut s = GroupsState::new(list, features, has_handler);
     let of = groups.iter().enumerate().flat_map(|(g, n)| vec![g; *n]);
     for (i, group) in of.enumerate() {
         s.paths[i] = Some(Path {

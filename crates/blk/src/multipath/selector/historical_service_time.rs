@@ -75,7 +75,7 @@ pub(super) fn stale_after(now: u64, average: u64, valid: u8) -> u64 {
 
 /// A path as this selector sees it; the average in fixed point, times in ns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
+pub(super) struct PathHistory {
     pub(super) average: u64,
     pub(super) stale_after: u64,
     pub(super) outstanding: u64,
@@ -83,20 +83,20 @@ pub(super) struct Path {
 
 /// Less: the first has the better claim at `now`. `threshold`: averages within this factor count as equal; 0 = no such rule.
 #[inline]
-pub(super) fn compare(a: Path, b: Path, now: u64, threshold: u16) -> Ordering {
+pub(super) fn compare(a: PathHistory, b: PathHistory, now: u64, threshold: u16) -> Ordering {
     let by_outstanding = a.outstanding.cmp(&b.outstanding);
     let (small, large) = (a.average.min(b.average), a.average.max(b.average));
     if large <= small.saturating_mul(threshold.into()) {
         return by_outstanding;
     }
-    let stale = |p: Path| p.stale_after < now;
+    let stale = |p: PathHistory| p.stale_after < now;
     match (a.outstanding == 0, b.outstanding == 0) {
         (true, true) => return a.stale_after.cmp(&b.stale_after),
         (true, false) if stale(a) => return Ordering::Less,
         (false, true) if stale(b) => return Ordering::Greater,
         _ => {}
     }
-    let expected = |p: Path| u128::from(p.average) * u128::from(p.outstanding + 1);
+    let expected = |p: PathHistory| u128::from(p.average) * u128::from(p.outstanding + 1);
     match expected(a).cmp(&expected(b)) {
         Ordering::Less if stale(a) => by_outstanding,
         Ordering::Greater if stale(b) => by_outstanding,
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn the_kernels_rules() {
         const NOW: u64 = 1000;
-        let fresh = |average, outstanding| Path { average, outstanding, stale_after: 2000 };
-        let stale = |average, outstanding, stale_after| Path { average, outstanding, stale_after };
+        let fresh = |average, outstanding| PathHistory { average, outstanding, stale_after: 2000 };
+        let stale = |average, outstanding, stale_after| PathHistory { average, outstanding, stale_after };
         for (a, b, threshold, expected, why) in [
             (fresh(10, 1), fresh(20, 1), 0, Less, "faster"),
             (fresh(10, 0), fresh(20, 0), 0, Equal, "idle, and stale at the same time"),

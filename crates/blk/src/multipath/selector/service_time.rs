@@ -13,7 +13,7 @@ pub const MAX_THROUGHPUT: u8 = 100;
 
 /// A path as this selector sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
+pub(super) struct PathLoad {
     /// Bytes in flight.
     pub(super) bytes: u64,
     /// 0..=100.
@@ -22,7 +22,7 @@ pub(super) struct Path {
 
 /// Less: the first has the better claim on a request of `incoming` bytes.
 #[inline]
-pub(super) fn compare(a: Path, b: Path, incoming: u64) -> Ordering {
+pub(super) fn compare(a: PathLoad, b: PathLoad, incoming: u64) -> Ordering {
     let higher = || b.throughput.cmp(&a.throughput);
     if a.throughput == b.throughput {
         return a.bytes.cmp(&b.bytes);
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_kernels_rules() {
-        let p = |bytes, throughput| Path { bytes, throughput };
+        let p = |bytes, throughput| PathLoad { bytes, throughput };
         for (a, b, incoming, expected, why) in [
             (p(0, 1), p(0, 1), 4096, Equal, "the same"),
             (p(4096, 1), p(0, 1), 4096, Greater, "equal throughputs: fewer bytes"),

@@ -24,7 +24,7 @@ fn reads(n: u64, min_ms: u64) -> Sample {
 const NOTHING: Sample = Sample { reads: 0, writes: 0, min_read_ns: u64::MAX };
 
 /// Ends the open window, or one that begins at 0.
-fn end(t: &mut Throttle, sample: Sample, oldest_ms: u64) -> Verdict {
+fn end(t: &mut Throttle, sample: Sample, oldest_ms: u64) -> WindowVerdict {
     let at = t.window_end().unwrap_or(Instant::ZERO);
     t.end_window(&sample, Duration::from_ms(oldest_ms), at, false, &mut |_, _| {})
 }
@@ -85,17 +85,17 @@ fn steps_end_where_depths_do() {
 fn verdicts() {
     let mut t = throttle(2, 64, false);
     for (sample, oldest_ms, busy, verdict) in [
-        (reads(1, 2), 0, false, Verdict::Ok),
-        (reads(100, 3), 0, false, Verdict::Exceeded),
-        (reads(1, 0), 101, false, Verdict::Exceeded),
-        (reads(1, 0), 100, false, Verdict::Ok),
-        (NOTHING, 3, false, Verdict::Exceeded),
-        (NOTHING, 2, false, Verdict::Unknown),
-        (NOTHING, 2, true, Verdict::UnknownWrites),
-        (Sample { writes: 1, ..NOTHING }, 0, false, Verdict::UnknownWrites),
-        (Sample { writes: 2, ..reads(9, 50) }, 0, false, Verdict::UnknownWrites),
-        (Sample { writes: 0, ..reads(9, 50) }, 0, false, Verdict::Unknown),
-        (Sample { writes: 100, ..NOTHING }, 0, false, Verdict::UnknownWrites),
+        (reads(1, 2), 0, false, WindowVerdict::Ok),
+        (reads(100, 3), 0, false, WindowVerdict::Exceeded),
+        (reads(1, 0), 101, false, WindowVerdict::Exceeded),
+        (reads(1, 0), 100, false, WindowVerdict::Ok),
+        (NOTHING, 3, false, WindowVerdict::Exceeded),
+        (NOTHING, 2, false, WindowVerdict::Unknown),
+        (NOTHING, 2, true, WindowVerdict::UnknownWrites),
+        (Sample { writes: 1, ..NOTHING }, 0, false, WindowVerdict::UnknownWrites),
+        (Sample { writes: 2, ..reads(9, 50) }, 0, false, WindowVerdict::UnknownWrites),
+        (Sample { writes: 0, ..reads(9, 50) }, 0, false, WindowVerdict::Unknown),
+        (Sample { writes: 100, ..NOTHING }, 0, false, WindowVerdict::UnknownWrites),
     ] {
         t.in_flight[0] = u32::from(busy);
         assert_eq!(t.verdict(&sample, Duration::from_ms(oldest_ms)), verdict, "{sample:?}, {oldest_ms} ms");
@@ -108,7 +108,7 @@ fn five_windows_without_knowledge_go_one_step_back() {
     windows(2, &mut t, reads(1, 2));
     let mut steps = Vec::new();
     while t.window_end().is_some() {
-        assert_eq!(end(&mut t, NOTHING, 0), Verdict::Unknown);
+        assert_eq!(end(&mut t, NOTHING, 0), WindowVerdict::Unknown);
         steps.push(t.state().scale_step);
     }
     assert_eq!(steps, [2, 2, 2, 2, 1, 1, 1, 1, 1, 0], "and then nothing is watched any more");

@@ -7,7 +7,7 @@ use blk::cpumap::CpuTopology;
 use blk::driver::{Completions, Driver, InFlight, RqBatch, TimedOut, TimeoutAnswer, Verdict};
 use blk::id::{CpuId, HctxId, Sector, SubmitterId};
 use blk::limits::Limits;
-use blk::multipath::{Event, Features, Listener, Multipath, NewGroup, NewPath, PathArgs, Selector};
+use blk::multipath::{Features, Listener, Multipath, NewGroup, NewPath, PathArgs, PathEvent, Selector};
 use blk::queue::{Notify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::{BlkStatus, QueueRqStatus};
@@ -206,7 +206,7 @@ pub struct Stack {
     pub subs: Vec<Submitter<Lock>>,
     pub mem: Arc<Mem>,
     pub now: u64,
-    pub events: Arc<Mutex<Vec<Event>>>,
+    pub events: Arc<Mutex<Vec<PathEvent>>>,
     notifications: Arc<AtomicBool>,
     owners: Owners,
     broken: Arc<Mutex<Vec<bool>>>,
@@ -241,7 +241,7 @@ impl Stack {
         let groups = groups
             .iter()
             .map(|(selector, n)| NewGroup { selector: *selector, paths: left.by_ref().take(*n).map(path).collect() });
-        let (events, notifications) = (Arc::<Mutex<Vec<Event>>>::default(), Arc::<AtomicBool>::default());
+        let (events, notifications) = (Arc::<Mutex<Vec<PathEvent>>>::default(), Arc::<AtomicBool>::default());
         let heard = events.clone();
         let listener: Listener = Box::new(move |e| locked(&heard).push(e));
         let mp = Arc::new(Multipath::new(groups.collect(), f, None, &[], listener).unwrap());
@@ -277,7 +277,7 @@ impl Stack {
     pub fn poll(&mut self) {
         let t = self.t();
         self.notifications.store(false, Ordering::Relaxed);
-        if self.take_events().contains(&Event::RunQueue) {
+        if self.take_events().contains(&PathEvent::RunQueue) {
             self.q.quiesce();
             self.q.unquiesce();
         }
@@ -285,7 +285,7 @@ impl Stack {
     }
 
     /// What was told, apart from what [`Stack::poll`] took.
-    pub fn take_events(&self) -> Vec<Event> {
+    pub fn take_events(&self) -> Vec<PathEvent> {
         std::mem::take(&mut *locked(&self.events))
     }
 
@@ -303,7 +303,7 @@ impl Stack {
             let (i, now) = (h.index(), self.now);
             self.mp.is_ready(h) || self.disk.is_ready(i, now) || self.ways.iter().any(|w| w.is_ready(h, now))
         };
-        let told = locked(&self.events).contains(&Event::RunQueue);
+        let told = locked(&self.events).contains(&PathEvent::RunQueue);
         let wanted = told || self.notifications.load(Ordering::Relaxed) || timer.is_some_and(|t| t <= self.now);
         if !wanted && !self.subs.iter().any(|s| s.hctxs().any(ready)) {
             let dues = self.ways.iter().filter_map(|w| w.next_due());

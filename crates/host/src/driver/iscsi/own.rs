@@ -8,7 +8,7 @@
 use super::dial::sense_of;
 use super::link::Lost;
 use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
-use blk::scsi::disposition::{About, Event, HostByte, Outcome, judge, sam};
+use blk::scsi::disposition::{About, DeviceEvent, HostByte, Outcome, judge, sam};
 
 /// Tags of ours: above those of tasks, below that of the question whether the target is there.
 const TAGS: u32 = 0xfffd;
@@ -35,7 +35,7 @@ pub(super) fn unheard() -> Lost {
 /// Whether the unit says that it may be another one.
 pub(super) fn is_of_another(outcome: &Outcome) -> bool {
     outcome.sense.is_some()
-        && matches!(judge(outcome, &About::default()).event, Event::CapacityChanged | Event::Changed)
+        && matches!(judge(outcome, &About::default()).event, DeviceEvent::CapacityChanged | DeviceEvent::Changed)
 }
 
 /// For whom a command goes; one at a time each.

@@ -16,7 +16,7 @@ use crate::driver::multipath::disk::{Core, Watched};
 use crate::driver::multipath::options::{Failback, HardwareHandler};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event;
-use blk::multipath::{Event, GroupStatus, PathId};
+use blk::multipath::{GroupStatus, PathEvent, PathId};
 use blk::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use std::os::fd::OwnedFd;
@@ -60,8 +60,8 @@ impl Board {
     }
 
     /// Requests that wait are issued again by the core within 100 ms: `RunQueue` needs no answer.
-    pub(super) fn hear(&self, event: Event) {
-        if let Event::PathFailed(id) = event {
+    pub(super) fn hear(&self, event: PathEvent) {
+        if let PathEvent::PathFailed(id) = event {
             self.signs.lock().failed |= 1 << id.index();
             self.bell.notify_all();
         }
