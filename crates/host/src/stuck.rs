@@ -29,17 +29,17 @@ const SIGNAL: libc::c_int = libc::SIGURG;
 pub(crate) struct Waits;
 
 /// What others see of a thread.
-struct Place {
+struct WriterThread {
     thread: libc::pid_t,
     /// Odd while the thread writes; another number for each write.
     writes: AtomicU64,
 }
 
 /// The threads that are watched, and whether there is a watcher.
-static WATCHED: Mutex<(Vec<Weak<Place>>, bool)> = Mutex::new((Vec::new(), false));
+static WATCHED: Mutex<(Vec<Weak<WriterThread>>, bool)> = Mutex::new((Vec::new(), false));
 
 thread_local! {
-    static PLACE: Arc<Place> = register();
+    static WRITER: Arc<WriterThread> = register();
 }
 
 /// Whether it is an eventfd. Reads of other things, writes to them and waits for them may hang for as long as their maker likes.
@@ -54,7 +54,7 @@ pub(crate) fn is_eventfd(fd: impl AsFd) -> bool {
 /// It was full and would have waited. It may or may not be readable.
 #[inline]
 pub(crate) fn signal(fd: impl AsFd) -> Result<(), Waits> {
-    let written = PLACE.with(|place| {
+    let written = WRITER.with(|place| {
         let count = place.writes.load(Ordering::Relaxed);
         place.writes.store(count.wrapping_add(1), Ordering::Relaxed);
         let written = rustix::io::write(fd, &1u64.to_le_bytes());
@@ -66,7 +66,7 @@ pub(crate) fn signal(fd: impl AsFd) -> Result<(), Waits> {
 }
 
 #[cold]
-fn register() -> Arc<Place> {
+fn register() -> Arc<WriterThread> {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(install);
     // SAFETY: zero is a valid value of this plain structure, which the calls get a pointer to; SIGURG is a signal. Inherited
@@ -78,7 +78,7 @@ fn register() -> Arc<Place> {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
     }
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
-    let place = Arc::new(Place { thread, writes: AtomicU64::new(0) });
+    let place = Arc::new(WriterThread { thread, writes: AtomicU64::new(0) });
     let mut watched = WATCHED.lock();
     watched.0.push(Arc::downgrade(&place));
     if !watched.1 {
@@ -111,9 +111,9 @@ fn watch() {
             watched.1 = false;
             return;
         }
-        let places: Vec<Arc<Place>> = watched.0.iter().filter_map(Weak::upgrade).collect();
+        let places: Vec<Arc<WriterThread>> = watched.0.iter().filter_map(Weak::upgrade).collect();
         drop(watched);
-        let writing = |p: &Arc<Place>| (p.thread, p.writes.load(Ordering::Relaxed));
+        let writing = |p: &Arc<WriterThread>| (p.thread, p.writes.load(Ordering::Relaxed));
         let now: Vec<_> = places.iter().map(writing).filter(|(_, count)| !count.is_multiple_of(2)).collect();
         for (thread, _) in now.iter().filter(|one| before.contains(one)) {
             // One that has ended meanwhile does not hear it, and a thread that has its number takes no harm.

@@ -10,7 +10,7 @@ use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};
 use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
 use host::net::certificates::NbdTls;
-use host::serve::check::{FreshNames, Place, PlanErrors};
+use host::serve::check::{FreshNames, PlanErrors, PlanItem};
 use host::serve::cpus;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
@@ -29,7 +29,7 @@ const U32: u64 = u32::MAX as u64;
 pub struct Config<'a> {
     /// The plan, not yet checked.
     pub plan: ServePlan,
-    reader: Reader<'a, Place>,
+    reader: Reader<'a, PlanItem>,
 }
 
 impl Config<'_> {
@@ -65,17 +65,17 @@ pub fn read<'a>(name: &'a str, text: &str, defaults: &Defaults) -> Result<Config
     }
     let mut plan = ServePlan::default();
     for (index, (table, line)) in tables(&mut reader, root, "iothread").into_iter().enumerate() {
-        let section = Section::new(&mut reader, table, "[[iothread]]", Place::IoThread(index), line);
+        let section = Section::new(&mut reader, table, "[[iothread]]", PlanItem::IoThread(index), line);
         plan.iothreads.push(iothread(section, index));
     }
     let mut names = FreshNames::default();
     for (index, (table, line)) in tables(&mut reader, root, "disk").into_iter().enumerate() {
-        let section = Section::new(&mut reader, table, "[[disk]]", Place::Disk(index), line);
+        let section = Section::new(&mut reader, table, "[[disk]]", PlanItem::Disk(index), line);
         plan.disks.push(disk(section, &mut names));
     }
     let mut names = FreshNames::default();
     for (index, (table, line)) in tables(&mut reader, root, "export").into_iter().enumerate() {
-        let section = Section::new(&mut reader, table, "[[export]]", Place::Export(index), line);
+        let section = Section::new(&mut reader, table, "[[export]]", PlanItem::Export(index), line);
         plan.exports.extend(export(section, &plan.disks, defaults, &mut names));
     }
     let problems = reader.problems();

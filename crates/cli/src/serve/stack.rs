@@ -6,13 +6,13 @@
 use config::reader::{shown, text_of, whole};
 use host::driver::multipath::{MultipathTarget, option_names};
 use host::secrets::without_secrets;
-use host::serve::check::Place;
+use host::serve::check::PlanItem;
 use host::serve::plan::{STRIPE_CHUNK, TargetPlan};
 use host::target::TargetSpec;
 use toml::de::DeValue;
 
 /// A table of a configuration.
-pub type Section<'t, 'a> = config::reader::Section<'t, 'a, Place>;
+pub type Section<'t, 'a> = config::reader::Section<'t, 'a, PlanItem>;
 
 /// The words for the two, also names of disks that have none.
 const STRIPE: &str = "stripe";

@@ -184,8 +184,8 @@ const ASLEEP_NS: u64 = 30_000;
 /// wakes nobody, and from there until the other one runs; medians. `None`: somebody else had the
 /// CPUs.
 fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
-    let bell = eventfd()?;
-    let fd = bell.as_raw_fd();
+    let event = eventfd()?;
+    let fd = event.as_raw_fd();
     let (turns, woken_at) = (line::Turns::new(), AtomicU64::new(0));
     let ring = || {
         let one = 1u64;

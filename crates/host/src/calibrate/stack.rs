@@ -117,14 +117,14 @@ const DEPTH: u32 = 32;
 const BATCHES: u32 = 60;
 
 /// Random places of blocks of 4 KiB, the same every time.
-struct Places {
+struct RandomBlocks {
     x: u64,
     blocks: u64,
 }
 
-impl Places {
-    fn of(bytes: u64) -> Places {
-        Places { x: 0x9e37_79b9_7f4a_7c15, blocks: bytes >> 12 }
+impl RandomBlocks {
+    fn of(bytes: u64) -> RandomBlocks {
+        RandomBlocks { x: 0x9e37_79b9_7f4a_7c15, blocks: bytes >> 12 }
     }
 
     fn next(&mut self) -> Bio {
@@ -150,7 +150,7 @@ fn clock_ns() -> f64 {
 fn hold_ns() -> Result<f64, String> {
     let q = disk::<Timed>(&SINGLE_QUEUE)?;
     let mut sub = q.submitter(CpuId::new(0)).ok_or("no submitter")?;
-    let mut places = Places::of(250 << 30);
+    let mut places = RandomBlocks::of(250 << 30);
     let mut round = |n: u32| -> Result<(), String> {
         for _ in 0..n {
             for _ in 0..DEPTH {
@@ -170,7 +170,7 @@ fn hold_ns() -> Result<f64, String> {
 fn phases_ns(hold_ns: f64) -> Result<[f64; 3], String> {
     let q = disk::<Timed>(&MULTI_QUEUE)?;
     let mut sub = q.submitter(CpuId::new(0)).ok_or("no submitter")?;
-    let mut places = Places::of(250 << 30);
+    let mut places = RandomBlocks::of(250 << 30);
     let (mut ns, mut locks) = ([0u64; 3], [0u64; 3]);
     for batch in 0..BATCHES + 5 {
         if batch == 5 {
@@ -252,7 +252,7 @@ fn by_turns_ns(a: u32, b: u32) -> Result<Option<f64>, String> {
     let side = |cpu: u32, parity: u32| -> Result<Option<f64>, String> {
         let pinned = pin_thread(&[cpu]).map_err(|e| e.to_string());
         let mut sub = q.submitter(CpuId::new(0)).ok_or("no submitter")?;
-        let mut places = Places::of(250 << 30);
+        let mut places = RandomBlocks::of(250 << 30);
         let mut begun = clock::now();
         let mut wrong = None;
         for n in 0..TURNS {
@@ -295,7 +295,7 @@ mod tests {
         clock::start();
         let q = disk::<Timed>(&SINGLE_QUEUE).unwrap();
         let mut sub = q.submitter(CpuId::new(0)).unwrap();
-        let bio = Places::of(1 << 30).next();
+        let bio = RandomBlocks::of(1 << 30).next();
         let (taken, _) = locks_of(|| submit(&mut sub, &bio)).unwrap();
         assert!(taken >= 1, "{taken}");
         sub.poll(clock::now());

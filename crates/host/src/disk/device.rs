@@ -21,8 +21,8 @@ pub type Submitter = blk::submitter::Submitter<RawMutex>;
 pub struct Shared {
     /// Their tags.
     pub tags: Arc<TagSet<RawMutex>>,
-    /// [`Disk::seats`] of all of them: a change of the set changes all.
-    pub(crate) seats: Arc<Mutex<()>>,
+    /// [`Disk::waiter_lock`] of all of them: a change of the set changes all.
+    pub(crate) waiter_lock: Arc<Mutex<()>>,
 }
 
 /// Where nobody has said how many hardware queues, there are no more than the driver can have.
@@ -43,7 +43,7 @@ pub struct Disk {
     /// Who waits for it.
     pub waker: Arc<WakeTable>,
     /// Held by who takes a place to wait, and by who changes what that depends on.
-    pub(crate) seats: Arc<Mutex<()>>,
+    pub(crate) waiter_lock: Arc<Mutex<()>>,
     /// Some job polls for its I/O, which needs a poll queue.
     pub(crate) polled: AtomicBool,
     /// Its I/O does not end: threads that have some leave without it.
@@ -63,7 +63,7 @@ impl Disk {
             None => RequestQueue::new(core, config, notify),
         }
         .map_err(|e| Error::usage(e.to_string()))?;
-        let seats = shared.map_or_else(Arc::default, |s| Arc::clone(&s.seats));
-        Ok(Disk { queue, driver, waker, seats, polled: AtomicBool::new(false), leave: AtomicBool::new(false) })
+        let waiter_lock = shared.map_or_else(Arc::default, |s| Arc::clone(&s.waiter_lock));
+        Ok(Disk { queue, driver, waker, waiter_lock, polled: AtomicBool::new(false), leave: AtomicBool::new(false) })
     }
 }

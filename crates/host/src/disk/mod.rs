@@ -2,10 +2,10 @@
 //! An open disk: its driver, the block layer on top, and the ways to submit to it and to wait for it.
 
 mod device;
-mod inlet;
+mod io_path;
 mod wake;
 
 pub(crate) use device::limit_hw_queues;
 pub use device::{Disk, Queue, Shared, Submitter};
-pub(crate) use inlet::Inlet;
+pub(crate) use io_path::IoPath;
 pub use wake::{WakeTable, Waker};

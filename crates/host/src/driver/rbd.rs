@@ -51,7 +51,7 @@ use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
-use image::{Cluster, FEATURE_EXCLUSIVE_LOCK, FEATURE_STRIPINGV2, Image, Place};
+use image::{Cluster, FEATURE_EXCLUSIVE_LOCK, FEATURE_STRIPINGV2, Image, ImageName};
 use parking_lot::Mutex;
 use queue::Queue;
 use std::os::fd::RawFd;
@@ -171,9 +171,9 @@ impl Rbd {
     }
 }
 
-fn place(target: &RbdTarget, read_only: bool) -> Place<'_> {
+fn place(target: &RbdTarget, read_only: bool) -> ImageName<'_> {
     let RbdTarget { pool, namespace, image, snapshot, .. } = target;
-    Place { pool, namespace, image, snapshot: snapshot.as_deref(), read_only }
+    ImageName { pool, namespace, image, snapshot: snapshot.as_deref(), read_only }
 }
 
 fn connect(target: &RbdTarget) -> Result<Cluster> {

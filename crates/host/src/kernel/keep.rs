@@ -11,7 +11,7 @@
 use super::device::KernelDevice;
 use super::in_use;
 use super::settings::Planned;
-use super::state::{self, State, StateFile};
+use super::state::{self, SavedState, StateFile};
 use super::sysfs;
 use crate::error::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -37,7 +37,7 @@ pub struct Kept(Shared);
 struct Changes {
     device: KernelDevice,
     file: StateFile,
-    state: State,
+    state: SavedState,
 }
 
 /// What was put back, and what could not be.
@@ -76,7 +76,7 @@ impl Kept {
         if planned.writes.iter().all(|write| is_so(&write)) {
             return Ok((None, said));
         }
-        let state = State { pid: std::process::id(), before, changed: None };
+        let state = SavedState { pid: std::process::id(), before, changed: None };
         file.save(&state)?;
         let shared: Shared = Arc::new(Mutex::new(None));
         let kept = Kept(Arc::clone(&shared));
@@ -335,7 +335,7 @@ fn range(device: &KernelDevice, name: &str) -> String {
 }
 
 /// Writes what differs, until nothing does.
-fn restore(device: &KernelDevice, state: &State) -> Outcome {
+fn restore(device: &KernelDevice, state: &SavedState) -> Outcome {
     let mut outcome = Outcome::default();
     // A disk that was unplugged has taken its settings along.
     if !device.disk_dir.join("queue").is_dir() {

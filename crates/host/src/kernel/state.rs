@@ -23,7 +23,7 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// What is to be put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct SavedState {
     /// Process that changed it.
     pub(super) pid: u32,
     /// All settings as they were.
@@ -115,7 +115,7 @@ impl StateFile {
 
     /// What a process that ended before it could has left to be put back; `None`: nothing. One of another boot, or of another
     /// disk, is taken away: those settings are gone.
-    pub(super) fn load(&self) -> Result<Option<State>> {
+    pub(super) fn load(&self) -> Result<Option<SavedState>> {
         let read = read(&self.path).map_err(|e| Error::os(e, format!("{}: cannot be read", self.path.display())))?;
         let Some(text) = read else { return Ok(None) };
         let Some((state, belongs)) = parse(&text) else {
@@ -132,7 +132,7 @@ impl StateFile {
     }
 
     /// Keeps the state; it is on disk when this returns.
-    pub(super) fn save(&self, state: &State) -> Result<()> {
+    pub(super) fn save(&self, state: &SavedState) -> Result<()> {
         let failed = |e: io::Error| {
             let path = self.path.display();
             Error::os(e, format!("cannot write {path}, without which the settings are not changed; make room"))
@@ -177,7 +177,7 @@ fn read(path: &Path) -> std::io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-fn text_of(state: &State, belongs: &str) -> String {
+fn text_of(state: &SavedState, belongs: &str) -> String {
     let mut text = format!("{FORMAT}\n{belongs}pid {}\n", state.pid);
     for (name, value) in &state.before {
         // Writing to a String cannot fail.
@@ -194,12 +194,12 @@ fn text_of(state: &State, belongs: &str) -> String {
 }
 
 /// The state, and the lines that say whose it is. A file without its last line is none of ours.
-fn parse(text: &str) -> Option<(State, String)> {
+fn parse(text: &str) -> Option<(SavedState, String)> {
     let mut lines = text.lines();
     if lines.next()? != FORMAT || text.lines().last()? != "end" {
         return None;
     }
-    let (mut state, mut belongs, mut all) = (State::default(), String::new(), false);
+    let (mut state, mut belongs, mut all) = (SavedState::default(), String::new(), false);
     let mut changed = Vec::new();
     for line in lines {
         let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -236,7 +236,7 @@ mod tests {
         let before: Values =
             [("scheduler", "none"), ("write_cache", "write back")].map(|(k, v)| (k.into(), v.into())).into();
         for changed in [None, Some(vec![]), Some(vec!["scheduler".to_owned()])] {
-            let state = State { pid: 77, before: before.clone(), changed };
+            let state = SavedState { pid: 77, before: before.clone(), changed };
             let text = text_of(&state, "boot x\ndisk /sys/y\n");
             assert_eq!(parse(&text), Some((state, "boot x\ndisk /sys/y\n".to_owned())));
             assert_eq!(pid_in(&text), Some(77));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_foreign_is_not_taken() {
-        let text = text_of(&State::default(), "boot x\ndisk y\n");
+        let text = text_of(&SavedState::default(), "boot x\ndisk y\n");
         for end in 0..text.len() - 1 {
             assert_eq!(parse(&text[..end]), None, "{end} bytes");
         }

@@ -15,7 +15,7 @@ const SHOWN: usize = 60;
 
 /// Where a line stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Section {
     Top,
     Defaults,
     /// With whether it is that of exceptions.
@@ -31,23 +31,23 @@ enum Place {
     Skipped,
 }
 
-impl Place {
+impl Section {
     /// Its sections, by name.
-    fn sections(self) -> &'static [(&'static str, Place)] {
+    fn sections(self) -> &'static [(&'static str, Section)] {
         match self {
-            Place::Top => &[
-                ("defaults", Place::Defaults),
-                ("blacklist", Place::Blacklist(false)),
-                ("blacklist_exceptions", Place::Blacklist(true)),
-                ("devices", Place::Devices),
-                ("overrides", Place::Overrides),
-                ("multipaths", Place::Multipaths),
+            Section::Top => &[
+                ("defaults", Section::Defaults),
+                ("blacklist", Section::Blacklist(false)),
+                ("blacklist_exceptions", Section::Blacklist(true)),
+                ("devices", Section::Devices),
+                ("overrides", Section::Overrides),
+                ("multipaths", Section::Multipaths),
             ],
-            Place::Blacklist(false) => &[("device", Place::BlacklistDevice(false))],
-            Place::Blacklist(true) => &[("device", Place::BlacklistDevice(true))],
-            Place::Devices => &[("device", Place::Device)],
-            Place::Overrides => &[("protocol", Place::Protocol)],
-            Place::Multipaths => &[("multipath", Place::Multipath)],
+            Section::Blacklist(false) => &[("device", Section::BlacklistDevice(false))],
+            Section::Blacklist(true) => &[("device", Section::BlacklistDevice(true))],
+            Section::Devices => &[("device", Section::Device)],
+            Section::Overrides => &[("protocol", Section::Protocol)],
+            Section::Multipaths => &[("multipath", Section::Multipath)],
             _ => &[],
         }
     }
@@ -55,29 +55,29 @@ impl Place {
     /// What it is called in messages.
     fn name(self) -> &'static str {
         match self {
-            Place::Top => "the file",
-            Place::Defaults => "'defaults'",
-            Place::Blacklist(false) => "'blacklist'",
-            Place::Blacklist(true) => "'blacklist_exceptions'",
-            Place::BlacklistDevice(_) => "a 'device' of a blacklist",
-            Place::Devices => "'devices'",
-            Place::Device => "a 'device' of 'devices'",
-            Place::Overrides => "'overrides'",
-            Place::Protocol => "a 'protocol' of 'overrides'",
-            Place::Multipaths => "'multipaths'",
-            Place::Multipath => "a 'multipath' of 'multipaths'",
-            Place::Skipped => "this section",
+            Section::Top => "the file",
+            Section::Defaults => "'defaults'",
+            Section::Blacklist(false) => "'blacklist'",
+            Section::Blacklist(true) => "'blacklist_exceptions'",
+            Section::BlacklistDevice(_) => "a 'device' of a blacklist",
+            Section::Devices => "'devices'",
+            Section::Device => "a 'device' of 'devices'",
+            Section::Overrides => "'overrides'",
+            Section::Protocol => "a 'protocol' of 'overrides'",
+            Section::Multipaths => "'multipaths'",
+            Section::Multipath => "a 'multipath' of 'multipaths'",
+            Section::Skipped => "this section",
         }
     }
 
     /// As options have it.
     fn of_options(self) -> Option<Sections> {
         Some(match self {
-            Place::Defaults => Sections::DEFAULTS,
-            Place::Device => Sections::DEVICE,
-            Place::Overrides => Sections::OVERRIDES,
-            Place::Protocol => Sections::PROTOCOL,
-            Place::Multipath => Sections::MULTIPATH,
+            Section::Defaults => Sections::DEFAULTS,
+            Section::Device => Sections::DEVICE,
+            Section::Overrides => Sections::OVERRIDES,
+            Section::Protocol => Sections::PROTOCOL,
+            Section::Multipath => Sections::MULTIPATH,
             _ => return None,
         })
     }
@@ -90,7 +90,7 @@ const BLACKLISTED: [&str; 2] = ["vendor", "product"];
 struct Reader<'a> {
     config: Config,
     /// Sections that are open, and the lines they begin in.
-    open: Vec<(Place, u32)>,
+    open: Vec<(Section, u32)>,
     /// Of the innermost one that says for whom it is.
     block: Block,
     /// Vendor and product of a device of a blacklist.
@@ -146,8 +146,8 @@ pub(super) fn read(file: &str, text: &str) -> Result<Config, ConfigErrors> {
 }
 
 impl Reader<'_> {
-    fn place(&self) -> Place {
-        self.open.last().map_or(Place::Top, |(place, _)| *place)
+    fn place(&self) -> Section {
+        self.open.last().map_or(Section::Top, |(place, _)| *place)
     }
 
     fn problem(&self, text: String) -> Problem {
@@ -214,25 +214,25 @@ impl Reader<'_> {
         if let Some(more) = rest.get(1) {
             let more = shown(more.text());
             self.wrong(format!("'{more}' stands behind '{{': put it on a line of its own, and the '}}' as well"));
-        } else if found.is_none() && place != Place::Skipped {
+        } else if found.is_none() && place != Section::Skipped {
             self.unknown_section(name);
         }
         if is_closed {
             return;
         }
         match found {
-            Some(Place::Device | Place::Protocol | Place::Multipath) => {
+            Some(Section::Device | Section::Protocol | Section::Multipath) => {
                 self.block = Block { settings: Vec::new(), line: self.line };
             }
-            Some(Place::BlacklistDevice(_)) => self.listed = (None, None),
+            Some(Section::BlacklistDevice(_)) => self.listed = (None, None),
             _ => {}
         }
-        self.open.push((found.unwrap_or(Place::Skipped), self.line));
+        self.open.push((found.unwrap_or(Section::Skipped), self.line));
     }
 
     fn unknown_section(&mut self, name: &str) {
-        const PLACES: [Place; 5] =
-            [Place::Top, Place::Devices, Place::Multipaths, Place::Overrides, Place::Blacklist(false)];
+        const PLACES: [Section; 5] =
+            [Section::Top, Section::Devices, Section::Multipaths, Section::Overrides, Section::Blacklist(false)];
         let place = self.place();
         let name = shown(name);
         let elsewhere = PLACES.iter().find(|p| p.sections().iter().any(|(n, _)| *n == name));
@@ -249,7 +249,7 @@ impl Reader<'_> {
     /// `NAME VALUE`
     fn option(&mut self, name: &str, rest: &[Word<'_>]) {
         let place = self.place();
-        if place == Place::Skipped {
+        if place == Section::Skipped {
             return;
         }
         let value = match rest {
@@ -271,9 +271,9 @@ impl Reader<'_> {
         };
         match (place, place.of_options()) {
             (_, Some(sections)) => self.set(name, &value, sections),
-            (Place::Blacklist(except), None) => self.list(name, value, except),
-            (Place::BlacklistDevice(_), None) => self.list_device(name, value),
-            (Place::Top, None) => match options::find(name) {
+            (Section::Blacklist(except), None) => self.list(name, value, except),
+            (Section::BlacklistDevice(_), None) => self.list_device(name, value),
+            (Section::Top, None) => match options::find(name) {
                 Some(option) => {
                     let sections = option.sections.names();
                     self.wrong(format!("'{name}' stands outside of any section: it belongs into {sections}"));
@@ -372,10 +372,10 @@ impl Reader<'_> {
         };
         let block = std::mem::take(&mut self.block);
         let needed: &[&str] = match place {
-            Place::Device => &["vendor", "product"],
-            Place::Multipath => &["wwid"],
-            Place::Protocol => &["type"],
-            Place::BlacklistDevice(except) => {
+            Section::Device => &["vendor", "product"],
+            Section::Multipath => &["wwid"],
+            Section::Protocol => &["type"],
+            Section::BlacklistDevice(except) => {
                 let (vendor, product) = std::mem::take(&mut self.listed);
                 let list = if except { &mut self.config.blacklist_exceptions } else { &mut self.config.blacklist };
                 return list.push(Listed { line, by: ListedBy::Device(vendor, product) });
@@ -393,14 +393,14 @@ impl Reader<'_> {
             return;
         }
         match place {
-            Place::Device => {
+            Section::Device => {
                 let ere = |name: &str| block.get(name).and_then(|s| Ere::new(&s.value).ok());
                 if let (Some(vendor), Some(product)) = (ere("vendor"), ere("product")) {
                     let revision = ere("revision");
                     self.config.devices.push(Device { vendor, product, revision, block });
                 }
             }
-            Place::Protocol => self.config.protocols.push(block),
+            Section::Protocol => self.config.protocols.push(block),
             _ => self.config.multipaths.push(block),
         }
     }

@@ -25,12 +25,12 @@ impl List {
         List { pieces: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES], first: 0, end: 0 }
     }
 
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         MAX_PIECES - self.end
     }
 
     fn push(&mut self, base: *mut u8, len: usize) {
-        assert!(self.room() > 0, "more pieces than there is room for");
+        assert!(self.capacity() > 0, "more pieces than there is room for");
         self.pieces[self.end] = iovec { iov_base: base.cast(), iov_len: len };
         self.end += 1;
     }
@@ -71,8 +71,8 @@ impl<'a> Outgoing<'a> {
     }
 
     /// How many more pieces fit.
-    pub(crate) fn room(&self) -> usize {
-        self.0.room()
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -109,8 +109,8 @@ impl<'a> Incoming<'a> {
         Incoming(List::new(), PhantomData)
     }
 
-    pub(crate) fn room(&self) -> usize {
-        self.0.room()
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity()
     }
 
     pub(crate) fn push(&mut self, bytes: &'a mut [u8]) {

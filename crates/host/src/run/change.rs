@@ -89,7 +89,7 @@ impl Disk {
     }
 
     fn freezer(&self) -> Frozen<'_> {
-        Frozen { seats: &self.seats, driver: self.driver.as_ref() }
+        Frozen { waiter_lock: &self.waiter_lock, driver: self.driver.as_ref() }
     }
 
     fn change_set(&self, set: &Arc<TagSet<RawMutex>>, settings: Settings<'_>) -> Result<Option<Duration>> {
@@ -178,7 +178,7 @@ fn wait_drained(what: &dyn Freeze, patience: Duration) -> Result<()> {
 /// What stands still while queues are built anew.
 pub(crate) struct Frozen<'a> {
     /// Held by who takes a place to wait.
-    pub(crate) seats: &'a parking_lot::Mutex<()>,
+    pub(crate) waiter_lock: &'a parking_lot::Mutex<()>,
     pub(crate) driver: &'a dyn HostDriver,
 }
 
@@ -192,7 +192,7 @@ impl Frozen<'_> {
     ) -> Result<Duration> {
         let began = clock::now();
         // Before the freeze: no thread sits down between here and the end of it.
-        let _seats = self.seats.lock();
+        let _seats = self.waiter_lock.lock();
         what.begin();
         let _thaw = Thaw(what);
         wait_drained(what, patience)?;

@@ -8,8 +8,8 @@
 //!
 //! Guarantees to the kernel: the buffers that entries point to are the pools', which outlive the ring, or are forgotten with it.
 
-use super::lookout::{Live, Lookout, ThreadEnd, VERIFY_REPORTS};
-use super::seat::STOP_CHECK;
+use super::checkpoint::{Checkpoint, Live, ThreadEnd, VERIFY_REPORTS};
+use super::waiter::STOP_CHECK;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
@@ -98,7 +98,7 @@ struct Loop<L: Load + ?Sized> {
     /// I/Os that ended without the ring.
     ended: VecDeque<(u32, BlkStatus)>,
     verify_errors: Vec<VerifyError>,
-    lookout: Lookout,
+    checkpoint: Checkpoint,
     live: Arc<Live>,
     /// Since when the run is to stop.
     stopping: Option<Instant>,
@@ -170,15 +170,15 @@ fn run<L: Load + ?Sized>(
         ended: VecDeque::new(),
         verify_errors: Vec::new(),
         now: clock::now(),
-        lookout: Lookout::new(stop, Arc::clone(&live)),
+        checkpoint: Checkpoint::new(stop, Arc::clone(&live)),
         live,
         stopping: None,
     };
     l.run();
-    l.lookout.end(l.load.as_mut(), l.now);
+    l.checkpoint.end(l.load.as_mut(), l.now);
     let verify_errors = std::mem::take(&mut l.verify_errors);
     let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces: Vec::new() };
-    if l.lookout.leaves() {
+    if l.checkpoint.leaves() {
         // The kernel may still write to its buffers.
         std::mem::forget((l, Arc::clone(regions)));
     }
@@ -223,7 +223,7 @@ impl<L: Load + ?Sized> Loop<L> {
                 Next::Done => break,
             }
             self.look_around();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
         }
@@ -233,10 +233,10 @@ impl<L: Load + ?Sized> Loop<L> {
 
     #[inline]
     fn look_around(&mut self) {
-        if self.lookout.is_due(self.now) {
+        if self.checkpoint.is_due(self.now) {
             let (out, now, stopping) = (self.out, self.now, &mut self.stopping);
             let is_left = || out > 0 && now.since(*stopping.get_or_insert(now)) > PATIENCE;
-            self.lookout.look(self.load.as_mut(), now, is_left);
+            self.checkpoint.look(self.load.as_mut(), now, is_left);
         }
     }
 
@@ -337,7 +337,7 @@ impl<L: Load + ?Sized> Loop<L> {
             if got < min {
                 self.now = clock::now();
                 self.look_around();
-                if self.lookout.leaves() {
+                if self.checkpoint.leaves() {
                     return;
                 }
             }

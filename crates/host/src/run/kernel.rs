@@ -6,9 +6,9 @@
 //! something known, is refused unless `force`. Needs: devices of the kernel only in one run, for what a setting means is not the
 //! same elsewhere.
 
+use super::checkpoint::Live;
 use super::direct::{Direct, DirectLoad, DirectVolume};
-use super::lookout::Live;
-use super::parting::GivenUp;
+use super::give_up::GivenUp;
 use super::prepare::{
     AnyWorker, Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes,
 };

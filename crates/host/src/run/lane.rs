@@ -5,7 +5,7 @@
 //! queue, wake-ups, a change of settings while it waits). Needs from callers: all calls come from the thread that made it,
 //! and everything submitted is waited for before it is dropped.
 
-use super::seat::{Seat, Sitter};
+use super::waiter::{Waiter, WaiterSetup};
 use crate::disk::{Disk, Submitter};
 use crate::error::{Error, Result};
 use blk::id::CpuId;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Lane {
     /// What is submitted, polled and reaped.
     pub sub: Submitter,
-    seat: Seat,
+    waiter: Waiter,
     disk: Arc<Disk>,
 }
 
@@ -30,14 +30,14 @@ impl Lane {
     pub fn new(disk: &Arc<Disk>, cpu: u32, others: &[u32], batch: u32) -> Result<Lane> {
         let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
         let at = |cpu: u32| CpuId::new(cpu % nr_cpus);
-        let seats = disk.seats.lock();
+        let waiter_lock = disk.waiter_lock.lock();
         let sub = disk.queue.submitter(at(cpu)).ok_or_else(|| {
             Error::usage(format!("at most {} threads per disk: lower the number of jobs", blk::id::MAX_SUBMITTERS))
         })?;
         let others = others.iter().map(|c| at(*c)).collect();
-        let seat = Seat::take(disk, &sub, Sitter { cpu: at(cpu), others, polled: false, batch });
-        drop(seats);
-        Ok(Lane { sub, seat, disk: Arc::clone(disk) })
+        let waiter = Waiter::take(disk, &sub, WaiterSetup { cpu: at(cpu), others, polled: false, batch });
+        drop(waiter_lock);
+        Ok(Lane { sub, waiter, disk: Arc::clone(disk) })
     }
 
     /// The disk.
@@ -48,19 +48,19 @@ impl Lane {
     /// Waits in the driver until `min` I/Os may have ended, `timeout` has passed, or for no reason; at most 50 ms unless
     /// the thread is alone with I/O at a device. Poll afterwards.
     pub fn wait(&mut self, min: u32, timeout: Option<Duration>) {
-        self.seat.wait(&self.disk, &mut self.sub, min, timeout);
+        self.waiter.wait(&self.disk, &mut self.sub, min, timeout);
     }
 
     /// Whether a wait is better made before a poll than after one: the wait submits, too.
     pub fn waits_first(&self) -> bool {
-        self.seat.wait_first
+        self.waiter.wait_first
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.seat.leave(&self.disk);
+            self.waiter.leave(&self.disk);
         }
     }
 }

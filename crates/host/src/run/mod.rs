@@ -5,12 +5,12 @@
 //! how it goes, and returns what was measured, also when it was stopped before its end, whatever its devices do then.
 
 pub(crate) mod settings;
-mod seat;
+mod waiter;
 mod lane;
 mod change;
 mod cpus;
-mod places;
-mod lookout;
+mod wait_set;
+mod checkpoint;
 mod worker;
 mod wide;
 mod direct;
@@ -19,14 +19,14 @@ mod open;
 mod layout;
 mod prepare;
 mod watch;
-mod parting;
+mod give_up;
 
 pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
+pub use checkpoint::{ThreadEnd, ThreadTrace};
 pub use cpus::CpuChange;
+pub use give_up::GivenUp;
 pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
 pub use lane::Lane;
-pub use lookout::{ThreadEnd, ThreadTrace};
-pub use parting::GivenUp;
 pub use prepare::{Prepared, RunPlan, RunTarget, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
@@ -38,7 +38,7 @@ use crate::process::{Who, since, usage};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use cpus::CpuWatch;
-use parting::Parting;
+use give_up::GiveUp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -107,7 +107,7 @@ impl Prepared {
         let watched = workers.iter().flatten().map(prepare::AnyWorker::watched);
         let mut watch = Watch::new(&self.disks, &self.kernel, watched.collect(), self.ramps);
         let cpus = CpuWatch::start(&self.disks);
-        let mut parting = Parting::new(&self.disks);
+        let mut give_up = GiveUp::new(&self.disks);
         let (ended, endings) = mpsc::channel();
         let began = clock::now();
         let mut failure = None;
@@ -115,7 +115,7 @@ impl Prepared {
             let now = clock::now();
             if self.stop.load(Ordering::Relaxed) {
                 schedule.cancel();
-                parting.look(now);
+                give_up.look(now);
             }
             for i in schedule.start_ready(now) {
                 let worker = workers[i].take().expect("a thread starts once");
@@ -146,7 +146,7 @@ impl Prepared {
         }
         let now = clock::now();
         let process = since(usage(Who::Process), watch.baseline.process);
-        let (kernel, given_up) = kernel::conclude(&self.kernel, &watch, parting.ends());
+        let (kernel, given_up) = kernel::conclude(&self.kernel, &watch, give_up.ends());
         let total: u64 = ends.iter().flatten().map(|e| e.stats.total_ios()).sum();
         Ok(RunOutcome {
             threads: ends,

@@ -4,10 +4,10 @@
 //! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
+use super::checkpoint::{Live, ThreadEnd};
 use super::direct::{Direct, DirectLoad};
 use super::kernel::{self, KernelTarget};
 use super::layout::{guard_files, holes, make_files, needs};
-use super::lookout::{Live, ThreadEnd};
 use super::open::{Opened, check_limits};
 use super::settings::{RunSettings, probe};
 use super::watch::Watched;

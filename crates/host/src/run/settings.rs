@@ -71,7 +71,7 @@ impl RunSettings {
         }
         let config = TagSetConfig { fair_tag_sharing: self.fair_tag_sharing, ..TagSetConfig::of(&self.disk) };
         let tags = TagSet::new(config).map_err(|e| Error::usage(e.to_string()))?;
-        Ok(Some(Shared { tags, seats: Arc::default() }))
+        Ok(Some(Shared { tags, waiter_lock: Arc::default() }))
     }
 }
 

@@ -6,8 +6,8 @@
 //! threads that started first left its `ramp_time` (the start, without one) to the end; a later stonewall group's ramp is
 //! part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
 
+use super::checkpoint::Live;
 use super::kernel::KernelTarget;
-use super::lookout::Live;
 use crate::clock;
 use crate::disk::Disk;
 use crate::kernel::DiskCounters;

@@ -2,15 +2,15 @@
 //! A job thread whose I/O goes to several devices: a striped target, or a database with its redo log.
 //!
 //! Guarantees: as of [`super::worker`]: every I/O that was handed out is completed before the thread ends, or left behind when the run is to
-//! stop and one of the devices cannot end it ([`lookout`](super::lookout)); one clock reading serves everything between two polls. Does not
+//! stop and one of the devices cannot end it ([`checkpoint`](super::checkpoint)); one clock reading serves everything between two polls. Does not
 //! do: what only a thread that is alone on one hardware queue may (claims, lazy submission), or poll instead of waiting (`hipri`).
 
-use super::lookout::{Live, Lookout, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
-use super::places::Places;
-use super::seat::STOP_CHECK;
+use super::checkpoint::{Checkpoint, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
+use super::wait_set::WaitSet;
+use super::waiter::STOP_CHECK;
 use crate::clock;
 use crate::disk::Disk;
-use crate::disk::Inlet;
+use crate::disk::IoPath;
 use crate::error::{Error, Result};
 use crate::mem::BufferPool;
 use crate::process;
@@ -26,7 +26,7 @@ use workload::engine::{IoReq, Next};
 use workload::load::Load;
 use workload::verify::VerifyError;
 
-/// One of the places its I/O goes to.
+/// One of the disks its I/O goes to.
 pub(super) struct WideVolume {
     /// The devices, one or those of a stripe, with their numbers in the run.
     pub(super) disks: Vec<(usize, Arc<Disk>)>,
@@ -61,14 +61,14 @@ struct Loop {
     load: Box<dyn Load + Send>,
     volumes: Vec<Volume>,
     /// Of each volume.
-    inlets: Vec<Inlet>,
-    places: Places,
+    io_paths: Vec<IoPath>,
+    wait_set: WaitSet,
     queued: u32,
     batch: u32,
     /// Bios that ended and were not handed to the load.
     done: VecDeque<Done>,
     verify_errors: Vec<VerifyError>,
-    lookout: Lookout,
+    checkpoint: Checkpoint,
     now: Instant,
 }
 
@@ -79,38 +79,38 @@ impl Wide {
             process::pin_thread(cpus)?;
         }
         clock::sleep_precisely();
-        let (mut volumes, mut inlets, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut places, mut first_slot) = (Places::default(), 0);
+        let (mut volumes, mut io_paths, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut wait_set, mut first_slot) = (WaitSet::default(), 0);
         for volume in std::mem::take(&mut self.volumes) {
-            let inlet = self.inlet(&volume)?;
+            let io_path = self.io_path(&volume)?;
             numbers.push(volume.disks.iter().map(|d| d.0).collect::<Vec<_>>());
-            places.add(volume.disks.iter().map(|d| Arc::clone(&d.1)), &inlet);
+            wait_set.add(volume.disks.iter().map(|d| Arc::clone(&d.1)), &io_path);
             let mut buffers = volume.buffers;
             for slot in 0..buffers.slots() {
                 buffers.with_slot(slot, |buf| self.load.fill_first(buf));
             }
             let slots = buffers.slots();
-            inlets.push(inlet);
+            io_paths.push(io_path);
             volumes.push(Volume { buffers, first_slot, is_plugged: false });
             first_slot += slots;
         }
         let mut l = Loop {
             load: self.load,
             volumes,
-            inlets,
-            places,
+            io_paths,
+            wait_set,
             queued: 0,
             batch: self.batch,
             done: VecDeque::with_capacity(first_slot as usize),
             verify_errors: Vec::new(),
             now: clock::now(),
-            lookout: Lookout::new(self.stop, self.live),
+            checkpoint: Checkpoint::new(self.stop, self.live),
         };
         l.run();
-        l.lookout.end(l.load.as_mut(), l.now);
+        l.checkpoint.end(l.load.as_mut(), l.now);
         let mut traces = Vec::new();
-        for (inlet, numbers) in l.inlets.iter_mut().zip(numbers) {
-            for (sub, disk) in inlet.submitters_mut().iter_mut().zip(numbers) {
+        for (io_path, numbers) in l.io_paths.iter_mut().zip(numbers) {
+            for (sub, disk) in io_path.submitters_mut().iter_mut().zip(numbers) {
                 if self.trace_events > 0 {
                     traces.push(ThreadTrace { disk, log: sub.stop_trace() });
                 }
@@ -118,14 +118,14 @@ impl Wide {
         }
         let verify_errors = std::mem::take(&mut l.verify_errors);
         let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces };
-        if l.lookout.leaves() {
+        if l.checkpoint.leaves() {
             // The disks may still write to its buffers, and end what its submitters have out.
             std::mem::forget(l);
         }
         Ok(end)
     }
 
-    fn inlet(&self, volume: &WideVolume) -> Result<Inlet> {
+    fn io_path(&self, volume: &WideVolume) -> Result<IoPath> {
         let mut below = Vec::new();
         for (_, disk) in &volume.disks {
             let mut sub = disk.queue.submitter(self.cpu).ok_or_else(|| {
@@ -138,8 +138,8 @@ impl Wide {
             below.push(sub);
         }
         Ok(match &volume.map {
-            Some(map) => Inlet::Striped(Box::new(Striped::new(Arc::clone(map), below))),
-            None => Inlet::Plain(below.remove(0)),
+            Some(map) => IoPath::Striped(Box::new(Striped::new(Arc::clone(map), below))),
+            None => IoPath::Plain(below.remove(0)),
         })
     }
 }
@@ -169,7 +169,7 @@ impl Loop {
                 Next::Done => break,
             }
             self.look_around();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
         }
@@ -177,14 +177,14 @@ impl Loop {
     }
 
     fn look_around(&mut self) {
-        if self.lookout.is_due(self.now) {
-            let is_left = || self.places.has_left(&self.inlets);
-            self.lookout.look(self.load.as_mut(), self.now, is_left);
+        if self.checkpoint.is_due(self.now) {
+            let is_left = || self.wait_set.has_left(&self.io_paths);
+            self.checkpoint.look(self.load.as_mut(), self.now, is_left);
         }
     }
 
     fn outstanding(&self) -> u32 {
-        self.inlets.iter().map(Inlet::outstanding).sum()
+        self.io_paths.iter().map(IoPath::outstanding).sum()
     }
 
     /// The volume that a slot belongs to; there are one or two.
@@ -203,17 +203,17 @@ impl Loop {
         let bio = io.bio(if io.op.has_data() { volume.buffers.lend(slot) } else { DataRef::NONE });
         if !volume.is_plugged {
             volume.is_plugged = true;
-            self.inlets[number].start_plug(self.batch);
+            self.io_paths[number].start_plug(self.batch);
         }
         self.queued += 1;
-        while let Err(SubmitError::NoBio) = self.inlets[number].submit(&bio, self.now) {
+        while let Err(SubmitError::NoBio) = self.io_paths[number].submit(&bio, self.now) {
             // Pieces of large I/Os have the slots. What ends meanwhile is handed over later: the load has not been told
             // of all submissions.
             self.unplug();
             self.wait(None);
             self.poll();
             self.look_around();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
         }
@@ -223,9 +223,9 @@ impl Loop {
     }
 
     fn unplug(&mut self) {
-        for (volume, inlet) in self.volumes.iter_mut().zip(&mut self.inlets).filter(|(v, _)| v.is_plugged) {
+        for (volume, io_path) in self.volumes.iter_mut().zip(&mut self.io_paths).filter(|(v, _)| v.is_plugged) {
             volume.is_plugged = false;
-            inlet.finish_plug(self.now);
+            io_path.finish_plug(self.now);
         }
     }
 
@@ -242,9 +242,9 @@ impl Loop {
     fn poll(&mut self) {
         self.now = clock::now();
         let done = &mut self.done;
-        for inlet in &mut self.inlets {
-            inlet.poll(self.now);
-            inlet.reap(|d| done.push_back(d));
+        for io_path in &mut self.io_paths {
+            io_path.poll(self.now);
+            io_path.reap(|d| done.push_back(d));
         }
     }
 
@@ -258,7 +258,7 @@ impl Loop {
                 return;
             }
             self.look_around();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
             self.wait(None);
@@ -310,6 +310,6 @@ impl Loop {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) {
-        self.places.wait(&mut self.inlets, timeout);
+        self.wait_set.wait(&mut self.io_paths, timeout);
     }
 }

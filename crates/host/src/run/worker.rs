@@ -2,11 +2,11 @@
 //! One job thread: carries what the job engine asks for to a submitter and completions back.
 //!
 //! Guarantees that every I/O the engine handed out is completed before the thread ends, also when it is stopped; unless the disk's
-//! driver cannot bring that about ([`lookout`](super::lookout)): then the thread ends without it, and leaves behind what that I/O needs. One
+//! driver cannot bring that about ([`checkpoint`](super::checkpoint)): then the thread ends without it, and leaves behind what that I/O needs. One
 //! clock reading serves everything between two system calls or polls.
 
-use super::lookout::{Live, Lookout, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
-use super::seat::{STOP_CHECK, Seat, Sitter};
+use super::checkpoint::{Checkpoint, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
+use super::waiter::{STOP_CHECK, Waiter, WaiterSetup};
 use crate::clock;
 use crate::disk::{Disk, Submitter};
 use crate::error::{Error, Result};
@@ -53,11 +53,11 @@ struct Loop {
     queued: u32,
     batch: u32,
     disk: Arc<Disk>,
-    seat: Seat,
+    waiter: Waiter,
     verify_errors: Vec<VerifyError>,
     /// As in [`Worker`].
     polled: bool,
-    lookout: Lookout,
+    checkpoint: Checkpoint,
     now: Instant,
 }
 
@@ -69,13 +69,13 @@ impl Worker {
         }
         // I/Os that it submits before a wait: the device should start on a whole batch while others are prepared.
         let batch = if self.job.depth() == 1 { 2 } else { self.batch };
-        let sitter = Sitter { cpu: self.cpu, others: self.others, polled: self.polled, batch };
-        let seats = self.disk.seats.lock();
+        let setup = WaiterSetup { cpu: self.cpu, others: self.others, polled: self.polled, batch };
+        let waiter_lock = self.disk.waiter_lock.lock();
         let mut sub = self.disk.queue.submitter(self.cpu).ok_or_else(|| {
             Error::usage(format!("numjobs: at most {} job threads per disk", blk::id::MAX_SUBMITTERS))
         })?;
-        let seat = Seat::take(&self.disk, &sub, sitter);
-        drop(seats);
+        let waiter = Waiter::take(&self.disk, &sub, setup);
+        drop(waiter_lock);
         sub.set_weight(self.weight).map_err(|e| Error::usage(e.to_string()))?;
         if self.trace_events > 0 {
             sub.start_trace(self.trace_events);
@@ -90,22 +90,22 @@ impl Worker {
             queued: 0,
             batch: self.batch,
             disk: Arc::clone(&self.disk),
-            seat,
+            waiter,
             verify_errors: Vec::new(),
             polled: self.polled,
             now: clock::now(),
-            lookout: Lookout::new(self.stop, self.live),
+            checkpoint: Checkpoint::new(self.stop, self.live),
         };
         l.run();
-        if !l.lookout.leaves() {
-            l.seat.leave(&self.disk);
+        if !l.checkpoint.leaves() {
+            l.waiter.leave(&self.disk);
         }
-        l.lookout.end(&mut l.job, l.now);
+        l.checkpoint.end(&mut l.job, l.now);
         let trace = (self.trace_events > 0).then(|| ThreadTrace { disk: self.disk_index, log: l.sub.stop_trace() });
         let traces = trace.into_iter().collect();
         let end =
             ThreadEnd { stats: l.job.stats().clone(), verify_errors: std::mem::take(&mut l.verify_errors), traces };
-        if l.lookout.leaves() {
+        if l.checkpoint.leaves() {
             // The disk may still write to its buffers, and end what its submitter has out.
             std::mem::forget(l);
         }
@@ -143,7 +143,7 @@ impl Loop {
                 Next::Done => break,
             }
             self.look_around();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
         }
@@ -153,7 +153,7 @@ impl Loop {
     /// Now and then: tells how far the job is and looks whether it is to stop.
     #[inline]
     fn look_around(&mut self) {
-        if self.lookout.is_due(self.now) {
+        if self.checkpoint.is_due(self.now) {
             self.look_around_now();
         }
     }
@@ -162,7 +162,7 @@ impl Loop {
         // I/O that ends while it is submitted needs no poll, but others may wait for what one does.
         self.sub.poll(self.now);
         let is_left = || self.disk.leave.load(Ordering::Relaxed) && self.sub.outstanding() > 0;
-        self.lookout.look(&mut self.job, self.now, is_left);
+        self.checkpoint.look(&mut self.job, self.now, is_left);
     }
 
     /// Hands an I/O to the disk, alone or through the plug with others of its batch.
@@ -183,7 +183,7 @@ impl Loop {
         }
         while let Err(SubmitError::NoBio) = self.sub.submit(&bio, self.now) {
             self.wait_for_bio();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
         }
@@ -244,7 +244,7 @@ impl Loop {
             }
         }
         loop {
-            if self.seat.wait_first && min > got && self.sub.ready() == 0 {
+            if self.waiter.wait_first && min > got && self.sub.ready() == 0 {
                 self.wait(min - got, None);
             }
             self.now = clock::now();
@@ -254,10 +254,10 @@ impl Loop {
                 return;
             }
             self.look_around();
-            if self.lookout.leaves() {
+            if self.checkpoint.leaves() {
                 return;
             }
-            if !self.seat.wait_first {
+            if !self.waiter.wait_first {
                 self.wait(min - got, None);
             }
         }
@@ -312,7 +312,7 @@ impl Loop {
         if self.polled {
             return core::hint::spin_loop();
         }
-        self.seat.wait(&self.disk, &mut self.sub, min, timeout);
+        self.waiter.wait(&self.disk, &mut self.sub, min, timeout);
     }
 }
 

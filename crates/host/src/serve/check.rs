@@ -40,7 +40,7 @@ impl HostFacts {
 
 /// What an error is about; the numbers count from 0 in the plan's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum PlanItem {
     /// The plan as a whole.
     Plan,
     /// An IOThread.
@@ -55,7 +55,7 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     /// What it is about.
-    pub place: Place,
+    pub place: PlanItem,
     /// The key at fault: a field's name, `queue.NAME` for a setting; empty = the place as a whole.
     pub key: String,
     /// Rule, value, remedy.
@@ -222,9 +222,9 @@ impl ServePlan {
     pub fn check(self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
         let mut errors = Errors(Vec::new());
         if self.disks.is_empty() {
-            errors.add(Place::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
+            errors.add(PlanItem::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
         } else if self.exports.is_empty() {
-            errors.add(Place::Plan, "", "", "there is no export: nobody could reach a disk; add an [[export]]");
+            errors.add(PlanItem::Plan, "", "", "there is no export: nobody could reach a disk; add an [[export]]");
         }
         if errors.0.is_empty() { self.check_running(host) } else { Err(PlanErrors(errors.0)) }
     }
@@ -324,7 +324,7 @@ impl DiskPlan {
 struct Errors(Vec<PlanError>);
 
 impl Errors {
-    fn add(&mut self, place: Place, of: &str, key: impl Into<String>, text: impl Into<String>) {
+    fn add(&mut self, place: PlanItem, of: &str, key: impl Into<String>, text: impl Into<String>) {
         self.0.push(PlanError { place, key: key.into(), text: text.into(), of: of.to_owned() });
     }
 
@@ -333,7 +333,7 @@ impl Errors {
             [(plan.iothreads.len(), "IOThreads"), (plan.disks.len(), "disks"), (plan.exports.len(), "exports")]
         {
             if n > ITEMS_MAX {
-                self.add(Place::Plan, "", "", format!("{n} {what}: at most {ITEMS_MAX}; use several daemons"));
+                self.add(PlanItem::Plan, "", "", format!("{n} {what}: at most {ITEMS_MAX}; use several daemons"));
             }
         }
     }
@@ -343,7 +343,7 @@ impl Errors {
         &mut self,
         what: &str,
         names: impl Iterator<Item = &'a str>,
-        place: fn(usize) -> Place,
+        place: fn(usize) -> PlanItem,
     ) -> HashMap<&'a str, usize> {
         let mut seen = HashMap::new();
         for (index, name) in names.enumerate() {
@@ -365,9 +365,9 @@ impl Errors {
     }
 
     fn iothreads(&mut self, iothreads: &[IoThreadPlan], host: &HostFacts) {
-        self.names("IOThread", iothreads.iter().map(|t| t.name.as_str()), Place::IoThread);
+        self.names("IOThread", iothreads.iter().map(|t| t.name.as_str()), PlanItem::IoThread);
         for (index, thread) in iothreads.iter().enumerate() {
-            let (place, of) = (Place::IoThread(index), format!("IOThread '{}'", thread.name));
+            let (place, of) = (PlanItem::IoThread(index), format!("IOThread '{}'", thread.name));
             let missing: Vec<u32> = thread.cpus.iter().copied().filter(|c| !host.cpus.contains(c)).collect();
             if !missing.is_empty() {
                 let (is, missing, has) = (cpus::list(&thread.cpus), cpus::list(&missing), cpus::list(&host.cpus));
@@ -386,9 +386,9 @@ impl Errors {
     }
 
     fn disks(&mut self, disks: &[DiskPlan]) {
-        self.names("disk", disks.iter().map(|d| d.name.as_str()), Place::Disk);
+        self.names("disk", disks.iter().map(|d| d.name.as_str()), PlanItem::Disk);
         for (index, disk) in disks.iter().enumerate() {
-            let (place, of) = (Place::Disk(index), format!("disk '{}'", disk.name));
+            let (place, of) = (PlanItem::Disk(index), format!("disk '{}'", disk.name));
             self.settings(place, &of, &disk.settings);
             if let (Some(_), Some(text)) = (disk.stripe, limit_of_stripe(&disk.settings)) {
                 self.add(place, &of, "queue", text);
@@ -419,7 +419,7 @@ impl Errors {
     }
 
     /// Targets in stripes: as far as is known before they are opened.
-    fn stripe(&mut self, place: Place, of: &str, disk: &DiskPlan) {
+    fn stripe(&mut self, place: PlanItem, of: &str, disk: &DiskPlan) {
         let Some(stripe) = disk.stripe else { return };
         // Of those whose size is not said yet all that is known is that it must be a chunk.
         let size = |t: &TargetPlan| t.spec.size_bytes().unwrap_or(stripe.chunk_bytes) >> SECTOR_SHIFT;
@@ -436,7 +436,7 @@ impl Errors {
         }
     }
 
-    fn settings(&mut self, place: Place, of: &str, settings: &[(String, String)]) {
+    fn settings(&mut self, place: PlanItem, of: &str, settings: &[(String, String)]) {
         let before = self.0.len();
         for (key, value) in settings {
             if let Some(run) = RUN_SETTINGS.iter().find(|s| s.name == key) {
@@ -463,13 +463,13 @@ impl Errors {
     }
 
     fn exports(&mut self, plan: &ServePlan) -> Vec<Resolved> {
-        self.names("export", plan.exports.iter().map(|e| e.name.as_str()), Place::Export);
+        self.names("export", plan.exports.iter().map(|e| e.name.as_str()), PlanItem::Export);
         let disks: HashMap<&str, usize> = plan.disks.iter().enumerate().map(|(i, d)| (d.name.as_str(), i)).collect();
         let iothreads: Vec<&str> = plan.iothreads.iter().map(|t| t.name.as_str()).collect();
         let mut dealt = 0;
         let mut resolved = Vec::with_capacity(plan.exports.len());
         for (index, export) in plan.exports.iter().enumerate() {
-            let (place, of) = (Place::Export(index), format!("export '{}'", export.name));
+            let (place, of) = (PlanItem::Export(index), format!("export '{}'", export.name));
             let disk = disks.get(export.disk.as_str()).copied();
             if disk.is_none() {
                 let hint = did_you_mean(&export.disk, plan.disks.iter().map(|d| d.name.as_str()));
@@ -489,7 +489,7 @@ impl Errors {
     /// The IOThreads of an export.
     fn mapped(
         &mut self,
-        place: Place,
+        place: PlanItem,
         of: &str,
         export: &ExportPlan,
         iothreads: &[&str],
@@ -520,7 +520,7 @@ impl Errors {
         }
     }
 
-    fn kind(&mut self, place: Place, of: &str, kind: &ExportKind) {
+    fn kind(&mut self, place: PlanItem, of: &str, kind: &ExportKind) {
         if let Some(path) = kind.unix_socket() {
             self.socket_path(place, of, path);
         }
@@ -553,13 +553,13 @@ impl Errors {
         }
     }
 
-    fn queues(&mut self, place: Place, of: &str, num_queues: u16, max: u16) {
+    fn queues(&mut self, place: PlanItem, of: &str, num_queues: u16, max: u16) {
         if !(1..=max).contains(&num_queues) {
             self.add(place, of, "num_queues", format!("num_queues={num_queues}: must be 1..={max}"));
         }
     }
 
-    fn nbd(&mut self, place: Place, of: &str, nbd: &NbdPlan) {
+    fn nbd(&mut self, place: PlanItem, of: &str, nbd: &NbdPlan) {
         if nbd.name.len() > NBD_NAME_MAX || nbd.name.contains('\0') {
             let text = format!("export_name: has {} bytes; at most {NBD_NAME_MAX}, none of them 0", nbd.name.len());
             self.add(place, of, "export_name", text);
@@ -575,7 +575,7 @@ impl Errors {
         }
     }
 
-    fn socket_path(&mut self, place: Place, of: &str, path: &Path) {
+    fn socket_path(&mut self, place: PlanItem, of: &str, path: &Path) {
         let length = path.as_os_str().len();
         if length == 0 || path.as_os_str().as_encoded_bytes().contains(&0) {
             self.add(place, of, "socket", "socket='': must be a path");
@@ -592,7 +592,7 @@ impl Errors {
     /// Two exports may not listen on one place, unless they are exports of one NBD server.
     fn place_taken(&mut self, index: usize, plan: &ServePlan) {
         let export = &plan.exports[index];
-        let (place, of) = (Place::Export(index), format!("export '{}'", export.name));
+        let (place, of) = (PlanItem::Export(index), format!("export '{}'", export.name));
         for other in &plan.exports[..index] {
             let text = match (&export.kind, &other.kind) {
                 (ExportKind::Nbd(a), ExportKind::Nbd(b)) if same_place(&a.listen, &b.listen) => {

@@ -2,12 +2,12 @@
 //! A disk that is served: a driver with the block layer on top, or several of these that it is striped over; and which
 //! IOThread each of its submitters is.
 
-use super::bell::Bells;
-use super::clerk::Clerk;
+use super::helper::HelperThread;
 use super::lock::ImageLock;
 use super::members::{self, Member, Stored};
 use super::rewrite::Rewrites;
-use crate::disk::Inlet;
+use super::wakeup::Wakeups;
+use crate::disk::IoPath;
 use crate::disk::limit_hw_queues;
 use crate::driver::{Connections, HostDriver};
 use crate::error::{Error, Result};
@@ -38,9 +38,9 @@ pub struct ServedDisk {
     limits: Limits,
     /// Memory that I/O goes to and comes from; all members know it by the same numbers.
     pub regions: Arc<Regions>,
-    bells: Arc<Bells>,
+    wakeups: Arc<Wakeups>,
     /// Answers what may take long.
-    pub(crate) clerk: Clerk,
+    pub(crate) helper: HelperThread,
     /// Blocks that are read, changed and written, and who keeps off them.
     pub(crate) rewrites: Rewrites,
     /// Held while settings change.
@@ -74,39 +74,39 @@ pub(super) enum Parts {
 /// Wakes an IOThread that is to look at all its sources, from any thread.
 #[derive(Clone)]
 pub(crate) struct Waker {
-    bells: Arc<Bells>,
+    wakeups: Arc<Wakeups>,
     thread: u16,
 }
 
 impl PartialEq for Waker {
     fn eq(&self, other: &Waker) -> bool {
-        self.thread == other.thread && Arc::ptr_eq(&self.bells, &other.bells)
+        self.thread == other.thread && Arc::ptr_eq(&self.wakeups, &other.wakeups)
     }
 }
 
 impl Waker {
     #[cfg(test)]
-    pub(super) fn new(bells: &Arc<Bells>, thread: u16) -> Waker {
-        Waker { bells: Arc::clone(bells), thread }
+    pub(super) fn new(wakeups: &Arc<Wakeups>, thread: u16) -> Waker {
+        Waker { wakeups: Arc::clone(wakeups), thread }
     }
 
     /// What it is woken for is in its place already.
     pub(crate) fn wake(&self) {
-        self.bells.ring(self.thread);
+        self.wakeups.wake(self.thread);
     }
 }
 
 /// Rings for the IOThread of a submitter.
 struct Ring {
     threads: Arc<[AtomicU16]>,
-    bells: Arc<Bells>,
+    wakeups: Arc<Wakeups>,
 }
 
 impl Notify for Ring {
     fn notify(&self, submitter: SubmitterId) {
         // Relaxed: written before the submitter was used, which orders it.
         let thread = self.threads[submitter.index()].load(Ordering::Relaxed);
-        self.bells.ring(thread);
+        self.wakeups.wake(thread);
     }
 }
 
@@ -120,7 +120,7 @@ impl ServedDisk {
         regions: Arc<Regions>,
         config: QueueConfig,
         cpus: u16,
-        bells: &Arc<Bells>,
+        wakeups: &Arc<Wakeups>,
     ) -> Result<ServedDisk> {
         let (drivers, map) = match parts {
             Parts::Plain(driver) => (vec![driver], None),
@@ -129,10 +129,10 @@ impl ServedDisk {
                 (drivers, Some(map))
             }
         };
-        let clerk = Clerk::new(Stored::new(&drivers, map.as_ref()));
+        let helper = HelperThread::new(Stored::new(&drivers, map.as_ref()));
         // A client has its own above this, the host's kernel below it; the kernel's drivers that stand so (loop) do the same.
         let config = QueueConfig { topology: CpuTopology::uniform(cpus), no_sched_by_default: true, ..config };
-        let members = drivers.into_iter().map(|driver| member(driver, config.clone(), bells));
+        let members = drivers.into_iter().map(|driver| member(driver, config.clone(), wakeups));
         let members: Box<[Member]> = members.collect::<Result<_>>()?;
         let limits = match map {
             None => *members[0].queue.limits(),
@@ -144,8 +144,8 @@ impl ServedDisk {
             map,
             limits,
             regions,
-            bells: Arc::clone(bells),
-            clerk,
+            wakeups: Arc::clone(wakeups),
+            helper,
             rewrites: Rewrites::default(),
             changing: Mutex::default(),
             drained: Mutex::default(),
@@ -242,7 +242,7 @@ impl ServedDisk {
     }
 
     /// A way in for the IOThread with this number.
-    pub(super) fn inlet(&self, thread: u16) -> Result<Inlet> {
+    pub(super) fn io_path(&self, thread: u16) -> Result<IoPath> {
         let submitter = |m: &Member| {
             let cpus = m.queue.config().topology.nr_cpus;
             let sub = m.queue.submitter(CpuId::new(u32::from(thread % cpus)));
@@ -251,10 +251,10 @@ impl ServedDisk {
             Ok(sub)
         };
         Ok(match &self.map {
-            None => Inlet::Plain(submitter(&self.members[0])?),
+            None => IoPath::Plain(submitter(&self.members[0])?),
             Some(map) => {
                 let below = self.members.iter().map(submitter).collect::<Result<_>>()?;
-                Inlet::Striped(Box::new(Striped::new(Arc::clone(map), below)))
+                IoPath::Striped(Box::new(Striped::new(Arc::clone(map), below)))
             }
         })
     }
@@ -414,7 +414,7 @@ impl ServedDisk {
     }
 
     fn frozen<'a>(&'a self, member: &'a Member) -> Frozen<'a> {
-        Frozen { seats: &self.changing, driver: member.driver.as_ref() }
+        Frozen { waiter_lock: &self.changing, driver: member.driver.as_ref() }
     }
 
     /// The number of a region of `bytes` for the buffers of a port or a connection.
@@ -434,7 +434,7 @@ impl ServedDisk {
 
     /// Wakes the IOThread with this number.
     pub(super) fn waker(&self, thread: u16) -> Waker {
-        Waker { bells: Arc::clone(&self.bells), thread }
+        Waker { wakeups: Arc::clone(&self.wakeups), thread }
     }
 
     /// Of whichever thread has number 0.
@@ -445,10 +445,10 @@ impl ServedDisk {
 }
 
 /// Starts the block layer on a driver.
-fn member(driver: Arc<dyn HostDriver>, mut config: QueueConfig, bells: &Arc<Bells>) -> Result<Member> {
+fn member(driver: Arc<dyn HostDriver>, mut config: QueueConfig, wakeups: &Arc<Wakeups>) -> Result<Member> {
     let threads: Arc<[AtomicU16]> = (0..MAX_SUBMITTERS).map(|_| AtomicU16::new(0)).collect();
     let core: Arc<dyn Driver> = driver.clone();
-    let notify = Box::new(Ring { threads: Arc::clone(&threads), bells: Arc::clone(bells) });
+    let notify = Box::new(Ring { threads: Arc::clone(&threads), wakeups: Arc::clone(wakeups) });
     limit_hw_queues(driver.as_ref(), &mut config);
     let queue = RequestQueue::new(core, config, notify).map_err(|e| Error::usage(e.to_string()))?;
     Ok(Member { queue, driver, threads })

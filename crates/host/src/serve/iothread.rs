@@ -5,12 +5,12 @@
 //! wake-up from another thread ends a sleep. One clock reading serves a round.
 
 use super::adaptive::{Adaptive, For};
-use super::bell::Bells;
 use super::disk::ServedDisk;
-use super::iothreads::{Added, Command, Seat, SourceHandle, SourceReport, ThreadOptions, ThreadReport};
+use super::iothreads::{Added, Command, SourceHandle, SourceRecord, SourceReport, ThreadOptions, ThreadReport};
 use super::port::{Port, SourceId};
 use super::source::{Source, SourceLabel};
 use super::trial::{Books, Trial};
+use super::wakeup::Wakeups;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::process::{Who, pin_thread, usage};
@@ -25,8 +25,8 @@ use std::sync::mpsc::{Receiver, Sender};
 
 /// Events taken from one look at all descriptors.
 const EVENTS: usize = 64;
-/// What an event of the bell carries; sources carry their number.
-const BELL: u64 = u64::MAX;
+/// What an event of the wake-up's descriptor carries; sources carry their number.
+const WAKEUP: u64 = u64::MAX;
 /// What an event of a driver's descriptor carries: there is a poll after every sleep anyway.
 const DRIVER: u64 = u64::MAX - 1;
 
@@ -41,7 +41,7 @@ struct Load {
 
 struct Entry {
     source: Box<dyn Source>,
-    seat: Arc<Seat>,
+    record: Arc<SourceRecord>,
     port: usize,
     /// What is waited for at its descriptor.
     interest: epoll::EventFlags,
@@ -53,7 +53,7 @@ struct Entry {
 pub struct IoThread {
     number: u16,
     name: String,
-    bells: Arc<Bells>,
+    wakeups: Arc<Wakeups>,
     commands: Receiver<Command>,
     has_mail: Arc<AtomicBool>,
     epoll: OwnedFd,
@@ -65,7 +65,7 @@ pub struct IoThread {
     /// Finds the longest time of polling, if nobody has set one.
     trial: Option<Trial>,
     /// Somebody's source is leaving.
-    partings: usize,
+    leaving_count: usize,
     stop: bool,
     load: Load,
 }
@@ -74,18 +74,18 @@ impl IoThread {
     pub(super) fn new(
         number: u16,
         options: &ThreadOptions,
-        bells: &Arc<Bells>,
+        wakeups: &Arc<Wakeups>,
         commands: Receiver<Command>,
         has_mail: Arc<AtomicBool>,
     ) -> Result<IoThread> {
         let failed = |e: rustix::io::Errno| Error::os(e.into(), format!("cannot make IOThread '{}'", options.name));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let bell = bells.get(number).fd();
-        epoll::add(&epoll, bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).map_err(failed)?;
+        let wakeup = wakeups.get(number).fd();
+        epoll::add(&epoll, wakeup, epoll::EventData::new_u64(WAKEUP), epoll::EventFlags::IN).map_err(failed)?;
         Ok(IoThread {
             number,
             name: options.name.clone(),
-            bells: Arc::clone(bells),
+            wakeups: Arc::clone(wakeups),
             commands,
             has_mail,
             epoll,
@@ -94,7 +94,7 @@ impl IoThread {
             done: Vec::with_capacity(256),
             adaptive: Adaptive::both(options.polling),
             trial: options.polling.max.is_none().then(Trial::default),
-            partings: 0,
+            leaving_count: 0,
             stop: false,
             load: Load::default(),
         })
@@ -175,8 +175,8 @@ impl IoThread {
             entry.source.finish_round();
             finished |= entry.source.is_finished();
         }
-        if finished || self.partings > 0 {
-            self.part();
+        if finished || self.leaving_count > 0 {
+            self.remove_leaving();
         }
         worked
     }
@@ -194,7 +194,7 @@ impl IoThread {
             let (source, _) = SourceId::of(run[0].user_data);
             let entry = self.sources[source].as_mut().expect("a source stays until its bios have ended");
             for ns in run.iter().filter_map(|d| port.took(d, now)) {
-                entry.seat.latency.record(ns);
+                entry.record.latency.record(ns);
             }
             entry.source.ended(run, port);
         }
@@ -204,9 +204,9 @@ impl IoThread {
 
     /// Waits for something to do, if there is nothing. Whether it slept.
     fn sleep(&mut self) -> bool {
-        let bells = Arc::clone(&self.bells);
-        let bell = bells.get(self.number);
-        if !bell.doze() {
+        let wakeups = Arc::clone(&self.wakeups);
+        let wakeup = wakeups.get(self.number);
+        if !wakeup.doze() {
             return false;
         }
         let mut ready = true;
@@ -222,7 +222,7 @@ impl IoThread {
             }
         }
         let slept = ready && self.wait();
-        bell.wake_up();
+        wakeup.wake_up();
         for entry in self.sources.iter_mut().flatten() {
             entry.source.wake_up();
         }
@@ -250,8 +250,8 @@ impl IoThread {
         // An interruption is as good as an event: everything is looked at.
         let n = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
         // All else is looked at in every round.
-        if events[..n].iter().any(|e| e.data.u64() == BELL) {
-            self.bells.get(self.number).drain();
+        if events[..n].iter().any(|e| e.data.u64() == WAKEUP) {
+            self.wakeups.get(self.number).drain();
         }
         true
     }
@@ -262,22 +262,22 @@ impl IoThread {
         self.has_mail.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add { source, seat, reply } => {
-                    let _ = reply.send(self.add(source, seat));
+                Command::Add { source, record, reply } => {
+                    let _ = reply.send(self.add(source, record));
                 }
-                Command::Remove { id, seat, reply } => match self.entry(id, &seat) {
+                Command::Remove { id, record, reply } => match self.entry(id, &record) {
                     Some(entry) => {
                         entry.source.set_paused(true);
                         entry.leaving = Some(reply);
-                        self.partings += 1;
+                        self.leaving_count += 1;
                     }
                     None => drop(reply.send(None)),
                 },
-                Command::Keep { id, seat, reply } => {
-                    let _ = reply.send(self.keep(id, &seat));
+                Command::Keep { id, record, reply } => {
+                    let _ = reply.send(self.keep(id, &record));
                 }
-                Command::Visit { id, seat, visit } => {
-                    visit(self.entry(id, &seat).map(|entry| entry.source.as_mut()));
+                Command::Visit { id, record, visit } => {
+                    visit(self.entry(id, &record).map(|entry| entry.source.as_mut()));
                 }
                 Command::Report { reply } => {
                     let _ = reply.send(self.report());
@@ -301,18 +301,18 @@ impl IoThread {
     }
 
     /// A source that was to be taken away stays; how many requests of it are in flight.
-    fn keep(&mut self, id: SourceId, seat: &Arc<Seat>) -> Option<usize> {
-        let entry = self.entry(id, seat)?;
+    fn keep(&mut self, id: SourceId, record: &Arc<SourceRecord>) -> Option<usize> {
+        let entry = self.entry(id, record)?;
         entry.leaving.take()?;
         entry.source.set_paused(false);
         let in_flight = entry.source.in_flight();
-        self.partings -= 1;
+        self.leaving_count -= 1;
         Some(in_flight)
     }
 
-    /// The source that has this seat, unless it has left.
-    fn entry(&mut self, id: SourceId, seat: &Arc<Seat>) -> Option<&mut Entry> {
-        self.sources.get_mut(id.0 as usize)?.as_mut().filter(|entry| Arc::ptr_eq(&entry.seat, seat))
+    /// The source with this record, unless it has left.
+    fn entry(&mut self, id: SourceId, record: &Arc<SourceRecord>) -> Option<&mut Entry> {
+        self.sources.get_mut(id.0 as usize)?.as_mut().filter(|entry| Arc::ptr_eq(&entry.record, record))
     }
 
     #[cold]
@@ -320,8 +320,8 @@ impl IoThread {
         let sources = self.sources.iter().flatten().map(|entry| {
             let SourceLabel { kind, export, index } = entry.source.label();
             SourceReport {
-                handle: SourceHandle(Arc::clone(&entry.seat)),
-                disk: entry.seat.disk.name.clone(),
+                handle: SourceHandle(Arc::clone(&entry.record)),
+                disk: entry.record.disk.name.clone(),
                 kind,
                 export: export.to_owned(),
                 index,
@@ -341,8 +341,8 @@ impl IoThread {
         }
     }
 
-    fn add(&mut self, mut source: Box<dyn Source>, seat: Arc<Seat>) -> Added {
-        let port = match self.port_of(&seat.disk) {
+    fn add(&mut self, mut source: Box<dyn Source>, record: Arc<SourceRecord>) -> Added {
+        let port = match self.port_of(&record.disk) {
             Ok(port) => port,
             Err(e) => return Err((e, source)),
         };
@@ -357,7 +357,7 @@ impl IoThread {
             return Err((Error::os(e.into(), "cannot wait for a client's descriptor"), source));
         }
         self.ports[port].as_mut().expect("just found").users += 1;
-        let entry = Some(Entry { source, seat, port, interest, leaving: None });
+        let entry = Some(Entry { source, record, port, interest, leaving: None });
         if id == self.sources.len() {
             self.sources.push(entry);
         } else {
@@ -394,7 +394,7 @@ impl IoThread {
 
     /// Hands back sources of which nothing is in flight, and drops those that are finished.
     #[cold]
-    fn part(&mut self) {
+    fn remove_leaving(&mut self) {
         for i in 0..self.sources.len() {
             let wanted = |e: &Entry| e.leaving.is_some() || e.source.is_finished();
             let ready = |e: &Entry| wanted(e) && e.source.in_flight() == 0;
@@ -408,7 +408,7 @@ impl IoThread {
             self.ports[port].as_mut().expect("a source has a port").users -= 1;
             self.leave_port_unless_used(port);
             if let Some(leaving) = leaving {
-                self.partings -= 1;
+                self.leaving_count -= 1;
                 let _ = leaving.send(Some(source));
             }
         }

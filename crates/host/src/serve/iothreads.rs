@@ -7,13 +7,13 @@
 //! Needs from callers: it outlives the disks' I/O; nothing here is called from an IOThread.
 
 use super::adaptive::Polling;
-use super::bell::{Bells, MAX_BELLS};
 use super::disk::{Parts, ServedDisk};
 use super::ending::{self, END_TIME};
 use super::iothread::IoThread;
 use super::latency::Latency;
 use super::port::SourceId;
 use super::source::Source;
+use super::wakeup::{MAX_IOTHREADS, Wakeups};
 use crate::clock;
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,7 +41,7 @@ pub struct ThreadOptions {
 
 /// A source that is served somewhere.
 #[derive(Clone)]
-pub struct SourceHandle(pub(super) Arc<Seat>);
+pub struct SourceHandle(pub(super) Arc<SourceRecord>);
 
 impl SourceHandle {
     /// A number that no other source of this process has or had.
@@ -58,16 +58,16 @@ impl SourceHandle {
 /// Numbers of sources.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-pub(super) struct Seat {
+pub(super) struct SourceRecord {
     pub(super) disk: Arc<ServedDisk>,
     /// Held as long as the source is on its way.
-    place: Mutex<Place>,
+    location: Mutex<SourceLocation>,
     pub(super) latency: Latency,
     number: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct SourceLocation {
     thread: usize,
     id: SourceId,
 }
@@ -118,23 +118,23 @@ pub(super) type Added = std::result::Result<SourceId, (Error, Box<dyn Source>)>;
 pub(super) enum Command {
     Add {
         source: Box<dyn Source>,
-        seat: Arc<Seat>,
+        record: Arc<SourceRecord>,
         reply: Sender<Added>,
     },
     Remove {
         id: SourceId,
-        seat: Arc<Seat>,
+        record: Arc<SourceRecord>,
         reply: Sender<Option<Box<dyn Source>>>,
     },
     /// A `Remove` is taken back, if the source is still there: how many requests of it are in flight.
     Keep {
         id: SourceId,
-        seat: Arc<Seat>,
+        record: Arc<SourceRecord>,
         reply: Sender<Option<usize>>,
     },
     Visit {
         id: SourceId,
-        seat: Arc<Seat>,
+        record: Arc<SourceRecord>,
         visit: Visit,
     },
     Report {
@@ -163,17 +163,17 @@ struct Running {
 }
 
 impl Running {
-    fn send(&self, bells: &Bells, thread: usize, command: Command) {
+    fn send(&self, wakeups: &Wakeups, thread: usize, command: Command) {
         self.sender.send(command).expect("an IOThread runs as long as its handle");
         // Pairs with: IoThread::take_mail
         self.has_mail.store(true, Ordering::Release);
-        bells.ring(thread as u16);
+        wakeups.wake(thread as u16);
     }
 }
 
 /// See the module's text.
 pub struct IoThreads {
-    bells: Arc<Bells>,
+    wakeups: Arc<Wakeups>,
     /// By number; a gap where one has gone.
     threads: RwLock<Vec<Option<Running>>>,
 }
@@ -182,7 +182,7 @@ impl IoThreads {
     /// Starts a thread for each entry; they are numbered from 0.
     pub fn start(options: &[ThreadOptions]) -> Result<IoThreads> {
         clock::start();
-        let all = IoThreads { bells: Arc::new(Bells::new()), threads: RwLock::default() };
+        let all = IoThreads { wakeups: Arc::new(Wakeups::new()), threads: RwLock::default() };
         options.iter().try_for_each(|o| all.start_one(o).map(drop))?;
         Ok(all)
     }
@@ -191,13 +191,13 @@ impl IoThreads {
     pub fn start_one(&self, options: &ThreadOptions) -> Result<usize> {
         let mut threads = self.threads.write();
         let number = threads.iter().position(Option::is_none).unwrap_or(threads.len());
-        if number >= MAX_BELLS {
-            return Err(Error::usage(format!("IOThread '{}': there are {MAX_BELLS} already", options.name)));
+        if number >= MAX_IOTHREADS {
+            return Err(Error::usage(format!("IOThread '{}': there are {MAX_IOTHREADS} already", options.name)));
         }
-        self.bells.make(number as u16)?;
+        self.wakeups.make(number as u16)?;
         let (sender, receiver) = mpsc::channel();
         let has_mail = Arc::new(AtomicBool::new(false));
-        let mut thread = IoThread::new(number as u16, options, &self.bells, receiver, Arc::clone(&has_mail))?;
+        let mut thread = IoThread::new(number as u16, options, &self.wakeups, receiver, Arc::clone(&has_mail))?;
         let (cpus, (started, start)) = (options.cpus.clone(), mpsc::channel());
         let run = move || {
             let pinned = if cpus.is_empty() { Ok(()) } else { pin_thread(&cpus) };
@@ -233,7 +233,7 @@ impl IoThreads {
         let mut threads = self.threads.write();
         let Some(running) = threads.get_mut(thread).and_then(Option::take) else { return Err(gone(thread)) };
         let (reply, answer) = mpsc::channel();
-        running.send(&self.bells, thread, Command::Stop { even_if_used: false, reply });
+        running.send(&self.wakeups, thread, Command::Stop { even_if_used: false, reply });
         let used = answer.recv().expect("IOThreads answer");
         if used > 0 {
             let text = format!("IOThread '{}' still serves {used} queues or clients: move them first", running.name);
@@ -269,7 +269,7 @@ impl IoThreads {
         config: QueueConfig,
     ) -> Result<Arc<ServedDisk>> {
         let cpus = self.len().max(1) as u16;
-        ServedDisk::new(name.to_owned(), Parts::Plain(driver), regions, config, cpus, &self.bells).map(Arc::new)
+        ServedDisk::new(name.to_owned(), Parts::Plain(driver), regions, config, cpus, &self.wakeups).map(Arc::new)
     }
 
     /// A disk for these threads, striped over as many drivers as the map has stripes. All have `config`, and `regions` as the
@@ -284,25 +284,25 @@ impl IoThreads {
     ) -> Result<Arc<ServedDisk>> {
         let cpus = self.len().max(1) as u16;
         let parts = Parts::Striped(Arc::new(map), drivers);
-        ServedDisk::new(name.to_owned(), parts, regions, config, cpus, &self.bells).map(Arc::new)
+        ServedDisk::new(name.to_owned(), parts, regions, config, cpus, &self.wakeups).map(Arc::new)
     }
 
     /// Has a thread serve a source of a disk from now on.
     pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: impl Source) -> Result<SourceHandle> {
-        let place = Mutex::new(Place { thread, id: SourceId(0) });
+        let location = Mutex::new(SourceLocation { thread, id: SourceId(0) });
         // Relaxed: only different from all others.
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let seat = Arc::new(Seat { disk: Arc::clone(disk), place, latency: Latency::new(), number });
-        let mut place = seat.place.lock();
-        place.id = self.put(thread, &seat, Box::new(source)).map_err(|(e, _)| e)?;
-        drop(place);
-        Ok(SourceHandle(seat))
+        let record = Arc::new(SourceRecord { disk: Arc::clone(disk), location, latency: Latency::new(), number });
+        let mut location = record.location.lock();
+        location.id = self.put(thread, &record, Box::new(source)).map_err(|(e, _)| e)?;
+        drop(location);
+        Ok(SourceHandle(record))
     }
 
     /// Takes a source away, when nothing of it is in flight any more; nothing if it has left by itself.
     pub fn remove(&self, handle: &SourceHandle) -> Option<Box<dyn Source>> {
-        let place = handle.0.place.lock();
-        self.take(*place, handle)
+        let location = handle.0.location.lock();
+        self.take(*location, handle)
     }
 
     /// Has another thread serve a source from now on. It is in between until what is in flight has ended; how long that
@@ -312,23 +312,23 @@ impl IoThreads {
     /// Usage: the source has left, or there is no such thread. Io: what is in flight has not ended after 10 s. Then it stays where
     /// it is, and goes on there.
     pub fn move_to(&self, handle: &SourceHandle, thread: usize) -> Result<Duration> {
-        let mut place = handle.0.place.lock();
-        if place.thread == thread {
+        let mut location = handle.0.location.lock();
+        if location.thread == thread {
             return Ok(Duration::ZERO);
         }
         if !self.contains(thread) {
             return Err(gone(thread));
         }
         let began = clock::now();
-        let source = match self.take_within(*place, handle, END_TIME) {
+        let source = match self.take_within(*location, handle, END_TIME) {
             Ok(source) => source.ok_or_else(|| Error::usage("it has left meanwhile"))?,
             Err(n) => return Err(stuck(handle, n)),
         };
         match self.put(thread, &handle.0, source) {
-            Ok(id) => *place = Place { thread, id },
+            Ok(id) => *location = SourceLocation { thread, id },
             Err((e, source)) => {
                 // Its port is still there or can be made again as it was.
-                place.id = self.put(place.thread, &handle.0, source).map_err(|(e, _)| e)?;
+                location.id = self.put(location.thread, &handle.0, source).map_err(|(e, _)| e)?;
                 return Err(e);
             }
         }
@@ -344,18 +344,18 @@ impl IoThreads {
         handle: &SourceHandle,
         visit: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Option<T> {
-        let place = handle.0.place.lock();
+        let location = handle.0.location.lock();
         let (reply, answer) = mpsc::channel();
         let visit = Box::new(move |source: Option<&mut dyn Source>| {
             let _ = reply.send(source.map(|source| visit(source.of_type())));
         });
-        self.send(place.thread, Command::Visit { id: place.id, seat: Arc::clone(&handle.0), visit }).ok()?;
+        self.send(location.thread, Command::Visit { id: location.id, record: Arc::clone(&handle.0), visit }).ok()?;
         answer.recv().expect("IOThreads answer")
     }
 
     /// The number of the thread that serves it.
     pub fn thread_of(&self, handle: &SourceHandle) -> usize {
-        handle.0.place.lock().thread
+        handle.0.location.lock().thread
     }
 
     /// What all of them do. Those that sleep are woken for it.
@@ -363,7 +363,7 @@ impl IoThreads {
         let (reply, answers) = mpsc::channel();
         for (number, running) in self.threads.read().iter().enumerate() {
             if let Some(running) = running {
-                running.send(&self.bells, number, Command::Report { reply: reply.clone() });
+                running.send(&self.wakeups, number, Command::Report { reply: reply.clone() });
             }
         }
         drop(reply);
@@ -377,7 +377,7 @@ impl IoThreads {
         let (reply, answers) = mpsc::channel();
         for (number, running) in self.threads.read().iter().enumerate() {
             if let Some(running) = running {
-                running.send(&self.bells, number, Command::Meet { reply: reply.clone() });
+                running.send(&self.wakeups, number, Command::Meet { reply: reply.clone() });
             }
         }
         drop(reply);
@@ -392,38 +392,38 @@ impl IoThreads {
         answer.recv().expect("IOThreads answer")
     }
 
-    fn put(&self, thread: usize, seat: &Arc<Seat>, source: Box<dyn Source>) -> Added {
+    fn put(&self, thread: usize, record: &Arc<SourceRecord>, source: Box<dyn Source>) -> Added {
         let threads = self.threads.read();
         let Some(Some(running)) = threads.get(thread) else { return Err((gone(thread), source)) };
         let (reply, answer) = mpsc::channel();
-        running.send(&self.bells, thread, Command::Add { source, seat: Arc::clone(seat), reply });
+        running.send(&self.wakeups, thread, Command::Add { source, record: Arc::clone(record), reply });
         drop(threads);
         answer.recv().expect("IOThreads answer")
     }
 
-    fn take(&self, place: Place, handle: &SourceHandle) -> Option<Box<dyn Source>> {
+    fn take(&self, location: SourceLocation, handle: &SourceHandle) -> Option<Box<dyn Source>> {
         let (reply, answer) = mpsc::channel();
-        self.send(place.thread, Command::Remove { id: place.id, seat: Arc::clone(&handle.0), reply }).ok()?;
+        self.send(location.thread, Command::Remove { id: location.id, record: Arc::clone(&handle.0), reply }).ok()?;
         answer.recv().expect("IOThreads answer")
     }
 
     /// The same, unless what is in flight has not ended after `limit`: then how many requests that are, and the source stays.
     fn take_within(
         &self,
-        place: Place,
+        location: SourceLocation,
         handle: &SourceHandle,
         limit: std::time::Duration,
     ) -> std::result::Result<Option<Box<dyn Source>>, usize> {
         let (reply, answer) = mpsc::channel();
-        let (id, seat) = (place.id, &handle.0);
-        if self.send(place.thread, Command::Remove { id, seat: Arc::clone(seat), reply }).is_err() {
+        let (id, record) = (location.id, &handle.0);
+        if self.send(location.thread, Command::Remove { id, record: Arc::clone(record), reply }).is_err() {
             return Ok(None);
         }
         if let Ok(source) = answer.recv_timeout(limit) {
             return Ok(source);
         }
         let (reply, kept) = mpsc::channel();
-        let is_there = self.send(place.thread, Command::Keep { id, seat: Arc::clone(seat), reply }).is_ok();
+        let is_there = self.send(location.thread, Command::Keep { id, record: Arc::clone(record), reply }).is_ok();
         match kept.recv().ok().flatten().filter(|_| is_there) {
             Some(in_flight) => Err(in_flight),
             // It came free at the last moment.
@@ -433,7 +433,7 @@ impl IoThreads {
 
     fn send(&self, thread: usize, command: Command) -> Result<()> {
         match self.threads.read().get(thread) {
-            Some(Some(running)) => running.send(&self.bells, thread, command),
+            Some(Some(running)) => running.send(&self.wakeups, thread, command),
             _ => return Err(gone(thread)),
         }
         Ok(())
@@ -469,7 +469,7 @@ impl Drop for IoThreads {
         let (reply, _answer) = mpsc::channel();
         for (number, running) in all.iter().enumerate() {
             if let Some(running) = running {
-                running.send(&self.bells, number, Command::Stop { even_if_used: true, reply: reply.clone() });
+                running.send(&self.wakeups, number, Command::Stop { even_if_used: true, reply: reply.clone() });
             }
         }
         all.into_iter().flatten().for_each(|running| join(running.handle));

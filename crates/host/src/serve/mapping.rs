@@ -26,7 +26,7 @@ pub struct MappingEntry {
 /// Which IOThreads serve the virtqueues of one export, as it was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// In the order given; empty = no wish.
+    /// In the order given; empty = any.
     pub entries: Vec<MappingEntry>,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It looks at all of
 //! them in rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer
-//! or its `bell`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
+//! or another thread's `wakeup`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
 
 #[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
 pub mod lock;
@@ -21,8 +21,8 @@ pub mod daemon;
 mod balance;
 mod adaptive;
 mod begin;
-mod bell;
-pub(crate) mod clerk;
+mod wakeup;
+pub(crate) mod helper;
 mod disk;
 mod ending;
 #[allow(unsafe_code, reason = "waiting on descriptors of drivers")]

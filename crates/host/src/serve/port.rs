@@ -3,12 +3,12 @@
 //!
 //! Guarantees: a bio that was submitted enters the block layer once, in order of submission if it could not at once; but one that
 //! writes to blocks that are being rewritten ([`rewrite`](super::rewrite)) waits for that, and lets others pass. Needs from callers:
-//! nothing is taken from a client while there is no room ([`Port::has_room`]).
+//! nothing is taken from a client while there is no room ([`Port::has_capacity`]).
 
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
 use super::rewrite::Writes;
-use crate::disk::Inlet;
+use crate::disk::IoPath;
 use crate::error::Result;
 use blk::bio::{Bio, DataRef};
 use blk::id::HctxId;
@@ -64,7 +64,7 @@ enum Entry {
 
 /// See the module's text. Fields are dropped in this order.
 pub struct Port {
-    sub: Inlet,
+    sub: IoPath,
     /// After what uses its drivers: the last who has it frees the image.
     disk: Arc<ServedDisk>,
     /// The IOThread's number.
@@ -92,7 +92,7 @@ pub struct Port {
 
 impl Port {
     pub(super) fn new(disk: &Arc<ServedDisk>, thread: u16) -> Result<Port> {
-        let sub = disk.inlet(thread)?;
+        let sub = disk.io_path(thread)?;
         Ok(Port {
             disk: Arc::clone(disk),
             thread,
@@ -123,7 +123,7 @@ impl Port {
 
     /// Whether a client's next request may be taken.
     #[inline]
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.backlog.is_empty()
     }
 

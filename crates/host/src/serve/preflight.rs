@@ -7,7 +7,7 @@
 //! usable now. A multipath.conf of a disk: without mistakes. Does not do: promise that it stays so; who opens and binds checks
 //! again.
 
-use super::check::{CheckedPlan, Place, PlanError, PlanErrors};
+use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
 use super::lock::{ImageLock, image_identity};
 use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan, TargetPlan};
 use super::reload::Reload;
@@ -62,7 +62,7 @@ fn look(
             {
                 // Each of its lines by itself.
                 errors.extend(e.to_string().trim_start_matches("conf: ").lines().map(|line| PlanError {
-                    place: Place::Disk(index),
+                    place: PlanItem::Disk(index),
                     key: "conf".to_owned(),
                     text: format!("conf: {line}"),
                     of: format!("disk '{}'", disk.name),
@@ -72,7 +72,7 @@ fn look(
             if let Some(text) = problem {
                 let of = format!("disk '{}'", disk.name);
                 let text = format!("target={}: {text}", target.text);
-                errors.push(PlanError { place: Place::Disk(index), key: disk.targets_key().to_owned(), text, of });
+                errors.push(PlanError { place: PlanItem::Disk(index), key: disk.targets_key().to_owned(), text, of });
             }
         }
     }
@@ -82,7 +82,7 @@ fn look(
     for (index, export) in plan.exports().enumerate().filter(|(index, _)| of_export(*index)) {
         let of = format!("export '{}'", export.plan.name);
         let mut add = |key: &str, text: String| {
-            errors.push(PlanError { place: Place::Export(index), key: key.to_owned(), text, of: of.clone() });
+            errors.push(PlanError { place: PlanItem::Export(index), key: key.to_owned(), text, of: of.clone() });
         };
         match &export.plan.kind {
             ExportKind::VhostUserBlk(v) => told(unix_socket(&v.socket), "socket", &v.socket, &mut add),
@@ -243,13 +243,15 @@ fn nbd_server(nbd: &NbdPlan, add: &mut impl FnMut(&str, String)) {
 fn mountpoint(path: &Path) -> Result<(), String> {
     match fuse::mount::look(path) {
         // A mount that a killed daemon has left is detached when the export begins.
-        Ok(fuse::mount::Place::File | fuse::mount::Place::Stale) => {}
-        Ok(fuse::mount::Place::Served) => {
+        Ok(fuse::mount::MountpointState::File | fuse::mount::MountpointState::Stale) => {}
+        Ok(fuse::mount::MountpointState::Served) => {
             return Err(
                 "somebody serves a file system there already; end that program or choose another file".to_owned()
             );
         }
-        Ok(fuse::mount::Place::Other) => return Err("must be a regular file: the disk is mounted over it".to_owned()),
+        Ok(fuse::mount::MountpointState::Other) => {
+            return Err("must be a regular file: the disk is mounted over it".to_owned());
+        }
         Err(e) => return Err(format!("{e}; make an empty file of that name first (touch FILE)")),
     }
     match Path::new("/dev/fuse").exists() {

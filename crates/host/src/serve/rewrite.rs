@@ -23,12 +23,12 @@ pub(crate) struct Rewrites {
     expected: AtomicUsize,
     /// How many are held; changed under the lock of `state`.
     held: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<RewriteState>,
     ports: Mutex<Vec<Arc<Writes>>>,
 }
 
 #[derive(Default)]
-struct State {
+struct RewriteState {
     held: Vec<Hold>,
     /// Threads with something that waits until one is given back.
     waiting: Vec<Waker>,
@@ -124,7 +124,7 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-impl State {
+impl RewriteState {
     fn wait(&mut self, waker: Waker) {
         if !self.waiting.contains(&waker) {
             self.waiting.push(waker);
@@ -257,53 +257,53 @@ impl Rewrites {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bell::Bells;
+    use super::super::wakeup::Wakeups;
     use super::*;
 
-    fn wakers() -> (Arc<Bells>, impl Fn(u16) -> Waker) {
-        let bells = Arc::new(Bells::new());
-        (0..3).for_each(|t| bells.make(t).unwrap());
-        (Arc::clone(&bells), move |thread| Waker::new(&bells, thread))
+    fn wakers() -> (Arc<Wakeups>, impl Fn(u16) -> Waker) {
+        let wakeups = Arc::new(Wakeups::new());
+        (0..3).for_each(|t| wakeups.make(t).unwrap());
+        (Arc::clone(&wakeups), move |thread| Waker::new(&wakeups, thread))
     }
 
-    /// Whether the thread was rung for since it was last asked.
-    fn is_rung(bells: &Bells, thread: u16) -> bool {
-        let dozes = bells.get(thread).doze();
-        bells.get(thread).wake_up();
+    /// Whether the thread was woken since it was last asked.
+    fn is_rung(wakeups: &Wakeups, thread: u16) -> bool {
+        let dozes = wakeups.get(thread).doze();
+        wakeups.get(thread).wake_up();
         !dozes
     }
 
     #[test]
     fn what_is_held_does_not_overlap_and_who_waits_is_woken() {
-        let (bells, waker) = wakers();
+        let (wakeups, waker) = wakers();
         let r = Rewrites::default();
         assert!(r.hold(8..16, waker(0)) && r.hold(16..64, waker(0)));
         for range in [0..9, 15..17, 10..12, 0..128] {
             assert!(!r.hold(range, waker(1)));
         }
-        assert!(!is_rung(&bells, 1));
+        assert!(!is_rung(&wakeups, 1));
         r.give_back(&(8..16));
-        assert!(is_rung(&bells, 1) && !is_rung(&bells, 0));
+        assert!(is_rung(&wakeups, 1) && !is_rung(&wakeups, 0));
         assert!(r.hold(0..16, waker(1)));
     }
 
     #[test]
     fn a_write_waits_for_a_rewrite_of_its_blocks_and_for_no_other() {
-        let (bells, waker) = wakers();
+        let (wakeups, waker) = wakers();
         let r = Rewrites::default();
         let port = r.add_port();
         assert!(r.hold(8..16, waker(0)) && r.is_clear(&(8..16)));
         assert!(!r.enter(&port, 1, 0..9, || waker(2)));
         assert!(r.enter(&port, 2, 0..8, || waker(2)) && r.enter(&port, 3, 16..24, || waker(2)));
         r.give_back(&(8..16));
-        assert!(is_rung(&bells, 2));
+        assert!(is_rung(&wakeups, 2));
         assert!(r.enter(&port, 1, 0..9, || waker(2)));
     }
 
     /// The order that matters: whoever holds keeps new ones out while it waits for those that are in.
     #[test]
     fn a_rewrite_waits_for_the_writes_that_came_before_it() {
-        let (bells, waker) = wakers();
+        let (wakeups, waker) = wakers();
         let r = Rewrites::default();
         let (port, other) = (r.add_port(), r.add_port());
         // A request of two bios, and one elsewhere.
@@ -311,9 +311,9 @@ mod tests {
         assert!(r.enter(&other, 1, 100..104, || waker(2)));
         assert!(r.hold(8..16, waker(0)) && !r.is_clear(&(8..16)));
         assert!(!r.enter(&other, 2, 12..16, || waker(2)), "it would wait for ever under load");
-        assert!(r.leave(&other, 1) && !is_rung(&bells, 0));
-        assert!(r.leave(&port, 1) && !is_rung(&bells, 0) && !r.is_clear(&(8..16)));
-        assert!(r.leave(&port, 1) && is_rung(&bells, 0) && r.is_clear(&(8..16)));
+        assert!(r.leave(&other, 1) && !is_rung(&wakeups, 0));
+        assert!(r.leave(&port, 1) && !is_rung(&wakeups, 0) && !r.is_clear(&(8..16)));
+        assert!(r.leave(&port, 1) && is_rung(&wakeups, 0) && r.is_clear(&(8..16)));
         assert!(!r.leave(&port, 1), "another's");
         r.remove_port(&other);
         assert_eq!(r.ports.lock().len(), 1);
@@ -322,14 +322,14 @@ mod tests {
     /// A request with bios from before and after may end in any order.
     #[test]
     fn a_rewrite_waits_for_the_writes_that_nobody_knows() {
-        let (bells, waker) = wakers();
+        let (wakeups, waker) = wakers();
         let r = Rewrites::default();
         let port = r.add_port();
         r.enter_unknown(&port, 2);
         assert!(r.enter(&port, 1, 100..104, || waker(2)));
         assert!(r.hold(8..16, waker(0)) && !r.is_clear(&(8..16)) && !r.is_unused());
-        assert!(r.leave(&port, 7) && r.leave(&port, 1) && !is_rung(&bells, 0) && !r.is_clear(&(8..16)));
-        assert!(r.leave(&port, 1) && is_rung(&bells, 0) && r.is_clear(&(8..16)));
+        assert!(r.leave(&port, 7) && r.leave(&port, 1) && !is_rung(&wakeups, 0) && !r.is_clear(&(8..16)));
+        assert!(r.leave(&port, 1) && is_rung(&wakeups, 0) && r.is_clear(&(8..16)));
         assert!(!r.leave(&port, 1), "who rewrites");
         r.give_back(&(8..16));
         assert!(r.is_unused());

@@ -29,12 +29,12 @@ pub(super) struct DiskWatch {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     disks: Vec<(Weak<ServedDisk>, Seen, Links)>,
     over: bool,
 }

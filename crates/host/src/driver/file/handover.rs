@@ -9,13 +9,13 @@
 //! A ring may have an owner. The kernel lets one thread alone submit to such a ring and sleep in it (SINGLE_ISSUER), and
 //! leaves the work of completing to the moment when this thread enters (DEFER_TASKRUN): no signal-like notification per
 //! completion, and one request is on its way to the device again before the rest of a burst is worked up. In exchange other
-//! threads only queue, take completions, and ring a bell.
+//! threads only queue, take completions, and wake the owner.
 //!
 //! Guarantees:
 //! - a sleep that began with something to take, or that a wake-up after `seen` was for, is none, or is ended;
 //! - the last completion, taken by another thread, ends the sleeps that were for it, and so does a wake-up whose mark
 //!   another thread took;
-//! - a bell rung after the owner went to sleep ends that sleep, whatever number of completions it is for, and once; it is rung again by
+//! - a wake-up after the owner went to sleep ends that sleep, whatever number of completions it is for, and once; it is sent again by
 //!   who takes its marks in the owner's place.
 //!
 //! Needs from callers: who queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner goes on
@@ -43,7 +43,7 @@ pub(super) trait Kernel {
     /// Sleeps for a short time, of one that may not enter.
     fn sleep_outside(&self, timeout: Option<Duration>);
     /// Posts as many marks as `marks` says into the completion ring. One caller at a time, `marks` included.
-    fn ring_bell(&self, marks: impl FnOnce() -> u32);
+    fn wake_owner(&self, marks: impl FnOnce() -> u32);
 
     /// Puts a mark into the submission ring, which comes back as a completion.
     fn push_mark(&self, books: &mut Self::Books);
@@ -89,7 +89,7 @@ pub(super) struct Handover<K: Kernel> {
     /// Calls of [`Handover::wake`]; changed under the lock.
     wakes: AtomicU64,
     /// Completions that the owner sleeps for, or slept for last; 0 once it was woken from that. Set under the books' lock,
-    /// taken under the bell's.
+    /// taken under the wake-up's.
     owner_sleeps_for: AtomicU32,
     /// The same of a sleep that is not over, and nobody takes it; else 0. Set under the books' lock.
     owner_wants: AtomicU32,
@@ -130,14 +130,14 @@ impl<K: Kernel> Handover<K> {
     /// Makes the kernel see what is in the submission ring, or its owner if that is another thread.
     #[inline]
     fn commit(&self) {
-        if self.kernel.has_owner() && !self.kernel.may_enter() { self.ring_bell() } else { self.kernel.submit() }
+        if self.kernel.has_owner() && !self.kernel.may_enter() { self.wake_owner() } else { self.kernel.submit() }
     }
 
     /// Ends the owner's sleep, if it sleeps: a mark for each completion that it sleeps for. Not called under the lock.
-    fn ring_bell(&self) {
+    fn wake_owner(&self) {
         // Relaxed: whoever rings for something has had the lock since the owner said what it sleeps for, or the owner looks
         // at it yet. Pairs with: Handover::to_wait_for
-        self.kernel.ring_bell(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
+        self.kernel.wake_owner(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
     }
 
     /// A mark for the owner was taken by another thread. The kernel posts it when the owner enters, and looks afterwards what there is to
@@ -146,7 +146,7 @@ impl<K: Kernel> Handover<K> {
     fn ring_again(&self) {
         // Relaxed: whoever takes a mark has had the lock since the owner said what it sleeps for. One that is awake by now finds a
         // mark too many. Pairs with: Handover::to_wait_for
-        self.kernel.ring_bell(|| self.owner_wants.load(Ordering::Relaxed));
+        self.kernel.wake_owner(|| self.owner_wants.load(Ordering::Relaxed));
     }
 
     /// Takes what ended. Makes a system call when entries wait for submission or the kernel has completions put off.
@@ -211,7 +211,7 @@ impl<K: Kernel> Handover<K> {
         let idle = in_flight == 0 && timeout.is_none();
         let sleep = !self.kernel.has_work(&books) && self.kernel.ready(&books) < want as usize && !idle;
         if sleep && self.kernel.has_owner() && self.kernel.may_enter() {
-            // Under the lock: what others do from here on they ring the bell for. Pairs with: Handover::ring_bell
+            // Under the lock: what others do from here on they wake the owner for. Pairs with: Handover::wake_owner
             store_relaxed(&self.owner_sleeps_for, want);
             store_relaxed(&self.owner_wants, want);
         }
@@ -231,7 +231,7 @@ impl<K: Kernel> Handover<K> {
         self.wakes.fetch_add(1, Ordering::Release);
         if self.kernel.has_owner() {
             drop(books);
-            return self.ring_bell();
+            return self.wake_owner();
         }
         self.kernel.push_mark(&mut books);
         drop(books);

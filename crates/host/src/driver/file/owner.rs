@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::RawFd;
 
 /// Messages of one system call: most sleeps are for fewer completions.
-const BELL_ENTRIES: u32 = 32;
-/// Refusals (EAGAIN, ENOMEM, EINTR) of one bell that are tried again.
+const WAKE_ENTRIES: u32 = 32;
+/// Refusals (EAGAIN, ENOMEM, EINTR) of one wake-up that are tried again.
 const SUBMIT_TRIES: u32 = 1000;
 
 thread_local! {
@@ -26,14 +26,14 @@ fn this_thread() -> usize {
 pub(super) struct Owner {
     thread: usize,
     /// A ring through which any thread posts into the owner's.
-    bell: Mutex<IoUring>,
+    wake_ring: Mutex<IoUring>,
 }
 
 impl Owner {
     /// The calling thread.
     pub(super) fn this_thread() -> io::Result<Owner> {
-        let bell = Mutex::new(IoUring::builder().dontfork().build(BELL_ENTRIES)?);
-        Ok(Owner { thread: this_thread(), bell })
+        let wake_ring = Mutex::new(IoUring::builder().dontfork().build(WAKE_ENTRIES)?);
+        Ok(Owner { thread: this_thread(), wake_ring })
     }
 
     #[inline]
@@ -41,25 +41,25 @@ impl Owner {
         self.thread == this_thread()
     }
 
-    /// Posts as many completions with `mark` into `ring`, the owner's, as `marks` says once no other bell is being rung. Not
+    /// Posts as many completions with `mark` into `ring`, the owner's, as `marks` says once no other wake-up is being sent. Not
     /// called under the ring's lock. A kernel that is short of memory is asked again a thousand times; what it has not taken
-    /// then goes out with the next bell.
+    /// then goes out with the next wake-up.
     pub(super) fn ring(&self, ring: RawFd, mark: u64, marks: impl FnOnce() -> u32) {
         let message = opcode::MsgRingData::new(types::Fd(ring), 0, mark, None).build();
         let message = message.flags(squeue::Flags::SKIP_SUCCESS);
-        let mut bell = self.bell.lock();
+        let mut wake_ring = self.wake_ring.lock();
         let mut left = marks();
         let mut tries = SUBMIT_TRIES;
-        while tries > 0 && (left > 0 || !bell.submission().is_empty()) {
+        while tries > 0 && (left > 0 || !wake_ring.submission().is_empty()) {
             // SAFETY: the entry points to nothing.
-            while left > 0 && unsafe { bell.submission().push(&message) }.is_ok() {
+            while left > 0 && unsafe { wake_ring.submission().push(&message) }.is_ok() {
                 left -= 1;
             }
-            while tries > 0 && bell.submit().is_err() {
+            while tries > 0 && wake_ring.submit().is_err() {
                 tries -= 1;
                 std::thread::yield_now();
             }
-            bell.completion().for_each(drop);
+            wake_ring.completion().for_each(drop);
         }
     }
 }

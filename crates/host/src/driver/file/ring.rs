@@ -66,7 +66,7 @@ struct Uring {
     file: Arc<Opened>,
 }
 
-struct State {
+struct RingState {
     /// By tag.
     slots: Box<[Slot]>,
     /// [`MAX_PIECES`] per tag; only the entries of a list in use are ever written.
@@ -94,7 +94,7 @@ enum Registered {
 
 // SAFETY: the raw pointers in slots and pieces are addresses for the kernel, of memory that outlives their use
 // (module's text) from whichever thread; they are followed by this process only in `Memory::behind`, under the lock.
-unsafe impl Send for State {}
+unsafe impl Send for RingState {}
 
 impl Ring {
     /// A ring for requests with tags below `depth`, a power of two, that any thread may use.
@@ -118,7 +118,7 @@ impl Ring {
         // Kernels before 5.19 have no sparse table: no registered buffers then, only slower.
         let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
         let initially = if sparse { Registered::NotTried } else { Registered::Refused };
-        let mut state = State {
+        let mut state = RingState {
             slots: (0..depth).map(|_| Slot::empty()).collect(),
             pieces: Box::new_uninit_slice(depth as usize * MAX_PIECES),
             failed: VecDeque::with_capacity(depth as usize),
@@ -188,7 +188,7 @@ impl Ring {
 impl Uring {
     /// Puts the next requests, up to a chunk, into the submission ring. The answer as of `Driver::queue_rqs`, and whether
     /// the system call may be left to `wait`.
-    fn push_chunk(&self, state: &mut State, batch: &mut RqBatch<'_>) -> Pushed<QueueRqStatus> {
+    fn push_chunk(&self, state: &mut RingState, batch: &mut RqBatch<'_>) -> Pushed<QueueRqStatus> {
         let may_enter = self.may_enter();
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
@@ -228,7 +228,7 @@ impl Uring {
     }
 
     /// The end of the ring; see its `drop`.
-    fn drain(&self, state: &mut State) {
+    fn drain(&self, state: &mut RingState) {
         let mut with_kernel = state.in_flight as usize - state.again.len();
         if with_kernel > 0 && !self.may_enter() {
             std::mem::forget((Arc::clone(&self.regions), Arc::clone(&self.zeroes), std::mem::take(&mut state.pieces)));
@@ -255,7 +255,7 @@ impl Uring {
 }
 
 impl Kernel for Uring {
-    type Books = State;
+    type Books = RingState;
     type Done = Completions;
 
     #[inline]
@@ -294,14 +294,14 @@ impl Kernel for Uring {
         poll_fds(&mut [libc::pollfd { fd: self.ring.as_raw_fd(), events: libc::POLLIN, revents: 0 }], at_most);
     }
 
-    fn ring_bell(&self, marks: impl FnOnce() -> u32) {
-        let owner = self.owner.as_ref().expect("only an owner has a bell");
+    fn wake_owner(&self, marks: impl FnOnce() -> u32) {
+        let owner = self.owner.as_ref().expect("only an owner is woken");
         owner.ring(self.ring.as_raw_fd(), WAKE, marks);
     }
 
     /// A ring that the kernel takes nothing from (EBUSY) has completions to be taken first: no wait for one sleeps. Short of
     /// memory (EAGAIN) the mark is lost, and the waiter's timeout ends its sleep.
-    fn push_mark(&self, _state: &mut State) {
+    fn push_mark(&self, _state: &mut RingState) {
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
         if sq.is_full() {
@@ -313,7 +313,7 @@ impl Kernel for Uring {
     }
 
     #[inline(always)] // Once in every poll, from one place.
-    fn reap(&self, state: &mut State, done: &mut Completions) -> Reaped {
+    fn reap(&self, state: &mut RingState, done: &mut Completions) -> Reaped {
         // SAFETY: the state's lock is held, so this is the only user of either ring.
         let (mut sq, mut cq) = unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
         let before = done.room();
@@ -344,16 +344,16 @@ impl Kernel for Uring {
     }
 
     #[inline]
-    fn in_flight(&self, state: &State) -> u32 {
+    fn in_flight(&self, state: &RingState) -> u32 {
         state.in_flight
     }
 
-    fn ready(&self, _state: &State) -> usize {
+    fn ready(&self, _state: &RingState) -> usize {
         // SAFETY: the state's lock is held, so this is the only user of the completion ring.
         unsafe { self.ring.completion_shared() }.len()
     }
 
-    fn has_work(&self, state: &State) -> bool {
+    fn has_work(&self, state: &RingState) -> bool {
         !state.failed.is_empty() || !state.again.is_empty()
     }
 }
@@ -412,7 +412,7 @@ fn zeroes(flags: OpFlags, file: &Opened) -> Option<Step> {
     }
 }
 
-impl State {
+impl RingState {
     fn unregister_buffers(&mut self, ring: &IoUring) {
         assert!(self.in_flight == 0, "buffers are taken back with requests in flight");
         if self.registered.contains(&Registered::Yes) && ring.submitter().unregister_buffers().is_ok() {

@@ -202,7 +202,7 @@ impl Outbox for Unsent<'_> {
         let (mut list, mut bytes, head_len) = (Outgoing::new(), 0, session.head_len());
         for message in session.out.iter().take(most) {
             let pieces = if let Body::Of { tag, .. } = message.body { tasks.pieces(tag) } else { 1 };
-            if list.room() < 2 + pieces {
+            if list.capacity() < 2 + pieces {
                 break;
             }
             list.push(&message.head[..head_len]);

@@ -269,7 +269,7 @@ impl Tasks {
             incoming.push_span(span);
             bytes += span.len() as u32;
             // One is for what follows.
-            incoming.room() > 1
+            incoming.capacity() > 1
         });
         bytes
     }

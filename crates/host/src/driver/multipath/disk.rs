@@ -3,9 +3,9 @@
 
 use super::activate::AluaHandler;
 use super::groups::{self, Member};
+use super::hctx_waits::HctxWaits;
 use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker, Prioritizer};
 use super::path::{self, Common, PathDriver};
-use super::room::Room;
 use super::watch::{self, Board, Watcher};
 use crate::clock;
 use crate::driver::host_driver::HostDriver;
@@ -80,7 +80,7 @@ pub(super) struct Core {
     pub(super) disk: Paths<RawMutex>,
     /// By their numbers in `disk`.
     pub(super) paths: Box<[Watched]>,
-    pub(super) rooms: Arc<PerHctx<Room>>,
+    pub(super) hctx_waits: Arc<PerHctx<HctxWaits>>,
     pub(super) board: Arc<Board>,
     /// Held while paths and disk are told to give up, or not to: one after the other.
     pub(super) giving_up: Mutex<()>,
@@ -244,7 +244,7 @@ impl Core {
         common: &Common,
         max_hw_queues: u16,
     ) -> Result<Core> {
-        let rooms: Arc<PerHctx<Room>> = Arc::new(PerHctx::new());
+        let hctx_waits: Arc<PerHctx<HctxWaits>> = Arc::new(PerHctx::new());
         let board = Arc::new(Board::new()?);
         let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.scsi().access())).collect();
         let is_open: Vec<bool> = drivers.iter().map(Option::is_some).collect();
@@ -257,7 +257,7 @@ impl Core {
             for number in members {
                 let Some((path, inner)) = paths[*number].take() else { continue };
                 let Path { name, prio: _, args, open, probe, checker } = path;
-                let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&rooms));
+                let driver = PathDriver::new(*number, name.clone(), inner, common.clone(), Arc::clone(&hctx_waits));
                 let driver = Arc::new(driver);
                 new.paths.push(NewPath { name, driver: driver.clone(), args });
                 watched.push((*number, driver, open, probe, checker));
@@ -298,7 +298,7 @@ impl Core {
         watched.sort_by_key(|w| w.id);
         let (paths, giving_up, sorting) = (watched.into(), Mutex::new(()), Mutex::new(()));
         let orders = Mutex::default();
-        Ok(Core { options, disk, paths, rooms, board, giving_up, sorting, orders, max_hw_queues })
+        Ok(Core { options, disk, paths, hctx_waits, board, giving_up, sorting, orders, max_hw_queues })
     }
 
     /// Drivers that are there.
@@ -337,8 +337,8 @@ impl Driver for Multipath {
             ));
         }
         for i in 0..nr_hw_queues {
-            let fresh = Room::new().map_err(|e| e.to_string())?;
-            core.rooms.get_or_init(i, || fresh);
+            let fresh = HctxWaits::new().map_err(|e| e.to_string())?;
+            core.hctx_waits.get_or_init(i, || fresh);
         }
         core.disk.start(nr_hw_queues, queue_depth)?;
         let unusable: Vec<&Watched> = core.paths.iter().filter(|p| !p.driver.is_usable()).collect();
@@ -381,11 +381,11 @@ impl HostDriver for Multipath {
     }
 
     fn wakes(&self, hctx: HctxId) -> u64 {
-        self.core.rooms.get(hctx).wakes()
+        self.core.hctx_waits.get(hctx).wakes()
     }
 
     fn wake(&self, hctx: HctxId) {
-        self.core.rooms.get(hctx).wake();
+        self.core.hctx_waits.get(hctx).wake();
     }
 
     fn next_due(&self, hctx: HctxId) -> Option<Instant> {
@@ -393,7 +393,7 @@ impl HostDriver for Multipath {
     }
 
     fn ring_fd(&self, hctx: HctxId) -> Option<RawFd> {
-        Some(self.core.rooms.get(hctx).fd())
+        Some(self.core.hctx_waits.get(hctx).fd())
     }
 
     fn path(&self) -> &dyn DevicePath {

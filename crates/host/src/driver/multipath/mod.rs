@@ -22,7 +22,7 @@ mod path;
 mod prio;
 mod probe;
 #[allow(unsafe_code, reason = "descriptors that are known by number only")]
-mod room;
+mod hctx_waits;
 mod settle;
 pub(crate) mod target;
 mod topology;

@@ -6,7 +6,7 @@
 //! A disk starts if one of its paths does.
 //! Does not do: check whether it works (`check`), decide when it is used again (`watch`).
 
-use super::room::Room;
+use super::hctx_waits::HctxWaits;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::per_hctx::PerHctx;
 use blk::driver::{Completions, Driver, RqBatch, TimedOut, TimeoutAnswer};
@@ -90,7 +90,7 @@ pub(super) struct PathDriver {
     /// Requests may go there.
     usable: AtomicBool,
     started: Mutex<Option<(u16, u32)>>,
-    rooms: Arc<PerHctx<Room>>,
+    hctx_waits: Arc<PerHctx<HctxWaits>>,
     trouble: Mutex<Option<String>>,
     /// Checks that passed.
     pub(super) passes: AtomicU64,
@@ -104,7 +104,7 @@ impl PathDriver {
         name: String,
         inner: Option<Arc<dyn HostDriver>>,
         common: Common,
-        rooms: Arc<PerHctx<Room>>,
+        hctx_waits: Arc<PerHctx<HctxWaits>>,
     ) -> PathDriver {
         let place = OnceLock::new();
         let _ = inner.map(|driver| place.set(driver));
@@ -116,7 +116,7 @@ impl PathDriver {
             common,
             usable,
             started,
-            rooms,
+            hctx_waits,
             trouble: Mutex::new(None),
             passes: AtomicU64::new(0),
             ends: PerHctx::new(),
@@ -151,7 +151,7 @@ impl PathDriver {
         for i in 0..nr_hw_queues {
             let hctx = HctxId::new(i.into());
             if let Some(fd) = driver.ring_fd(hctx) {
-                self.rooms.get(hctx).watch(fd);
+                self.hctx_waits.get(hctx).watch(fd);
             }
         }
         // Pairs with: PathDriver::is_usable

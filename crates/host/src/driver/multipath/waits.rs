@@ -39,7 +39,7 @@ impl Core {
 
     /// As of [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
     pub(super) fn wait(&self, seen: u64, hctx: HctxId, timeout: Option<Duration>) {
-        let room = self.rooms.get(hctx);
+        let waits = self.hctx_waits.get(hctx);
         let limit = || {
             let is_idle = self.disk.busy_paths(hctx) == 0;
             let due = self.next_due(hctx).map(|due| due.since(clock::now()));
@@ -49,8 +49,8 @@ impl Core {
             (!is_idle || timeout.is_some())
                 .then(|| due.into_iter().chain(timeout).fold(LOOK.max(timeout.unwrap_or(LOOK)), Duration::min))
         };
-        room.sleep(seen, || self.disk.is_ready(hctx), limit);
-        if room.in_vain(SLEEPS_IN_VAIN) {
+        waits.sleep(seen, || self.disk.is_ready(hctx), limit);
+        if waits.in_vain(SLEEPS_IN_VAIN) {
             self.attend_idle(hctx);
         }
     }
@@ -58,8 +58,8 @@ impl Core {
     /// Requests were queued.
     #[inline]
     pub(super) fn queued(&self, hctx: HctxId) {
-        let room = self.rooms.get(hctx);
-        if room.is_stirred() || self.disk.is_ready(hctx) {
+        let waits = self.hctx_waits.get(hctx);
+        if waits.is_stirred() || self.disk.is_ready(hctx) {
             self.tell_of_timed(hctx);
         }
     }
@@ -69,21 +69,21 @@ impl Core {
     fn tell_of_timed(&self, hctx: HctxId) {
         let timed = |p: &Watched| !p.driver.has_fd(hctx) && p.driver.next_due(hctx).is_some();
         if self.disk.is_ready(hctx) || self.of_mask(self.disk.busy_paths(hctx)).any(timed) {
-            self.rooms.get(hctx).tell();
+            self.hctx_waits.get(hctx).tell();
         }
     }
 
     /// After a poll that gave so many ends.
     #[inline]
     pub(super) fn polled(&self, hctx: HctxId, given: usize) {
-        let room = self.rooms.get(hctx);
+        let waits = self.hctx_waits.get(hctx);
         if given > 0 {
-            room.not_in_vain();
-        } else if room.in_vain(POLLS_IN_VAIN) {
+            waits.not_in_vain();
+        } else if waits.in_vain(POLLS_IN_VAIN) {
             self.attend_idle(hctx);
         }
-        if room.is_stirred() {
-            room.polled(self.disk.is_ready(hctx), self.disk.busy_paths(hctx) == 0);
+        if waits.is_stirred() {
+            waits.polled(self.disk.is_ready(hctx), self.disk.busy_paths(hctx) == 0);
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn is_for_good(e: &Error) -> bool {
 /// What the threads wait at. Told of from inside I/O.
 pub(super) struct Board {
     signs: Mutex<Signs>,
-    bell: Condvar,
+    changed: Condvar,
     /// Readable when the disk ends: what waits in a check gives up.
     over: OwnedFd,
 }
@@ -56,33 +56,33 @@ struct Signs {
 
 impl Board {
     pub(super) fn new() -> Result<Board> {
-        Ok(Board { signs: Mutex::default(), bell: Condvar::new(), over: event::new()? })
+        Ok(Board { signs: Mutex::default(), changed: Condvar::new(), over: event::new()? })
     }
 
     /// Requests that wait are issued again by the core within 100 ms: `RunQueue` needs no answer.
     pub(super) fn hear(&self, event: PathEvent) {
         if let PathEvent::PathFailed(id) = event {
             self.signs.lock().failed |= 1 << id.index();
-            self.bell.notify_all();
+            self.changed.notify_all();
         }
     }
 
     /// A path is to be checked soon.
     pub(super) fn tell(&self, path: PathId) {
         self.signs.lock().told |= 1 << path.index();
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// All are.
     pub(super) fn tell_all(&self) {
         self.signs.lock().told = u64::MAX;
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// A path is to be activated then.
     pub(super) fn wish(&self, path: PathId, at: Instant) {
         self.signs.lock().wishes.push((path, at));
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Sleeps until a path is to be activated. `None`: the disk ends.
@@ -97,8 +97,8 @@ impl Board {
                 return Some(signs.wishes.swap_remove(at).0);
             }
             match signs.wishes.iter().map(|(_, when)| when.since(now)).min() {
-                Some(left) => drop(self.bell.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()))),
-                None => self.bell.wait(&mut signs),
+                Some(left) => drop(self.changed.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()))),
+                None => self.changed.wait(&mut signs),
             }
         }
     }
@@ -112,7 +112,7 @@ impl Board {
             if signs.is_over || left == Duration::ZERO {
                 return signs.is_over;
             }
-            self.bell.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()));
+            self.changed.wait_for(&mut signs, std::time::Duration::from_nanos(left.as_ns()));
         }
     }
 
@@ -127,7 +127,7 @@ impl Board {
     fn end(&self) {
         self.signs.lock().is_over = true;
         event::signal(&self.over);
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Sleeps until a check of this path is due, it fails, or a failback is due. What it was; `None`: the disk ends.
@@ -155,13 +155,13 @@ impl Board {
             }
             let until = signs.failback_at.map_or(next, |at| at.min(next));
             let left = std::time::Duration::from_nanos(until.since(now).as_ns());
-            self.bell.wait_for(&mut signs, left);
+            self.changed.wait_for(&mut signs, left);
         }
     }
 
     pub(super) fn set_failback(&self, at: Instant) {
         self.signs.lock().failback_at.get_or_insert(at);
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 }
 

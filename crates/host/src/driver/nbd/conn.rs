@@ -123,7 +123,7 @@ impl Outbox for Unsent<'_> {
         let count = self.requests.headers(&mut headers[..most]);
         let (mut out, mut bytes) = (Outgoing::new(), 0);
         for (i, header) in headers[..count].iter().enumerate() {
-            if out.room() < 1 + self.requests.pieces_to_send(i) {
+            if out.capacity() < 1 + self.requests.pieces_to_send(i) {
                 break;
             }
             out.push(header);

@@ -125,7 +125,7 @@ impl Drop for Cluster {
 }
 
 /// Which image, and how it is opened.
-pub(super) struct Place<'a> {
+pub(super) struct ImageName<'a> {
     pub(super) pool: &'a str,
     pub(super) namespace: &'a str,
     pub(super) image: &'a str,
@@ -224,7 +224,7 @@ extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_
 }
 
 impl Image {
-    pub(super) fn open(cluster: &Arc<Cluster>, place: &Place<'_>) -> Result<Image> {
+    pub(super) fn open(cluster: &Arc<Cluster>, place: &ImageName<'_>) -> Result<Image> {
         let library = cluster.library;
         let completed = event::new()?;
         let (pool, image) = (c_string(place.pool)?, c_string(place.image)?);

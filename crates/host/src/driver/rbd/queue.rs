@@ -32,11 +32,11 @@ const LATE: Duration = Duration::from_secs(1);
 pub(super) struct Queue {
     image: Arc<Image>,
     copies_writes: bool,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     waits: Waits,
 }
 
-struct State {
+struct QueueState {
     /// By tag.
     slots: Vec<Slot>,
     #[allow(clippy::vec_box, reason = "librbd is given their addresses")]
@@ -70,7 +70,7 @@ impl Queue {
     pub(super) fn new(image: Arc<Image>) -> Result<Queue> {
         let waits = Waits::new()?;
         waits.watch(image.completed())?;
-        let state = State {
+        let state = QueueState {
             slots: Vec::new(),
             spare: Vec::new(),
             ended: VecDeque::new(),
@@ -129,7 +129,7 @@ impl Queue {
     }
 
     /// Takes what librbd has ended.
-    fn collect(&self, state: &mut State) {
+    fn collect(&self, state: &mut QueueState) {
         // Emptied first: what ends from now on makes it readable again.
         event::drain(self.image.completed());
         if state.with_library == 0 {
@@ -150,7 +150,7 @@ impl Queue {
     }
 
     /// Ends that librbd does not tell of are told by the eventfd.
-    fn tell_ends(&self, state: &mut State) {
+    fn tell_ends(&self, state: &mut QueueState) {
         if !state.ended.is_empty() {
             self.waits.signal(&mut state.waiting);
         }
@@ -215,7 +215,7 @@ impl Drop for Queue {
     }
 }
 
-impl State {
+impl QueueState {
     fn end(&mut self, mut io: Box<Io>, result: i64) {
         self.with_library -= 1;
         self.is_shut_out |= result == -i64::from(libc::ESHUTDOWN);

@@ -2,7 +2,7 @@
 //! A connected socket that carries requests: batches of messages out, replies in, as much as goes without waiting.
 //!
 //! Guarantees: one system call for many messages; payload goes from and to requests' memory without a copy where the protocol
-//! lets it, through one receive buffer where it is short. A socket that is full is watched for room until all is sent. Memory that
+//! lets it, through one receive buffer where it is short. A socket that is full is watched until all is sent. Memory that
 //! has gone meanwhile (a client of a client made its file shorter: the system calls say EFAULT) fails its own request alone, as far
 //! as the protocol lets it.
 //! Does not do: know messages. That is [`Outbox`]'s and [`Inbox`]'s.
@@ -123,7 +123,7 @@ pub(crate) struct Stream {
     pub(crate) filled: usize,
     /// Bytes of the oldest unsent message that were sent.
     pub(crate) sent: usize,
-    /// The socket is full: it is watched for room.
+    /// The socket is full: it is watched until it is writable.
     pub(crate) full: bool,
 }
 
@@ -147,8 +147,8 @@ impl Stream {
         let _ = epoll::delete(set, &self.socket);
     }
 
-    /// Whether the socket is full, and is to be watched for room.
-    pub(crate) fn watch_room(&mut self, full: bool, set: &OwnedFd) {
+    /// Whether the socket is full, and is to be watched until it is writable again.
+    pub(crate) fn watch_writable(&mut self, full: bool, set: &OwnedFd) {
         if full != self.full {
             self.full = full;
             let out = if full { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
@@ -186,7 +186,7 @@ impl Stream {
             self.sent = self.sent + n - end;
             outbox.went_out(whole);
         }
-        self.watch_room(full, set);
+        self.watch_writable(full, set);
         Ok(())
     }
 

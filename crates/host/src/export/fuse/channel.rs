@@ -16,7 +16,7 @@ use super::memory::{Large, Memory, SMALL_BYTES};
 use super::session::{self, Action, Disk, Face};
 use super::wire::{self, MAX_DATA, MAX_HEAD, Malformed, OUT_HEADER, WRITE_HEAD};
 use crate::error::Result;
-use crate::serve::clerk::Answers;
+use crate::serve::helper::HelperAnswers;
 use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -166,8 +166,8 @@ pub struct Channel {
     /// Requests whose next step is due.
     going_on: VecDeque<u16>,
     bios: usize,
-    /// Where answers of the disk's clerk come to, and how many are to come.
-    answers: Arc<Answers>,
+    /// Where answers of the disk's helper come to, and how many are to come.
+    answers: Arc<HelperAnswers>,
     asked: usize,
     /// Requests to be taken in the next round: a look that finds nothing costs the one before it time.
     batch: usize,
@@ -272,7 +272,7 @@ impl Channel {
         let unique = header.unique;
         let mut facts = self.shared.facts();
         if session::asks_for_attributes(&request) {
-            facts.stored = self.shared.disk.clerk.stored().bytes();
+            facts.stored = self.shared.disk.helper.stored().bytes();
         }
         let slot = match session::action(&header, &request, &self.shared.face, facts) {
             Action::Reply(body) => return self.reply(unique, 0, body.as_bytes()),
@@ -623,7 +623,7 @@ impl Source for Channel {
             worked |= self.stalled.is_none();
         }
         let mut taken = 0;
-        while taken < self.batch && !self.paused && !self.gone && self.stalled.is_none() && port.has_room() {
+        while taken < self.batch && !self.paused && !self.gone && self.stalled.is_none() && port.has_capacity() {
             if !self.receive(id, port, now) {
                 break;
             }

@@ -53,7 +53,7 @@ pub(super) struct Mount {
 
 /// What is at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MountpointState {
     /// A regular file.
     File,
     /// A mount whose daemon is gone.
@@ -68,15 +68,15 @@ pub(crate) enum Place {
 ///
 /// # Errors
 /// Nothing is, or it cannot be looked at.
-pub(crate) fn look(at: &Path) -> io::Result<Place> {
+pub(crate) fn look(at: &Path) -> io::Result<MountpointState> {
     let meta = match fs::metadata(at) {
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Ok(Place::Stale),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Ok(MountpointState::Stale),
         other => other?,
     };
     if fuse_device(&absolute(at)?).is_some() {
-        return Ok(Place::Served);
+        return Ok(MountpointState::Served);
     }
-    Ok(if meta.is_file() { Place::File } else { Place::Other })
+    Ok(if meta.is_file() { MountpointState::File } else { MountpointState::Other })
 }
 
 /// A path without links, of a file that cannot be asked if its mount is stale.
@@ -130,13 +130,13 @@ pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metad
     let at = absolute(&options.at).map_err(unusable)?;
     detach_stale(&at)?;
     match look(&at).map_err(unusable)? {
-        Place::File => {}
-        Place::Served => {
+        MountpointState::File => {}
+        MountpointState::Served => {
             return Err(Error::usage(format!(
                 "mountpoint '{shown}': somebody serves a file system there; end it first"
             )));
         }
-        Place::Stale | Place::Other => {
+        MountpointState::Stale | MountpointState::Other => {
             return Err(Error::usage(format!("mountpoint '{shown}': must be a regular file")));
         }
     }
@@ -229,7 +229,7 @@ pub(super) fn clone_device(fd: &OwnedFd) -> Option<OwnedFd> {
 /// Detaches what daemons have left that were killed.
 fn detach_stale(at: &Path) -> Result<()> {
     for _ in 0..STALE_MAX {
-        if !matches!(look(at), Ok(Place::Stale)) {
+        if !matches!(look(at), Ok(MountpointState::Stale)) {
             return Ok(());
         }
         let ctx = || format!("cannot detach the mount of a daemon that was killed from '{}'", at.display());
@@ -260,7 +260,7 @@ impl Mount {
 
     /// Whether nobody answers at its place, as after an abort.
     pub(super) fn is_stale(&self) -> bool {
-        matches!(look(&self.at), Ok(Place::Stale))
+        matches!(look(&self.at), Ok(MountpointState::Stale))
     }
 
     /// Somebody else has undone it.
@@ -331,8 +331,8 @@ mod tests {
     fn a_file_is_a_file_and_a_directory_is_not() {
         let file = std::env::temp_dir().join(format!("mqblk-fuse-look-{}", std::process::id()));
         fs::write(&file, []).unwrap();
-        assert_eq!(look(&file).unwrap(), Place::File);
-        assert_eq!(look(&std::env::temp_dir()).unwrap(), Place::Other);
+        assert_eq!(look(&file).unwrap(), MountpointState::File);
+        assert_eq!(look(&std::env::temp_dir()).unwrap(), MountpointState::Other);
         fs::remove_file(&file).unwrap();
         assert_eq!(look(&file).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(fuse_device(Path::new("/")), None);

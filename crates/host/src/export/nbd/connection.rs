@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::nbd::wire::{BytesIn, ReplyStyle};
 use crate::net::socket::peer;
 use crate::net::tls::TlsStream;
-use crate::serve::clerk::Answers;
+use crate::serve::helper::HelperAnswers;
 use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
@@ -97,7 +97,7 @@ fn zero_flags(request: &Request, unmap: bool) -> OpFlags {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     Open,
     /// Nothing is received any more; what is out is answered.
     Closing,
@@ -135,14 +135,14 @@ pub struct Connection {
     /// Reused for block status.
     scratch: Vec<u8>,
     bios: usize,
-    /// Where answers of the disk's clerk come to, and how many are to come.
-    answers: Arc<Answers>,
+    /// Where answers of the disk's helper come to, and how many are to come.
+    answers: Arc<HelperAnswers>,
     asked: usize,
     /// Every write is stable before it is answered.
     write_through: bool,
     /// Zeroes may give up their space.
     unmap: bool,
-    state: State,
+    state: ConnectionState,
     /// It is to leave its IOThread: nothing is begun.
     paused: bool,
     /// Something was given back that a request waits for.
@@ -194,7 +194,7 @@ impl Connection {
             asked: 0,
             write_through: negotiated.export.write_through,
             unmap: negotiated.export.trim,
-            state: State::Open,
+            state: ConnectionState::Open,
             paused: false,
             look_again: false,
             served: 0,
@@ -211,13 +211,13 @@ impl Connection {
     #[inline]
     fn can_take(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();
-        self.state == State::Open && !self.paused && self.at < self.end && self.stalled.is_none() && room
+        self.state == ConnectionState::Open && !self.paused && self.at < self.end && self.stalled.is_none() && room
     }
 
     #[inline]
     fn wants_input(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();
-        self.state == State::Open && !self.paused && self.at == self.end && self.stalled.is_none() && room
+        self.state == ConnectionState::Open && !self.paused && self.at == self.end && self.stalled.is_none() && room
     }
 
     /// Whether anything was taken from the input.
@@ -230,7 +230,7 @@ impl Connection {
         let input = std::mem::take(&mut self.input);
         let start = self.at;
         let mut window = BytesIn::new(&input[start..self.end]);
-        while *budget > 0 && self.can_take() && port.has_room() {
+        while *budget > 0 && self.can_take() && port.has_capacity() {
             *budget -= 1;
             match self.session.next_event(&mut window) {
                 Ok(Event::NeedMore) => {}
@@ -258,10 +258,10 @@ impl Connection {
             self.at = start + window.position();
         }
         self.input = input;
-        if self.state != State::Open {
+        if self.state != ConnectionState::Open {
             (self.at, self.end) = (0, 0);
         }
-        self.at > start || self.state != State::Open
+        self.at > start || self.state != ConnectionState::Open
     }
 
     #[inline]
@@ -389,7 +389,7 @@ impl Connection {
         if s.holds > 0 {
             return;
         }
-        if self.state == State::Dead || s.silent {
+        if self.state == ConnectionState::Dead || s.silent {
             self.free_slot(slot);
         } else if s.goes_on() {
             self.walking.push_back(slot);
@@ -431,8 +431,8 @@ impl Connection {
     /// Takes nothing more; what was begun is answered.
     #[cold]
     fn close(&mut self) {
-        if self.state == State::Open {
-            self.state = State::Closing;
+        if self.state == ConnectionState::Open {
+            self.state = ConnectionState::Closing;
         }
         // A write that waits for data or for a buffer will not be begun.
         for slot in [self.writing.take(), self.stalled.take()].into_iter().flatten() {
@@ -444,7 +444,7 @@ impl Connection {
     /// Nobody is there any more: what is in flight ends unanswered.
     #[cold]
     pub(crate) fn kill(&mut self) {
-        self.state = State::Dead;
+        self.state = ConnectionState::Dead;
         self.close();
         self.sent = 0;
         while let Some(slot) = self.out.pop_front().or_else(|| self.walking.pop_front()) {
@@ -486,7 +486,7 @@ impl Source for Connection {
         let mut budget = ROUND;
         for _ in 0..RECEIVES {
             worked |= self.take_requests(id, port, now, &mut budget);
-            if budget == 0 || !self.wants_input() || !port.has_room() {
+            if budget == 0 || !self.wants_input() || !port.has_capacity() {
                 return worked;
             }
             let Some(filled) = self.receive() else { return worked };
@@ -505,9 +505,9 @@ impl Source for Connection {
     #[inline]
     fn is_finished(&self) -> bool {
         match self.state {
-            State::Open => false,
-            State::Closing => self.free.len() == SLOTS && !self.tls_wants_write(),
-            State::Dead => self.free.len() == SLOTS,
+            ConnectionState::Open => false,
+            ConnectionState::Closing => self.free.len() == SLOTS && !self.tls_wants_write(),
+            ConnectionState::Dead => self.free.len() == SLOTS,
         }
     }
 

@@ -108,7 +108,7 @@ impl fmt::Display for CloseReason {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum HandshakeState {
     /// The client's flags are next.
     Flags,
     /// An option's header is next.
@@ -140,7 +140,7 @@ pub struct Handshake {
     allocation_of: Option<Arc<Export>>,
     options: u32,
     bytes: u64,
-    state: State,
+    state: HandshakeState,
     /// What has arrived of the piece that is next.
     pending: Vec<u8>,
 }
@@ -159,7 +159,7 @@ impl Handshake {
             allocation_of: None,
             options: 0,
             bytes: 0,
-            state: State::Flags,
+            state: HandshakeState::Flags,
             pending: Vec::new(),
         }
     }
@@ -174,11 +174,11 @@ impl Handshake {
     /// # Panics
     /// Unless the last step was [`Step::StartTls`].
     pub fn tls_started(&mut self) {
-        assert!(matches!(self.state, State::Tls), "TLS was not asked for");
+        assert!(matches!(self.state, HandshakeState::Tls), "TLS was not asked for");
         self.tls_on = true;
         self.style = ReplyStyle::Simple;
         self.allocation_of = None;
-        self.state = State::Header;
+        self.state = HandshakeState::Header;
     }
 
     /// Takes bytes from the client, at most up to the end of one option, and appends the answer to `out`.
@@ -188,38 +188,38 @@ impl Handshake {
     pub fn feed(&mut self, input: &mut BytesIn<'_>, out: &mut Vec<u8>) -> Step {
         loop {
             match self.state {
-                State::Closed(reason) => return Step::Close(reason),
-                State::Tls => panic!("plain bytes after STARTTLS: call tls_started first"),
-                State::Flags => {
+                HandshakeState::Closed(reason) => return Step::Close(reason),
+                HandshakeState::Tls => panic!("plain bytes after STARTTLS: call tls_started first"),
+                HandshakeState::Flags => {
                     let Some(flags) = self.collect::<4>(input) else { return Step::NeedMore };
                     self.client_flags(u32::from_be_bytes(flags));
                 }
-                State::Header => {
+                HandshakeState::Header => {
                     let Some(header) = self.collect::<OPTION_BYTES>(input) else { return Step::NeedMore };
                     self.option_header(&header);
                 }
-                State::Skip { option, left } => {
+                HandshakeState::Skip { option, left } => {
                     let left = left - input.take(left as usize).len() as u32;
-                    self.state = State::Skip { option, left };
+                    self.state = HandshakeState::Skip { option, left };
                     if left > 0 {
                         return Step::NeedMore;
                     }
-                    self.state = State::Header;
+                    self.state = HandshakeState::Header;
                     return self.skipped(option, out);
                 }
-                State::Data { option, bytes } => {
+                HandshakeState::Data { option, bytes } => {
                     if !self.fill(input, bytes as usize) {
                         return Step::NeedMore;
                     }
-                    self.state = State::Header;
+                    self.state = HandshakeState::Header;
                     let mut data = std::mem::take(&mut self.pending);
                     let step = self.option(option, &data, out);
                     data.clear();
                     self.pending = data;
                     match &step {
-                        Step::Close(reason) => self.state = State::Closed(*reason),
-                        Step::Transmission(_) => self.state = State::Closed(CloseReason::Over),
-                        Step::StartTls => self.state = State::Tls,
+                        Step::Close(reason) => self.state = HandshakeState::Closed(*reason),
+                        Step::Transmission(_) => self.state = HandshakeState::Closed(CloseReason::Over),
+                        Step::StartTls => self.state = HandshakeState::Tls,
                         Step::NeedMore | Step::Replied => {}
                     }
                     return step;
@@ -248,8 +248,8 @@ impl Handshake {
         self.fixed = has(handshake_flag::FIXED_NEWSTYLE);
         self.no_zeroes = has(handshake_flag::NO_ZEROES);
         self.state = match flags >> 2 {
-            0 => State::Header,
-            _ => State::Closed(CloseReason::BadFlags(flags)),
+            0 => HandshakeState::Header,
+            _ => HandshakeState::Closed(CloseReason::BadFlags(flags)),
         };
     }
 
@@ -260,31 +260,31 @@ impl Handshake {
         self.options += 1;
         self.bytes += OPTION_BYTES as u64 + u64::from(bytes);
         self.state = if magic != OPTION_MAGIC {
-            State::Closed(CloseReason::BadMagic(magic))
+            HandshakeState::Closed(CloseReason::BadMagic(magic))
         } else if self.options > MAX_OPTIONS || self.bytes > MAX_HANDSHAKE_BYTES {
-            State::Closed(CloseReason::TooMuch)
+            HandshakeState::Closed(CloseReason::TooMuch)
         } else if bytes > MAX_OPTION_DATA {
-            State::Skip { option, left: bytes }
+            HandshakeState::Skip { option, left: bytes }
         } else {
-            State::Data { option, bytes }
+            HandshakeState::Data { option, bytes }
         };
     }
 
     /// The end of an option whose data was too long to look at.
     fn skipped(&mut self, option: u32, out: &mut Vec<u8>) -> Step {
         match option {
-            opt::EXPORT_NAME => self.state = State::Closed(CloseReason::NoSuchExport),
-            _ if !self.fixed => self.state = State::Closed(CloseReason::NotFixed(option)),
+            opt::EXPORT_NAME => self.state = HandshakeState::Closed(CloseReason::NoSuchExport),
+            _ if !self.fixed => self.state = HandshakeState::Closed(CloseReason::NotFixed(option)),
             // Data of an abort is to be ignored.
             opt::ABORT => {
                 reply(out, option, rep::ACK, &[]);
-                self.state = State::Closed(CloseReason::Aborted);
+                self.state = HandshakeState::Closed(CloseReason::Aborted);
             }
             _ if self.tls == TlsMode::Required && !self.tls_on => refuse(out, option, TLS_REQUIRED),
             _ => refuse(out, option, (rep::ERR_TOO_BIG, "the option's data is too long")),
         }
         match self.state {
-            State::Closed(reason) => Step::Close(reason),
+            HandshakeState::Closed(reason) => Step::Close(reason),
             _ => Step::Replied,
         }
     }

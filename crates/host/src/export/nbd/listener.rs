@@ -106,7 +106,7 @@ impl NbdDisk {
             trim: self.discard && limits.max_discard_sectors > 0,
             write_zeroes: limits.max_write_zeroes_sectors > 0,
             fast_zero: if limits.max_write_zeroes_sectors > 0 { FastZero::Served } else { FastZero::NotOffered },
-            cache: self.disk.clerk.stored().caches(),
+            cache: self.disk.helper.stored().caches(),
             // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
             // that it completed, whoever sent them. Nothing is cached in between.
             multi_conn: true,

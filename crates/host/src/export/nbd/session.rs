@@ -162,7 +162,7 @@ struct Rule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Header,
     Payload { cookie: u64, left: u32 },
     Skip { left: u32 },
@@ -173,7 +173,7 @@ enum State {
 /// One connection in its transmission phase.
 #[derive(Clone, Debug)]
 pub struct Session {
-    state: State,
+    state: SessionState,
     style: ReplyStyle,
     size_bytes: u64,
     /// Minimum block size less one.
@@ -191,7 +191,7 @@ impl Session {
     pub fn new(negotiated: &Negotiated) -> Session {
         let export = &negotiated.export;
         Session {
-            state: State::Header,
+            state: SessionState::Header,
             style: negotiated.style,
             size_bytes: export.size_bytes,
             unaligned: u64::from(export.block.min) - 1,
@@ -225,7 +225,7 @@ impl Session {
     #[inline]
     pub const fn payload_left(&self) -> u32 {
         match self.state {
-            State::Payload { left, .. } => left,
+            SessionState::Payload { left, .. } => left,
             _ => 0,
         }
     }
@@ -236,8 +236,8 @@ impl Session {
     /// If they are more than [`Session::payload_left`].
     pub fn payload_received(&mut self, bytes: u32) {
         let left = self.payload_left().checked_sub(bytes).expect("payload was read beyond its end");
-        if let State::Payload { cookie, .. } = self.state {
-            self.state = if left == 0 { State::Header } else { State::Payload { cookie, left } };
+        if let SessionState::Payload { cookie, .. } = self.state {
+            self.state = if left == 0 { SessionState::Header } else { SessionState::Payload { cookie, left } };
         }
     }
 
@@ -247,7 +247,7 @@ impl Session {
     /// The client has to be dropped. Asked again, it says the same.
     #[inline]
     pub fn next_event<'a>(&mut self, input: &mut BytesIn<'a>) -> Result<Event<'a>, Violation> {
-        if self.state != State::Header
+        if self.state != SessionState::Header
             && let Some(event) = self.between(input)?
         {
             return Ok(event);
@@ -265,13 +265,13 @@ impl Session {
         }
     }
 
-    /// What comes first in any state but [`State::Header`]; none if the header is next now.
+    /// What comes first in any state but [`SessionState::Header`]; none if the header is next now.
     fn between<'a>(&mut self, input: &mut BytesIn<'a>) -> Result<Option<Event<'a>>, Violation> {
         match self.state {
-            State::Header => Ok(None),
-            State::Violated(violation) => Err(violation),
-            State::Left => Ok(Some(Event::Disconnect)),
-            State::Payload { cookie, left } => {
+            SessionState::Header => Ok(None),
+            SessionState::Violated(violation) => Err(violation),
+            SessionState::Left => Ok(Some(Event::Disconnect)),
+            SessionState::Payload { cookie, left } => {
                 let bytes = input.take(left as usize);
                 if bytes.is_empty() {
                     return Ok(Some(Event::NeedMore));
@@ -279,9 +279,9 @@ impl Session {
                 self.payload_received(bytes.len() as u32);
                 Ok(Some(Event::Payload { cookie, bytes, left: left - bytes.len() as u32 }))
             }
-            State::Skip { left } => {
+            SessionState::Skip { left } => {
                 let left = left - input.take(left as usize).len() as u32;
-                self.state = if left == 0 { State::Header } else { State::Skip { left } };
+                self.state = if left == 0 { SessionState::Header } else { SessionState::Skip { left } };
                 Ok((left > 0).then_some(Event::NeedMore))
             }
         }
@@ -289,7 +289,7 @@ impl Session {
 
     #[cold]
     fn violated<'a>(&mut self, violation: Violation) -> Result<Event<'a>, Violation> {
-        self.state = State::Violated(violation);
+        self.state = SessionState::Violated(violation);
         Err(violation)
     }
 
@@ -323,7 +323,7 @@ impl Session {
     #[inline]
     fn request<'a>(&mut self, header: &RequestHeader) -> Result<Event<'a>, Violation> {
         if header.kind == command::DISC {
-            self.state = State::Left;
+            self.state = SessionState::Left;
             return Ok(Event::Disconnect);
         }
         let has_payload = match self.style {
@@ -338,14 +338,14 @@ impl Session {
         match self.check(header) {
             Ok(command) => {
                 if left > 0 {
-                    self.state = State::Payload { cookie: header.cookie, left };
+                    self.state = SessionState::Payload { cookie: header.cookie, left };
                 }
                 let RequestHeader { flags, cookie, offset, length, .. } = *header;
                 Ok(Event::Request(Request { cookie, offset, length, command, flags }))
             }
             Err(error) => {
                 if left > 0 {
-                    self.state = State::Skip { left };
+                    self.state = SessionState::Skip { left };
                 }
                 let who = Who { cookie: header.cookie, offset: header.offset };
                 Ok(Event::Refused(Refusal { who, kind: header.kind, error }))

@@ -48,7 +48,7 @@ fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> 
     let length = if carries { h.length as usize } else { 0 };
     let mut input = BytesIn::new(&payload[..length]);
     while !matches!(session.next_event(&mut input), Ok(Event::NeedMore)) {}
-    assert!(input.is_empty() && session.state == State::Header);
+    assert!(input.is_empty() && session.state == SessionState::Header);
     match event {
         Event::Request(r) => {
             assert_eq!((r.cookie, r.offset, r.length, r.flags), (h.cookie, h.offset, h.length, h.flags));

@@ -232,7 +232,7 @@ impl Source for Queue {
             }
         }
         for _ in 0..self.slots.len() {
-            if !port.has_room() {
+            if !port.has_capacity() {
                 break;
             }
             let Some(end) = self.ring.completion().next() else { break };

@@ -24,14 +24,14 @@ const EVENTS_AT: u16 = 2;
 
 /// A place in the ring, and which time round it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RingPosition {
     index: u16,
     wrap: bool,
 }
 
-impl Place {
-    fn of(bits: u32) -> Place {
-        Place { index: (bits & 0x7fff) as u16, wrap: bits & 0x8000 != 0 }
+impl RingPosition {
+    fn of(bits: u32) -> RingPosition {
+        RingPosition { index: (bits & 0x7fff) as u16, wrap: bits & 0x8000 != 0 }
     }
 
     fn bits(self) -> u32 {
@@ -39,11 +39,11 @@ impl Place {
     }
 
     #[inline]
-    fn advanced(self, by: u16, size: u16) -> Place {
+    fn advanced(self, by: u16, size: u16) -> RingPosition {
         let index = u32::from(self.index) + u32::from(by);
         match index.checked_sub(u32::from(size)) {
-            Some(over) => Place { index: over as u16, wrap: !self.wrap },
-            None => Place { index: index as u16, wrap: self.wrap },
+            Some(over) => RingPosition { index: over as u16, wrap: !self.wrap },
+            None => RingPosition { index: index as u16, wrap: self.wrap },
         }
     }
 }
@@ -56,11 +56,11 @@ pub(super) struct PackedRing {
     driver: Window,
     /// The device's.
     device: Window,
-    next_avail: Place,
-    next_used: Place,
+    next_avail: RingPosition,
+    next_used: RingPosition,
     /// The first descriptor of what was added and not published: its flags come last, and show all.
-    first: Option<(Place, u16)>,
-    signalled: Place,
+    first: Option<(RingPosition, u16)>,
+    signalled: RingPosition,
     pub(super) log: Option<RingLog>,
     inflight: Option<PackedInflight>,
     /// Chains that a back end before this one took and did not give back, the oldest last.
@@ -79,7 +79,7 @@ impl PackedRing {
         base: u32,
         features: RingFeatures,
     ) -> Option<PackedRing> {
-        let (next_avail, next_used) = (Place::of(base), Place::of(base >> 16));
+        let (next_avail, next_used) = (RingPosition::of(base), RingPosition::of(base >> 16));
         if next_avail.index >= size || next_used.index >= size {
             return None;
         }
@@ -108,7 +108,7 @@ impl PackedRing {
     /// Writes down what is in flight from now on, and takes up what a back end before this one has left. `None` when that
     /// cannot be.
     pub(super) fn track(&mut self, mut inflight: PackedInflight) -> Option<()> {
-        let at = |(index, wrap)| Place { index, wrap };
+        let at = |(index, wrap)| RingPosition { index, wrap };
         let (used, mut again) = inflight.recover(|used| used.0 < self.size && self.is_available(at(used)))?;
         let count: u32 = again.iter().map(|(_, number)| u32::from(*number)).sum();
         if used.0 >= self.size || count > u32::from(self.size) {
@@ -131,7 +131,7 @@ impl PackedRing {
     }
 
     #[inline]
-    fn is_available(&self, place: Place) -> bool {
+    fn is_available(&self, place: RingPosition) -> bool {
         let flags = self.flags_at(place.index);
         (flags & F_AVAIL != 0) == place.wrap && (flags & F_USED != 0) != place.wrap
     }
@@ -281,12 +281,12 @@ impl PackedRing {
         // Pairs with: the driver's barrier between the two.
         fence(Ordering::SeqCst);
         let word = self.driver.load_u32(0, Ordering::Relaxed);
-        let (event, flags) = (Place::of(word & 0xffff), (word >> 16) as u16 & 3);
+        let (event, flags) = (RingPosition::of(word & 0xffff), (word >> 16) as u16 & 3);
         match flags {
             EVENTS_OFF => false,
             EVENTS_AT if self.features.event_idx => {
                 // As if indices did not wrap at the size: `old` may be of the time round before.
-                let line = |p: Place| if p.wrap == new.wrap { p.index } else { p.index.wrapping_sub(self.size) };
+                let line = |p: RingPosition| if p.wrap == new.wrap { p.index } else { p.index.wrapping_sub(self.size) };
                 is_passed(line(event), new.index, line(old))
             }
             _ => true,

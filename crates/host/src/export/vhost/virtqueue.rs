@@ -519,7 +519,7 @@ impl Source for VirtQueue {
         if self.round > 1 {
             self.ring.prefetch(&self.view.memory, self.round, &mut self.hint);
         }
-        while took < self.round && !self.free.is_empty() && port.has_room() {
+        while took < self.round && !self.free.is_empty() && port.has_capacity() {
             match self.take_one(id, port, now) {
                 Ok(true) => took += 1,
                 Ok(false) => break,

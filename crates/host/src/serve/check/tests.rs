@@ -89,7 +89,7 @@ fn a_mapping_is_resolved_or_refused_with_its_place() {
     let good = with(vec![("y", Some(vec![0])), ("x", Some(vec![1]))]).check(&host(1)).unwrap();
     assert_eq!(good.exports().next().unwrap().iothreads, [1, 0]);
     let e = error(with(vec![("y", None), ("z", None)]));
-    assert_eq!((e.place, e.key.as_str()), (Place::Export(0), "iothreads"));
+    assert_eq!((e.place, e.key.as_str()), (PlanItem::Export(0), "iothreads"));
     assert_eq!(e.to_string(), "iothreads: there is no IOThread 'z'; did you mean 'x'? IOThreads: x, y (export 'e')");
     let mut lists = with(vec![("x", Some(vec![0]))]);
     lists.exports[0].kind = nbd("n", "a", unix("s")).kind;
@@ -101,7 +101,7 @@ fn names_are_good_unique_and_refer_to_something() {
     let e = error(plan(vec![disk("a", "null"), disk("a", "null")], vec![vhost("e", "a", 1)]));
     assert_eq!(
         (e.place, e.to_string().as_str()),
-        (Place::Disk(1), "name=a: another disk has this name; choose a new one (disk 'a')")
+        (PlanItem::Disk(1), "name=a: another disk has this name; choose a new one (disk 'a')")
     );
     let e = export_error(|e| e.disk = "b".to_owned());
     assert_eq!(
@@ -192,7 +192,10 @@ fn one_image_has_one_writer() {
     two(true, true).check(&host(1)).unwrap();
     for (a, b) in [(false, false), (true, false), (false, true)] {
         let e = error(two(a, b));
-        assert!(e.place == Place::Disk(1) && e.text.starts_with("target=./x.img: disk 'a' has this image, too"), "{e}");
+        assert!(
+            e.place == PlanItem::Disk(1) && e.text.starts_with("target=./x.img: disk 'a' has this image, too"),
+            "{e}"
+        );
     }
 }
 
@@ -203,7 +206,7 @@ fn one_place_has_one_listener() {
     same.kind = vhost("./e", "a", 1).kind;
     let e = error(two(vhost("e", "a", 1), same));
     assert_eq!(e.to_string(), "socket=./e.sock: export 'e' listens there; choose another path (export 'f')");
-    assert_eq!(e.place, Place::Export(1));
+    assert_eq!(e.place, PlanItem::Export(1));
     let e = error(two(vhost("e", "a", 1), nbd("n", "a", unix("e.sock"))));
     assert!(e.text.starts_with("socket=e.sock: export 'e' listens there"), "{e}");
     // Exports of one NBD server share its socket, under names of their own and with the same TLS.

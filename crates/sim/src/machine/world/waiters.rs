@@ -8,13 +8,13 @@
 //! tag sleeps through completions.
 //!
 //! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is free. Does not
-//! do: wait in more than the first of a thread's hardware queues, as `crates/host/src/run/seat.rs` does not.
+//! do: wait in more than the first of a thread's hardware queues, as `crates/host/src/run/waiter.rs` does not.
 
 use super::super::task::TaskVolume;
 use super::{Event, Machine, TaskState};
 use blk::time::Instant;
 
-/// As long as a thread of this program sleeps at most (`crates/host/src/run/seat.rs`): with a bio that waits for a tag, and without.
+/// As long as a thread of this program sleeps at most (`crates/host/src/run/waiter.rs`): with a bio that waits for a tag, and without.
 const BLIND_NS: u64 = 100_000;
 const LOOK_AROUND_NS: u64 = 50_000_000;
 

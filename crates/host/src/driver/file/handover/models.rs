@@ -73,7 +73,7 @@ struct List {
     /// Something was posted.
     posted: Condvar,
     owner: Option<ThreadId>,
-    bell: LoomMutex<()>,
+    wake_ring: LoomMutex<()>,
 }
 
 /// The user's side.
@@ -123,8 +123,8 @@ impl Kernel for List {
         yield_now();
     }
 
-    fn ring_bell(&self, marks: impl FnOnce() -> u32) {
-        let _one = self.bell.lock().unwrap();
+    fn wake_owner(&self, marks: impl FnOnce() -> u32) {
+        let _one = self.wake_ring.lock().unwrap();
         let marks = marks();
         if marks > 0 {
             self.rings.lock().unwrap().put_off.extend((0..marks).map(|_| MARK));
@@ -173,8 +173,12 @@ struct Bed(Handover<List>);
 
 impl Bed {
     fn new(owner: Option<ThreadId>, lazy_below: usize) -> Arc<Bed> {
-        let list =
-            List { rings: LoomMutex::new(Rings::default()), posted: Condvar::new(), owner, bell: LoomMutex::new(()) };
+        let list = List {
+            rings: LoomMutex::new(Rings::default()),
+            posted: Condvar::new(),
+            owner,
+            wake_ring: LoomMutex::new(()),
+        };
         Arc::new(Bed(Handover::new(list, Books { in_flight: 0, lazy_below })))
     }
 
@@ -395,7 +399,7 @@ fn who_only_polls_submits_and_has_posted_what_there_is() {
 }
 
 /// The owner works until nobody has anything in flight; the other thread may only queue and take completions. Catches: an
-/// entry that is queued while the owner goes to sleep; a bell that is rung before there is something to see.
+/// entry that is queued while the owner goes to sleep; a wake-up before there is something to see.
 #[test]
 fn an_owner_submits_what_others_queue() {
     explore(|| {
@@ -414,7 +418,7 @@ fn an_owner_submits_what_others_queue() {
     });
 }
 
-/// Catches: a bell that only the first of two rings, and whose entry was not there yet.
+/// Catches: a wake-up that only the first of two sends, and whose entry was not there yet.
 #[test]
 fn an_owner_is_woken_by_two_at_once() {
     explore(|| {
@@ -432,7 +436,7 @@ fn an_owner_is_woken_by_two_at_once() {
 
 /// The owner sleeps for two requests that are slow. Catches: a notification that counts as one completion only.
 #[test]
-fn a_bell_ends_a_sleep_for_several_completions() {
+fn a_wake_up_ends_a_sleep_for_several_completions() {
     explore(|| {
         let world = World::new(Some(thread::current().id()));
         world.bed.slow_down();

@@ -5,7 +5,7 @@
 //! Data is copied once between requests' memory and TLS. All that was received is decrypted and taken before a call returns, but
 //! for a record that has not arrived as a whole: what is left to be received is in the socket, and the socket tells of it. What TLS
 //! has to say (ciphertext that did not fit, answers to changed keys) goes out with the next call of either kind, and so do requests
-//! that wait for it: as long as the socket was full and something of either is left, it is watched for room. The
+//! that wait for it: as long as the socket was full and something of either is left, it is watched until it is writable. The
 //! end of the stream is a lost connection, whether the server has declared it or somebody has cut it.
 //! A write whose memory has gone while it was copied is not sent: none of what is found in its place.
 
@@ -109,7 +109,7 @@ impl Link {
             }
             full = !tls.flush(&stream.socket)?;
         }
-        stream.watch_room(full, set);
+        stream.watch_writable(full, set);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! LSEEK: where data or a hole is next. What may wait for a file system is asked of the disk's clerk.
+//! LSEEK: where data or a hole is next. What may wait for a file system is asked of the disk's helper.
 //!
 //! Guarantees: a write that was answered before the question counts as data; one that was not may count either way. Of a disk
 //! that cannot tell the kernel is refused with ENOSYS, whereupon it never asks again and takes all for data up to the size that
@@ -11,7 +11,7 @@ use super::{Channel, Kind, SECTOR, Slot};
 use crate::driver::{Allocation, Stretch};
 use crate::export::fuse::wire;
 use crate::serve::Port;
-use crate::serve::clerk::{Question, Wish};
+use crate::serve::helper::{HelperRequest, HelperWork};
 use blk::id::Sector;
 
 /// What the offset lies in, and what comes behind it.
@@ -21,7 +21,7 @@ impl Channel {
     /// Begins to look for data, or a hole, at or behind `offset`, which lies in a disk of `size` bytes.
     #[cold]
     pub(super) fn seek(&mut self, unique: u64, offset: u64, hole: bool, size: u64, port: &Port) {
-        match self.shared.disk.clerk.stored().allocation() {
+        match self.shared.disk.helper.stored().allocation() {
             Allocation::Data => self.reply(unique, libc::ENOSYS, &[]),
             Allocation::Hole if hole => self.reply(unique, 0, wire::lseek_out(offset).as_bytes()),
             Allocation::Hole => self.reply(unique, libc::ENXIO, &[]),
@@ -40,8 +40,8 @@ impl Channel {
         let slot = self.slot(number);
         let (from, end) = ((slot.offset + slot.walked) / block * block, slot.offset + slot.bytes);
         let nr_sectors = (end - from) / SECTOR;
-        let asked = self.shared.disk.clerk.ask(Question {
-            wish: Wish::Survey { most: STRETCHES },
+        let asked = self.shared.disk.helper.ask(HelperRequest {
+            work: HelperWork::Survey { most: STRETCHES },
             sector: Sector(from / SECTOR),
             nr_sectors,
             number,
@@ -54,7 +54,7 @@ impl Channel {
         }
     }
 
-    /// Takes what the clerk has answered; whether there was anything.
+    /// Takes what the helper has answered; whether there was anything.
     #[cold]
     pub(super) fn take_answers(&mut self, port: &Port) -> bool {
         let answers = self.answers.take();

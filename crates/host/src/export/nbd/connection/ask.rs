@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests that are no I/O: block status and cache. What may wait for a file system is asked of the disk's clerk.
+//! Requests that are no I/O: block status and cache. What may wait for a file system is asked of the disk's helper.
 //!
 //! Guarantees: a write that was answered before a status was asked for is told as data; one that was not may be told either
 //! way. A reply has at most [`EXTENTS`] extents, and the client asks on behind them. Questions count as in flight.
@@ -8,11 +8,11 @@
 
 use super::super::reply::{Extent, HEAD_BYTES};
 use super::super::session::Request;
-use super::{Connection, SECTOR, State};
+use super::{Connection, ConnectionState, SECTOR};
 use crate::driver::{Allocation, Stretch};
 use crate::nbd::wire::extent_flag;
 use crate::serve::Port;
-use crate::serve::clerk::{Question, Wish};
+use crate::serve::helper::{HelperRequest, HelperWork};
 use blk::id::Sector;
 
 /// Extents of one reply: some milliseconds of work for a file in pieces.
@@ -22,12 +22,12 @@ const HOLE: u32 = extent_flag::HOLE | extent_flag::ZERO;
 impl Connection {
     /// What is known without asking is told at once.
     pub(super) fn tell_extents(&mut self, slot: u16, request: &Request, port: &Port) {
-        let is_hole = match port.disk().clerk.stored().allocation() {
+        let is_hole = match port.disk().helper.stored().allocation() {
             Allocation::Data => false,
             Allocation::Hole => true,
             Allocation::Survey => {
                 let most = if request.one_extent() { 1 } else { EXTENTS };
-                if self.ask(slot, request, port, Wish::Survey { most }) {
+                if self.ask(slot, request, port, HelperWork::Survey { most }) {
                     return;
                 }
                 false
@@ -39,14 +39,14 @@ impl Connection {
 
     /// Where nothing is cached there is nothing to do.
     pub(super) fn prefetch(&mut self, slot: u16, request: &Request, port: &Port) {
-        if !port.disk().clerk.stored().caches() || !self.ask(slot, request, port, Wish::Prefetch) {
+        if !port.disk().helper.stored().caches() || !self.ask(slot, request, port, HelperWork::Prefetch) {
             self.release(slot);
         }
     }
 
-    fn ask(&mut self, slot: u16, request: &Request, port: &Port, wish: Wish) -> bool {
-        let asked = port.disk().clerk.ask(Question {
-            wish,
+    fn ask(&mut self, slot: u16, request: &Request, port: &Port, work: HelperWork) -> bool {
+        let asked = port.disk().helper.ask(HelperRequest {
+            work,
             sector: Sector(request.offset / SECTOR),
             nr_sectors: request.length / SECTOR,
             number: slot,
@@ -57,7 +57,7 @@ impl Connection {
         asked
     }
 
-    /// Takes what the clerk has answered; whether there was anything.
+    /// Takes what the helper has answered; whether there was anything.
     #[cold]
     pub(super) fn take_answers(&mut self) -> bool {
         let answers = self.answers.take();
@@ -76,7 +76,7 @@ impl Connection {
     fn put_extents(&mut self, slot: u16, stretches: &[Stretch]) {
         let s = &mut self.slots[usize::from(slot)];
         s.holds = 0;
-        let Some(request) = s.request.filter(|_| self.state != State::Dead && !s.silent) else {
+        let Some(request) = s.request.filter(|_| self.state != ConnectionState::Dead && !s.silent) else {
             self.free_slot(slot);
             return;
         };

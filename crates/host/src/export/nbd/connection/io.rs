@@ -4,7 +4,7 @@
 //! Guarantees: plain bytes are not copied; TLS costs a connection without it nothing but the question. Replies leave in the
 //! order of `out`, short ones gathered into one record of TLS.
 
-use super::{Connection, SLOTS, Slot, State};
+use super::{Connection, ConnectionState, SLOTS, Slot};
 use crate::mem::Span;
 use crate::net::tls::{RECORD_BYTES, Received};
 use std::io;
@@ -174,7 +174,7 @@ impl Connection {
 
     fn send_ready_tls(&mut self) {
         let mut turns = TLS_TURNS;
-        while turns > 0 && self.state != State::Dead && (!self.out.is_empty() || self.tls_wants_write()) {
+        while turns > 0 && self.state != ConnectionState::Dead && (!self.out.is_empty() || self.tls_wants_write()) {
             turns -= 1;
             match self.send_tls() {
                 Ok(true) => {}
@@ -182,7 +182,7 @@ impl Connection {
                 Err(_) => self.kill(),
             }
         }
-        if self.state == State::Closing && self.free.len() == SLOTS {
+        if self.state == ConnectionState::Closing && self.free.len() == SLOTS {
             self.say_goodbye();
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a thread that has a hardware queue for itself submits to it and waits in it the cheap way; as soon as a
 //! change of the disk's settings gives it another one, or company, it does not. Needs from callers: nobody waits but by
-//! [`Seat::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
+//! [`Waiter::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
 //! wait in a claimed one is gone then, until the next run.
 
 use crate::clock;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// How often who sleeps looks whether it is to stop.
 pub(super) const STOP_CHECK: Duration = Duration::from_ms(50);
 
-/// What a seat depends on, besides the disk's settings.
-pub(super) struct Sitter {
+/// What a waiter depends on, besides the disk's settings.
+pub(super) struct WaiterSetup {
     pub(super) cpu: CpuId,
     /// CPUs of the run's other threads on the disk.
     pub(super) others: Arc<[CpuId]>,
@@ -28,8 +28,8 @@ pub(super) struct Sitter {
     pub(super) batch: u32,
 }
 
-pub(super) struct Seat {
-    sitter: Sitter,
+pub(super) struct Waiter {
+    setup: WaiterSetup,
     /// Where completions of the thread's I/O appear, its own first.
     hctxs: Vec<HctxId>,
     /// What to poll for completions of them; nothing when one of them has no descriptor.
@@ -42,32 +42,32 @@ pub(super) struct Seat {
     claimed: Option<HctxId>,
     /// Of the driver.
     lazy_hint: u32,
-    /// Of the submitter, when the seat was taken.
+    /// Of the submitter, when the waiter was made.
     generation: u64,
 }
 
-impl Seat {
-    /// The seat of a thread that has no I/O out yet. The caller holds the disk's seats, so that no settings change.
-    pub(super) fn take(disk: &Disk, sub: &Submitter, sitter: Sitter) -> Seat {
-        let mut seat = Seat::of(disk, sub, sitter);
-        let first = seat.hctxs[0];
-        seat.claimed = (seat.has_cheap_wait() && disk.driver.issuer().claim(first)).then_some(first);
-        disk.driver.issuer().set_lazy_commit(first, seat.lazy());
-        seat
+impl Waiter {
+    /// The waiter of a thread that has no I/O out yet. The caller holds the disk's `waiter_lock`, so that no settings change.
+    pub(super) fn take(disk: &Disk, sub: &Submitter, setup: WaiterSetup) -> Waiter {
+        let mut waiter = Waiter::of(disk, sub, setup);
+        let first = waiter.hctxs[0];
+        waiter.claimed = (waiter.has_cheap_wait() && disk.driver.issuer().claim(first)).then_some(first);
+        disk.driver.issuer().set_lazy_commit(first, waiter.lazy());
+        waiter
     }
 
-    fn of(disk: &Disk, sub: &Submitter, sitter: Sitter) -> Seat {
+    fn of(disk: &Disk, sub: &Submitter, setup: WaiterSetup) -> Waiter {
         let hctxs: Vec<HctxId> = sub.hctxs().collect();
         assert!(!hctxs.is_empty(), "a submitter has an hctx");
         let of = |h: &HctxId| Some(libc::pollfd { fd: disk.driver.ring_fd(*h)?, events: libc::POLLIN, revents: 0 });
         let fds: Vec<_> = hctxs.iter().map(of).collect::<Option<_>>().unwrap_or_default();
-        Seat {
-            wait_first: hctxs.len() == 1 && !sitter.polled && fds.len() == 1,
-            alone: is_alone(&disk.queue, sitter.cpu, &sitter.others),
+        Waiter {
+            wait_first: hctxs.len() == 1 && !setup.polled && fds.len() == 1,
+            alone: is_alone(&disk.queue, setup.cpu, &setup.others),
             generation: sub.state_generation(),
             claimed: None,
             lazy_hint: disk.driver.issuer().lazy_hint(),
-            sitter,
+            setup,
             hctxs,
             fds,
         }
@@ -78,10 +78,10 @@ impl Seat {
     }
 
     fn lazy(&self) -> u32 {
-        if self.has_cheap_wait() { self.sitter.batch.max(self.lazy_hint) } else { 0 }
+        if self.has_cheap_wait() { self.setup.batch.max(self.lazy_hint) } else { 0 }
     }
 
-    /// Takes another seat if the submitter has found other settings since.
+    /// Finds its hardware queues again if the submitter has found other settings since.
     #[inline]
     fn follow(&mut self, disk: &Disk, sub: &Submitter) {
         if sub.state_generation() != self.generation {
@@ -92,14 +92,14 @@ impl Seat {
     #[cold]
     fn move_to(&mut self, disk: &Disk, sub: &Submitter) {
         self.release(disk);
-        let sitter = Sitter { others: Arc::clone(&self.sitter.others), ..self.sitter };
-        let seats = disk.seats.try_lock();
+        let setup = WaiterSetup { others: Arc::clone(&self.setup.others), ..self.setup };
+        let waiter_lock = disk.waiter_lock.try_lock();
         let before = self.generation;
-        *self = Seat::of(disk, sub, sitter);
-        if seats.is_some() {
+        *self = Waiter::of(disk, sub, setup);
+        if waiter_lock.is_some() {
             disk.driver.issuer().set_lazy_commit(self.hctxs[0], self.lazy());
         } else {
-            // Settings are being changed again, and that waits for this thread: an ordinary seat until the next wait.
+            // Settings are being changed again, and that waits for this thread: an ordinary waiter until the next wait.
             (self.alone, self.generation) = (false, before);
         }
     }
@@ -108,7 +108,7 @@ impl Seat {
     pub(super) fn wait(&mut self, disk: &Disk, sub: &mut Submitter, min: u32, timeout: Option<Duration>) {
         sub.rest();
         self.follow(disk, sub);
-        let Seat { hctxs, fds, wait_first, alone, .. } = self;
+        let Waiter { hctxs, fds, wait_first, alone, .. } = self;
         let first = hctxs[0];
         let at_device = sub.waiting() + sub.held() == 0 && !disk.queue.has_delayed_work();
         if *alone && *wait_first && timeout.is_none() && at_device {

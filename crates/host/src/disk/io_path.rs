@@ -13,27 +13,27 @@ use parking_lot::RawMutex;
 
 /// See the module's text.
 #[allow(clippy::large_enum_variant, reason = "one per disk and thread; the plain one is reached without a pointer")]
-pub(crate) enum Inlet {
+pub(crate) enum IoPath {
     /// Of one device.
     Plain(Submitter),
     /// Of several.
     Striped(Box<Striped<RawMutex>>),
 }
 
-impl Inlet {
+impl IoPath {
     #[inline]
     pub(crate) fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
         match self {
-            Inlet::Plain(s) => s.submit(bio, now),
-            Inlet::Striped(s) => s.submit(bio, now),
+            IoPath::Plain(s) => s.submit(bio, now),
+            IoPath::Striped(s) => s.submit(bio, now),
         }
     }
 
     #[inline]
     pub(crate) fn start_plug(&mut self, nr_ios: u32) {
         match self {
-            Inlet::Plain(s) => s.start_plug(nr_ios),
-            Inlet::Striped(s) => s.start_plug(nr_ios),
+            IoPath::Plain(s) => s.start_plug(nr_ios),
+            IoPath::Striped(s) => s.start_plug(nr_ios),
         }
     }
 
@@ -46,12 +46,12 @@ impl Inlet {
             done.push(d);
         };
         match self {
-            Inlet::Plain(s) => {
+            IoPath::Plain(s) => {
                 s.finish_plug(now);
                 s.poll(now);
                 s.reap(collect);
             }
-            Inlet::Striped(s) => {
+            IoPath::Striped(s) => {
                 s.finish_plug(now);
                 s.poll(now);
                 s.reap(collect);
@@ -63,24 +63,24 @@ impl Inlet {
     /// Issues what was gathered.
     pub(crate) fn finish_plug(&mut self, now: Instant) {
         match self {
-            Inlet::Plain(s) => s.finish_plug(now),
-            Inlet::Striped(s) => s.finish_plug(now),
+            IoPath::Plain(s) => s.finish_plug(now),
+            IoPath::Striped(s) => s.finish_plug(now),
         }
     }
 
     /// Collects what has ended.
     pub(crate) fn poll(&mut self, now: Instant) {
         match self {
-            Inlet::Plain(s) => s.poll(now),
-            Inlet::Striped(s) => s.poll(now),
+            IoPath::Plain(s) => s.poll(now),
+            IoPath::Striped(s) => s.poll(now),
         }
     }
 
     /// Calls `f` for each bio that was collected.
     pub(crate) fn reap(&mut self, f: impl FnMut(Done)) {
         match self {
-            Inlet::Plain(s) => s.reap(f),
-            Inlet::Striped(s) => s.reap(f),
+            IoPath::Plain(s) => s.reap(f),
+            IoPath::Striped(s) => s.reap(f),
         }
     }
 
@@ -92,46 +92,46 @@ impl Inlet {
     /// Its submitters, by member.
     pub(crate) fn submitters_mut(&mut self) -> &mut [Submitter] {
         match self {
-            Inlet::Plain(s) => std::slice::from_mut(s),
-            Inlet::Striped(s) => s.below_mut(),
+            IoPath::Plain(s) => std::slice::from_mut(s),
+            IoPath::Striped(s) => s.below_mut(),
         }
     }
 
-    /// As [`Inlet::submitters_mut`], to look at.
+    /// As [`IoPath::submitters_mut`], to look at.
     pub(crate) fn submitters(&self) -> &[Submitter] {
         match self {
-            Inlet::Plain(s) => std::slice::from_ref(s),
-            Inlet::Striped(s) => s.below(),
+            IoPath::Plain(s) => std::slice::from_ref(s),
+            IoPath::Striped(s) => s.below(),
         }
     }
 
     pub(crate) fn rest(&mut self) {
         match self {
-            Inlet::Plain(s) => s.rest(),
-            Inlet::Striped(s) => s.rest(),
+            IoPath::Plain(s) => s.rest(),
+            IoPath::Striped(s) => s.rest(),
         }
     }
 
     #[inline]
     pub(crate) fn outstanding(&self) -> u32 {
         match self {
-            Inlet::Plain(s) => s.outstanding(),
-            Inlet::Striped(s) => s.outstanding(),
+            IoPath::Plain(s) => s.outstanding(),
+            IoPath::Striped(s) => s.outstanding(),
         }
     }
 
     pub(crate) fn state_generation(&self) -> u64 {
         match self {
-            Inlet::Plain(s) => s.state_generation(),
-            Inlet::Striped(s) => s.state_generation(),
+            IoPath::Plain(s) => s.state_generation(),
+            IoPath::Striped(s) => s.state_generation(),
         }
     }
 
     /// Hardware queues where completions appear, with the number of their member.
     pub(crate) fn hctxs(&self) -> Vec<(usize, HctxId)> {
         match self {
-            Inlet::Plain(s) => s.hctxs().map(|h| (0, h)).collect(),
-            Inlet::Striped(s) => s.hctxs().collect(),
+            IoPath::Plain(s) => s.hctxs().map(|h| (0, h)).collect(),
+            IoPath::Striped(s) => s.hctxs().collect(),
         }
     }
 }

@@ -3,12 +3,12 @@
 //!
 //! Guarantees: a completion, a notification and a due time of any of them ends the wait, at once where the driver has a
 //! descriptor, else when its first request is due, or 100 us later. Nobody waits longer than [`STOP_CHECK`]. Needs from callers: a
-//! poll of all inlets after each wait. Does not do: spin.
+//! poll of all paths after each wait. Does not do: spin.
 
-use super::seat::STOP_CHECK;
+use super::waiter::STOP_CHECK;
 use crate::clock;
 use crate::disk::Disk;
-use crate::disk::Inlet;
+use crate::disk::IoPath;
 use crate::readable::poll_fds;
 use blk::id::{HctxId, SubmitterId};
 use blk::time::Duration;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 const BLIND: Duration = Duration::from_us(100);
 
 /// A device, the thread's submitter there, and where its completions appear.
-struct Place {
+struct WaitPoint {
     disk: Arc<Disk>,
     who: SubmitterId,
     hctxs: Vec<HctxId>,
@@ -27,49 +27,49 @@ struct Place {
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Places {
-    /// Of each inlet, in their order.
-    all: Vec<Vec<Place>>,
+pub(super) struct WaitSet {
+    /// Of each I/O path, in their order.
+    all: Vec<Vec<WaitPoint>>,
     /// What the settings were when the descriptors were collected; `None`: they were not.
     generation: Option<u64>,
     fds: Vec<libc::pollfd>,
-    /// Of each inlet: some hardware queue has no descriptor. Then another thread may take a completion there, and can tell
+    /// Of each I/O path: some hardware queue has no descriptor. Then another thread may take a completion there, and can tell
     /// nobody who sleeps on descriptors.
     blind: Vec<bool>,
-    /// Scratch: wake-ups of each place before the wait.
+    /// Scratch: wake-ups at each point before the wait.
     seen: Vec<u64>,
 }
 
-impl Places {
-    /// Of another inlet, which leads to these disks in this order.
-    pub(super) fn add(&mut self, disks: impl Iterator<Item = Arc<Disk>>, inlet: &Inlet) {
-        let of = |(disk, who)| Place { disk, who, hctxs: Vec::new() };
-        self.all.push(disks.zip(inlet.submitter_ids()).map(of).collect());
+impl WaitSet {
+    /// Of another I/O path, which leads to these disks in this order.
+    pub(super) fn add(&mut self, disks: impl Iterator<Item = Arc<Disk>>, io_path: &IoPath) {
+        let of = |(disk, who)| WaitPoint { disk, who, hctxs: Vec::new() };
+        self.all.push(disks.zip(io_path.submitter_ids()).map(of).collect());
     }
 
     /// Whether something is out at a device that cannot end it, in a run that is told to stop.
-    pub(super) fn has_left(&self, inlets: &[Inlet]) -> bool {
-        let submitters = inlets.iter().flat_map(Inlet::submitters);
+    pub(super) fn has_left(&self, io_paths: &[IoPath]) -> bool {
+        let submitters = io_paths.iter().flat_map(IoPath::submitters);
         let mut all = self.all.iter().flatten().zip(submitters);
         all.any(|(p, sub)| p.disk.leave.load(Ordering::Relaxed) && sub.outstanding() > 0)
     }
 
     /// Finds the hardware queues again after settings have changed.
-    fn follow(&mut self, inlets: &[Inlet]) {
-        let generation = inlets.iter().fold(0, |sum: u64, i| sum.wrapping_add(i.state_generation()));
+    fn follow(&mut self, io_paths: &[IoPath]) {
+        let generation = io_paths.iter().fold(0, |sum: u64, i| sum.wrapping_add(i.state_generation()));
         if self.generation == Some(generation) {
             return;
         }
         self.generation = Some(generation);
         self.fds.clear();
         self.blind.clear();
-        for (places, inlet) in self.all.iter_mut().zip(inlets) {
+        for (points, io_path) in self.all.iter_mut().zip(io_paths) {
             let mut blind = false;
-            places.iter_mut().for_each(|p| p.hctxs.clear());
-            for (member, hctx) in inlet.hctxs() {
-                let place = &mut places[member];
-                place.hctxs.push(hctx);
-                match place.disk.driver.ring_fd(hctx) {
+            points.iter_mut().for_each(|p| p.hctxs.clear());
+            for (member, hctx) in io_path.hctxs() {
+                let point = &mut points[member];
+                point.hctxs.push(hctx);
+                match point.disk.driver.ring_fd(hctx) {
                     Some(fd) => self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 }),
                     None => blind = true,
                 }
@@ -79,16 +79,16 @@ impl Places {
     }
 
     /// Waits until something may have ended, at most for `timeout`.
-    pub(super) fn wait(&mut self, inlets: &mut [Inlet], timeout: Option<Duration>) {
-        inlets.iter_mut().for_each(Inlet::rest);
-        self.follow(inlets);
+    pub(super) fn wait(&mut self, io_paths: &mut [IoPath], timeout: Option<Duration>) {
+        io_paths.iter_mut().for_each(IoPath::rest);
+        self.follow(io_paths);
         let now = clock::now();
-        let due_in = |p: &Place| {
+        let due_in = |p: &WaitPoint| {
             let due = p.hctxs.iter().filter_map(|h| p.disk.driver.next_due(*h)).min();
             due.into_iter().chain(p.disk.queue.next_timer()).min().map(|t| t.since(now))
         };
         let due = self.all.iter().flatten().filter_map(due_in).min();
-        let blind = inlets.iter().zip(&self.blind).any(|(i, blind)| *blind && i.outstanding() > 0).then_some(BLIND);
+        let blind = io_paths.iter().zip(&self.blind).any(|(i, blind)| *blind && i.outstanding() > 0).then_some(BLIND);
         let timeout = timeout.into_iter().chain(due).chain(blind).fold(STOP_CHECK, Duration::min);
         // All are told before the first look, so that nobody's word is missed.
         self.seen.clear();

@@ -5,7 +5,7 @@
 //! ([`HostDriver::set_give_up`](crate::driver::DevicePath::set_give_up)), again and again, for what waited above it comes to it. What a
 //! driver could not give up within [`LAST`] more, because somebody else has its memory (librbd a read's), is left out: the job threads
 //! end without it. Its memory stays mapped until the process ends.
-//! Needs from callers: [`Parting::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
+//! Needs from callers: [`GiveUp::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
 //! it ends, or the kernel holds the thread anyway).
 
 use crate::disk::Disk;
@@ -50,16 +50,16 @@ impl fmt::Display for GivenUp {
 }
 
 /// What is done about it, and when.
-pub(super) struct Parting<'a> {
+pub(super) struct GiveUp<'a> {
     disks: &'a [(String, Arc<Disk>)],
     stopped: Option<Instant>,
     next: Instant,
     given_up: Vec<GivenUp>,
 }
 
-impl<'a> Parting<'a> {
-    pub(super) fn new(disks: &'a [(String, Arc<Disk>)]) -> Parting<'a> {
-        Parting { disks, stopped: None, next: Instant::ZERO, given_up: Vec::new() }
+impl<'a> GiveUp<'a> {
+    pub(super) fn new(disks: &'a [(String, Arc<Disk>)]) -> GiveUp<'a> {
+        GiveUp { disks, stopped: None, next: Instant::ZERO, given_up: Vec::new() }
     }
 
     /// Looks at a run that was told to stop and still has threads.

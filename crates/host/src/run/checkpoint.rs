@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What every job thread does now and then beside its I/O: it tells how far it is, and looks whether it is to stop.
 //!
-//! Guarantees: a thread that calls [`Lookout::look`] whenever [`Lookout::is_due`] ends soon after its run is told to stop, whatever its
-//! load and its devices are: the load is stopped, and when a device cannot end what is out ([`parting`](super::parting)), the thread is told
-//! to leave that. Needs from callers: who is told so returns from its loop, calls [`Lookout::end`], and forgets what the I/O that is out
+//! Guarantees: a thread that calls [`Checkpoint::look`] whenever [`Checkpoint::is_due`] ends soon after its run is told to stop, whatever its
+//! load and its devices are: the load is stopped, and when a device cannot end what is out ([`give_up`](super::give_up)), the thread is told
+//! to leave that. Needs from callers: who is told so returns from its loop, calls [`Checkpoint::end`], and forgets what the I/O that is out
 //! needs. Does not do: wait, or end I/O.
 
 use crate::process::{self, Who};
@@ -66,7 +66,7 @@ pub struct ThreadTrace {
 }
 
 /// See the module's text.
-pub(super) struct Lookout {
+pub(super) struct Checkpoint {
     stop: Arc<AtomicBool>,
     live: Arc<Live>,
     again: Instant,
@@ -75,10 +75,10 @@ pub(super) struct Lookout {
     before: CpuUse,
 }
 
-impl Lookout {
+impl Checkpoint {
     /// Of the calling thread, whose load begins now.
-    pub(super) fn new(stop: Arc<AtomicBool>, live: Arc<Live>) -> Lookout {
-        Lookout { stop, live, again: Instant::ZERO, leaves: false, before: process::usage(Who::Thread) }
+    pub(super) fn new(stop: Arc<AtomicBool>, live: Arc<Live>) -> Checkpoint {
+        Checkpoint { stop, live, again: Instant::ZERO, leaves: false, before: process::usage(Who::Thread) }
     }
 
     #[inline]

@@ -14,7 +14,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// See the module's text.
-pub(super) struct Room {
+pub(super) struct HctxWaits {
     waits: Waits,
     waiting: Mutex<Waiting>,
     /// Somebody sleeps, or is to be told that there is nothing any more.
@@ -23,11 +23,11 @@ pub(super) struct Room {
     in_vain: AtomicU32,
 }
 
-impl Room {
-    pub(super) fn new() -> Result<Room> {
+impl HctxWaits {
+    pub(super) fn new() -> Result<HctxWaits> {
         let waits = Waits::new()?;
         let (waiting, stirred, in_vain) = (Mutex::default(), AtomicBool::new(false), AtomicU32::new(0));
-        Ok(Room { waits, waiting, stirred, in_vain })
+        Ok(HctxWaits { waits, waiting, stirred, in_vain })
     }
 
     /// Ends sleeps while this descriptor of a path is readable, too. One that is watched already is left as it is.
@@ -55,7 +55,7 @@ impl Room {
     /// reason to. `is_ready`: something waits to be given back.
     pub(super) fn sleep(&self, seen: u64, is_ready: impl Fn() -> bool, limit: impl FnOnce() -> Option<Duration>) {
         let mut waiting = self.waiting.lock();
-        // Said, then looked at what is in flight; who changes that looks at this then. Pairs with: Room::is_stirred
+        // Said, then looked at what is in flight; who changes that looks at this then. Pairs with: HctxWaits::is_stirred
         self.stirred.store(true, Ordering::SeqCst);
         if self.waits.wakes() == seen
             && !is_ready()
@@ -69,14 +69,14 @@ impl Room {
     }
 
     fn note(&self, waiting: &Waiting) {
-        // Pairs with: Room::is_stirred
+        // Pairs with: HctxWaits::is_stirred
         self.stirred.store(waiting.is_stirred(), Ordering::SeqCst);
     }
 
-    /// Whether [`Room::polled`] or [`Room::tell`] has something to do.
+    /// Whether [`HctxWaits::polled`] or [`HctxWaits::tell`] has something to do.
     #[inline]
     pub(super) fn is_stirred(&self) -> bool {
-        // Pairs with: Room::sleep
+        // Pairs with: HctxWaits::sleep
         self.stirred.load(Ordering::SeqCst)
     }
 

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waking an IOThread.
+//!
+//! Guarantees: a wake-up before the thread sleeps keeps it from sleeping, one while it sleeps ends the sleep. A wake-up of a thread
+//! that is awake costs one locked instruction. Needs from callers: they put what the thread is to find where it looks first, then
+//! wake it. The same protocol as [`WakeTable`](crate::disk::WakeTable), with a descriptor instead of a driver.
+
+use crate::error::Result;
+use crate::event;
+use crate::sync::{AtomicU32, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+const AWAKE: u32 = 0;
+/// Woken since it last looked.
+const WOKEN: u32 = 1;
+const ASLEEP: u32 = 2;
+
+/// Most IOThreads of a daemon.
+pub(super) const MAX_IOTHREADS: usize = 4096;
+
+/// The wake-ups of IOThreads by number. One that was made stays, also when its thread goes.
+pub(super) struct Wakeups(Box<[OnceLock<Wakeup>]>);
+
+impl Wakeups {
+    pub(super) fn new() -> Wakeups {
+        Wakeups((0..MAX_IOTHREADS).map(|_| OnceLock::new()).collect())
+    }
+
+    /// Makes sure that there is one.
+    pub(super) fn make(&self, thread: u16) -> Result<()> {
+        let place = &self.0[usize::from(thread)];
+        if place.get().is_none() {
+            let wakeup = Wakeup::new()?;
+            let _ = place.set(wakeup);
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, thread: u16) -> &Wakeup {
+        self.0[usize::from(thread)].get().expect("an IOThread has a wake-up")
+    }
+
+    /// Wakes a thread, unless it has gone.
+    pub(super) fn wake(&self, thread: u16) {
+        self.get(thread).wake();
+    }
+}
+
+pub(super) struct Wakeup {
+    state: AtomicU32,
+    fd: OwnedFd,
+}
+
+impl Wakeup {
+    pub(super) fn new() -> Result<Wakeup> {
+        Ok(Wakeup { state: AtomicU32::new(AWAKE), fd: event::new()? })
+    }
+
+    /// Wakes the thread, or keeps it awake for one more round.
+    pub(super) fn wake(&self) {
+        // It always writes: a load could be answered from before the thread looked last. Pairs with: Wakeup::doze
+        if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP {
+            event::signal(&self.fd);
+        }
+    }
+
+    /// The thread is going to sleep on [`Wakeup::fd`]: says so, unless it was woken. False: look again first.
+    pub(super) fn doze(&self) -> bool {
+        // Pairs with: Wakeup::wake
+        let dozes = self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !dozes {
+            self.wake_up();
+        }
+        dozes
+    }
+
+    /// The thread is awake and will look at everything.
+    pub(super) fn wake_up(&self) {
+        // Pairs with: Wakeup::wake
+        self.state.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    /// The descriptor was readable. A ring may write it late, so it is emptied whenever that is seen, not when it was rung.
+    pub(super) fn drain(&self) {
+        event::drain(&self.fd);
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
