@@ -25,9 +25,10 @@
 //! its I/O ends, in any order.
 //!
 //! ```
-//! use host::export::nbd::{BytesIn, Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
+//! use host::export::nbd::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
 //! use host::export::nbd::{error_of, greeting};
 //! use host::export::nbd::reply::HEAD_BYTES;
+//! use host::nbd::wire::BytesIn;
 //! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
