@@ -11,6 +11,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 
@@ -250,6 +251,9 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     let socket = UnixListener::bind(dir.path("disk.img.nbd.sock")).unwrap();
     refused(&["disk.img"], &["socket=disk.img.nbd.sock: somebody listens there already", "(export 'disk.img.nbd')"]);
     drop(socket);
+    // A child process that another test has just forked has a copy of it until it is executed.
+    let until = Instant::now() + Duration::from_secs(60);
+    while dry_run(&dir, &["disk.img"]).status != 0 && Instant::now() < until {}
     dry_run(&dir, &["disk.img"]).exits(0);
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap();

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, Done, NbdClient, Started};
+use common::{Dir, Done, KeepGoing, NbdClient, Started};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -63,10 +63,15 @@ impl Daemon {
     /// Verifies on `a` all the while that `meanwhile` runs.
     fn under_load<T>(&self, meanwhile: impl FnOnce() -> T) -> T {
         let socket = self.dir.path("a.sock");
-        let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 4000, ..VerifyOptions::default() };
+        let go = KeepGoing::new();
+        let keep_going = Some(go.0.clone());
+        let options =
+            VerifyOptions { queues: 2, size: 16 << 20, requests: 4000, keep_going, ..VerifyOptions::default() };
         thread::scope(|scope| {
             let load = scope.spawn(|| verify(socket.to_str().unwrap(), &options).unwrap());
+            let go = go;
             let result = meanwhile();
+            drop(go);
             let report = load.join().unwrap();
             assert!(report.writes > 100, "{report:?}");
             result

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{Dir, Running};
+use common::{Dir, KeepGoing, Running};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -17,9 +17,12 @@ fn intervals_of_a_daemon_under_load() {
     File::create(dir.path("a.img")).unwrap().set_len(32 << 20).unwrap();
     let daemon = dir.start(&["serve", "a.img", "--control=ctl.sock", "--num-queues=2", "--iothreads=2"], "serving on");
     let socket = dir.path("a.img.vhost.sock");
-    let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 6000, ..VerifyOptions::default() };
+    let go = KeepGoing::new();
+    let keep_going = Some(go.0.clone());
+    let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 6000, keep_going, ..VerifyOptions::default() };
     let view = thread::scope(|scope| {
         let load = scope.spawn(|| verify(socket.to_str().unwrap(), &options).unwrap());
+        let go = go;
         let mut top = dir.command(&["top", "--control=ctl.sock", "-d", "0.1", "--json"]);
         let mut top = Running::start(top.stdout(Stdio::piped()));
         let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
@@ -34,6 +37,7 @@ fn intervals_of_a_daemon_under_load() {
         });
         drop(lines);
         assert!(top.wait().unwrap().success(), "who reads no more is no error");
+        drop(go);
         load.join().unwrap();
         found.unwrap()
     });

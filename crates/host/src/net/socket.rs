@@ -263,12 +263,22 @@ mod tests {
     #[test]
     fn a_socket_that_does_not_listen_yet_is_not_left_behind() {
         let path = std::env::temp_dir().join(format!("mqblk-bound-{}", std::process::id()));
-        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let cloexec = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, cloexec, None).unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(listen(&path, None).err().unwrap().kind(), io::ErrorKind::AddrInUse);
         drop(socket);
-        let (listener, file) = listen(&path, None).unwrap();
+        // A child process that another test has just forked has a copy of it until it is executed.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let (listener, file) = loop {
+            match listen(&path, None) {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && std::time::Instant::now() < until => {
+                    std::thread::yield_now();
+                }
+                listens => break listens.unwrap(),
+            }
+        };
         assert!(listener.local_addr().unwrap().as_pathname() == Some(path.as_path()) && file.path() == path);
         drop((listener, file));
         assert!(!path.exists());

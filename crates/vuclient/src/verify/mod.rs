@@ -15,6 +15,7 @@ pub mod pattern;
 pub mod plan;
 mod queue;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub struct VerifyOptions {
     pub requests: u64,
     /// Instead of a number of requests: for so long.
     pub time: Option<Duration>,
+    /// While this is true `requests` are not enough: load for as long as something else takes.
+    pub keep_going: Option<Arc<AtomicBool>>,
     /// Spin on the used ring instead of waiting for calls.
     pub poll: bool,
     /// Longest time the server may take to end something.
@@ -63,6 +66,7 @@ impl Default for VerifyOptions {
             iodepth: 8,
             requests: 1000,
             time: None,
+            keep_going: None,
             poll: false,
             patience: Duration::from_secs(30),
         }
@@ -231,7 +235,7 @@ fn drive(setup: Setup<'_>, options: &VerifyOptions, part: Part, stop: &AtomicBoo
     let is_wanted = |done: u64| {
         let is_time = match end {
             Some(end) => Instant::now() < end,
-            None => done < options.requests,
+            None => done < options.requests || options.keep_going.as_ref().is_some_and(|go| go.load(Ordering::Relaxed)),
         };
         part == Part::Everything && is_time && !stop.load(Ordering::Relaxed)
     };

@@ -14,10 +14,27 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it.
 const LIMIT_S: &str = "120";
+
+/// Lets load go on until this is dropped, so also where the test fails meanwhile.
+pub struct KeepGoing(pub Arc<AtomicBool>);
+
+impl KeepGoing {
+    /// Load may go on.
+    pub fn new() -> KeepGoing {
+        KeepGoing(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Drop for KeepGoing {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 /// A directory that is removed with the test.
 pub struct Dir(PathBuf);
