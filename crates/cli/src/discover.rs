@@ -2,7 +2,7 @@
 //! `mqblk discover`: the targets of an iSCSI portal, and their disks. A line per portal of a target, in the form of `iscsiadm -m
 //! discovery`; with `--luns` below it what may follow `--target`, one per disk.
 //!
-//! Guarantees: what can be printed when a target fails is printed, and the failure told behind it.
+//! Guarantees: what can be printed when a target fails is printed, and the failure discovered behind it.
 
 use crate::args::DiscoverArgs;
 use crate::output;
@@ -13,9 +13,9 @@ use serde::Serialize;
 use std::fmt::Write;
 
 #[derive(Serialize)]
-struct Told {
+struct Discovered {
     target: String,
-    portals: Vec<Place>,
+    portals: Vec<Portal>,
     #[serde(skip_serializing_if = "Option::is_none")]
     luns: Option<Vec<Unit>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ struct Told {
 }
 
 #[derive(Serialize)]
-struct Place {
+struct Portal {
     address: String,
     group: Option<u16>,
 }
@@ -40,34 +40,35 @@ struct Unit {
 /// Asks, and says what was found.
 pub fn main(args: &DiscoverArgs) -> Outcome {
     let portal = iscsi::parse_portal(&args.portal)?;
-    let told: Vec<Told> = iscsi::discover(&portal)?.into_iter().map(|t| look(&portal, t, args.luns)).collect();
+    let discovered: Vec<Discovered> =
+        iscsi::discover(&portal)?.into_iter().map(|t| look(&portal, t, args.luns)).collect();
     if args.json {
-        output::print(&output::json(&told))?;
+        output::print(&output::json(&discovered))?;
     } else {
-        output::print(&told.iter().map(text).collect::<String>())?;
+        output::print(&discovered.iter().map(text).collect::<String>())?;
     }
-    if told.is_empty() {
+    if discovered.is_empty() {
         let at = &portal.portal;
         return Err(Failure::new(format!(
             "portal {at} has no target for this host: allow it there (by name or address)"
         )));
     }
-    match told.into_iter().find_map(|t| t.error) {
+    match discovered.into_iter().find_map(|t| t.error) {
         Some(error) => Err(Failure::new(error)),
         None => Ok(Status::Done),
     }
 }
 
-fn look(portal: &IscsiTarget, found: Found, with_luns: bool) -> Told {
+fn look(portal: &IscsiTarget, found: Found, with_luns: bool) -> Discovered {
     let Found { name, portals } = found;
-    let portals = portals.into_iter().map(|p| Place { address: p.address, group: p.group }).collect();
+    let portals = portals.into_iter().map(|p| Portal { address: p.address, group: p.group }).collect();
     let asked = with_luns.then(|| iscsi::logical_units(portal, &name));
     let (luns, error) = match asked {
         None => (None, None),
         Some(Ok(units)) => (Some(units.into_iter().map(|u| unit(portal, &name, u)).collect()), None),
         Some(Err(e)) => (None, Some(e.to_string())),
     };
-    Told { target: name, portals, luns, error }
+    Discovered { target: name, portals, luns, error }
 }
 
 fn unit(portal: &IscsiTarget, name: &str, found: FoundUnit) -> Unit {
@@ -77,18 +78,18 @@ fn unit(portal: &IscsiTarget, name: &str, found: FoundUnit) -> Unit {
     Unit { lun: lun.0, bytes, block_size, identity, url }
 }
 
-fn text(told: &Told) -> String {
+fn text(discovered: &Discovered) -> String {
     let mut out = String::new();
-    for Place { address, group } in &told.portals {
+    for Portal { address, group } in &discovered.portals {
         let group = group.map_or_else(String::new, |g| format!(",{g}"));
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{address}{group} {}", told.target);
+        let _ = writeln!(out, "{address}{group} {}", discovered.target);
     }
-    if told.portals.is_empty() {
+    if discovered.portals.is_empty() {
         // It is where it was asked for.
-        let _ = writeln!(out, "- {}", told.target);
+        let _ = writeln!(out, "- {}", discovered.target);
     }
-    for Unit { bytes, block_size, identity, url, .. } in told.luns.iter().flatten() {
+    for Unit { bytes, block_size, identity, url, .. } in discovered.luns.iter().flatten() {
         let _ = writeln!(out, "    {url}  {}, blocks of {block_size}, {identity}", num::bytes(*bytes, Scale::Binary));
     }
     out

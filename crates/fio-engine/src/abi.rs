@@ -9,7 +9,7 @@
 //!
 //! Source: fio 3.33, ioengines.h, HOWTO ("External engines").
 
-use crate::disks::{self, Place, Size};
+use crate::disks::{self, JobPlace, Size};
 use crate::job::{Io, Job, Queued};
 use crate::layout::{self, JobOptions, RawOptions, ddir, file, flags, io_u, ops, q, td};
 use blk::bio::Op;
@@ -173,7 +173,7 @@ unsafe extern "C" fn get_file_size(td: Raw, f: Raw) -> c_int {
 unsafe extern "C" fn init(td: Raw) -> c_int {
     // SAFETY: fio passes a live job.
     let options = unsafe { options(td) };
-    let place: Place = disks::place(td.addr());
+    let place: JobPlace = disks::place(td.addr());
     let running =
         Running { job: Job::new(place, options), io_us: Vec::new(), max_bs: options.max_bs, batch: options.batch };
     RUNNING.with_borrow_mut(|r| *r = Some(running));

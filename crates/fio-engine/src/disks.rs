@@ -36,7 +36,7 @@ pub enum Size {
 /// A job that fio has shown: its `thread_data`, and the file it asked about.
 type Shown = (usize, String);
 
-struct State {
+struct EngineState {
     /// The process this is of.
     pid: u32,
     disks: Vec<Arc<OpenDisk>>,
@@ -49,16 +49,16 @@ struct State {
     names: HashMap<String, Named>,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<EngineState>> = Mutex::new(None);
 
-fn lock() -> MutexGuard<'static, Option<State>> {
+fn lock() -> MutexGuard<'static, Option<EngineState>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
+fn with<R>(f: impl FnOnce(&mut EngineState) -> R) -> R {
     let mut guard = lock();
     let pid = std::process::id();
-    let state = guard.get_or_insert_with(|| State {
+    let state = guard.get_or_insert_with(|| EngineState {
         pid,
         disks: Vec::new(),
         regions: Arc::new(Regions::new()),
@@ -111,7 +111,7 @@ pub fn regions() -> Arc<Regions> {
 
 /// A job's number among all that were shown, and where the others of its process are; `None` if that is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct JobPlace {
     pub number: u32,
     /// Numbers of the jobs that share the disks of this process.
     pub others: Option<Vec<u32>>,
@@ -120,7 +120,7 @@ pub struct Place {
 }
 
 /// Where the job `td` is, which runs on this thread.
-pub fn place(td: usize) -> Place {
+pub fn place(td: usize) -> JobPlace {
     with(|s| {
         let mut jobs: Vec<usize> = Vec::new();
         for (td, _) in &s.shown {
@@ -135,7 +135,7 @@ pub fn place(td: usize) -> Place {
             Some(mine) => Some((0..jobs.len() as u32).filter(|n| *n != mine).collect()),
             None => None,
         };
-        Place { number: number.unwrap_or(0), others, forked }
+        JobPlace { number: number.unwrap_or(0), others, forked }
     })
 }
 

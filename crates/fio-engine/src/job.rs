@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One job of fio: its ways into disks, what it has submitted, and what has ended.
+//! One job of fio: its files into disks, what it has submitted, and what has ended.
 //!
 //! Guarantees: each I/O that was taken is shown by [`Job::event`] after one [`Job::reap`], with its errno; an I/O that ends while it is
 //! submitted is told so at once. What is gathered (`iodepth_batch_submit` above 1) goes to the disk as one batch at
 //! [`Job::commit`]. Needs from callers: all calls come from one thread; an I/O's buffer was lent ([`Job::lend`]) before.
 
-use crate::disks::{self, OpenDisk, Place};
+use crate::disks::{self, JobPlace, OpenDisk};
 use crate::layout::JobOptions;
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
 use blk::id::Sector;
@@ -51,7 +51,7 @@ pub enum Queued {
     NotLent,
 }
 
-struct Way {
+struct OpenFile {
     file: usize,
     lane: Lane,
     open: Arc<OpenDisk>,
@@ -61,10 +61,10 @@ struct Way {
 
 /// See the module's text.
 pub struct Job {
-    place: Place,
+    place: JobPlace,
     options: JobOptions,
-    ways: Vec<Way>,
-    /// The way used last.
+    files: Vec<OpenFile>,
+    /// The file used last.
     last: usize,
     buffers: Option<ForeignBuffers>,
     /// Buffers of single I/Os that lie elsewhere.
@@ -77,12 +77,12 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn new(place: Place, options: JobOptions) -> Job {
+    pub fn new(place: JobPlace, options: JobOptions) -> Job {
         let events = Vec::with_capacity(options.iodepth as usize);
         Job {
             place,
             options,
-            ways: Vec::new(),
+            files: Vec::new(),
             last: 0,
             buffers: None,
             strays: Vec::new(),
@@ -92,12 +92,12 @@ impl Job {
         }
     }
 
-    /// Makes a way to a file's disk. Files with one name share it.
+    /// Makes a file to a file's disk. Files with one name share it.
     ///
     /// # Errors
     /// The disk cannot be opened or has no place left.
     pub fn open(&mut self, file: usize, text: &str) -> Result<()> {
-        if self.ways.iter().any(|w| w.file == file) {
+        if self.files.iter().any(|w| w.file == file) {
             return Ok(());
         }
         let JobOptions { writes, direct, iodepth, batch, .. } = self.options;
@@ -112,7 +112,7 @@ impl Job {
         // At depth 1 fio waits right after it has submitted.
         let lazily = if iodepth == 1 { 2 } else { batch };
         let lane = Lane::new(&open.disk, cpu, &others, lazily)?;
-        self.ways.push(Way { file, lane, open, plugged: false });
+        self.files.push(OpenFile { file, lane, open, plugged: false });
         Ok(())
     }
 
@@ -143,33 +143,33 @@ impl Job {
             Ok(bio) => bio,
             Err(refused) => return self.refuse(io, refused),
         };
-        if self.ways.get(self.last).is_none_or(|w| w.file != io.file) {
-            match self.ways.iter().position(|w| w.file == io.file) {
+        if self.files.get(self.last).is_none_or(|w| w.file != io.file) {
+            match self.files.iter().position(|w| w.file == io.file) {
                 Some(at) => self.last = at,
                 None => return self.refuse(io, Queued::Ended(libc::EBADF)),
             }
         }
-        let way = &mut self.ways[self.last];
+        let file = &mut self.files[self.last];
         let now = clock::now();
         if now >= self.look_again {
             // What ends while it is submitted needs no poll, but others may wait for what one does.
             self.look_again = now + LOOK_AROUND;
-            way.lane.sub.poll(now);
+            file.lane.sub.poll(now);
         }
-        if self.options.batch > 1 && !way.plugged {
-            way.lane.sub.start_plug(self.options.batch);
-            way.plugged = true;
+        if self.options.batch > 1 && !file.plugged {
+            file.lane.sub.start_plug(self.options.batch);
+            file.plugged = true;
         }
-        let first = way.lane.sub.ready() == 0;
-        if way.lane.sub.submit(&bio, now).is_err() {
+        let first = file.lane.sub.ready() == 0;
+        if file.lane.sub.submit(&bio, now).is_err() {
             return Queued::Full;
         }
         // Only the one that was just submitted can be that one.
         if first
-            && way.lane.sub.ready() == 1
-            && let Some(done) = way.lane.sub.reap_one()
+            && file.lane.sub.ready() == 1
+            && let Some(done) = file.lane.sub.reap_one()
         {
-            let errno = Self::ended(way, &mut self.strays, done);
+            let errno = Self::ended(file, &mut self.strays, done);
             if done.user_data == io.id {
                 return Queued::Ended(errno);
             }
@@ -218,9 +218,9 @@ impl Job {
     /// Gives the disk what was gathered.
     #[inline]
     pub fn commit(&mut self) {
-        for way in self.ways.iter_mut().filter(|w| w.plugged) {
-            way.plugged = false;
-            way.lane.sub.finish_plug(clock::now());
+        for file in self.files.iter_mut().filter(|w| w.plugged) {
+            file.plugged = false;
+            file.lane.sub.finish_plug(clock::now());
         }
     }
 
@@ -248,15 +248,15 @@ impl Job {
     }
 
     fn out(&self) -> u32 {
-        self.ways.iter().map(|w| w.lane.sub.outstanding()).sum()
+        self.files.iter().map(|w| w.lane.sub.outstanding()).sum()
     }
 
     fn take(&mut self, max: usize) {
-        for way in &mut self.ways {
+        for file in &mut self.files {
             while self.events.len() < max
-                && let Some(done) = way.lane.sub.reap_one()
+                && let Some(done) = file.lane.sub.reap_one()
             {
-                let errno = Self::ended(way, &mut self.strays, done);
+                let errno = Self::ended(file, &mut self.strays, done);
                 self.events.push((done.user_data, errno));
             }
         }
@@ -264,14 +264,14 @@ impl Job {
 
     fn poll(&mut self) {
         let now = clock::now();
-        self.ways.iter_mut().filter(|w| w.lane.sub.outstanding() > 0).for_each(|w| w.lane.sub.poll(now));
+        self.files.iter_mut().filter(|w| w.lane.sub.outstanding() > 0).for_each(|w| w.lane.sub.poll(now));
     }
 
     /// Waits for completions and polls for them.
     fn wait(&mut self, min: usize) {
-        let busy = self.ways.iter().filter(|w| w.lane.sub.outstanding() > 0).count();
+        let busy = self.files.iter().filter(|w| w.lane.sub.outstanding() > 0).count();
         let several = busy > 1;
-        for Way { lane, .. } in self.ways.iter_mut().filter(|w| w.lane.sub.outstanding() > 0) {
+        for OpenFile { lane, .. } in self.files.iter_mut().filter(|w| w.lane.sub.outstanding() > 0) {
             if !lane.waits_first() {
                 lane.sub.poll(clock::now());
                 if lane.sub.ready() > 0 {
@@ -288,17 +288,17 @@ impl Job {
     }
 
     #[inline]
-    fn ended(way: &Way, strays: &mut Vec<(u64, ForeignBuffers)>, done: Done) -> i32 {
+    fn ended(file: &OpenFile, strays: &mut Vec<(u64, ForeignBuffers)>, done: Done) -> i32 {
         if !strays.is_empty() {
             strays.retain(|(id, _)| *id != done.user_data);
         }
-        if done.status.is_ok() { 0 } else { Self::failed(way, done) }
+        if done.status.is_ok() { 0 } else { Self::failed(file, done) }
     }
 
     #[cold]
-    fn failed(way: &Way, done: Done) -> i32 {
-        if let Some(why) = way.open.read_only.as_ref().filter(|_| done.op.is_write()) {
-            disks::say(&format!("'{}' is open for reading only, because: {why}", way.open.named.text));
+    fn failed(file: &OpenFile, done: Done) -> i32 {
+        if let Some(why) = file.open.read_only.as_ref().filter(|_| done.op.is_write()) {
+            disks::say(&format!("'{}' is open for reading only, because: {why}", file.open.named.text));
             return libc::EROFS;
         }
         done.status.errno()

@@ -9,7 +9,7 @@
 //! by an engine that printed what its functions were called with.
 
 /// A version of fio that may load this engine, and the number it wants to see for it.
-pub struct Known {
+pub struct FioVersion {
     /// `fio_version_string`.
     pub version: &'static str,
     /// `FIO_IOOPS_VERSION`.
@@ -17,10 +17,11 @@ pub struct Known {
 }
 
 /// All versions known; their layouts are the same.
-pub const KNOWN: [Known; 2] = [Known { version: "fio-3.33", ioops: 31 }, Known { version: "fio-3.39", ioops: 36 }];
+pub const KNOWN: [FioVersion; 2] =
+    [FioVersion { version: "fio-3.33", ioops: 31 }, FioVersion { version: "fio-3.39", ioops: 36 }];
 
 /// The entry for a version string, or the sentence that refuses it.
-pub fn known(version: Option<&str>) -> Result<&'static Known, String> {
+pub fn known(version: Option<&str>) -> Result<&'static FioVersion, String> {
     let names: Vec<_> = KNOWN.iter().map(|k| k.version).collect();
     let this = version.unwrap_or("a program that does not say its version");
     KNOWN.iter().find(|k| Some(k.version) == version).ok_or_else(|| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random cases from a seed, to be recorded: the comparison that nobody has fitted anything to.
+//! Random cases from a seed, to be recorded: the comparison that nothing was fitted to.
 //!
 //! Guarantees: the same seed gives the same case, and each is one that the kernel accepts. The first two reads hold
 //! the device so that what follows meets a queue, as in the cases written by hand.

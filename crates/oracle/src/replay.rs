@@ -115,7 +115,7 @@ pub fn replay(
         }
     }
     if let Some(last) = theirs.last() {
-        // Nobody has to go on after the last completions, so nothing has polled for them.
+        // No submitter has to go on after the last completions, so nothing has polled for them.
         r.poll(last.us);
     }
     let (late, astray) = (r.late, r.astray);

@@ -2,7 +2,7 @@
 //! What a report says, as data: a verdict, sections of tables, charts and text. HTML and the JSON sidecar are two ways to write it.
 //!
 //! Guarantees: everything a page shows, but for the ticks of its axes, is in this value; it is the same after a trip through JSON, to the last
-//! digit but one of a float. Missing values are `None`, never NaN. Text is plain text: whoever writes it escapes it.
+//! digit but one of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
 //! Needs from callers: ids of sections and charts that are unique in a document and made of `a-z`, `0-9` and `-`.
 //! Does not: know what a run or a comparison is (see [`super::of_run`], [`super::of_compare`]), or draw.
 

@@ -86,7 +86,7 @@ pub(crate) struct Disk {
 /// Connects, asks, and disconnects.
 ///
 /// # Errors
-/// When nobody listens at `socket` or the server lacks a protocol feature.
+/// When no server listens at `socket` or the server lacks a protocol feature.
 pub fn info(socket: &str) -> Result<Info, Error> {
     let path = socket.to_owned();
     within(PATIENCE, socket, move || ask(&path, &connect(&path, true)?))
@@ -149,7 +149,7 @@ impl Disk {
     /// Connects to `socket`, starts the queues and shares the memory.
     ///
     /// # Errors
-    /// Settings out of range, nobody there, or a server that refuses or is silent.
+    /// Settings out of range, no server, or a server that refuses or is silent.
     pub fn open(socket: &str, settings: &Settings) -> Result<Disk, Error> {
         let (path, settings) = (socket.to_owned(), settings.clone());
         within(settings.patience, socket, move || Disk::open_now(&path, &settings))

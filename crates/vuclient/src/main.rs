@@ -304,7 +304,7 @@ fn run_verify(args: &VerifyArgs) -> Result<(), Error> {
 
 /// What `info` prints.
 #[derive(Serialize)]
-struct Told {
+struct InfoReport {
     #[serde(flatten)]
     info: disk::Info,
     features: u64,
@@ -316,11 +316,11 @@ fn run_info(socket: &str, json: bool) -> Result<(), Error> {
     // blkio keeps the feature bits to itself.
     let mut raw = Raw::connect(socket)?;
     raw.set_owner()?;
-    let told = Told { info, features: raw.features()?, protocol_features: raw.protocol_features()? };
+    let told = InfoReport { info, features: raw.features()?, protocol_features: raw.protocol_features()? };
     if json {
         return print_json(&told);
     }
-    let Told { info, features, protocol_features } = told;
+    let InfoReport { info, features, protocol_features } = told;
     println!("features            {features:#x}, protocol {protocol_features:#x}");
     println!("capacity            {}", info.capacity);
     println!("queues              up to {}", info.max_queues);

@@ -183,7 +183,7 @@ impl Cluster {
         for name in ["mon", "osd0", "run", "log"] {
             fs::create_dir_all(self.directory.join(name)).map_err(io)?;
         }
-        // Taken by nobody a moment ago. Whoever takes it now has the start fail, which says so.
+        // It was free a moment ago. If another process takes it now the start fails, and says so.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(io)?.port();
         let fsid = uuid()?;
         fs::write(self.conf(), configuration(&self.directory, &fsid, port)).map_err(io)?;

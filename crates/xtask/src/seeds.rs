@@ -23,7 +23,7 @@ pub struct Options {
 /// When Cargo cannot be run, or a target has none.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let into = project.root.join(&options.into);
-    // Not where the old ones are, or they would stand for those that nobody writes any more.
+    // Not where the old ones are, or they would stand for those that are not written any more.
     let fresh = project.root.join("target/seeds");
     empty(&fresh)?;
     // One by one: together they would be built with other features than by themselves.

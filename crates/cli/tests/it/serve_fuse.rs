@@ -12,9 +12,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A directory in which nothing stays mounted, also if a test has failed.
-struct Place(Dir);
+struct MountDir(Dir);
 
-impl std::ops::Deref for Place {
+impl std::ops::Deref for MountDir {
     type Target = Dir;
 
     fn deref(&self) -> &Dir {
@@ -22,15 +22,15 @@ impl std::ops::Deref for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountDir {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path("mount")).output();
     }
 }
 
-fn directory(dir: Dir) -> Place {
+fn directory(dir: Dir) -> MountDir {
     dir.mounted_disk(32 << 20, "");
-    Place(dir)
+    MountDir(dir)
 }
 
 fn serve(dir: &Dir) -> Daemon {

@@ -74,7 +74,7 @@ struct Piece {
 
 /// Bios of one class that are out, by their first sector; of those that begin at the same, the oldest first.
 #[derive(Default)]
-struct Out {
+struct OutstandingBios {
     at: BTreeMap<u64, Vec<Piece>>,
     /// Submission, first sector and bio in the order of their submission; the first one is out.
     order: VecDeque<(u64, u64, usize)>,
@@ -86,7 +86,7 @@ struct Out {
     lost: u64,
 }
 
-impl Out {
+impl OutstandingBios {
     fn begin(&mut self, now: u64, sector: u64, sectors: u64, bio: usize) {
         while let Some((since, at, first)) = self.order.front().copied() {
             if self.is_out(at, first) {
@@ -246,7 +246,7 @@ impl Issued {
 /// The lives on one device; the trace is sorted.
 pub fn of(trace: &Trace, device: u32) -> Lives {
     let mut lives = Lives::default();
-    let mut out: BTreeMap<Class, Out> = BTreeMap::new();
+    let mut out: BTreeMap<Class, OutstandingBios> = BTreeMap::new();
     let mut issued = Issued::default();
     let mut last = 0;
     let mut bios: Vec<(Bio, bool)> = Vec::new();

@@ -5,7 +5,7 @@
 //! the file only numbers in their range and options of one line are taken. Does not do: service times apart from waiting, which
 //! fio's JSON does not have; ours has them for reads and writes together.
 
-use super::service::{Known, PARALLEL_MAX};
+use super::service::{Estimate, PARALLEL_MAX};
 use super::shape::{Arrival, DirProfile};
 use super::{DiskProfile, JobProfile, Profile, ProfileError};
 use serde_json::Value;
@@ -196,9 +196,9 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     let known = |lat: f64| {
         if device_us > 0.0 {
             // What is not the device is the same for both directions.
-            Known::within((lat - (all_us - device_us)).max(lat * 0.05), 0.1)
+            Estimate::within((lat - (all_us - device_us)).max(lat * 0.05), 0.1)
         } else {
-            Known { value: lat * 0.9, low: lat * 0.3, high: lat }
+            Estimate { value: lat * 0.9, low: lat * 0.3, high: lat }
         }
     };
     if device_us == 0.0 {
@@ -210,7 +210,7 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     notes.push(format!(
         "about {depth} I/Os were out at a time: whether the device does more at once, or fewer, is not known"
     ));
-    let parallel = Known { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) };
+    let parallel = Estimate { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) };
     DiskProfile {
         read_us: read.map(known),
         write_us: write.map(known),

@@ -22,7 +22,7 @@ const KNOWN: f64 = 0.03;
 
 /// A number with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Known {
+pub struct Estimate {
     /// The best guess.
     pub value: f64,
     /// The least that it may be.
@@ -31,10 +31,10 @@ pub struct Known {
     pub high: f64,
 }
 
-impl Known {
+impl Estimate {
     /// By a share either way.
-    pub fn within(value: f64, share: f64) -> Known {
-        Known { value, low: value * (1.0 - share), high: value * (1.0 + share) }
+    pub fn within(value: f64, share: f64) -> Estimate {
+        Estimate { value, low: value * (1.0 - share), high: value * (1.0 + share) }
     }
 }
 
@@ -42,14 +42,14 @@ impl Known {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DiskProfile {
     /// Time a read is in service, microseconds.
-    pub read_us: Option<Known>,
+    pub read_us: Option<Estimate>,
     /// Time a write is.
-    pub write_us: Option<Known>,
+    pub write_us: Option<Estimate>,
     /// Spread of these times: evenly by up to this much either way, percent.
     /// `None`: too few requests were seen, or only times that they waited are known.
     pub jitter_pct: Option<u32>,
     /// Requests in service at once.
-    pub parallel: Option<Known>,
+    pub parallel: Option<Estimate>,
     /// Most requests at the device.
     pub depth: u32,
 }
@@ -109,7 +109,7 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
             return None;
         }
         let value = t.iter().sum::<f64>() / t.len() as f64;
-        let mut known = Known::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9));
+        let mut known = Estimate::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9));
         if *waited {
             // If they wait as the others do, the share of service in their time is the same.
             known.low *= w_low / w_high;
@@ -135,12 +135,12 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
     }
     let parallel = if queues {
         let units = (m_high * w_low / w_high).round().clamp(1.0, f64::from(PARALLEL_MAX));
-        Known { value: units, low: (units * 0.8).round().max(1.0), high: (units * 1.25).round().max(units + 1.0) }
+        Estimate { value: units, low: (units * 0.8).round().max(1.0), high: (units * 1.25).round().max(units + 1.0) }
     } else {
         notes.push(format!(
             "the device was never seen with more than {depth} requests: whether it does more at once is not known"
         ));
-        Known { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) }
+        Estimate { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) }
     };
     DiskProfile { read_us, write_us, jitter_pct, parallel: Some(parallel), depth }
 }

@@ -4,7 +4,7 @@
 //! Guarantees: both can be read back by who reads such files. A machine file that is there keeps its comments and all that a profile
 //! does not know.
 
-use super::service::Known;
+use super::service::Estimate;
 use super::shape::{Arrival, DirProfile};
 use super::{JobProfile, Profile};
 use std::fmt::Write;
@@ -164,7 +164,7 @@ pub type Line = (&'static str, String, String, &'static str);
 pub fn machine_lines(p: &Profile) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let d = &p.disk;
-    let mut known = |key: &'static str, k: &Option<Known>, integer: bool| {
+    let mut known = |key: &'static str, k: &Option<Estimate>, integer: bool| {
         let Some(k) = k else { return };
         let text = |v: f64| if integer { format!("{v:.0}") } else { format!("{v:.1}") };
         lines.push(("disk", key.into(), text(k.value), "from the profile"));

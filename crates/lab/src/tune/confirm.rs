@@ -45,7 +45,7 @@ pub struct DuelSpec<'a> {
 
 /// What a limit came to in a confirmation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct LimitResult {
     /// The limit as typed.
     pub text: String,
     /// What is in the way, as a metric.
@@ -84,7 +84,7 @@ pub struct Duel {
     /// Median over B's runs.
     pub b_median: Option<f64>,
     /// The limits.
-    pub keeps: Vec<Kept>,
+    pub keeps: Vec<LimitResult>,
     /// Stages, CPU and errors of A.
     pub a_totals: SideTotals,
     /// The same of B.
@@ -187,7 +187,7 @@ fn evaluate(spec: &DuelSpec<'_>, pairs: &[Pair], asked: u32) -> Duel {
 }
 
 /// What became of a limit. Relative ones are known only where A is the default.
-fn kept(keep: &Keep, pairs: &[Pair], against_default: bool) -> Kept {
+fn kept(keep: &Keep, pairs: &[Pair], against_default: bool) -> LimitResult {
     let both = series(pairs, |r| r.get(&keep.metric));
     let ratio = both.as_ref().and_then(|(a, b)| ratio::estimate(&block_log_ratios(a, b), COVERAGE, LEVEL));
     let value = both.as_ref().and_then(|(_, b)| descriptive::median(b));
@@ -203,7 +203,7 @@ fn kept(keep: &Keep, pairs: &[Pair], against_default: bool) -> Kept {
         }
         _ => None,
     };
-    Kept {
+    LimitResult {
         text: keep.text.clone(),
         metric: keep.metric.to_string(),
         value,

@@ -9,7 +9,7 @@ use super::device::{DeviceSpec, SimDevice};
 use super::dm::{Adapters, Paths};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
-use super::station::Seen;
+use super::station::OpTimes;
 pub use super::task::CpuWaits;
 use super::world::{CpuTimes, Machine, START_NS};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;
@@ -78,7 +78,7 @@ pub struct JobsRun {
     /// The disk's counters.
     pub disk: DiskStats,
     /// Where its requests spent their time, by operation.
-    pub seen: Seen,
+    pub seen: OpTimes,
     /// Of its hardware queues, LUN by LUN.
     pub hctxs: Vec<HctxStats>,
     /// What the CPUs did.
@@ -247,7 +247,7 @@ fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, lu
 
 /// What it all came to.
 fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Option<u32>], stopped: bool) -> JobsRun {
-    let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), Seen::default(), Vec::new());
+    let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), OpTimes::default(), Vec::new());
     for lun in 0..luns {
         disk.add(&machine.disk(lun).stats());
         seen.add(&machine.seen(lun));

@@ -31,7 +31,7 @@ pub trait Interrupts: Send + Sync {
     }
 
     /// Where requests spent their time so far.
-    fn seen(&self) -> Seen;
+    fn seen(&self) -> OpTimes;
 }
 
 /// Where requests of one kind spent their time, sums in nanoseconds.
@@ -49,16 +49,16 @@ pub struct Spent {
 
 /// The same of each operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen([Spent; Op::COUNT]);
+pub struct OpTimes([Spent; Op::COUNT]);
 
-impl Seen {
+impl OpTimes {
     /// Of one operation.
     pub fn of(&self, op: Op) -> &Spent {
         &self.0[op as usize]
     }
 
     /// Becomes the sum of both.
-    pub fn add(&mut self, other: &Seen) {
+    pub fn add(&mut self, other: &OpTimes) {
         for (a, b) in self.0.iter_mut().zip(&other.0) {
             a.requests += b.requests;
             a.before_ns += b.before_ns;
@@ -69,7 +69,7 @@ impl Seen {
 }
 
 /// A request that is out.
-struct Out<T> {
+struct Outstanding<T> {
     request: T,
     op: Op,
 }
@@ -78,7 +78,7 @@ struct Out<T> {
 struct Hctx<T> {
     /// When each is done, and its tag.
     due: BinaryHeap<Reverse<(u64, u32)>>,
-    requests: Vec<Option<Out<T>>>,
+    requests: Vec<Option<Outstanding<T>>>,
     /// When the machine will look; `u64::MAX`: not at all.
     armed: u64,
     /// Without interrupts: something new is done before all that was there.
@@ -90,7 +90,7 @@ struct Inner<T> {
     hctxs: Vec<Hctx<T>>,
     /// Hardware queues that are to be looked at earlier than was said before.
     news: Vec<(u16, u64)>,
-    seen: Seen,
+    seen: OpTimes,
 }
 
 /// See the module's text. `T` is the duty to complete a request.
@@ -117,7 +117,7 @@ impl<T> Station<T> {
             path,
             is_polled: false,
             has_news: AtomicBool::new(false),
-            inner: Mutex::new(Inner { service, hctxs: Vec::new(), news: Vec::new(), seen: Seen::default() }),
+            inner: Mutex::new(Inner { service, hctxs: Vec::new(), news: Vec::new(), seen: OpTimes::default() }),
         }
     }
 
@@ -166,7 +166,7 @@ impl<T> Queue<'_, T> {
         seen.device_ns += at.as_ns() - begun;
         let h = &mut inner.hctxs[hctx];
         assert!(h.requests[tag].is_none(), "tag {tag} of hctx {hctx} is with the device already");
-        h.requests[tag] = Some(Out { request, op: job.op });
+        h.requests[tag] = Some(Outstanding { request, op: job.op });
         h.is_ahead |= h.due.peek().is_none_or(|Reverse((first, _))| at.as_ns() < *first);
         h.due.push(Reverse((at.as_ns(), tag as u32)));
     }
@@ -198,7 +198,7 @@ impl<T> Queue<'_, T> {
         }
         h.due.pop();
         meter::charge(self.station.path.complete_ns);
-        let Out { request, op } = h.requests[tag as usize].take().expect("what is due is out");
+        let Outstanding { request, op } = h.requests[tag as usize].take().expect("what is due is out");
         let seen = &mut inner.seen.0[op as usize];
         seen.requests += 1;
         seen.back_ns += now - at;
@@ -253,7 +253,7 @@ impl<T: Send> Interrupts for Station<T> {
         self.inner.lock().hctxs[usize::from(hctx)].due.peek().map(|Reverse((at, _))| *at)
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> OpTimes {
         self.inner.lock().seen
     }
 }

@@ -9,7 +9,7 @@ use super::costs::{Costs, PathCosts, Shape};
 use super::event::{Event, Events};
 use super::few::Few;
 use super::meter::{self, MeteredLock};
-use super::station::{Interrupts, Seen};
+use super::station::{Interrupts, OpTimes};
 use super::task::{CpuWaits, Task, TaskState, Turn};
 use crate::rng::Rng;
 use blk::driver::Driver;
@@ -297,7 +297,7 @@ impl Machine {
     }
 
     /// Where requests of a disk spent their time so far.
-    pub fn seen(&self, disk: u16) -> Seen {
+    pub fn seen(&self, disk: u16) -> OpTimes {
         self.disks[usize::from(disk)].device.seen()
     }
 

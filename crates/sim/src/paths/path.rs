@@ -58,7 +58,7 @@ impl Shared {
 }
 
 /// A request that the path has not passed on.
-struct Kept {
+struct HeldRequest {
     hctx: HctxId,
     rq: InFlight,
     issued: u64,
@@ -72,7 +72,7 @@ struct Inner {
     down_until: u64,
     slower_ns: u64,
     busy: u32,
-    kept: Vec<Kept>,
+    kept: Vec<HeldRequest>,
     starts: u64,
 }
 
@@ -246,7 +246,7 @@ impl Driver for SimPath {
                 Some(Trouble::IsSilent) => (u64::MAX, BlkStatus::Timeout),
             };
             tell(if due == u64::MAX { "lost" } else { "fails later" });
-            let kept = Kept { hctx, rq: batch.accept(), issued: now.as_ns(), due, status };
+            let kept = HeldRequest { hctx, rq: batch.accept(), issued: now.as_ns(), due, status };
             locked(&self.inner).kept.push(kept);
         }
         QueueRqStatus::Queued
@@ -254,9 +254,9 @@ impl Driver for SimPath {
 
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
         let mut i = locked(&self.inner);
-        let asked = |k: &Kept| k.hctx == hctx && k.rq.tag() == late.tag && k.issued == late.issued.as_ns();
+        let asked = |k: &HeldRequest| k.hctx == hctx && k.rq.tag() == late.tag && k.issued == late.issued.as_ns();
         if let Some(at) = i.kept.iter().position(asked) {
-            let Kept { rq, status, .. } = i.kept.remove(at);
+            let HeldRequest { rq, status, .. } = i.kept.remove(at);
             drop(i);
             done.push(rq, status);
             return TimeoutAnswer::Done;
@@ -270,7 +270,7 @@ impl Driver for SimPath {
         while done.room() > 0
             && let Some(at) = i.kept.iter().position(|k| k.hctx == hctx && k.due <= now.as_ns())
         {
-            let Kept { rq, status, .. } = i.kept.remove(at);
+            let HeldRequest { rq, status, .. } = i.kept.remove(at);
             done.push(rq, status);
         }
         drop(i);

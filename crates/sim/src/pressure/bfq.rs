@@ -14,7 +14,7 @@
 //! before it then, at most n + 1 more turns and what is left of the present one go by, each at most one budget, or one
 //! request that is larger: (n + 2) max(B, L) sectors.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Expiry;
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
@@ -64,7 +64,7 @@ impl Shares {
 }
 
 impl Bound for Shares {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.waiting[r.client] += 1;
         self.expiry[r.client].queued(r);
     }
@@ -73,7 +73,7 @@ impl Bound for Shares {
         self.expiry.iter_mut().for_each(|e| e.asked(now));
     }
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         let sectors = u64::from(r.nr_sectors);
         self.expiry[r.client].given(r, sectors);
         self.service[r.client] += sectors;

@@ -6,7 +6,7 @@ pub(super) const HCTXS: &str = "hctxs";
 
 /// A request as bounds know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SeenRequest {
     /// Its number in the case, by insertion.
     pub(super) id: u64,
     pub(super) client: usize,
@@ -22,13 +22,13 @@ pub(super) struct Seen {
 /// What an elevator owes its requests.
 pub(super) trait Bound {
     /// A request was queued.
-    fn queued(&mut self, r: &Seen);
+    fn queued(&mut self, r: &SeenRequest);
     /// The elevator was asked for requests at this time.
     fn asked(&mut self, now: u64);
     /// It gave this one. Panics when that breaks the bound for any request.
-    fn given(&mut self, r: &Seen);
+    fn given(&mut self, r: &SeenRequest);
     /// The device has done this one.
-    fn completed(&mut self, _r: &Seen) {}
+    fn completed(&mut self, _r: &SeenRequest) {}
     /// The most of a bound that was reached, of a thousand: bounds that nothing comes near prove nothing.
     fn closest(&self) -> u64;
 }

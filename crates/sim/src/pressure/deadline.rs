@@ -20,7 +20,7 @@
 //! first, until the higher is done). With more than one direction or a longer batch there is no bound: a young request
 //! ahead of the head makes the probe fail, in the kernel, too. IDLE beside BE has none either: BE ages first.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::{Expiry, Turns};
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
@@ -42,7 +42,7 @@ fn direction(op: Op) -> usize {
 }
 
 impl Bound for Directions {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.turns.queued(direction(r.op));
         self.expiry[direction(r.op)].queued(r);
     }
@@ -51,7 +51,7 @@ impl Bound for Directions {
         self.expiry.iter_mut().for_each(|e| e.asked(now));
     }
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         self.turns.given(direction(r.op), 1, r);
         self.expiry[direction(r.op)].given(r, 1);
     }
@@ -67,7 +67,7 @@ struct Ageing {
 }
 
 impl Bound for Ageing {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         if r.class != IoPrioClass::Rt {
             self.lower.queued(r);
         }
@@ -77,7 +77,7 @@ impl Bound for Ageing {
         self.lower.asked(now);
     }
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         if r.class == IoPrioClass::Rt { self.lower.given_to_others(1) } else { self.lower.given(r, 1) }
     }
 

@@ -13,7 +13,7 @@
 //! forgotten meanwhile is checked by the set cases. An elevator of the whole disk (mq-deadline, bfq, k2) decides between
 //! requests, not hardware queues, and its bounds hold over all of them; kyber's tokens are the disk's as well.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};
 use super::unfair::Unfair;
 use crate::describe;
@@ -35,11 +35,11 @@ const MOST_WAKE_BATCH: usize = 8;
 struct InOrder(Vec<Option<u64>>);
 
 impl Bound for InOrder {
-    fn queued(&mut self, _r: &Seen) {}
+    fn queued(&mut self, _r: &SeenRequest) {}
 
     fn asked(&mut self, _now: u64) {}
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         let last = self.0[r.client].replace(r.id);
         assert!(last.is_none_or(|l| l < r.id), "hctxs: {r:?} was overtaken by number {last:?} of its submitter");
     }
@@ -74,8 +74,8 @@ pub(super) fn run(seed: u64, rng: &mut Rng, unfair: Option<Unfair>, trace: &Trac
     let harness = Harness::new(seed, behaviour, config, &on);
     harness.disk.trace_to(trace.clone());
     let map = harness.q.map();
-    let hctx_of = |r: &Seen| usize::from(map.hctx(r.cpu as u16, HctxType::Default));
-    let quiet = |harness: &Harness, queued: &BTreeMap<u64, Seen>| {
+    let hctx_of = |r: &SeenRequest| usize::from(map.hctx(r.cpu as u16, HctxType::Default));
+    let quiet = |harness: &Harness, queued: &BTreeMap<u64, SeenRequest>| {
         let mut at_device = vec![0; usize::from(map.nr_hw_queues())];
         harness.disk.pending().iter().for_each(|i| at_device[i.hctx] += 1);
         for r in queued.values() {

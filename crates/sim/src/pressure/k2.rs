@@ -18,7 +18,7 @@
 //!
 //! **Within a class** requests leave in the order they came: nothing merges and nothing comes back here.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
@@ -35,13 +35,13 @@ struct Classes {
     /// How many of the other class may pass each.
     turns: Turns,
     /// Waiting, in order of insertion.
-    waiting: [VecDeque<Seen>; 2],
+    waiting: [VecDeque<SeenRequest>; 2],
     /// Bulk requests at the disk, and how many may be; 0 = not known.
     at_disk: u64,
     max_inflight: u64,
 }
 
-fn class(r: &Seen) -> usize {
+fn class(r: &SeenRequest) -> usize {
     if r.class == IoPrioClass::Rt { LATENCY } else { BULK }
 }
 
@@ -58,14 +58,14 @@ impl Classes {
 }
 
 impl Bound for Classes {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.turns.queued(class(r));
         self.waiting[class(r)].push_back(*r);
     }
 
     fn asked(&mut self, _now: u64) {}
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         let class = class(r);
         let first = self.waiting[class].pop_front();
         assert_eq!(first.as_ref(), Some(r), "k2: {r:?} overtook {first:?} of its class, which starves");
@@ -80,7 +80,7 @@ impl Bound for Classes {
         }
     }
 
-    fn completed(&mut self, r: &Seen) {
+    fn completed(&mut self, r: &SeenRequest) {
         self.at_disk -= u64::from(class(r) == BULK);
     }
 

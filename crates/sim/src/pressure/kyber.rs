@@ -11,7 +11,7 @@
 //! they are in their CPU's list when all lists of the domain are taken over together, which happens at most once while a
 //! request waits behind: so at most as many as the others ever have in flight.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;
 use super::unfair::{Starver, Unfair};
 use super::world::{Client, Speed, World};
@@ -38,7 +38,7 @@ struct Domains {
     given: u64,
     cap: u64,
     /// Waiting, in order of insertion, with how often each was overtaken.
-    waiting: Vec<(Seen, u64)>,
+    waiting: Vec<(SeenRequest, u64)>,
     /// Per CPU and domain: requests that its clients have in flight at most.
     depth: Vec<[u64; 4]>,
 }
@@ -67,7 +67,7 @@ impl Domains {
 }
 
 impl Bound for Domains {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.turns.queued(domain(r.op));
         self.waiting.push((*r, 0));
     }
@@ -80,7 +80,7 @@ impl Bound for Domains {
         }
     }
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         let d = domain(r.op);
         self.turns.given(d, 1, r);
         self.given += 1;

@@ -14,7 +14,7 @@
 //! its direction before it is passed by (n + 1) b of them: a batch goes on while it lasts, and each that begins after the
 //! expiry begins at the oldest request.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};
 use super::turns::{Expiry, Turns};
 use super::unfair::Unfair;
@@ -37,11 +37,11 @@ struct InOrder {
 }
 
 impl Bound for InOrder {
-    fn queued(&mut self, _r: &Seen) {}
+    fn queued(&mut self, _r: &SeenRequest) {}
 
     fn asked(&mut self, _now: u64) {}
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         assert_eq!(r.id, self.next, "noop: {r:?} overtook number {}, which starves", self.next);
         self.next += 1;
     }
@@ -58,12 +58,12 @@ struct Directions {
     expiry: [Expiry; 2],
 }
 
-fn direction(r: &Seen) -> usize {
+fn direction(r: &SeenRequest) -> usize {
     usize::from(r.op.is_write())
 }
 
 impl Bound for Directions {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.turns.queued(direction(r));
         self.expiry[direction(r)].queued(r);
     }
@@ -72,7 +72,7 @@ impl Bound for Directions {
         self.expiry.iter_mut().for_each(|e| e.asked(now));
     }
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         self.turns.given(direction(r), 1, r);
         self.expiry[direction(r)].given(r, 1);
     }

@@ -11,7 +11,7 @@
 //! **All in turn.** Without a burst each I/O goes at a time of its own, and a submitter that had a turn stands in line behind
 //! all others. So between two of one submitter every other under the same rate gets at most one.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{self, Client, Clients};
 use super::turns::Turns;
 use super::unfair::Unfair;
@@ -58,7 +58,7 @@ impl Rate {
         i128::from(self.per_sec) * i128::from(now) - self.went
     }
 
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         if let Some(turns) = &mut self.turns {
             turns.queued(r.client);
         }
@@ -68,7 +68,7 @@ impl Rate {
         self.waiting += 1;
     }
 
-    fn given(&mut self, r: &Seen, now: u64) {
+    fn given(&mut self, r: &SeenRequest, now: u64) {
         let (name, per_sec, burst) = (&self.name, self.per_sec, self.burst);
         let before = self.left(now);
         let rounding = ROUNDING_NS * i128::from(per_sec);
@@ -103,7 +103,7 @@ struct Rates {
 }
 
 impl Bound for Rates {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.rates.iter_mut().filter(|rate| rate.counts(r.op)).for_each(|rate| rate.queued(r));
     }
 
@@ -111,7 +111,7 @@ impl Bound for Rates {
         self.now = now;
     }
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         self.rates.iter_mut().filter(|rate| rate.counts(r.op)).for_each(|rate| rate.given(r, self.now));
     }
 

@@ -12,7 +12,7 @@
 //!
 //! This is the whole stack, not an elevator by itself: submitters, tags, a driver that answers DEV_RESOURCE.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};
 use super::turns::Turns;
 use crate::describe;
@@ -32,13 +32,13 @@ struct Cpus {
 }
 
 impl Bound for Cpus {
-    fn queued(&mut self, r: &Seen) {
+    fn queued(&mut self, r: &SeenRequest) {
         self.turns.queued(r.cpu);
     }
 
     fn asked(&mut self, _now: u64) {}
 
-    fn given(&mut self, r: &Seen) {
+    fn given(&mut self, r: &SeenRequest) {
         self.turns.given(r.cpu, 1, r);
         let last = self.last[r.cpu].replace(r.id);
         assert!(last.is_none_or(|l| l < r.id), "none: {r:?} was overtaken by number {last:?} of its CPU");

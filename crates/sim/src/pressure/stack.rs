@@ -5,7 +5,7 @@
 //! Guarantees: each client keeps a number of bios in flight until so many have been submitted; then all end. A bound hears
 //! of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use crate::harness::{Harness, START_NS};
 use crate::rng::Rng;
 use blk::bio::{Bio, DataRef, IoPrioClass, Op};
@@ -30,7 +30,7 @@ pub(super) struct Clients<'a> {
     what: &'static str,
     clients: Vec<Client>,
     /// Accepted and not yet seen at the disk, by sector.
-    queued: BTreeMap<u64, Seen>,
+    queued: BTreeMap<u64, SeenRequest>,
     next_id: u64,
     issues: usize,
 }
@@ -50,7 +50,7 @@ impl<'a> Clients<'a> {
             }
         };
         let cpu = self.harness.subs[s].cpu().index();
-        let r = Seen { id: self.next_id, client: s, cpu, op, class, nr_sectors, at: self.harness.now };
+        let r = SeenRequest { id: self.next_id, client: s, cpu, op, class, nr_sectors, at: self.harness.now };
         self.next_id += 1;
         self.queued.insert(sector, r);
         bound.queued(&r);
@@ -87,7 +87,7 @@ impl<'a> Clients<'a> {
         mut self,
         mut left: u64,
         bound: &mut dyn Bound,
-        mut quiet: impl FnMut(&Harness, &BTreeMap<u64, Seen>),
+        mut quiet: impl FnMut(&Harness, &BTreeMap<u64, SeenRequest>),
     ) -> Pressed {
         for s in 0..self.clients.len() {
             (0..self.clients[s].depth).for_each(|_| self.submit(s, bound));

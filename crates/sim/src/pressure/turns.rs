@@ -2,7 +2,7 @@
 //! Two counters that most bounds are made of: how much others may get between two turns of a group that waits, and how many
 //! of its own group may go before a request whose time is up.
 
-use super::bound::Seen;
+use super::bound::SeenRequest;
 use std::collections::VecDeque;
 
 /// Groups take turns: while one has requests waiting, all others together get at most so much between two of it.
@@ -52,7 +52,7 @@ impl Turns {
     }
 
     /// `amount` was given to a group.
-    pub(super) fn given(&mut self, group: usize, amount: u64, r: &Seen) {
+    pub(super) fn given(&mut self, group: usize, amount: u64, r: &SeenRequest) {
         for (i, g) in self.groups.iter_mut().enumerate().filter(|(_, g)| g.waiting > 0) {
             if i == group {
                 g.passed = 0;
@@ -85,7 +85,7 @@ pub(super) struct Expiry {
 }
 
 struct Late {
-    r: Seen,
+    r: SeenRequest,
     /// At its expiry: the amount given so far, and how many were before it.
     expired: Option<(u64, u64)>,
 }
@@ -101,7 +101,7 @@ impl Expiry {
         self.closest
     }
 
-    pub(super) fn queued(&mut self, r: &Seen) {
+    pub(super) fn queued(&mut self, r: &SeenRequest) {
         self.waiting.push_back(Late { r: *r, expired: None });
     }
 
@@ -116,7 +116,7 @@ impl Expiry {
     }
 
     /// `amount` was given to the group for this request.
-    pub(super) fn given(&mut self, r: &Seen, amount: u64) {
+    pub(super) fn given(&mut self, r: &SeenRequest, amount: u64) {
         let at = self.waiting.iter().position(|l| l.r.id == r.id).expect("it was queued");
         self.waiting.remove(at);
         self.given += amount;
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
     use blk::bio::{IoPrioClass, Op};
 
-    fn seen(id: u64, at: u64) -> Seen {
-        Seen { id, client: 0, cpu: 0, op: Op::Read, class: IoPrioClass::Be, nr_sectors: 8, at }
+    fn seen(id: u64, at: u64) -> SeenRequest {
+        SeenRequest { id, client: 0, cpu: 0, op: Op::Read, class: IoPrioClass::Be, nr_sectors: 8, at }
     }
 
     #[test]

@@ -49,11 +49,11 @@ impl Unfair {
 /// Keeps one request in forty until the elevator behind it has none.
 pub(super) struct Starver {
     inner: Box<dyn Elevator>,
-    kept: Mutex<Kept>,
+    kept: Mutex<Withheld>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Withheld {
     seen: u64,
     rqs: Vec<Rq>,
     /// Requests the elevator has.
@@ -65,7 +65,7 @@ impl Starver {
         Starver { inner, kept: Mutex::default() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Withheld> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@
 //! Guarantees: the elevator is called as the core calls it (insertions, dispatches of up to so many, completions; again when
 //! it asked to be run, when it said so, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
 
-use super::bound::{Bound, Pressed, Seen};
+use super::bound::{Bound, Pressed, SeenRequest};
 use crate::rng::Rng;
 use crate::trace::{Trace, time};
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
@@ -97,8 +97,8 @@ pub(super) struct World<'a> {
     next_id: u64,
     next_sector: Vec<u64>,
     /// Requests the elevator has, by address: no two have the same.
-    queued: BTreeMap<u64, Seen>,
-    at_disk: VecDeque<(Rq, Seen, u64)>,
+    queued: BTreeMap<u64, SeenRequest>,
+    at_disk: VecDeque<(Rq, SeenRequest, u64)>,
 }
 
 impl<'a> World<'a> {
@@ -182,7 +182,7 @@ impl<'a> World<'a> {
         let mut bio = Bio::read(Sector(sector), c.nr_sectors, DataRef::NONE);
         (bio.op, bio.prio) = (c.op, IoPrio::new(c.class, 4));
         bio.flags = OpFlags::SYNC;
-        let r = Seen {
+        let r = SeenRequest {
             id: self.next_id,
             client,
             cpu: usize::from(c.cpu),

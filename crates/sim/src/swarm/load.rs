@@ -25,7 +25,7 @@ const MAX_BIO: u64 = 512;
 const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
 
 /// A bio that has not ended.
-struct Out {
+struct OutstandingBio {
     bio: Bio,
     held: Option<Held>,
     /// Acknowledgements when it was submitted.
@@ -47,7 +47,7 @@ pub(super) struct Load {
     plant: Option<Plant>,
     trace: Trace,
     model: Contents,
-    out: Vec<Option<Out>>,
+    out: Vec<Option<OutstandingBio>>,
     free: Vec<usize>,
     next_sector: u64,
     stamp: u64,
@@ -165,7 +165,7 @@ impl Load {
                 });
                 self.next_sector = bio.sector.0 + u64::from(bio.nr_sectors);
                 let since = self.model.flush_point();
-                self.out[area] = Some(Out { bio, held, since, submitter: s, at, under });
+                self.out[area] = Some(OutstandingBio { bio, held, since, submitter: s, at, under });
             }
             Err(SubmitError::NoBio) => {
                 if let Some(h) = held {

@@ -141,7 +141,7 @@ impl Channel {
     /// Connects to `socket`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens there.
     pub fn connect(socket: &str, patience: Duration) -> Result<Channel, Error> {
         let stream = UnixStream::connect(socket).map_err(Error::io(format!("cannot connect to {socket}")))?;
         Ok(Channel { stream, patience })

@@ -107,7 +107,7 @@ impl Raw {
     /// Connects and says nothing yet.
     ///
     /// # Errors
-    /// When nobody listens at `socket`.
+    /// When no server listens at `socket`.
     pub fn connect(socket: &str) -> Result<Raw, Error> {
         let channel = Channel::connect(socket, PATIENCE)?;
         Ok(Raw { channel, guest: Guest::default(), protocol: 0, features: 0, queues: BTreeMap::new() })

@@ -7,7 +7,7 @@
 //! seed only, their timing on the server. [`Verifier`] keeps what it knows over connections: after a
 //! server died, writes that were under way may or may not be there, acknowledged ones must be (if
 //! its cache survived or a flush came after them).
-//! Needs the area to itself: nobody else may write to it. Does not test reads beyond the end.
+//! Needs the area to itself: no other client may write to it. Does not test reads beyond the end.
 //! Source: virtio 1.2, 5.2.6.1 and 5.2.6.2 (after DISCARD: the old data or zeroes, as all servers we
 //! know of; after WRITE_ZEROES: zeroes).
 

@@ -187,7 +187,7 @@ impl<'a> Runner<'a> {
                 self.report.write_zeroes += 1;
                 states(self.setup.area, op).fill(BlockState::exactly(ZERO));
             }
-            // What a discard leaves is not known before somebody writes again.
+            // What a discard leaves is not known before the next write.
             Kind::Discard => self.report.discards += 1,
             Kind::Flush => self.report.flushes += 1,
         }

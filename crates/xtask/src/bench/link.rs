@@ -3,7 +3,7 @@
 //!
 //! Guarantees: answers that end a command leave one after the other, each no sooner than the time of the link after the one before, over all
 //! connections of the link together; so a link of 400 us carries at most 2500 commands a second, however many are out. All else passes at
-//! once. Reads and writes are counted as the initiator sends them, on the wire: by nobody who chose the path. Ends with the value.
+//! once. Reads and writes are counted as the initiator sends them, on the wire: not by the program that chose the path. Ends with the value.
 //! Needs: sessions without digests.
 
 use std::io::{Read, Write};

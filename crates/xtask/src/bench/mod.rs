@@ -62,7 +62,7 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
             continue;
         }
         if options.control && row.is_ours_alone() {
-            println!("{}: left out, nobody can do it in the place of mqblk", row.name);
+            println!("{}: left out, no program stands in for mqblk", row.name);
             continue;
         }
         let mut measured = Measured::new(row);
@@ -94,7 +94,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>, String> {
     names.iter().map(find).collect()
 }
 
-/// Every side once; the order turns round with each round, so that a drift favours nobody.
+/// Every side once; the order turns round with each round, so that a drift favours none.
 fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<Sample>, String> {
     let mut order: Vec<usize> = (0..row.sides.len()).collect();
     if round % 2 == 1 {

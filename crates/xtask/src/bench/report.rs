@@ -119,7 +119,7 @@ pub fn print(measured: &Measured, judged: bool) {
 fn metrics(row: &Row, side: &Side) -> Vec<Metric> {
     let whole = row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
     match side.program {
-        Program::Served(Served { client: Client::Nobody { .. }, .. }) => vec![Metric::IdleCpu, Metric::Resident],
+        Program::Served(Served { client: Client::Idle { .. }, .. }) => vec![Metric::IdleCpu, Metric::Resident],
         Program::Unequal(Unequal { paths, .. }) => {
             [Metric::Iops, Metric::P50, Metric::P99].into_iter().chain((0..paths).map(Metric::Share)).collect()
         }

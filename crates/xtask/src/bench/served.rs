@@ -48,7 +48,7 @@ pub struct Tools<'a> {
 pub fn run(served: &Served, tools: &Tools<'_>) -> Result<(Figures, Value), String> {
     let by = if served.by == By::Mqblk && tools.mqblk.is_none() { By::Qsd } else { served.by };
     let server = Server::start(by, served, tools)?;
-    if let Client::Nobody { .. } = served.client {
+    if let Client::Idle { .. } = served.client {
         return server.idle(tools.seconds.map_or(Duration::from_millis(100), |_| WATCH));
     }
     let before = server.cpu_us()?;
@@ -126,7 +126,7 @@ impl Server {
         loop {
             match UnixStream::connect(&self.socket) {
                 Ok(_) => return Ok(()),
-                Err(e) if Instant::now() > until => return Err(format!("nobody listens: {e}")),
+                Err(e) if Instant::now() > until => return Err(format!("no process listens: {e}")),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -232,7 +232,7 @@ fn is_nbd(client: Client) -> bool {
 fn queues(client: Client) -> u16 {
     match client {
         Client::Blkio { queues, .. } | Client::Lean { queues, .. } => queues,
-        Client::Nobody { .. } => 2,
+        Client::Idle { .. } => 2,
         Client::FioNbd { .. } | Client::LeanNbd { .. } | Client::FioFuse { .. } => 1,
     }
 }
@@ -246,10 +246,10 @@ fn mqblk(served: &Served, tools: &Tools<'_>, directory: &Path) -> Result<Command
             config += &format!("cpus = [{i}]\n");
         }
     }
-    let disks = if let Client::Nobody { disks } = served.client { disks } else { 1 };
+    let disks = if let Client::Idle { disks } = served.client { disks } else { 1 };
     for i in 0..disks {
         let target = match (served.file, served.client) {
-            (_, Client::Nobody { .. }) => {
+            (_, Client::Idle { .. }) => {
                 let file = directory.join(format!("{i}.img"));
                 fs::File::create(&file).and_then(|f| f.set_len(NULL_BYTES)).map_err(failed)?;
                 file.display().to_string()
@@ -341,7 +341,7 @@ fn client_command(served: &Served, socket: &Path, tools: &Tools<'_>) -> Command 
             command.args(["--ioengine=io_uring", "--direct=1"]);
             command.arg(format!("--filename={}", socket.with_file_name("mount").display()));
         }
-        Client::Nobody { .. } => unreachable!("nobody asks"),
+        Client::Idle { .. } => unreachable!("there is no client"),
     }
     command
 }

@@ -183,7 +183,7 @@ impl Bench {
 
     /// Runs a disk of several paths.
     fn over_paths(&self, row: &Row, side: &Side) -> Result<Sample, String> {
-        let mqblk = self.mqblk.as_deref().ok_or("nobody stands in for mqblk here")?;
+        let mqblk = self.mqblk.as_deref().ok_or("no program stands in for mqblk here")?;
         let before = children_cpu()?;
         let (figures, jobs) = match side.program {
             Program::Unequal(unequal) => {

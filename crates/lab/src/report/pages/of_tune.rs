@@ -13,7 +13,7 @@ use super::parts;
 use crate::stage::StageFacts;
 use crate::stats::descriptive;
 use crate::tune::bench::Length;
-use crate::tune::confirm::{Duel, Kept};
+use crate::tune::confirm::{Duel, LimitResult};
 use crate::tune::forms::Form;
 use crate::tune::guest_forms::render;
 use crate::tune::journal::{Past, RunLine, TunePlan};
@@ -227,7 +227,7 @@ fn confirmed_chart(plan: &TunePlan, duels: &[(String, &Duel)]) -> Option<Chart> 
 fn limits(r: &TuneResult) -> Option<Section> {
     let duel = r.impossible.as_ref().map(|i| &i.duel).or(r.against_default.as_ref()).filter(|d| !d.keeps.is_empty())?;
     let mut table = Table::new("", &["limit", "figure", "#of the default\u{2019}s", "kept"]);
-    let word = |k: &Kept| match (k.kept, k.surely) {
+    let word = |k: &LimitResult| match (k.kept, k.surely) {
         (true, true) => ("kept", Tone::Good),
         (true, false) => ("kept, but the interval reaches beyond it", Tone::Caution),
         (false, _) => ("not kept", Tone::Bad),

@@ -268,7 +268,7 @@ mod tests {
 
     const RING: u16 = 8;
 
-    /// A connection to nobody, with a virtqueue of 8 descriptors, and two slots of direct chains in it or four of indirect.
+    /// A connection without a server, with a virtqueue of 8 descriptors, and two slots of direct chains in it or four of indirect.
     fn raw(format: Format, features: u64, is_indirect: bool) -> (Raw, Slots, Ring) {
         let channel = Channel::over(UnixStream::pair().unwrap().0, Duration::from_secs(1));
         let mut raw = Raw { channel, guest: Guest::default(), protocol: 0, features, queues: BTreeMap::new() };

@@ -162,8 +162,8 @@ pub enum Client {
         /// Requests in flight.
         iodepth: u16,
     },
-    /// Nobody: so many disks, each with a vhost-user-blk export of two virtqueues, do nothing.
-    Nobody {
+    /// No client: so many disks, each with a vhost-user-blk export of two virtqueues, do nothing.
+    Idle {
         /// Disks.
         disks: u16,
     },
@@ -240,7 +240,7 @@ pub enum Need {
 }
 
 impl Row {
-    /// Whether nobody can do it in our place.
+    /// Whether no program can do it in our place.
     pub fn is_ours_alone(&self) -> bool {
         self.sides
             .iter()

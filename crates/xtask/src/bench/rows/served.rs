@@ -121,7 +121,7 @@ pub const ROWS: &[Row] = &[
         name: "serve-idle",
         title: "64 disks without clients, a vhost-user-blk export of two virtqueues each",
         cpus: 1,
-        sides: &[served("mqblk", By::Mqblk, true, 2, Client::Nobody { disks: 64 })],
+        sides: &[served("mqblk", By::Mqblk, true, 2, Client::Idle { disks: 64 })],
         turns: false,
         goals: &[
             Goal { metric: Metric::IdleCpu, of: "mqblk", to: None, need: Need::AtMost(0.1) },
