@@ -97,7 +97,7 @@ fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
         let journal = fs::read_to_string(dir.path("r")).unwrap();
         let past = lab::tune::journal::read(&journal, "r").unwrap();
         assert!(past.runs.is_empty() && past.result.is_none(), "no part of a run is taken for one: {journal}");
-        let again = done.err.lines().find_map(|l| l.split_once("go on with: mqblk ")).unwrap().1.to_owned();
+        let again = done.err.lines().find_map(|l| l.split_once("resume with: mqblk ")).unwrap().1.to_owned();
         assert!(again.ends_with(" --results r --eta=always --seed=1 --resume r"), "{again}");
         interrupted(&again.split(' ').collect::<Vec<_>>());
         assert_eq!(fs::read_to_string(dir.path("r")).unwrap(), journal, "resumed, and interrupted again");
