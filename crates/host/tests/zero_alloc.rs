@@ -267,7 +267,7 @@ fn nbd_batch(style: ReplyStyle) -> Vec<u8> {
 }
 
 #[test]
-fn nbd_requests_and_replies_allocate_nothing_however_they_arrive() {
+fn nbd_requests_and_replies_do_not_allocate() {
     for (style, head_bytes) in [(ReplyStyle::Simple, SIMPLE_REPLY_BYTES), (ReplyStyle::Extended, EXTENDED_REPLY_BYTES)]
     {
         let export = Arc::new(Export { size_bytes: 1 << 20, ..Export::default() });

@@ -253,7 +253,7 @@ mod tests {
 
     /// The first page is there still, the second is not, and the third was never there.
     #[test]
-    fn pages_that_went_away_read_as_zeroes_and_raise_the_alarm_of_their_client_only() {
+    fn lost_pages_read_as_zeroes_and_alarm_their_client_only() {
         let (ours, other) = (alarm(), alarm());
         let (fd, beside) = (file(16384), file(16384));
         let region = Arc::new(Region::map_shared(fd.as_fd(), 0, 16384, &ours).unwrap());

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_kept_out_by_a_line_and_let_in_by_one_of_the_same_kind() {
+    fn exception_of_the_same_kind_overrides_the_blacklist() {
         assert_eq!(said("", ""), "");
         let by_wwid = said("devnode \"^sd\"\nwwid \"^3600\"", "");
         assert!(by_wwid.starts_with("m.conf:3: wwid '360000000000000000e00000000010001': is blacklisted"), "{by_wwid}");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn without_lists_virtqueues_are_dealt_round_robin_in_the_order_of_the_entries() {
+    fn unlisted_virtqueues_are_mapped_round_robin() {
         let of = |names: &[&str], n| Mapping::round_robin(names.iter().copied()).resolve(n, &THREADS).unwrap();
         assert_eq!(of(&THREADS, 6), [0, 1, 2, 3, 0, 1]);
         assert_eq!(of(&["io4", "io2"], 3), [3, 1, 3]);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_doubles_the_rate_for_the_same_cpu_is_found_and_kept() {
+    fn polling_time_that_doubles_the_rate_is_found_and_kept() {
         let (mut trial, mut books) = (Trial::default(), Books::default());
         let sleepers = |time| if time >= TIMES[2] { (200, Duration::from_ms(4)) } else { (100, Duration::from_ms(2)) };
         run(&mut trial, &mut books, 40, sleepers);

@@ -132,8 +132,8 @@ fn clients_of_an_export_of_the_same_name_on_another_server_stay() {
 
 /// `./x` and `x` are one socket, and so one server; the end of the export that was named first took the other one along.
 #[test]
-fn exports_whose_socket_is_written_in_two_ways_are_on_one_server() {
-    if !own_process::is_alone("daemon::exports_whose_socket_is_written_in_two_ways_are_on_one_server", &[]) {
+fn exports_with_two_spellings_of_a_socket_share_a_server() {
+    if !own_process::is_alone("daemon::exports_with_two_spellings_of_a_socket_share_a_server", &[]) {
         return;
     }
     let directory = Directory::new();
@@ -171,7 +171,7 @@ fn exports_whose_socket_is_written_in_two_ways_are_on_one_server() {
 
 /// The first server that could not be told of a new size was the last that was.
 #[test]
-fn a_server_that_cannot_be_told_of_a_new_size_keeps_it_from_nobody_else() {
+fn server_that_rejects_a_new_size_hides_it_from_no_other() {
     let directory = Directory::new();
     let (one, two, image) = (directory.at("one.sock"), directory.at("two.sock"), directory.at("disk.img"));
     fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
@@ -190,7 +190,7 @@ fn a_server_that_cannot_be_told_of_a_new_size_keeps_it_from_nobody_else() {
 
 /// What ended was waited for without limit, also if it was the I/O of a client long gone, at a server that is down.
 #[test]
-fn an_export_whose_io_does_not_end_is_left_to_end_by_itself_or_by_force() {
+fn export_with_stuck_io_ends_by_itself_or_by_force() {
     let directory = Directory::new();
     let (socket, mut far) = (directory.at("one.sock"), Peer::nbdkit(&["memory", "16m"]));
     let disks = [disk("a", &far.target("&reconnect_delay=3600")), disk("b", "ram:size=1m")];

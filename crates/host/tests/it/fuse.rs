@@ -151,7 +151,7 @@ fn fio_finds_what_it_wrote_past_the_page_cache() {
 }
 
 #[test]
-fn fio_finds_what_it_wrote_through_the_page_cache_and_by_mapped_pages() {
+fn fio_verifies_through_page_cache_and_mmap() {
     // Of fio's mapped reads several jobs, or sizes, do not find on any file what they wrote.
     let mapped = ["--ioengine=mmap", "--rw=randwrite", "--bs=16k", "--numjobs=1"];
     let called = ["--ioengine=psync", "--rw=randrw", BLOCKS, "--numjobs=3"];

@@ -169,7 +169,7 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
 
 /// Only then it is known, as far as it can be, that the target has forgotten what it had: a way that is there then is used.
 #[test]
-fn another_portal_group_is_used_when_the_recovery_timeout_is_over() {
+fn other_portal_group_is_used_after_recovery_timeout() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
     let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);

@@ -106,7 +106,7 @@ fn an_abort_that_works_is_all_that_is_done() {
 }
 
 #[test]
-fn a_target_that_can_do_nothing_of_that_loses_its_session_and_nothing_else() {
+fn target_without_task_management_loses_only_its_session() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
     let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
@@ -124,7 +124,7 @@ fn a_target_that_can_do_nothing_of_that_loses_its_session_and_nothing_else() {
 }
 
 #[test]
-fn nonsense_about_task_management_ends_the_session_with_a_message() {
+fn malformed_task_management_ends_the_session() {
     for (what, message) in [
         (Meddle::WrongTag, "which was not asked for"),
         (Meddle::Answer(77), "with 77, which means nothing"),
@@ -147,7 +147,7 @@ fn nonsense_about_task_management_ends_the_session_with_a_message() {
 }
 
 #[test]
-fn two_initiators_reserve_the_disk_and_one_takes_it_from_the_other() {
+fn reservation_is_preempted_by_a_second_initiator() {
     let tgt = Tgt::new();
     reservations(|options| tgt.url(options));
 }

@@ -85,7 +85,7 @@ fn compare_and_write_writes_only_over_what_was_expected() {
 }
 
 #[test]
-fn two_initiators_reserve_the_disk_and_one_takes_it_from_the_other() {
+fn reservation_is_preempted_by_a_second_initiator() {
     let lio = Lio::new();
     reservations(|options| lio.url(1, options));
 }
@@ -113,7 +113,7 @@ fn writes_and_reads(url: &str, seed: u64) {
 }
 
 #[test]
-fn logins_of_all_kinds_bring_the_same_data_and_wrong_ones_are_named() {
+fn all_login_kinds_read_the_same_data_and_errors_are_named() {
     let mut lio = Lio::new();
     for (i, options) in ["", "?header_digest=crc32c", "?header_digest=crc32c&data_digest=crc32c"].iter().enumerate() {
         writes_and_reads(&lio.url(1, options), 0x110 + i as u64);
@@ -144,7 +144,7 @@ fn logins_of_all_kinds_bring_the_same_data_and_wrong_ones_are_named() {
 }
 
 #[test]
-fn what_is_unmapped_and_zeroed_reads_as_zeroes_and_the_rest_stays() {
+fn unmapped_and_zeroed_ranges_read_as_zeroes() {
     let lio = Lio::new();
     let (mut here, driver) = rig(&lio.url(1, "?sessions=1"), 1);
     let limits = driver.limits();

@@ -204,7 +204,7 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
 
 /// The device says it once, and to a command that no request has made.
 #[test]
-fn a_disk_that_says_to_a_users_command_that_it_is_another_is_asked_who_it_is() {
+fn unit_change_seen_by_a_user_command_is_verified() {
     let is_first = AtomicBool::new(true);
     let target = Scripted::new(move |peer, request| {
         let is_it = request.cdb()[0] == REPORT_LUNS && is_first.swap(false, Ordering::Relaxed);
@@ -227,7 +227,7 @@ fn a_disk_that_says_to_a_users_command_that_it_is_another_is_asked_who_it_is() {
 
 /// Nobody takes what the request came to: whoever sends another one meanwhile does it by a session that has asked.
 #[test]
-fn a_disk_that_says_to_a_request_that_it_has_changed_is_asked_at_once() {
+fn unit_change_seen_by_a_request_is_verified_at_once() {
     for is_another in [false, true] {
         is_asked_at_once(is_another);
     }
@@ -311,7 +311,7 @@ fn a_disk_without_a_name_is_not_written_to_after_its_session() {
 }
 
 #[test]
-fn a_disk_that_has_grown_is_the_same_and_one_that_has_shrunk_is_not() {
+fn grown_disk_is_the_same_and_shrunk_disk_is_not() {
     let target = Scripted::new(|_, _| false);
     let (mut rig, driver) = rig(&target, true, "1");
     target.unit.lock().unwrap().blocks *= 2;

@@ -139,7 +139,7 @@ fn giving_up_ends_what_is_being_helped() {
 
 /// It may still be carried out.
 #[test]
-fn a_write_that_is_given_up_while_it_is_helped_goes_down_no_other_path() {
+fn given_up_write_under_error_handling_takes_no_other_path() {
     // No other function is answered.
     let (silent, board) = target(true, |peer, request, _| {
         if request.function() == Some(ABORT_TASK) {
@@ -217,7 +217,7 @@ fn a_session_aborts_one_command_at_a_time() {
 }
 
 #[test]
-fn task_management_that_is_rejected_has_failed_and_the_session_stays() {
+fn rejected_task_management_fails_and_keeps_the_session() {
     let (target, board) = target(false, |peer, request, board| match request.function() {
         Some(ABORT_TASK) => peer.reject(request, TOO_MANY_IMMEDIATE),
         Some(LUN_RESET) if board.functions.len() == 2 => peer.reject(request, TOO_MANY_IMMEDIATE),

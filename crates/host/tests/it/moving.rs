@@ -97,7 +97,7 @@ fn nbd_clients_find_what_they_wrote_while_they_move() {
 }
 
 #[test]
-fn a_mapping_is_switched_under_a_guest_and_holds_for_the_next_one() {
+fn mapping_changes_under_a_guest_and_holds_for_the_next() {
     let served = Served::new("moving", "ram:size=64m", 2);
     let export = vhost(&served, vec![0, 1, 0, 1]);
     let socket = served.directory.join("vhost.sock");

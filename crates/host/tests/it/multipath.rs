@@ -518,7 +518,7 @@ fn a_path_that_is_not_there_at_the_start_comes_later() {
 }
 
 #[test]
-fn nbd_servers_are_paths_and_are_checked_by_a_connection_of_their_own() {
+fn nbd_paths_are_checked_over_their_own_connection() {
     let seed = 0x6d70_0007;
     let mut a = Peer::nbdkit_file(&[], &[]);
     let path = a.file.as_ref().unwrap().0.clone();

@@ -227,7 +227,7 @@ fn shape(t: &Topology) -> Vec<(u32, Vec<(bool, &'static str)>)> {
 const UP: (bool, &str) = (true, "ready");
 
 #[test]
-fn paths_are_grouped_by_the_states_of_their_ports_and_sorted_anew_when_those_change() {
+fn paths_are_regrouped_when_port_states_change() {
     let array = array(IMPLICIT, [OPTIMIZED, NON_OPTIMIZED, UNAVAILABLE]);
     let targets = ports(&array, &[2, 1, 3, 1]);
     let mut load = Load::new(OPTIONS, &targets);
@@ -301,7 +301,7 @@ fn without_failback_the_group_in_use_stays_while_it_has_a_path() {
 const HANDLER: &str = "hardware_handler=1 alua";
 
 #[test]
-fn the_handler_orders_the_array_to_serve_the_other_group_and_once() {
+fn handler_activates_the_other_group_once() {
     let array = array(IMPLICIT | EXPLICIT, [OPTIMIZED, STANDBY, UNAVAILABLE]);
     let mut targets = ports(&array, &[1, 2, 2]);
     let mut load = Load::new(&format!("{OPTIONS},{HANDLER}"), &targets);

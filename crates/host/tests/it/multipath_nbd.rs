@@ -92,7 +92,7 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
 
 /// A path that fell silent before its first check was used for ever.
 #[test]
-fn a_path_whose_requests_do_not_end_is_failed_though_no_check_has_passed() {
+fn path_with_stuck_requests_fails_before_any_check() {
     let (a, _b, mut rig, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     stop(a.pid());

@@ -98,7 +98,7 @@ devices {
 ";
 
 #[test]
-fn a_disk_is_told_what_its_vendor_and_product_and_then_its_wwid_are_told() {
+fn device_settings_apply_before_those_of_the_wwid() {
     let (a, mut b) = {
         let a = Tgt::new();
         let b = a.beside();

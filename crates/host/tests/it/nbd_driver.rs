@@ -263,7 +263,7 @@ fn patience_ends_when_it_would_have_without_giving_up() {
 }
 
 #[test]
-fn a_request_that_timed_out_gets_no_reply_and_its_tag_only_its_own() {
+fn late_reply_does_not_answer_the_next_use_of_a_tag() {
     let (_peer, mut rig, nbd, mut pause) = paused("&timeout=1");
     for (sector, fill) in [(0, 1), (64, 2)] {
         assert_eq!(rig.write(sector, &[fill; 4096], OpFlags::NONE), BlkStatus::Ok);

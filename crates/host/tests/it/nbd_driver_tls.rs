@@ -250,7 +250,7 @@ fn a_client_that_is_not_wanted_hears_what_to_do() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_refused_before_anything_is_sent() {
+fn unusable_credentials_are_rejected_before_connecting() {
     let pki = Pki::new();
     let (parent, authority) = (&pki.directory, &pki.authority);
     let at = |directory: &Path| {

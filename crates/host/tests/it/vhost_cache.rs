@@ -109,14 +109,14 @@ fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 4] {
 const PLAIN: (Op, bool) = (Op::Write, false);
 
 #[test]
-fn a_write_through_guest_has_durable_writes_of_a_device_with_fua() {
+fn write_through_guest_gets_durable_writes_with_fua() {
     let flush = vec![(Op::Flush, false)];
     assert_eq!(asked_of(true, true), [vec![PLAIN], flush, vec![(Op::Write, true)], vec![PLAIN]]);
 }
 
 /// A flush behind each write does what the device cannot.
 #[test]
-fn a_write_through_guest_has_durable_writes_of_a_device_without_fua() {
+fn write_through_guest_gets_durable_writes_without_fua() {
     let flush = (Op::Flush, false);
     assert_eq!(asked_of(true, false), [vec![PLAIN], vec![flush], vec![PLAIN, flush], vec![PLAIN]]);
 }

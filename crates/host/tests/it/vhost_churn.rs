@@ -110,7 +110,7 @@ impl Work {
 }
 
 #[test]
-fn thousands_of_clients_leave_nothing_behind_and_one_beside_them_works_on() {
+fn thousands_of_clients_leave_nothing_behind() {
     let served = Served::new("churn", "ram:size=64m", 2);
     let (socket, beside) = (served.directory.join("churn.sock"), served.directory.join("beside.sock"));
     let start = |options| VhostExport::start(&served.threads, &served.disk, options).unwrap();

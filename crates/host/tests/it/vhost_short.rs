@@ -19,7 +19,7 @@ use vuclient::{VerifyOptions, verify};
 
 /// A client that makes the file of its memory shorter while its requests are in flight is dropped; another one's I/O goes on, in the same process, on the same IOThread and the same disk.
 #[test]
-fn a_client_that_cuts_its_memory_short_is_dropped_and_another_goes_on() {
+fn client_that_truncates_its_memory_is_dropped_alone() {
     for target in ["ram:size=64m", "file", "model:lat_us=2000,over=ram,size=64m"] {
         cut_short_under(target);
     }
@@ -152,7 +152,7 @@ fn who_has_connections_made_anew_fails_alone() {
 /// Under TLS the data of a write is copied by us: where memory had gone, zeroes would have been found in its place and written. It
 /// is not sent, or not to its end; its client is dropped, as where other drivers copy, and others go on.
 #[test]
-fn nothing_is_written_under_tls_in_place_of_memory_that_has_gone() {
+fn tls_writes_nothing_in_place_of_lost_memory() {
     const LEN: u32 = 128 << 10;
     let far = Served::new("gone", "ram:size=64m", 1);
     let authority = Authority::new("tests");

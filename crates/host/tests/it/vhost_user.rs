@@ -288,7 +288,7 @@ fn the_write_cache_can_be_switched() {
 }
 
 #[test]
-fn wrong_messages_are_refused_and_wrong_chains_stop_their_queue_only() {
+fn bad_messages_are_rejected_and_bad_chains_stop_one_queue() {
     type Wrong = fn(&mut Raw, &block::BlockRequest);
     let wrong: [(&str, Wrong); 7] = [
         ("a loop", |raw, read| {
@@ -361,7 +361,7 @@ fn data_outside_memory_fails_its_request() {
 /// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: it would go on as if it were
 /// done.
 #[test]
-fn messages_that_break_a_rule_are_refused_and_their_sender_is_dropped() {
+fn client_that_breaks_a_message_rule_is_dropped() {
     let server = Server::new("ram:size=16m", 2, 1);
     let number = |index: u32, num: u32| [index.to_le_bytes(), num.to_le_bytes()].concat();
     let refuse = |what: &str, f: &dyn Fn(&mut Raw) -> bool| {
@@ -420,7 +420,7 @@ fn clients_that_come_and_go_leave_nothing_behind() {
 /// Requests that waited for a buffer were never done once their queue was stopped, or had broken a rule, and whoever stopped
 /// it waited for them for ever: more of them than there are buffers, and then the client goes.
 #[test]
-fn requests_that_wait_for_a_buffer_end_when_their_queue_is_stopped() {
+fn requests_waiting_for_a_buffer_end_with_their_queue() {
     for (format, _) in BOTH {
         let server = Server::new("model:lat_us=3000,over=ram,size=64m", 1, 1);
         for _ in 0..3 {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_known_by_its_wwid_and_a_partition_by_its_number_too() {
+    fn partitions_are_identified_by_wwid_and_number() {
         let sys = std::env::temp_dir().join(format!("identity-{}", std::process::id()));
         fs::create_dir_all(sys.join("sda/device")).unwrap();
         fs::create_dir_all(sys.join("sda/sda2")).unwrap();

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroes_are_not_written_by_unmapping_where_that_leaves_old_data() {
+    fn write_zeroes_does_not_unmap_where_old_data_would_stay() {
         let can = Provisioning { unmap: true, write_same_16: true };
         assert!(unmap_zeroes(&CAPACITY, can));
         assert!(!unmap_zeroes(&Capacity { reads_zeroes: false, ..CAPACITY }, can));

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_that_is_not_answered_keeps_others_back_until_a_reset_has_worked() {
+    fn unanswered_abort_blocks_others_until_a_reset() {
         let mut own = Own::default();
         let abort = own.manage(Function::AbortTask, Some((3, 0x1_0003)), 7).unwrap();
         let reset = own.manage(Function::LogicalUnitReset, None, 7).unwrap();

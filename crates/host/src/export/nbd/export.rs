@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_protocol_forbids_to_advertise_is_refused_with_the_rule() {
+    fn exports_the_protocol_forbids_are_rejected_with_the_rule() {
         let block = BlockSizes::default();
         let sized = |block| Export { block, ..named("a") };
         for (export, text) in [

@@ -105,7 +105,7 @@ fn the_greeting_offers_fixed_newstyle_without_zeroes() {
 }
 
 #[test]
-fn export_name_answers_with_size_flags_and_zeroes_unless_left_out() {
+fn export_name_answers_size_flags_and_optional_zeroes() {
     for (flags, bytes) in [(1, 134), (3, 10), (0, 134)] {
         let (step, out) = Client::with_flags(TlsMode::Off, flags).raw(opt::EXPORT_NAME, b"");
         assert_eq!(entered(step).export.name, "plain");
@@ -189,7 +189,7 @@ fn unknown_options_are_unsupported_and_the_next_one_is_read() {
 }
 
 #[test]
-fn structured_and_extended_replies_are_negotiated_and_extended_win() {
+fn extended_replies_win_over_structured_ones() {
     let mut client = Client::new(TlsMode::Off);
     assert_eq!(client.ask(opt::STRUCTURED_REPLY, &[1]), rep::ERR_INVALID);
     assert_eq!(client.ask(opt::STRUCTURED_REPLY, &[]), rep::ACK);
@@ -262,7 +262,7 @@ fn with_tls_required_nothing_else_is_answered_in_plain_text() {
 }
 
 #[test]
-fn with_tls_optional_only_its_exports_want_it_and_guessing_names_tells_nothing() {
+fn tls_only_exports_stay_hidden_without_tls() {
     let mut client = Client::new(TlsMode::Optional);
     assert_eq!(client.ask(opt::INFO, &go("plain", &[])), rep::ACK);
     assert_eq!(client.ask(opt::INFO, &go("secret", &[])), rep::ERR_TLS_REQD);

@@ -116,7 +116,7 @@ fn each_wrong_request_gets_the_error_of_the_specification() {
 }
 
 #[test]
-fn what_is_not_offered_is_invalid_and_what_writes_is_not_permitted_on_a_read_only_export() {
+fn unoffered_commands_and_writes_to_read_only_are_rejected() {
     let bare = Export { size_bytes: SIZE, ..Export::default() };
     let mut s = session(bare, ReplyStyle::Simple);
     for kind in [3, 4, 5, 6, 7] {

@@ -221,7 +221,7 @@ fn check_cuts(tls: TlsMode, bytes: &[u8], cuts: &[prop::sample::Index]) {
 
 proptest! {
     #[test]
-    fn clients_of_all_kinds_are_understood_alike_however_they_are_cut(
+    fn sessions_do_not_depend_on_how_bytes_are_cut(
         tls in any_tls(),
         bytes in any_stream(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
