@@ -13,6 +13,7 @@ use super::ending::{END_TIME, Ending};
 use super::plan::{ExportKind, NbdListen, NbdPlan};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
+use super::running::{ExportPlace, RunningExport};
 use super::view::{Clients, View};
 use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
@@ -32,7 +33,7 @@ use std::sync::Arc;
 /// See the module's text. Fields are dropped in this order.
 pub struct Daemon {
     /// By name.
-    exports: HashMap<String, Running>,
+    exports: HashMap<String, Box<dyn RunningExport>>,
     servers: Vec<Server>,
     disks: HashMap<String, OpenDisk>,
     threads: Arc<IoThreads>,
@@ -43,13 +44,6 @@ pub struct Daemon {
     endings: Vec<Ending>,
     watch: DiskWatch,
     began: Instant,
-}
-
-/// An export with a place of its own.
-enum Running {
-    Vhost(VhostExport),
-    Fuse(FuseExport),
-    Ublk(Box<UblkExport>),
 }
 
 /// Exports that share a socket.
@@ -158,13 +152,16 @@ impl Daemon {
 
     /// How many sockets are listened on.
     pub fn listeners(&self) -> usize {
-        let sockets = self.exports.values().filter(|e| matches!(e, Running::Vhost(_))).count();
-        sockets + self.servers.len()
+        self.count_at(ExportPlace::Socket) + self.servers.len()
     }
 
     /// How many files are mounted.
     pub fn mounts(&self) -> usize {
-        self.exports.values().filter(|e| matches!(e, Running::Fuse(_))).count()
+        self.count_at(ExportPlace::Mount)
+    }
+
+    fn count_at(&self, place: ExportPlace) -> usize {
+        self.exports.values().filter(|e| e.place() == place).count()
     }
 
     /// What the IOThreads do. Those that sleep are woken for it.
@@ -183,17 +180,10 @@ impl Daemon {
     }
 
     fn count(&self, export: &Export<'_>) -> Option<Clients> {
-        Some(match (&export.plan.kind, self.exports.get(&export.plan.name)) {
-            (ExportKind::Nbd(nbd), _) => self.server(&nbd.listen)?.nbd.clients_of(&nbd.name),
-            (_, Some(Running::Vhost(v))) => v.clients(),
-            (_, Some(Running::Fuse(f))) => {
-                let gone = f.gone();
-                Box::new(move || usize::from(gone().is_none()))
-            }
-            // The kernel.
-            (_, Some(Running::Ublk(_))) => Box::new(|| 1),
-            (_, None) => return None,
-        })
+        match &export.plan.kind {
+            ExportKind::Nbd(nbd) => Some(self.server(&nbd.listen)?.nbd.clients_of(&nbd.name)),
+            _ => Some(self.exports.get(&export.plan.name)?.clients()),
+        }
     }
 
     /// Looks whether certificates were renewed: a line for each server whose certificates were, or could not be.
@@ -208,10 +198,7 @@ impl Daemon {
 
     /// The block device of this host that an export is, if it is one.
     pub fn block_device(&self, export: &str) -> Option<String> {
-        match self.exports.get(export)? {
-            Running::Ublk(u) => Some(format!("/dev/ublkb{}", u.id())),
-            Running::Vhost(_) | Running::Fuse(_) => None,
-        }
+        self.exports.get(export)?.block_device()
     }
 
     /// What can be looked at while it is changed, from now on until it is changed.
@@ -221,10 +208,7 @@ impl Daemon {
             ExportKind::Nbd(nbd) => self.server(&nbd.listen)?.nbd.certificates(),
             _ => None,
         };
-        let gone = |export: &Export<'_>| match self.exports.get(&export.plan.name)? {
-            Running::Fuse(f) => Some(f.gone()),
-            Running::Vhost(_) | Running::Ublk(_) => None,
-        };
+        let gone = |export: &Export<'_>| self.exports.get(&export.plan.name)?.gone();
         View {
             plan: self.plan.clone(),
             began: self.began,
@@ -286,17 +270,12 @@ impl Daemon {
         }
         let mut keep = Vec::new();
         for export in self.plan.exports().filter(|e| e.plan.disk == disk) {
-            match self.exports.get(&export.plan.name) {
-                Some(Running::Vhost(v)) => drop(v.resized()),
-                Some(Running::Fuse(f)) => f.resized(),
-                Some(Running::Ublk(u)) => {
-                    if let Err(e) = u.resized(now >> SECTOR_SHIFT) {
-                        let export = export.plan.name.as_str();
-                        log::warn!(export, disk; "{e}");
-                        keep.push(format!("export '{export}': {e}"));
-                    }
-                }
-                None => {}
+            if let Some(running) = self.exports.get(&export.plan.name)
+                && let Err(e) = running.resized(now >> SECTOR_SHIFT)
+            {
+                let export = export.plan.name.as_str();
+                log::warn!(export, disk; "{e}");
+                keep.push(format!("export '{export}': {e}"));
             }
         }
         if untold.is_empty() {
@@ -326,16 +305,15 @@ impl Daemon {
             name(from),
             name(to)
         );
-        match self.exports.get(&export) {
-            Some(Running::Vhost(v)) if kind == "vhost-user-blk" => {
-                let mut mapping = v.mapping();
+        match self.exports.get(&export).and_then(|running| Some((running, running.mapping()?))) {
+            Some((running, mut mapping)) => {
                 mapping[index as usize] = to;
-                v.remap(mapping)?;
-                let iothreads = self.places(&self.plan, &v.mapping());
+                running.remap(&mapping)?;
+                let iothreads = self.places(&self.plan, &mapping);
                 let place = self.plan.exports().position(|e| e.plan.name == export);
                 self.plan.keep_mapping(place.expect("what runs is in the plan"), iothreads);
             }
-            _ => drop(self.threads.move_to(&handle, to)?),
+            None => drop(self.threads.move_to(&handle, to)?),
         }
         Ok(Some(what))
     }
@@ -620,10 +598,8 @@ impl Daemon {
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match (&export.plan.kind, self.exports.get(&name)) {
                 (ExportKind::Nbd(_), _) => self.move_clients(&name, &numbers),
-                (_, Some(Running::Fuse(f))) => f.remap(&numbers),
-                (_, Some(Running::Vhost(v))) => v.remap(numbers),
-                (_, Some(Running::Ublk(_))) => Err(Error::usage(STAYS)),
-                _ => continue,
+                (_, Some(running)) => running.remap(&numbers),
+                (_, None) => continue,
             };
             match moved {
                 Ok(longest) => {
@@ -633,12 +609,7 @@ impl Daemon {
                     changes.note(About::Export(&name), text);
                 }
                 Err(e) => {
-                    let mapping = match self.exports.get(&name) {
-                        Some(Running::Vhost(v)) => Some(v.mapping()),
-                        Some(Running::Ublk(u)) => Some(u.mapping().to_vec()),
-                        Some(Running::Fuse(_)) | None => None,
-                    };
-                    if let Some(mapping) = mapping {
+                    if let Some(mapping) = self.exports.get(&name).and_then(|running| running.mapping()) {
                         let iothreads = self.places(new, &mapping);
                         new.keep_mapping(*index, iothreads);
                     }
@@ -680,10 +651,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Why a ublk device is not remapped.
-const STAYS: &str = "the kernel takes answers for a queue of a ublk device only from the thread that began it: end the export and \
-                     begin it again to map its queues otherwise";
-
 /// How a change is made.
 #[derive(Clone, Copy)]
 struct Manner {
@@ -712,20 +679,20 @@ fn begin_one(
     plan: &CheckedPlan,
     export: &Export<'_>,
     iothreads: Vec<usize>,
-) -> Result<Option<Running>> {
+) -> Result<Option<Box<dyn RunningExport>>> {
     let disk_plan = &plan.disks()[export.disk];
     match &export.plan.kind {
         ExportKind::VhostUserBlk(vhost) => {
             let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
-            VhostExport::start(threads, &disk.served, options).map(|v| Some(Running::Vhost(v)))
+            Ok(Some(Box::new(VhostExport::start(threads, &disk.served, options)?)))
         }
         ExportKind::Fuse(fuse) => {
             let options = begin::fuse_options(disk_plan, export, fuse, iothreads);
-            FuseExport::start(threads, &disk.served, options).map(|f| Some(Running::Fuse(f)))
+            Ok(Some(Box::new(FuseExport::start(threads, &disk.served, options)?)))
         }
         ExportKind::Ublk(ublk) => {
             let options = begin::ublk_options(disk_plan, export, ublk, iothreads);
-            UblkExport::start(threads, &disk.served, &options).map(|u| Some(Running::Ublk(Box::new(u))))
+            Ok(Some(Box::new(UblkExport::start(threads, &disk.served, &options)?)))
         }
         ExportKind::Nbd(_) => Ok(None),
     }

@@ -33,6 +33,7 @@ mod members;
 mod trial;
 mod port;
 pub(crate) mod rewrite;
+pub(crate) mod running;
 mod source;
 pub mod view;
 mod watch;

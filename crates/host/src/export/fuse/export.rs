@@ -11,7 +11,8 @@ use super::mount::{self, Mount, MountOptions};
 use super::session::{self, Face};
 use super::wire::{self, Malformed, OUT_HEADER, Request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::serve::view::Trouble;
+use crate::serve::running::{ExportPlace, RunningExport};
+use crate::serve::view::{Clients, Trouble};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use blk::time::Duration;
 use std::os::fd::OwnedFd;
@@ -200,6 +201,31 @@ impl FuseExport {
                 return Ok(());
             }
         }
+    }
+}
+
+impl RunningExport for FuseExport {
+    fn place(&self) -> ExportPlace {
+        ExportPlace::Mount
+    }
+
+    /// The kernel, as long as it is mounted.
+    fn clients(&self) -> Clients {
+        let gone = self.gone();
+        Box::new(move || usize::from(gone().is_none()))
+    }
+
+    fn gone(&self) -> Option<Trouble> {
+        Some(self.gone())
+    }
+
+    fn resized(&self, _sectors: u64) -> Result<()> {
+        self.resized();
+        Ok(())
+    }
+
+    fn remap(&self, iothreads: &[usize]) -> Result<Duration> {
+        self.remap(iothreads)
     }
 }
 

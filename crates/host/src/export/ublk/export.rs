@@ -12,6 +12,8 @@ use super::queue::Queue;
 use super::same::{self, Looks};
 use super::wire::{self, DevInfo, Face, Rules};
 use crate::error::{Error, ErrorKind, Result};
+use crate::serve::running::{ExportPlace, RunningExport};
+use crate::serve::view::Clients;
 use crate::serve::{IoThreads, ServedDisk, SourceHandle};
 use blk::id::SECTOR_SHIFT;
 use parking_lot::Mutex;
@@ -159,12 +161,38 @@ impl UblkExport {
     pub fn id(&self) -> u32 {
         self.id
     }
+}
 
-    /// For each queue, the IOThread that serves it.
-    pub fn mapping(&self) -> &[usize] {
-        &self.mapping
+impl RunningExport for UblkExport {
+    fn place(&self) -> ExportPlace {
+        ExportPlace::Device
+    }
+
+    /// The kernel.
+    fn clients(&self) -> Clients {
+        Box::new(|| 1)
+    }
+
+    fn block_device(&self) -> Option<String> {
+        Some(format!("/dev/ublkb{}", self.id))
+    }
+
+    fn resized(&self, sectors: u64) -> Result<()> {
+        self.resized(sectors)
+    }
+
+    fn remap(&self, _iothreads: &[usize]) -> Result<blk::time::Duration> {
+        Err(Error::usage(STAYS))
+    }
+
+    fn mapping(&self) -> Option<Vec<usize>> {
+        Some(self.mapping.clone())
     }
 }
+
+/// Why a ublk device is not remapped.
+const STAYS: &str = "the kernel takes answers for a queue of a ublk device only from the thread that began it: end the export and \
+                     begin it again to map its queues otherwise";
 
 impl Drop for UblkExport {
     fn drop(&mut self) {

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event;
 use crate::mem::Alarm;
 use crate::net::socket::{self, SocketFile};
+use crate::serve::running::{ExportPlace, RunningExport};
 use crate::serve::view::Clients;
 use crate::serve::{IoThreads, ServedDisk};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -204,6 +205,29 @@ impl VhostExport {
     /// How many front ends were dropped for what they did, and why the last one was.
     pub fn dropped(&self) -> (u64, Option<String>) {
         lock(&self.shared.dropped).clone()
+    }
+}
+
+impl RunningExport for VhostExport {
+    fn place(&self) -> ExportPlace {
+        ExportPlace::Socket
+    }
+
+    fn clients(&self) -> Clients {
+        self.clients()
+    }
+
+    fn resized(&self, _sectors: u64) -> Result<()> {
+        self.resized();
+        Ok(())
+    }
+
+    fn remap(&self, iothreads: &[usize]) -> Result<blk::time::Duration> {
+        self.remap(iothreads.to_vec())
+    }
+
+    fn mapping(&self) -> Option<Vec<usize>> {
+        Some(self.mapping())
     }
 }
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A running export as the daemon sees it.
+//!
+//! Dropped, an export lets its clients go, waits for what they asked for, and ends.
+
+use super::view::{Clients, Trouble};
+use crate::error::Result;
+use blk::time::Duration;
+
+/// Where clients find an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExportPlace {
+    /// A socket that is listened on.
+    Socket,
+    /// A mounted file.
+    Mount,
+    /// A device of this host.
+    Device,
+}
+
+/// An export with a place of its own; NBD exports share servers instead.
+pub(crate) trait RunningExport: Send {
+    /// Where clients find it.
+    fn place(&self) -> ExportPlace;
+
+    /// Says how many clients it has, without waiting.
+    fn clients(&self) -> Clients;
+
+    /// Says why it is of no use any more, if it can be undone by others.
+    fn gone(&self) -> Option<Trouble> {
+        None
+    }
+
+    /// The block device that it is.
+    fn block_device(&self) -> Option<String> {
+        None
+    }
+
+    /// The disk has this many sectors now: tells clients.
+    ///
+    /// # Errors
+    /// It keeps the size it had; why, and what to do.
+    fn resized(&self, sectors: u64) -> Result<()>;
+
+    /// Has these IOThreads serve it, in turn or queue by queue; how long the longest queue was served by none.
+    ///
+    /// # Errors
+    /// Usage: it cannot be moved, or not there.
+    fn remap(&self, iothreads: &[usize]) -> Result<Duration>;
+
+    /// The IOThread of each queue, if its queues are mapped one by one.
+    fn mapping(&self) -> Option<Vec<usize>> {
+        None
+    }
+}
