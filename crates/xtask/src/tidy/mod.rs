@@ -6,7 +6,7 @@
 //! | module | rule |
 //! |---|---|
 //! | [`text`] | SPDX line and `//!` header first, ASCII, no work marks without an issue, no machine paths |
-//! | [`size`] | files of at most 800 lines, functions of at most 70; exceptions only in `tidy.toml` |
+//! | [`size`] | files of at most 800 lines, functions of at most 70 with names of at most 60 characters; exceptions only in `tidy.toml` |
 //! | [`modules`] | no dead file: every `.rs` is reached by a `mod` line |
 //! | [`circles`] | at most five files of a crate import each other in a circle; exceptions only in `tidy.toml` |
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of at most 800 lines, functions of at most 70; exceptions only in the [`ratchet`](super::ratchet).
+//! Files of at most 800 lines, functions of at most 70 and with names of at most 60 characters; exceptions only in the [`ratchet`](super::ratchet).
 //!
 //! Functions are measured from the line of `fn` to the closing brace, inner items included, in macro bodies too.
 
@@ -11,15 +11,22 @@ use super::source::{Source, after_closing, leading_name, words};
 
 const FILE_LINES: usize = 800;
 const FUNCTION_LINES: usize = 70;
+/// So that a test's name can be read in a list, with its module before it.
+const NAME_CHARACTERS: usize = 60;
 
 /// Checks every file and function against the limits and the exceptions.
 pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
     let mut files = BTreeMap::new();
     let mut functions = BTreeMap::new();
+    let mut found = Vec::new();
     for source in sources {
         let lines = source.text.lines().count();
         files.insert(source.path.clone(), Measure { line: 1, size: lines });
         for (name, measure) in self::functions(source) {
+            if name.len() > NAME_CHARACTERS {
+                let message = format!("function {name} has {} characters, at most {NAME_CHARACTERS}", name.len());
+                found.push(Finding::new(&source.path, measure.line, message));
+            }
             let longest = functions.entry(format!("{}::{name}", source.path));
             let longest = longest.or_insert(measure);
             if measure.size > longest.size {
@@ -27,7 +34,7 @@ pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
             }
         }
     }
-    let mut found = judge(&files, &exceptions.files, FILE_LINES, "file", "lines");
+    found.extend(judge(&files, &exceptions.files, FILE_LINES, "file", "lines"));
     found.extend(judge(&functions, &exceptions.functions, FUNCTION_LINES, "function", "lines"));
     found
 }
@@ -85,6 +92,13 @@ mod tests {
         let file = |lines| Source::new("b.rs", &"//\n".repeat(lines), false);
         assert!(messages(file(800), "").is_empty());
         assert!(messages(file(801), "")[0].contains("801 lines, at most 800"));
+    }
+
+    #[test]
+    fn names_have_at_most_sixty_characters() {
+        let named = |length| Source::new("a.rs", &format!("fn {}() {{\n}}\n", "a".repeat(length)), false);
+        assert!(messages(named(60), "").is_empty());
+        assert!(messages(named(61), "")[0].ends_with("has 61 characters, at most 60"));
     }
 
     #[test]
