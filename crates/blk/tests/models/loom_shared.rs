@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving (of up to two preemptions) of two threads on disks that share their driver tags, explored by loom.
 //!
-//! The world of `loom_stack`, with a device and a bell per disk: a thread is told only of what its own disk has for it, so a
+//! The world of `loom_stack`, with a device and a condition variable per disk: a thread is told only of what its own disk has for it, so a
 //! tag of one disk that nobody tells another disk's waiter of is a deadlock. So is a share that grew unseen: the device
 //! that a waiter sleeps at is silent then, and nothing but the other disk can end the wait.
 //!

@@ -202,7 +202,7 @@ fn nothing_is_written_to_another_disk() {
     until(|| driver.path().connections().unwrap().up == 0);
     tgt.set_serial("SN0002");
     tgt.start();
-    // The midlayer says that the device is gone, once the keeper has seen it; until then it waits.
+    // The midlayer says that the device is gone, once the reconnect thread has seen it; until then it waits.
     assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     // What it is refused for is said after the requests were.

@@ -555,7 +555,7 @@ fn records_may_be_cut_anywhere() {
 }
 
 /// What TLS says of itself while nothing is asked (new keys here, tickets elsewhere) was left in the socket, and who would sleep
-/// polled in vain until the keeper's next look.
+/// polled in vain until the reconnect thread's next look.
 #[test]
 fn what_tls_says_of_itself_does_not_keep_anybody_awake() {
     let pki = Pki::new();
@@ -582,7 +582,7 @@ fn what_tls_says_of_itself_does_not_keep_anybody_awake() {
     for round in 0..20 {
         go.send(()).unwrap();
         told.recv_timeout(LONG).unwrap();
-        // Not if the keeper was faster, which looks once in a while.
+        // Not if the reconnect thread was faster, which looks once in a while.
         seen += u32::from(rig.is_readable());
         rig.poll();
         assert!(!rig.is_readable(), "round {round}: it is left there");
@@ -593,7 +593,7 @@ fn what_tls_says_of_itself_does_not_keep_anybody_awake() {
 }
 
 /// A server that does not read fills the socket, and no memory; what waits goes out when it reads again, though it reads so little
-/// that the socket never tells of room: then it is the keeper that sends what waits, more than once until there is nothing
+/// that the socket never tells of room: then the reconnect thread sends what waits, more than once until there is nothing
 /// encrypted any more, and what was not encrypted yet must not be forgotten.
 #[test]
 fn a_server_that_does_not_read_is_waited_for() {

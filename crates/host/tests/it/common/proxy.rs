@@ -11,7 +11,7 @@ use std::time::Duration;
 /// What one connection's two directions look at.
 struct Gate {
     is_frozen: Mutex<bool>,
-    bell: Condvar,
+    changed: Condvar,
     client: TcpStream,
     server: TcpStream,
 }
@@ -101,7 +101,7 @@ impl Proxy {
     pub fn thaw(&self) {
         for gate in self.shared.gates.lock().unwrap().iter() {
             *gate.is_frozen.lock().unwrap() = false;
-            gate.bell.notify_all();
+            gate.changed.notify_all();
         }
     }
 
@@ -141,8 +141,12 @@ impl Shared {
             let _ = socket.set_nodelay(true);
         }
         let copy = |socket: &TcpStream| socket.try_clone().unwrap();
-        let gate =
-            Gate { is_frozen: Mutex::new(false), bell: Condvar::new(), client: copy(&client), server: copy(&server) };
+        let gate = Gate {
+            is_frozen: Mutex::new(false),
+            changed: Condvar::new(),
+            client: copy(&client),
+            server: copy(&server),
+        };
         let gate = Arc::new(gate);
         self.gates.lock().unwrap().push(gate.clone());
         for (from, to, is_up) in [(copy(&client), copy(&server), true), (server, client, false)] {
@@ -166,12 +170,12 @@ impl Shared {
             if delay > 0 {
                 // The way is this long: nothing ends it sooner.
                 let delay = Duration::from_micros(delay);
-                is_frozen = gate.bell.wait_timeout_while(is_frozen, delay, |_| true).unwrap().0;
+                is_frozen = gate.changed.wait_timeout_while(is_frozen, delay, |_| true).unwrap().0;
             }
             let held = if *is_frozen && is_up { n as u64 } else { 0 };
             self.held.fetch_add(held, Ordering::SeqCst);
             while *is_frozen {
-                is_frozen = gate.bell.wait(is_frozen).unwrap();
+                is_frozen = gate.changed.wait(is_frozen).unwrap();
             }
             drop(is_frozen);
             let is_over = n == 0 || to.write_all(&piece[..n]).is_err();
