@@ -226,7 +226,7 @@ fn who_speaks_to_the_socket_badly_is_told_or_let_go() {
     drop(idle);
     d.dir.mqblk(&["ctl", "--control", "none.sock", "list"]).exits(2);
     let second = d.dir.mqblk(&["serve", "ram:size=1m", "--control", "ctl.sock"]).exits(2);
-    assert!(second.err.contains("somebody listens there"), "{second:?}");
+    assert!(second.err.contains("another process listens there"), "{second:?}");
     d.ends();
 }
 
