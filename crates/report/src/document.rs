@@ -4,7 +4,7 @@
 //! Guarantees: everything a page shows, but for the ticks of its axes, is in this value; it is the same after a trip through JSON, to the last
 //! digit but one of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
 //! Needs from callers: ids of sections and charts that are unique in a document and made of `a-z`, `0-9` and `-`.
-//! Does not: know what a run or a comparison is (see [`super::of_run`], [`super::of_compare`]), or draw.
+//! Does not: know what a run or a comparison is (`pages` of crate `lab` does), or draw.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -32,7 +32,7 @@ pub struct Features {
     pub pg_init_delay: Option<Duration>,
 }
 
-/// Result of a path's activation ([`Handler::activate`]).
+/// Result of a path's activation ([`Handler::activate`](crate::multipath::disk::Handler::activate)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PgInit {
     /// The path is active.
