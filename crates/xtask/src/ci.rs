@@ -29,46 +29,43 @@ pub enum Extent {
 }
 
 /// Runs the checks of `extent`.
-///
-/// # Errors
-/// When a check could not be started at all.
-pub fn run(project: &Project, extent: Extent) -> Result<Outcome, String> {
+pub fn run(project: &Project, extent: Extent) -> Outcome {
     let start = Instant::now();
     let (device, not_run) = test_device(project);
     let environment: Vec<(&str, &Path)> = device.iter().map(|d| (TEST_DEVICE, d.device.as_path())).collect();
     let mut reports = vec![
-        step("format", || run_counted(&mut format(project)))?,
-        step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default())))?,
+        step("format", || run_counted(&mut format(project))),
+        step("tidy", || Ok((tidy::run(project)? == Outcome::Passed, Counts::default()))),
     ];
     if extent == Extent::Fast {
-        reports.push(step("clippy", || run_counted(&mut clippy(project)))?);
+        reports.push(step("clippy", || run_counted(&mut clippy(project))));
     }
     let mut programs = Vec::new();
     reports.push(step("building tests", || {
         programs = suite::build(project)?;
         Ok((true, Counts::default()))
-    })?);
-    reports.push(step("tests", || suite::run(&programs, Part::Quick, &environment))?);
-    reports.push(step("examples in docs", || suite::run_documentation(project))?);
+    }));
+    reports.push(step("tests", || suite::run(&programs, Part::Quick, &environment)));
+    reports.push(step("examples in docs", || suite::run_documentation(project)));
     println!("cargo xtask test took {:.1} min", start.elapsed().as_secs_f64() / 60.0);
     if extent == Extent::Deep {
         // It builds in a directory of its own, and computes while what follows waits.
         let loom = Beside::start("loom", xtask(project, "loom"));
-        reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment))?);
-        reports.push(step("oracle", || crate::oracle::check(project))?);
+        reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
+        reports.push(step("oracle", || crate::oracle::check(project)));
         // One waits for a guest, the other for a cluster.
         let ublk = Beside::start("ublk", xtask(project, "ublk"));
-        reports.push(step("RBD images", || crate::ceph::check(project))?);
-        reports.push(ublk.end()?);
-        reports.push(step("clippy", || run_counted(&mut clippy(project)))?);
-        reports.push(loom.end()?);
-        reports.push(step("documentation", || run_counted(&mut doc(project)))?);
+        reports.push(step("RBD images", || crate::ceph::check(project)));
+        reports.push(ublk.end());
+        reports.push(step("clippy", || run_counted(&mut clippy(project))));
+        reports.push(loom.end());
+        reports.push(step("documentation", || run_counted(&mut doc(project))));
     }
     if let Some(why) = not_run {
         println!("\nnot run: the file driver on a block device: {why}; {TEST_DEVICE}=DEV runs it on DEV");
     }
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
-    Ok(close(&reports, ci))
+    close(&reports, ci)
 }
 
 /// Names a block device that tests may write to.

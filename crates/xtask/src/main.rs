@@ -108,15 +108,15 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Outcome, String> {
     let project = project::Project::load()?;
     match command {
-        Command::Ci(args) => ci::run(&project, if args.fast { Extent::Fast } else { Extent::Deep }),
+        Command::Ci(args) => Ok(ci::run(&project, if args.fast { Extent::Fast } else { Extent::Deep })),
         Command::Test(args) => {
             packages::ensure(&project)?;
-            ci::run(&project, if args.deep { Extent::Deep } else { Extent::Test })
+            Ok(ci::run(&project, if args.deep { Extent::Deep } else { Extent::Test }))
         }
         Command::Tidy => tidy::run(&project),
         Command::Bench(options) => bench::run(&project, &options),
         Command::Loom(options) => loom::run(&project, &options),
-        Command::Sanitize(options) => sanitize::run(&project, &options),
+        Command::Sanitize(options) => Ok(sanitize::run(&project, &options)),
         Command::Seeds(options) => seeds::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),

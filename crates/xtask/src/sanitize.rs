@@ -44,21 +44,18 @@ enum Tool {
 }
 
 /// Runs the tools.
-///
-/// # Errors
-/// When Cargo cannot be started.
-pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+pub fn run(project: &Project, options: &Options) -> Outcome {
     let tools = Tool::value_variants().iter().filter(|t| options.only.is_none_or(|only| only == **t));
     let mut reports = Vec::new();
     for tool in tools {
-        reports.push(step(tool.name(), || tool.run(project))?);
+        reports.push(step(tool.name(), || tool.run(project)));
     }
     println!();
     for Report { name, ok, time, counts } in &reports {
         let word = if *ok { "ok" } else { "FAILED" };
         println!("{name:<18} {word:<7} {:>4} tests {:>8.1} s", counts.passed + counts.failed, time.as_secs_f64());
     }
-    Ok(if reports.iter().all(|r| r.ok) { Outcome::Passed } else { Outcome::Failed })
+    if reports.iter().all(|r| r.ok) { Outcome::Passed } else { Outcome::Failed }
 }
 
 impl Tool {

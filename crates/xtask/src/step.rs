@@ -61,18 +61,25 @@ pub struct Report {
     pub counts: Counts,
 }
 
-/// Runs `body` under a heading and times it.
-///
-/// # Errors
-/// What `body` returns: a check that could not be started is an operating error.
-pub fn step(name: &'static str, body: impl FnOnce() -> Result<(bool, Counts), String>) -> Result<Report, String> {
+impl Report {
+    fn of(name: &'static str, result: Result<(bool, Counts), String>, time: Duration) -> Report {
+        let (ok, counts) = result.unwrap_or_else(|error| {
+            eprintln!("xtask: {name}: {error}");
+            (false, Counts::default())
+        });
+        let word = if ok { "ok" } else { "FAILED" };
+        println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
+        Report { name, ok, time, counts }
+    }
+}
+
+/// Runs `body` under a heading and times it. A check that could not be started has failed, and its error is printed: the checks
+/// after it still run.
+pub fn step(name: &'static str, body: impl FnOnce() -> Result<(bool, Counts), String>) -> Report {
     println!("==> {name}");
     let start = Instant::now();
-    let (ok, counts) = body()?;
-    let time = start.elapsed();
-    let word = if ok { "ok" } else { "FAILED" };
-    println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
-    Ok(Report { name, ok, time, counts })
+    let result = body();
+    Report::of(name, result, start.elapsed())
 }
 
 /// A check that runs while others do.
@@ -92,25 +99,21 @@ impl Beside {
         Beside { name, thread }
     }
 
-    /// Waits for its end, and shows what it printed: first its standard output, with the tests counted in it, then its errors.
-    ///
-    /// # Errors
-    /// When it could not be started.
-    pub fn end(self) -> Result<Report, String> {
-        let name = self.name;
-        let (output, time) = self.thread.join().map_err(|_| format!("{name}: it panicked"))?;
-        let output = output.map_err(|e| format!("{name}: cannot be run: {e}"))?;
-        println!("==> {name}");
-        let mut counts = Counts::default();
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            println!("{line}");
-            counts += Counts::from_summary(line).unwrap_or_default();
-        }
-        eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        let ok = output.status.success();
-        let word = if ok { "ok" } else { "FAILED" };
-        println!("<== {name}: {word} in {:.1} s", time.as_secs_f64());
-        Ok(Report { name, ok, time, counts })
+    /// Waits for its end, and prints its standard output, with the tests counted in it, then its errors. A check that could not be
+    /// started has failed.
+    pub fn end(self) -> Report {
+        let (output, time) = self.thread.join().expect("waiting for a child does not panic");
+        println!("==> {}", self.name);
+        let result = output.map_err(|e| format!("cannot be run: {e}")).map(|output| {
+            let mut counts = Counts::default();
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                println!("{line}");
+                counts += Counts::from_summary(line).unwrap_or_default();
+            }
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            (output.status.success(), counts)
+        });
+        Report::of(self.name, result, time)
     }
 }
 
@@ -173,11 +176,16 @@ mod tests {
         let mut command = Command::new("printf");
         // Not in one line, or the check around this test would count it.
         command.arg("test result: %s. 2 passed; 1 failed; 0 ignored; 0 measured\\n").arg("FAILED");
-        let report = Beside::start("sample", command).end().unwrap();
+        let report = Beside::start("sample", command).end();
         assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
-        assert!(!Beside::start("sample", Command::new("false")).end().unwrap().ok);
-        let error = Beside::start("sample", Command::new("no-such-program-of-mqblk")).end().err().unwrap();
-        assert!(error.contains("sample: cannot be run"), "{error}");
+        assert!(!Beside::start("sample", Command::new("false")).end().ok);
+        assert!(!Beside::start("sample", Command::new("no-such-program-of-mqblk")).end().ok);
+    }
+
+    #[test]
+    fn a_check_that_cannot_start_fails_alone() {
+        let report = step("sample", || Err("no cargo".into()));
+        assert_eq!((report.ok, report.counts), (false, Counts::default()));
     }
 
     #[test]
