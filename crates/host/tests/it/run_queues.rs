@@ -71,15 +71,18 @@ fn polled_io_of_a_file_is_polled_for() {
     check(&run(&format!("{MIXED}hipri=1"), file.0.to_str().unwrap(), &set, false), 1, 512);
 }
 
-/// The device is the bottleneck, one request at a time: its turns are what bfq deals out, so the ratio is far from noise.
+/// bfq divides a device that serves one request at a time. Each job keeps 51 ms of work in the scheduler, so a thread that waits for
+/// a CPU does not lose its share.
 #[test]
 fn a_job_with_more_weight_gets_more_of_a_disk_under_bfq() {
-    let job = "rw=randread\nbs=4k\niodepth=4\nruntime=1\ntime_based\n";
+    let job = "rw=randread\nbs=4k\niodepth=256\nruntime=1\ntime_based\n";
     let jobs = format!("{job}weight=100\n[heavy]\nioengine=io_uring\n{job}cgroup_weight=1000\n");
-    let set = [("nr_cpus", "2"), ("scheduler", "bfq"), ("queue_depth", "1"), ("iosched.low_latency", "0")];
+    let device = [("nr_cpus", "2"), ("queue_depth", "1"), ("scheduler", "bfq"), ("nr_requests", "512")];
+    let set = [&device[..], &[("iosched.low_latency", "0"), ("iosched.max_budget", "64")]].concat();
     let outcome = run(&jobs, "model:size=1g,lat_us=200,parallel=1", &set, false);
-    let ios: Vec<_> = outcome.threads.iter().map(|t| t.as_ref().expect("it ran").stats.total_ios()).collect();
-    assert!(ios[1] > 3 * ios[0], "{ios:?} for weights of 100 and 1000");
+    // The last 256 of each are served when nothing follows, so in no proportion.
+    let ios: Vec<_> = outcome.threads.iter().map(|t| t.as_ref().expect("it ran").stats.total_ios() - 256).collect();
+    assert!(ios[1] > 2 * ios[0], "{ios:?} for weights of 100 and 1000");
 }
 
 #[test]
