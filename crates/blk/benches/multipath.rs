@@ -7,6 +7,8 @@
 //! name; `ios=N` makes each that long, so that two runs under an instruction counter give (I(2N) - I(N)) / N. Smoke-sized
 //! under `cargo test`.
 
+extern crate mqblk_blk as blk;
+
 use blk::bio::{Bio, DataRef};
 use blk::driver::{Completions, Driver, InFlight, RqBatch};
 use blk::id::{CpuId, HctxId, Sector};

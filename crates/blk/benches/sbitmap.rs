@@ -2,11 +2,13 @@
 //! What a tag costs, in nanoseconds, when nobody else wants one; and what a free costs a submitter when it happens on
 //! another CPU.
 //!
-//! `cargo bench -p blk --bench sbitmap` measures; under `cargo test` the same code runs at smoke size and only the digest
+//! `cargo bench -p mqblk-blk --bench sbitmap` measures; under `cargo test` the same code runs at smoke size and only the digest
 //! (which sums what was handed out, so that the work cannot be optimised away) means something.
 //!
 //! Goals, as multiples of the first row (two locked instructions, which no get + put can do without): get + put 1.3, and a
 //! batch of 32 taken and put 2. Not a goal: contended figures, which depend on the machine.
+
+extern crate mqblk_blk as blk;
 
 use blk::tags::sbitmap::TagAllocHint;
 use blk::tags::sbitmap_queue::SbitmapQueue;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cost of the core per I/O on the null driver, without the job engine: batches of `depth` random reads.
+extern crate mqblk_host as host;
+
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, Sector};
 use blk::queue::{NoNotify, RequestQueue};

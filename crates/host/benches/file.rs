@@ -3,8 +3,10 @@
 //! `fio --ioengine=io_uring --rw=randread --bs=4k --direct=1` does them. Says IOPS, CPU time and context switches per
 //! I/O and the system calls' share is for strace to tell.
 //!
-//! `cargo bench -p host --bench file -- --bench FILE [SECONDS]`; without FILE a small scratch file is read briefly.
+//! `cargo bench -p mqblk-host --bench file -- --bench FILE [SECONDS]`; without FILE a small scratch file is read briefly.
 #![allow(unsafe_code, reason = "getrusage")]
+
+extern crate mqblk_host as host;
 
 use blk::bio::{Bio, DataRef};
 use blk::id::{CpuId, Sector};

@@ -5,6 +5,8 @@
 //! under `cargo test`. `ios=N` makes each job end after N I/Os instead of a time: two such runs under an instruction
 //! counter give the instructions of one I/O, as (I(2N) - I(N)) / N. `trace=N` has each thread trace up to N events.
 
+extern crate mqblk_host as host;
+
 use host::run::{RunPlan, prepare};
 use std::ops::ControlFlow;
 use std::sync::Arc;

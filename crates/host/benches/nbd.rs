@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cost of the NBD protocol per request, without sockets and disk: a receive of 32 requests is parsed, and each reply's
 //! head written.
+extern crate mqblk_host as host;
+
 use host::export::nbd::reply::HEAD_BYTES;
 use host::export::nbd::{Command, Event, Export, Negotiated, Session};
 use host::nbd::wire::{BytesIn, ReplyStyle};

@@ -8,6 +8,8 @@
 //! counted by itself.
 #![allow(unsafe_code, reason = "a counting global allocator is an unsafe promise")]
 
+extern crate mqblk_host as host;
+
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::cpumap::CpuTopology;
 use blk::driver::{Completions, Driver, InFlight, RqBatch};

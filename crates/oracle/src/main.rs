@@ -3,6 +3,8 @@
 //!
 //! Exit codes: 0 everything is equal, 1 something differs, 2 a file or setting is broken.
 
+extern crate mqblk_oracle as oracle;
+
 use clap::Parser;
 use oracle::CaseError;
 use oracle::case::{self, Case, Verdict};

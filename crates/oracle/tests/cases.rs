@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every recorded case is equal to what the whole stack does, and the comparison would see if it were not.
 
+extern crate mqblk_oracle as oracle;
+
 use oracle::case::{Case, load_tags, names, tags_file};
 use oracle::event::Kind;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How fast a machine is simulated: I/Os a second of one core by simulated CPUs, and what eight large virtual machines take.
 //!
-//! `cargo bench -p sim --bench machine`; without `--bench` a smoke test.
+//! `cargo bench -p mqblk-sim --bench machine`; without `--bench` a smoke test.
+
+extern crate mqblk_sim as sim;
 
 use sim::scenario::build;
 use sim::scenario::file::{DiskChange, Row, Scenario};

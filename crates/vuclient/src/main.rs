@@ -3,6 +3,8 @@
 //!
 //! Exit codes: 0 as expected, 1 data differs, 2 usage, connection or a server's error.
 
+extern crate mqblk_vuclient as vuclient;
+
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -3,8 +3,10 @@
 //!
 //! Goal: at most 15 ns per I/O for `next` + `submitted` + `complete` of random reads without a map, one `now` per batch of
 //! 32; at most 2 ns per histogram record. Not a goal: anything with a device. `cargo test` runs it at a size that only shows
-//! that it works; `cargo bench -p workload` measures. A digest of all offsets is printed, so nothing can be optimised away
+//! that it works; `cargo bench -p mqblk-workload` measures. A digest of all offsets is printed, so nothing can be optimised away
 //! and two versions can be compared.
+
+extern crate mqblk_workload as workload;
 
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};

@@ -65,7 +65,7 @@ pub fn up(project: &Project, options: &Options) -> Result<Outcome, String> {
     println!("export CEPH_CONF={}", conf.display());
     println!("rbd info rbd/disk0");
     println!("mqblk serve rbd:rbd/disk0");
-    println!("{TEST_CEPH}={} cargo test -p host --test it rbd_driver::", conf.display());
+    println!("{TEST_CEPH}={} cargo test -p mqblk-host --test it rbd_driver::", conf.display());
     println!("cargo xtask ceph-down --dir {}", cluster.directory.display());
     Ok(Outcome::Passed)
 }

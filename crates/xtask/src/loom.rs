@@ -46,19 +46,19 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
 /// Checker and models. Only what is named for it: other tests make no sense there. Both of loom's name the same packages, though the
 /// first needs one: so dependencies have the same features and are built once.
 const RUNS: [(&str, &[&str]); 3] = [
-    ("loom", &["--package", "blk", "--package", "host", "--test", "models"]),
-    ("loom", &["--package", "blk", "--package", "host", "--lib", "models::"]),
-    ("shuttle", &["--package", "blk", "--test", "models"]),
+    ("loom", &["--package", "mqblk-blk", "--package", "mqblk-host", "--test", "models"]),
+    ("loom", &["--package", "mqblk-blk", "--package", "mqblk-host", "--lib", "models::"]),
+    ("shuttle", &["--package", "mqblk-blk", "--test", "models"]),
 ];
 
 /// Exploring is what the checkers do, and they are code of others, which other tests build without optimising it.
 const CHECKERS: &str = "--config=profile.dev.package.\"*\".opt-level=1";
 
 /// At level 1 the frames of the block layer do not fit into loom's short stacks.
-const SMALL_FRAMES: &str = "--config=profile.dev.package.blk.opt-level=2";
+const SMALL_FRAMES: &str = "--config=profile.dev.package.mqblk-blk.opt-level=2";
 
 /// Built for other tests of these packages: no model computes there.
-const UNUSED: [&str; 2] = ["sim", "workload"];
+const UNUSED: [&str; 2] = ["mqblk-sim", "mqblk-workload"];
 
 fn under<'a>(checker: &str, command: &'a mut Command, project: &Project, preemptions: Option<u32>) -> &'a mut Command {
     command

@@ -20,9 +20,19 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Threads of the core on a simulated disk, then whole runs and drivers on the machine.
 const THREADED: [&[&str]; 3] = [
-    &["--package", "blk", "--test", "it", "--", "core_threads::", "core_tag_set_threads::", "core_races::"],
-    &["--package", "host", "--lib"],
-    &["--package", "host", "--test", "it", "--", "run_queues::", "changes::", "driver_conformance::", "file_driver::"],
+    &["--package", "mqblk-blk", "--test", "it", "--", "core_threads::", "core_tag_set_threads::", "core_races::"],
+    &["--package", "mqblk-host", "--lib"],
+    &[
+        "--package",
+        "mqblk-host",
+        "--test",
+        "it",
+        "--",
+        "run_queues::",
+        "changes::",
+        "driver_conformance::",
+        "file_driver::",
+    ],
 ];
 
 /// Which tools.
@@ -137,7 +147,7 @@ const MIRI_FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-permissive-provenance"
 const MIRI: [&[&str]; 2] = [
     &[
         "--package",
-        "host",
+        "mqblk-host",
         "--lib",
         "--",
         "mem::",
@@ -151,7 +161,7 @@ const MIRI: [&[&str]; 2] = [
     ],
     &[
         "--package",
-        "blk",
+        "mqblk-blk",
         "--lib",
         "--",
         "sbitmap::word",

@@ -27,7 +27,7 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let fresh = project.root.join("target/seeds");
     empty(&fresh)?;
     // One by one: together they would be built with other features than by themselves.
-    for package in ["host", "lab", "workload"] {
+    for package in ["mqblk-host", "mqblk-lab", "mqblk-workload"] {
         let mut command = cargo();
         command.current_dir(&project.root).args(["test", "-p", package, "--lib", "--test", "it"]);
         let status = command.args(["--", "seeds_of_"]).env("MQBLK_SEEDS", &fresh).status();

@@ -35,7 +35,7 @@ use crate::time::{Duration, Instant};
 /// A request that was completed is gone:
 ///
 /// ```compile_fail,E0382
-/// # use blk::{driver::{Completions, InFlight}, status::BlkStatus};
+/// # use mqblk_blk::{driver::{Completions, InFlight}, status::BlkStatus};
 /// fn twice(rq: InFlight, done: &mut Completions) {
 ///     done.push(rq, BlkStatus::Ok);
 ///     done.push(rq, BlkStatus::Ok);
@@ -45,7 +45,7 @@ use crate::time::{Duration, Instant};
 /// It cannot be kept for later as a copy:
 ///
 /// ```compile_fail,E0599
-/// # use blk::{driver::{Completions, InFlight}, status::BlkStatus};
+/// # use mqblk_blk::{driver::{Completions, InFlight}, status::BlkStatus};
 /// fn copied(rq: InFlight, done: &mut Completions) {
 ///     done.push(rq.clone(), BlkStatus::Ok);
 ///     done.push(rq, BlkStatus::Ok);
@@ -55,7 +55,7 @@ use crate::time::{Duration, Instant};
 /// Nor can one be made of a tag that was never given, in range or not:
 ///
 /// ```compile_fail,E0451
-/// # use blk::{driver::InFlight, id::Tag};
+/// # use mqblk_blk::{driver::InFlight, id::Tag};
 /// let forged = InFlight { tag: Tag::new(7), place: Default::default() };
 /// ```
 #[derive(Debug, PartialEq, Eq)]

@@ -137,7 +137,7 @@ impl MqElevator {
     /// takes it (`N` is one more) or leaves it out with a reason.
     ///
     /// ```
-    /// use blk::elevator::MqElevator;
+    /// use mqblk_blk::elevator::MqElevator;
     /// const OF_LINUX: [&str; 4] = MqElevator::names_without(&[(MqElevator::K2, "Linux does not have it")]);
     /// assert_eq!(OF_LINUX, ["none", "mq-deadline", "kyber", "bfq"]);
     /// ```

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving (of up to three preemptions) of the tag allocator's races, explored by loom.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p blk --test models loom_sbitmap::`; without that flag there is nothing here.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p mqblk-blk --test models loom_sbitmap::`; without that flag there is nothing here.
 //! `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model is there to catch is said above it; each of these faults was
 //! put in once to see the model fail.
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Models of hand-overs between threads; `cargo xtask loom` builds them with `--cfg loom` and `--cfg shuttle`. Without either there is nothing here.
 
+extern crate mqblk_blk as blk;
+
 #[cfg(loom)]
 use loom as checker;
 #[cfg(shuttle)]

@@ -16,8 +16,8 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use vuclient::raw::{Format, Notify, Raw, block, message::protocol};
-//! # fn main() -> Result<(), vuclient::Error> {
+//! use mqblk_vuclient::raw::{Format, Notify, Raw, block, message::protocol};
+//! # fn main() -> Result<(), mqblk_vuclient::Error> {
 //! let mut raw = Raw::ready("disk.sock", 1 << 32, protocol::CONFIG | protocol::REPLY_ACK)?;
 //! raw.start(0, 64, Format::Split, Notify::Both)?;
 //! let read = raw.block(block::IN, 0, 4096)?;

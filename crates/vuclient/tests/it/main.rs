@@ -2,6 +2,8 @@
 //! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
 
 // What several of them use.
+extern crate mqblk_vuclient as vuclient;
+
 mod qsd;
 
 mod against_qsd;

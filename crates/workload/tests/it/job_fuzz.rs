@@ -2,7 +2,7 @@
 //! No bytes make the parser panic, and whatever it accepts keeps the promises of its types.
 //!
 //! Mutations of a small corpus with a fixed seed, so a failure repeats; the input that fails is printed. More cases:
-//! `JOB_FUZZ_CASES=10000000 cargo test -p workload --release --test it job_fuzz::`. The coverage-guided twin is in `fuzz/`.
+//! `JOB_FUZZ_CASES=10000000 cargo test -p mqblk-workload --release --test it job_fuzz::`. The coverage-guided twin is in `fuzz/`.
 
 use sim::rng::Rng;
 use workload::job::*;

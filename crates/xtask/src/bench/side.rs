@@ -77,10 +77,13 @@ impl Bench {
         let needs = |needs: fn(&Side) -> bool| rows.iter().any(|row| row.sides.iter().any(needs));
         let size = if needs(Side::needs_file) { fill(&file, size)? } else { size };
         let mqblk = if options.control { None } else { Some(program(project, "mqblk", options.smoke)?) };
-        let vuclient =
-            if needs(Side::needs_vuclient) { program(project, "vuclient", options.smoke)? } else { PathBuf::new() };
+        let vuclient = if needs(Side::needs_vuclient) {
+            program(project, "mqblk-vuclient", options.smoke)?
+        } else {
+            PathBuf::new()
+        };
         let engine = if needs(|side| side.program == Program::Engine) && !options.control {
-            let built = build(project, "mqblk_fio", "--lib", options.smoke)?.join("libmqblk_fio.so");
+            let built = build(project, "mqblk-fio-engine", "--lib", options.smoke)?.join("libmqblk_fio.so");
             format!("external:{}", built.display())
         } else {
             "null".to_owned()
@@ -203,7 +206,7 @@ impl Bench {
         let mut command = cargo();
         command.args(match self.is_smoke() {
             true => LIKE_ALL_TESTS,
-            false => ["bench", "--package=blk"],
+            false => ["bench", "--package=mqblk-blk"],
         });
         command.args(["--quiet", "--bench=scsi_multipath", "--", "--json"]);
         let output = command.current_dir(&self.root).output().map_err(|e| format!("cannot run cargo: {e}"))?;

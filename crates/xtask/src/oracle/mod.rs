@@ -114,7 +114,7 @@ pub fn check(project: &Project) -> Result<(bool, Counts), String> {
 
 fn program(project: &Project) -> Command {
     let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "oracle", "--manifest-path"]);
+    command.args(["run", "--quiet", "--package", "mqblk-oracle", "--manifest-path"]);
     command.arg(project.root.join("Cargo.toml")).arg("--");
     command
 }

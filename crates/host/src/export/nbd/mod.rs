@@ -25,10 +25,10 @@
 //! its I/O ends, in any order.
 //!
 //! ```
-//! use host::export::nbd::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
-//! use host::export::nbd::{error_of, greeting};
-//! use host::export::nbd::reply::HEAD_BYTES;
-//! use host::nbd::wire::BytesIn;
+//! use mqblk_host::export::nbd::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
+//! use mqblk_host::export::nbd::{error_of, greeting};
+//! use mqblk_host::export::nbd::reply::HEAD_BYTES;
+//! use mqblk_host::nbd::wire::BytesIn;
 //! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@
 //! let mut out = greeting().to_vec();
 //! let mut handshake = Handshake::new(table, TlsMode::Off);
 //! # let mut received = vec![0, 0, 0, 3];
-//! # received.extend(host::nbd::wire::option_header(1, 0));
+//! # received.extend(mqblk_host::nbd::wire::option_header(1, 0));
 //! let mut input = BytesIn::new(&received); // what was received
 //! let negotiated: Negotiated = loop {
 //!     match handshake.feed(&mut input, &mut out) {
@@ -57,7 +57,7 @@
 //! let mut disk = vec![0u8; negotiated.export.size_bytes as usize];
 //! let mut head = [0; HEAD_BYTES];
 //! # let mut received = Vec::new();
-//! # use host::nbd::wire::RequestHeader;
+//! # use mqblk_host::nbd::wire::RequestHeader;
 //! # for (kind, length) in [(1, 512), (0, 512), (9, 0), (2, 0)] {
 //! #     received.extend(RequestHeader { flags: 0, kind, cookie: 7, offset: 512, length }.to_compact().unwrap());
 //! #     received.extend(vec![0x5a; if kind == 1 { 512 } else { 0 }]);
