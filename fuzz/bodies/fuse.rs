@@ -6,7 +6,7 @@
 //! lengths are wrong as well, are `wire_tests.rs` and `channel_tests.rs` in `crates/host/src/export/fuse`.
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 
-use host::export::fuse::session::{Action, Disk, Face, action, init};
+use host::export::fuse::session::{Action, Disk, FileAttrs, action, init};
 use host::export::fuse::wire::{IN_HEADER, MAX_BODY, MAX_DATA, Request, WRITE_HEAD, is_write, parse};
 
 /// How far it came: 0 = no request, 1 = one that is refused, 2 = one that something is done for.
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) -> usize {
     let block = 512u32 << (choice & 3);
     let disk = Disk { size: u64::from(block) * u64::from(choice >> 2), block, zeroes: choice & 4 != 0, stored: None };
     let read_only = choice & 8 != 0;
-    let mut face = Face::new(0o644, 0, 0, 0);
+    let mut face = FileAttrs::new(0o644, 0, 0, 0);
     (face.read_only, face.discard) = (read_only, choice & 16 != 0);
     let inside = |offset: u64, n: u64| n > 0 && offset.checked_add(n).is_some_and(|end| end <= disk.size);
     let whole = |offset: u64, n: u64| (offset | n).is_multiple_of(u64::from(block));

@@ -6,7 +6,7 @@
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 
 use host::driver::iscsi::login::{Chap, Login, MAX_ROUNDS, Progress, Wanted};
-use host::driver::iscsi::reader::{MAX_KEPT, MOST_LEFT, Reader, Said};
+use host::driver::iscsi::reader::{MAX_KEPT, MOST_LEFT, PduEvent, Reader};
 
 const MAX_DATA: u32 = 8192;
 
@@ -19,12 +19,12 @@ fn read(header_digest: bool, data_digest: bool, bytes: &[u8], piece: usize) -> (
         let mut input = &held[..];
         loop {
             match reader.next(&mut input) {
-                Ok(Said::NeedMore) => break,
-                Ok(Said::Data { bytes, .. }) => {
+                Ok(PduEvent::NeedMore) => break,
+                Ok(PduEvent::Data { bytes, .. }) => {
                     assert!(!bytes.is_empty() && bytes.len() <= MAX_DATA as usize);
                     data.extend_from_slice(bytes);
                 }
-                Ok(Said::Pdu(read)) => {
+                Ok(PduEvent::Pdu(read)) => {
                     assert!(reader.kept().len() <= MAX_KEPT && reader.kept().len() <= read.data_len as usize);
                     data.extend_from_slice(reader.kept());
                     told.push(format!("{read:?}"));
@@ -59,8 +59,8 @@ fn log_in(bytes: &[u8]) -> usize {
     while login.request().is_ok() {
         let read = loop {
             match reader.next(&mut input) {
-                Ok(Said::Pdu(read)) => break read,
-                Ok(Said::NeedMore) | Err(_) => return rounds,
+                Ok(PduEvent::Pdu(read)) => break read,
+                Ok(PduEvent::NeedMore) | Err(_) => return rounds,
                 Ok(_) => {}
             }
         };

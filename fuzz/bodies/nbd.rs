@@ -29,7 +29,7 @@ enum Phase {
 
 /// Everything that was sent and understood.
 #[derive(Default, PartialEq, Debug)]
-struct Told {
+struct Transcript {
     sent: Vec<u8>,
     events: Vec<String>,
     payload: Vec<u8>,
@@ -37,13 +37,13 @@ struct Told {
 
 struct Connection {
     phase: Phase,
-    told: Told,
+    told: Transcript,
 }
 
 impl Connection {
-    fn run(tls: TlsMode, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> Told {
+    fn run(tls: TlsMode, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> Transcript {
         let phase = Phase::Handshake(Handshake::new(table(), tls));
-        let mut connection = Connection { phase, told: Told::default() };
+        let mut connection = Connection { phase, told: Transcript::default() };
         for piece in pieces {
             let mut input = BytesIn::new(piece.as_ref());
             while connection.step(&mut input) {}

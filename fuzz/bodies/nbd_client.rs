@@ -7,7 +7,7 @@
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 
 use host::driver::nbd::handshake::{Handshake, MAX_REPLY};
-use host::driver::nbd::replies::{Calls, LARGE, MOST_LEFT, Replies, Said, cookie};
+use host::driver::nbd::replies::{Calls, LARGE, MOST_LEFT, Replies, ReplyEvent, cookie};
 use host::nbd::wire::{BytesIn, ReplyStyle};
 
 const DEPTH: u16 = 8;
@@ -54,10 +54,10 @@ fn converse(style: ReplyStyle, bytes: &[u8], piece: usize) -> (Vec<u16>, bool) {
                 assert!(tag < 4 && u64::from(at) + u64::from(len) <= u64::from(LENGTHS[usize::from(tag)]));
             };
             match replies.next(&mut input, &mut calls) {
-                Ok(Said::NeedMore) => break,
-                Ok(Said::Data { tag, at, bytes }) => inside(tag, at, bytes.len() as u32),
-                Ok(Said::Zeroes { tag, at, len }) => inside(tag, at, len),
-                Ok(Said::End { tag, .. }) => ends.push(tag),
+                Ok(ReplyEvent::NeedMore) => break,
+                Ok(ReplyEvent::Data { tag, at, bytes }) => inside(tag, at, bytes.len() as u32),
+                Ok(ReplyEvent::Zeroes { tag, at, len }) => inside(tag, at, len),
+                Ok(ReplyEvent::End { tag, .. }) => ends.push(tag),
                 Err(_) => return (ends, true),
             }
         }

@@ -16,7 +16,7 @@ use blk::queue::{Notify, RequestQueue};
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
 use blk::scsi::disposition::{Failfast, Outcome};
 use blk::scsi::host::{HostTemplate, ScsiHost};
-use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Ticket, Transport, TransportLimits};
+use blk::scsi::transport::{AcceptedCommand, Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
 use blk::settings::QueueConfig;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::Submitter;
@@ -29,9 +29,9 @@ use std::sync::Arc;
 const DEPTH: u32 = 64;
 const BLOCKS: u64 = 1 << 30;
 
-struct Nobody;
+struct NoopNotify;
 
-impl Notify for Nobody {
+impl Notify for NoopNotify {
     fn notify(&self, _: SubmitterId) {}
 }
 
@@ -79,7 +79,7 @@ impl Driver for Plain {
 
 /// Keeps commands until it is polled.
 #[derive(Default)]
-struct Nothing(Mutex<VecDeque<Ticket>>);
+struct Nothing(Mutex<VecDeque<AcceptedCommand>>);
 
 impl Transport for Nothing {
     fn name(&self) -> &'static str {
@@ -125,7 +125,7 @@ impl Disk {
             scheduler: Some("none".into()),
             ..QueueConfig::default()
         };
-        let queue = RequestQueue::<RawMutex>::new(driver, config, Box::new(Nobody)).expect("a disk");
+        let queue = RequestQueue::<RawMutex>::new(driver, config, Box::new(NoopNotify)).expect("a disk");
         let submitter = queue.submitter(CpuId::new(0)).expect("a submitter");
         Disk(queue, submitter)
     }

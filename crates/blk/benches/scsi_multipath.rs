@@ -19,7 +19,7 @@ use blk::queue::{NoNotify, RequestQueue};
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
 use blk::scsi::disposition::{Failfast, Outcome};
 use blk::scsi::host::{HostTemplate, ScsiHost};
-use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Ticket, Transport, TransportLimits};
+use blk::scsi::transport::{AcceptedCommand, Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
 use blk::settings::QueueConfig;
 use blk::status::{BlkStatus, QueueRqStatus};
 use blk::submitter::Submitter;
@@ -82,10 +82,10 @@ impl Driver for Plain {
 }
 
 /// Keeps commands until it is polled, those of each LUN and hardware queue apart.
-struct Nothing(Vec<Ring<Ticket>>);
+struct Nothing(Vec<Ring<AcceptedCommand>>);
 
 impl Nothing {
-    fn ring(&self, lun: LunId, hctx: HctxId) -> &Mutex<VecDeque<Ticket>> {
+    fn ring(&self, lun: LunId, hctx: HctxId) -> &Mutex<VecDeque<AcceptedCommand>> {
         &self.0[usize::from(lun.0) * CPUS + hctx.index()].0
     }
 }

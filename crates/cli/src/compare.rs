@@ -17,7 +17,7 @@ use lab::compare::{Comparison, Detect};
 use lab::pairs::{CompareError, CompareSpec, SideSpec};
 use lab::plan::{Plan, Step};
 use lab::report::{compare_json, compare_text};
-use lab::results::{self, BrokenOff, Header, ResultsError, ResultsWriter};
+use lab::results::{self, Header, Interrupted, ResultsError, ResultsWriter};
 use lab::run::Observer;
 use lab::setup::Setup;
 use lab::simulated::Simulated;
@@ -40,7 +40,7 @@ pub struct Request {
     judge: Option<String>,
     plan: Plan,
     detect: Option<Detect>,
-    past: Option<BrokenOff>,
+    past: Option<Interrupted>,
     results: ResultsFile,
     started_unix_ms: u64,
     seed_given: bool,
@@ -302,7 +302,7 @@ impl Drop for ResultsFile {
 const PAST_BYTES_MAX: u64 = 4 << 30;
 
 /// A results file to go on with.
-fn read_past(path: &Path) -> Result<BrokenOff, Failure> {
+fn read_past(path: &Path) -> Result<Interrupted, Failure> {
     let name = path.display();
     let mut text = String::new();
     let read = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));

@@ -273,10 +273,10 @@ pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>,
     };
     match ask(pid, question, CHANGE_PATIENCE) {
         Ok(Answer::Changed(done, refused)) => Ok((done, refused)),
-        Err(Silence::NoRun) => {
+        Err(AskError::NoRun) => {
             Err(Failure::new(format!("--pid {pid}: process {pid} is not a run of mqblk by this user; {}", runs_text())))
         }
-        Ok(Answer::RunState(_)) | Err(Silence::NoAnswer) => Err(Failure::new(format!(
+        Ok(Answer::RunState(_)) | Err(AskError::NoAnswer) => Err(Failure::new(format!(
             "--pid {pid}: the run did not answer in {} s, or ended; see its report for whether it was changed",
             CHANGE_PATIENCE.as_secs()
         ))),
@@ -284,21 +284,21 @@ pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>,
 }
 
 /// Why there is no answer.
-enum Silence {
+enum AskError {
     NoRun,
     NoAnswer,
 }
 
 /// Asks. A socket that a killed run left behind is removed.
-fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, Silence> {
-    let path = directory().ok_or(Silence::NoRun)?.join(format!("{pid}.sock"));
+fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, AskError> {
+    let path = directory().ok_or(AskError::NoRun)?.join(format!("{pid}.sock"));
     let mut client = match UnixStream::connect(&path) {
         Ok(client) => client,
         Err(e) => {
             if e.kind() == io::ErrorKind::ConnectionRefused {
                 let _ = fs::remove_file(&path);
             }
-            return Err(Silence::NoRun);
+            return Err(AskError::NoRun);
         }
     };
     let mut answer = move || -> io::Result<Answer> {
@@ -309,7 +309,7 @@ fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, Sile
         (&client).take(MOST_BYTES).read_to_end(&mut bytes)?;
         Ok(serde_json::from_slice(&bytes)?)
     };
-    answer().map_err(|_| Silence::NoAnswer)
+    answer().map_err(|_| AskError::NoAnswer)
 }
 
 /// Whether a device is a target, or one of those that a target is striped over (`TARGET#N`).

@@ -14,7 +14,7 @@ use blk::time::{Duration, Instant};
 use host::clock;
 use host::error::Result;
 use host::mem::ForeignBuffers;
-use host::run::Lane;
+use host::run::IoChannel;
 use std::sync::Arc;
 
 /// How long is waited on one disk when a job has I/O on several.
@@ -53,7 +53,7 @@ pub enum Queued {
 
 struct OpenFile {
     file: usize,
-    lane: Lane,
+    lane: IoChannel,
     open: Arc<OpenDisk>,
     /// It has a plug open.
     plugged: bool,
@@ -111,7 +111,7 @@ impl Job {
         let others = self.place.others.clone().unwrap_or_else(|| (0..nr_cpus).collect());
         // At depth 1 fio waits right after it has submitted.
         let lazily = if iodepth == 1 { 2 } else { batch };
-        let lane = Lane::new(&open.disk, cpu, &others, lazily)?;
+        let lane = IoChannel::new(&open.disk, cpu, &others, lazily)?;
         self.files.push(OpenFile { file, lane, open, plugged: false });
         Ok(())
     }

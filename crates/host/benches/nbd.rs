@@ -47,8 +47,8 @@ fn main() {
                         Ok(Event::Request(r)) => {
                             let head = free.next().expect("32 requests");
                             sent += match r.command {
-                                Command::Read => style.data(r.who(), r.offset, r.length as u32, true, head),
-                                _ => style.success(r.who(), head),
+                                Command::Read => style.data(r.reply_to(), r.offset, r.length as u32, true, head),
+                                _ => style.success(r.reply_to(), head),
                             };
                         }
                         event => panic!("{event:?}"),

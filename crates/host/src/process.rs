@@ -7,7 +7,7 @@ use workload::stats::CpuUse;
 
 /// Whose resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum UsageScope {
     /// The calling thread.
     Thread,
     /// All threads of the process, ended ones included.
@@ -15,10 +15,10 @@ pub enum Who {
 }
 
 /// Resources used so far.
-pub fn usage(who: Who) -> CpuUse {
-    let which = match who {
-        Who::Thread => libc::RUSAGE_THREAD,
-        Who::Process => libc::RUSAGE_SELF,
+pub fn usage(scope: UsageScope) -> CpuUse {
+    let which = match scope {
+        UsageScope::Thread => libc::RUSAGE_THREAD,
+        UsageScope::Process => libc::RUSAGE_SELF,
     };
     let mut ru = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `ru` is a live, writable rusage; all bit patterns of it are valid, so it is initialised either way.

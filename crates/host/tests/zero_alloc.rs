@@ -147,17 +147,17 @@ type Ring = Mutex<(VecDeque<InFlight>, u64)>;
 
 /// A disk that gives back two requests of seven, one at once and one for after a while.
 #[derive(Default)]
-struct GivesBack {
+struct RequeueDriver {
     rings: OnceLock<Vec<Ring>>,
 }
 
-impl GivesBack {
+impl RequeueDriver {
     fn ring(&self, hctx: HctxId) -> &Ring {
         &self.rings.get().expect("started")[hctx.index()]
     }
 }
 
-impl Driver for GivesBack {
+impl Driver for RequeueDriver {
     fn name(&self) -> &'static str {
         "gives-back"
     }
@@ -244,7 +244,7 @@ fn a_hundred_thousand_ios_allocate_nothing() {
 
 #[test]
 fn requests_that_the_driver_gives_back_allocate_nothing() {
-    let driver = || Arc::new(GivesBack::default());
+    let driver = || Arc::new(RequeueDriver::default());
     let found: Vec<_> =
         stacks().into_iter().map(|s| (allocations_of(driver(), &s, IOS / 5), s)).filter(|(n, _)| *n > 0).collect();
     assert!(found.is_empty(), "allocations over a driver that gives back: {found:?}");
@@ -286,14 +286,14 @@ fn nbd_requests_and_replies_do_not_allocate() {
                         match session.next_event(&mut input).expect("a good client") {
                             Event::NeedMore => break,
                             Event::Payload { bytes, .. } => payload += bytes.len(),
-                            Event::Refused(r) => replies += session.style().error(r.who, r.error, head),
+                            Event::Refused(r) => replies += session.style().error(r.reply_to, r.error, head),
                             Event::Request(r) if r.command == Command::Read => {
                                 requests += 1;
-                                replies += session.style().data(r.who(), r.offset, 4096, true, head);
+                                replies += session.style().data(r.reply_to(), r.offset, 4096, true, head);
                             }
                             Event::Request(r) => {
                                 requests += 1;
-                                replies += session.style().success(r.who(), head);
+                                replies += session.style().success(r.reply_to(), head);
                             }
                             Event::Disconnect => panic!("nobody disconnects"),
                         }

@@ -315,7 +315,7 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
 
 /// An interrupted comparison, to be resumed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BrokenOff {
+pub struct Interrupted {
     /// What is there: whole pairs, and the comparison if it came to its end.
     pub results: Results,
     /// Bytes of the file that are kept: the header and the whole pairs.
@@ -323,7 +323,7 @@ pub struct BrokenOff {
 }
 
 /// Reads a results file to go on with it: what stands behind the last whole pair is not kept, but for the comparison of a finished one.
-pub fn broken_off(text: &str, path: &str) -> Result<BrokenOff, ResultsError> {
+pub fn broken_off(text: &str, path: &str) -> Result<Interrupted, ResultsError> {
     // A line without its end was being written.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     let mut results = read(whole.as_bytes(), path)?;
@@ -331,7 +331,7 @@ pub fn broken_off(text: &str, path: &str) -> Result<BrokenOff, ResultsError> {
     let finished = |c: &Comparison| !matches!(c.verdict, crate::verdict::Verdict::Stopped { .. });
     results.comparison = results.comparison.filter(finished);
     let kept_bytes = whole.split_inclusive('\n').take(1 + results.runs.len()).map(str::len).sum();
-    Ok(BrokenOff { results, kept_bytes })
+    Ok(Interrupted { results, kept_bytes })
 }
 
 /// Runs must be those of the plan, in its order: figures from other orders would not hold what `compare` promises.

@@ -111,15 +111,15 @@ pub struct BenchReport {
 }
 
 /// Clocks of one thread at one moment.
-struct Moment {
+struct ClockReading {
     wall: Instant,
     cpu: Duration,
 }
 
-impl Moment {
-    fn now() -> Moment {
+impl ClockReading {
+    fn now() -> ClockReading {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Moment { wall: Instant::now(), cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32) }
+        ClockReading { wall: Instant::now(), cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32) }
     }
 }
 
@@ -176,7 +176,7 @@ fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace
         let now = phase.load(Ordering::Relaxed);
         if now != seen {
             if begin.is_none() {
-                begin = Some(Moment::now());
+                begin = Some(ClockReading::now());
                 warm_up = group.iter().map(|load| load.counted().0).sum();
                 group.iter_mut().for_each(Load::start_counting);
             }
@@ -206,8 +206,8 @@ fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace
             group[0].wait(pace.patience)?;
         }
     }
-    let end = Moment::now();
-    let begin = begin.unwrap_or(Moment { wall: end.wall, cpu: end.cpu });
+    let end = ClockReading::now();
+    let begin = begin.unwrap_or(ClockReading { wall: end.wall, cpu: end.cpu });
     let queues = group.iter().map(|load| load.counted().0).collect();
     let batches = group.iter().map(|load| load.counted().1).sum();
     let mut histogram: Option<Histogram<u64>> = None;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::oracle::loop_device::Loop;
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
-use crate::step::{Beside, Counts, Report, run_counted, step};
+use crate::step::{BackgroundStep, Counts, Report, run_counted, step};
 use crate::suite::{self, Part};
 use crate::tidy;
 
@@ -50,11 +50,11 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     println!("cargo xtask test took {:.1} min", start.elapsed().as_secs_f64() / 60.0);
     if extent == Extent::Deep {
         // It builds in a directory of its own, and computes while what follows waits.
-        let loom = Beside::start("loom", xtask(project, "loom"));
+        let loom = BackgroundStep::start("loom", xtask(project, "loom"));
         reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
         reports.push(step("oracle", || crate::oracle::check(project)));
         // One waits for a guest, the other for a cluster.
-        let ublk = Beside::start("ublk", xtask(project, "ublk"));
+        let ublk = BackgroundStep::start("ublk", xtask(project, "ublk"));
         reports.push(step("RBD images", || crate::ceph::check(project)));
         reports.push(ublk.end());
         reports.push(step("clippy", || run_counted(&mut clippy(project))));

@@ -16,12 +16,12 @@ use crate::project::Project;
 struct Package {
     name: &'static str,
     /// Something on the machine that makes the package unnecessary.
-    stand_in: StandIn,
+    stand_in: Alternative,
     why: &'static str,
 }
 
 /// What may be there instead of a package.
-enum StandIn {
+enum Alternative {
     Program(&'static str),
     File(&'static str),
     Directory(&'static str),
@@ -34,138 +34,146 @@ const EXAMPLES: &str = "/usr/share/doc/fio/examples";
 const UNPACKED: &str = "target/fio-examples";
 
 const PACKAGES: &[Package] = &[
-    Package { name: "gcc", stand_in: StandIn::Program("cc"), why: "the linker rustc calls" },
+    Package { name: "gcc", stand_in: Alternative::Program("cc"), why: "the linker rustc calls" },
     Package {
         name: "libc6-dev",
-        stand_in: StandIn::File("/usr/include/features.h"),
+        stand_in: Alternative::File("/usr/include/features.h"),
         why: "the C start files rustc links",
     },
-    Package { name: "fio", stand_in: StandIn::Program("fio"), why: "tests and benches run the same jobs by fio" },
-    Package { name: "strace", stand_in: StandIn::Program("strace"), why: "a test sees how fio's engine opens a file" },
+    Package { name: "fio", stand_in: Alternative::Program("fio"), why: "tests and benches run the same jobs by fio" },
+    Package {
+        name: "strace",
+        stand_in: Alternative::Program("strace"),
+        why: "a test sees how fio's engine opens a file",
+    },
     Package {
         name: "fio-examples",
-        stand_in: StandIn::Directory(EXAMPLES),
+        stand_in: Alternative::Directory(EXAMPLES),
         why: "a test parses every example job of fio",
     },
     Package {
         name: "blktrace",
-        stand_in: StandIn::Program("blkparse"),
+        stand_in: Alternative::Program("blkparse"),
         why: "tests have blkparse and btt read our traces",
     },
     Package {
         name: "qemu-utils",
-        stand_in: StandIn::Program("qemu-nbd"),
+        stand_in: Alternative::Program("qemu-nbd"),
         why: "tests lock images against QEMU, run printed commands against its NBD server, and have its clients talk to ours",
     },
     Package {
         name: "libnbd-bin",
-        stand_in: StandIn::Program("nbdinfo"),
+        stand_in: Alternative::Program("nbdinfo"),
         why: "tests run the printed nbdinfo and nbdcopy commands, and have them talk to our NBD server side",
     },
     Package {
         name: "nbdkit",
-        stand_in: StandIn::Program("nbdkit"),
+        stand_in: Alternative::Program("nbdkit"),
         why: "tests have the NBD driver use it, with its filters that delay, fail and pause, and kill it",
     },
     Package {
         name: "tgt",
-        stand_in: StandIn::Program("tgtd"),
+        stand_in: Alternative::Program("tgtd"),
         why: "tests have the iSCSI driver use its target, with logins, digests and without, and cut it off",
     },
     Package {
         name: "istgt",
-        stand_in: StandIn::Program("istgt"),
+        stand_in: Alternative::Program("istgt"),
         why: "tests have the iSCSI driver use a second target, which shares no code with tgt",
     },
     Package {
         name: "util-linux-extra",
-        stand_in: StandIn::Program("fincore"),
+        stand_in: Alternative::Program("fincore"),
         why: "a test counts what read-ahead put into the page cache",
     },
     Package {
         name: "qemu-system-common",
-        stand_in: StandIn::Program("qemu-storage-daemon"),
+        stand_in: Alternative::Program("qemu-storage-daemon"),
         why: "tests and benches have its storage daemon as the reference server",
     },
     Package {
         name: "e2fsprogs",
-        stand_in: StandIn::Program("mkfs.ext4"),
+        stand_in: Alternative::Program("mkfs.ext4"),
         why: "tests have a file system on a loop device on our FUSE export, and check it",
     },
-    Package { name: "mount", stand_in: StandIn::Program("losetup"), why: "tests make loop devices of our FUSE export" },
+    Package {
+        name: "mount",
+        stand_in: Alternative::Program("losetup"),
+        why: "tests make loop devices of our FUSE export",
+    },
     Package {
         name: "fuse3",
-        stand_in: StandIn::Program("fusermount3"),
+        stand_in: Alternative::Program("fusermount3"),
         why: "a test has users mount who are not root",
     },
     Package {
         name: "postgresql",
-        stand_in: StandIn::Directory("/usr/lib/postgresql"),
+        stand_in: Alternative::Directory("/usr/lib/postgresql"),
         why: "a test has a database on our FUSE export, killed together with the daemon, and its amcheck",
     },
     Package {
         name: "python3-libnbd",
-        stand_in: StandIn::File("/usr/lib/python3/dist-packages/nbd.py"),
+        stand_in: Alternative::File("/usr/lib/python3/dist-packages/nbd.py"),
         why: "tests send requests by libnbd that no program sends",
     },
     Package {
         name: "chromium",
-        stand_in: StandIn::Program("chromium"),
+        stand_in: Alternative::Program("chromium"),
         why: "tests look at reports with a real browser",
     },
     Package {
         name: "fonts-dejavu-core",
-        stand_in: StandIn::Directory("/usr/share/fonts/truetype"),
+        stand_in: Alternative::Directory("/usr/share/fonts/truetype"),
         why: "letters for that browser, which comes without",
     },
     Package {
         name: "systemd",
-        stand_in: StandIn::Program("systemd-socket-activate"),
+        stand_in: Alternative::Program("systemd-socket-activate"),
         why: "tests have its socket activation start the daemon, and its verifier read the units of contrib",
     },
 ];
 
 /// What a guest needs: tests run one on our server, and recording the kernel's decisions another.
 const GUEST: &[Package] = &[
-    Package { name: "qemu-system-x86", stand_in: StandIn::Program("qemu-system-x86_64"), why: "the guest" },
-    Package { name: "busybox-static", stand_in: StandIn::File("/bin/busybox"), why: "the guest's programs" },
-    Package { name: "cpio", stand_in: StandIn::Program("cpio"), why: "packs the guest's root" },
-    Package { name: "kmod", stand_in: StandIn::Program("depmod"), why: "finds the modules the guest loads" },
+    Package { name: "qemu-system-x86", stand_in: Alternative::Program("qemu-system-x86_64"), why: "the guest" },
+    Package { name: "busybox-static", stand_in: Alternative::File("/bin/busybox"), why: "the guest's programs" },
+    Package { name: "cpio", stand_in: Alternative::Program("cpio"), why: "packs the guest's root" },
+    Package { name: "kmod", stand_in: Alternative::Program("depmod"), why: "finds the modules the guest loads" },
     Package {
         name: "e2fsprogs",
-        stand_in: StandIn::Program("mkfs.ext4"),
+        stand_in: Alternative::Program("mkfs.ext4"),
         why: "a file system on a block device of the guest",
     },
-    Package { name: "xz-utils", stand_in: StandIn::Program("xz"), why: "unpacks the modules" },
+    Package { name: "xz-utils", stand_in: Alternative::Program("xz"), why: "unpacks the modules" },
 ];
 
 /// What a Ceph cluster on this host needs; `librbd1` and `librados2` come with `ceph-common`.
 const CEPH: &[Package] = &[
-    Package { name: "ceph-mon", stand_in: StandIn::Program("ceph-mon"), why: "the cluster's monitor" },
-    Package { name: "ceph-osd", stand_in: StandIn::Program("ceph-osd"), why: "where its data is" },
+    Package { name: "ceph-mon", stand_in: Alternative::Program("ceph-mon"), why: "the cluster's monitor" },
+    Package { name: "ceph-osd", stand_in: Alternative::Program("ceph-osd"), why: "where its data is" },
     Package {
         name: "ceph-common",
-        stand_in: StandIn::Program("rbd"),
+        stand_in: Alternative::Program("rbd"),
         why: "rbd and ceph, with the libraries that the RBD driver loads",
     },
 ];
 
 /// What the bench of iSCSI compares with; the target is one of [`PACKAGES`].
 const ISCSI: &[Package] = &[
-    Package { name: "tgt", stand_in: StandIn::Program("tgtd"), why: "the iSCSI target" },
+    Package { name: "tgt", stand_in: Alternative::Program("tgtd"), why: "the iSCSI target" },
     Package {
         name: "libiscsi-bin",
-        stand_in: StandIn::Program("iscsi-perf"),
+        stand_in: Alternative::Program("iscsi-perf"),
         why: "the bench compares the iSCSI driver with its iscsi-perf",
     },
 ];
 
-impl StandIn {
+impl Alternative {
     fn is_there(&self) -> bool {
         match self {
-            StandIn::Program(name) => on_path(name),
-            StandIn::File(path) => Path::new(path).is_file(),
-            StandIn::Directory(path) => Path::new(path).is_dir(),
+            Alternative::Program(name) => on_path(name),
+            Alternative::File(path) => Path::new(path).is_file(),
+            Alternative::Directory(path) => Path::new(path).is_dir(),
         }
     }
 }
@@ -353,9 +361,9 @@ mod tests {
 
     #[test]
     fn stand_ins_see_this_machine() {
-        assert!(StandIn::Program("cargo").is_there() || StandIn::Program("sh").is_there());
-        assert!(!StandIn::Program("no-such-program-of-mqblk").is_there());
-        assert!(!StandIn::File("/proc").is_there());
-        assert!(StandIn::Directory("/proc").is_there());
+        assert!(Alternative::Program("cargo").is_there() || Alternative::Program("sh").is_there());
+        assert!(!Alternative::Program("no-such-program-of-mqblk").is_there());
+        assert!(!Alternative::File("/proc").is_there());
+        assert!(Alternative::Directory("/proc").is_there());
     }
 }

@@ -83,20 +83,20 @@ pub fn step(name: &'static str, body: impl FnOnce() -> Result<(bool, Counts), St
 }
 
 /// A check that runs while others do.
-pub struct Beside {
+pub struct BackgroundStep {
     name: &'static str,
     thread: JoinHandle<(std::io::Result<Output>, Duration)>,
 }
 
-impl Beside {
+impl BackgroundStep {
     /// Starts it; what it prints is kept.
-    pub fn start(name: &'static str, mut command: Command) -> Beside {
+    pub fn start(name: &'static str, mut command: Command) -> BackgroundStep {
         println!("==> {name}, beside what follows");
         let thread = std::thread::spawn(move || {
             let start = Instant::now();
             (command.stdin(Stdio::null()).output(), start.elapsed())
         });
-        Beside { name, thread }
+        BackgroundStep { name, thread }
     }
 
     /// Waits for its end, and prints its standard output, with the tests counted in it, then its errors. A check that could not be
@@ -176,10 +176,10 @@ mod tests {
         let mut command = Command::new("printf");
         // Not in one line, or the check around this test would count it.
         command.arg("test result: %s. 2 passed; 1 failed; 0 ignored; 0 measured\\n").arg("FAILED");
-        let report = Beside::start("sample", command).end();
+        let report = BackgroundStep::start("sample", command).end();
         assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));
-        assert!(!Beside::start("sample", Command::new("false")).end().ok);
-        assert!(!Beside::start("sample", Command::new("no-such-program-of-mqblk")).end().ok);
+        assert!(!BackgroundStep::start("sample", Command::new("false")).end().ok);
+        assert!(!BackgroundStep::start("sample", Command::new("no-such-program-of-mqblk")).end().ok);
     }
 
     #[test]

@@ -35,15 +35,15 @@ mod budget;
 mod burst;
 mod choose;
 mod device;
-mod habits;
+mod io_pattern;
 mod heap;
 mod idling;
 mod population;
 mod queue;
-mod raising;
+mod weight_raising;
 mod state;
 mod tunables;
-mod turn;
+mod service;
 mod vtime;
 mod wf2q;
 

@@ -2,7 +2,7 @@
 //! The bios that one submitter holds back, in lines: those under limits, those that wait for a token.
 
 use super::line::BioLine;
-use super::state::LANES;
+use super::state::NR_FIFOS;
 use super::wbt::KINDS;
 use crate::bio::BioPool;
 
@@ -10,9 +10,9 @@ use crate::bio::BioPool;
 #[derive(Debug, Default)]
 pub(crate) struct HeldBios {
     pub(super) nr: usize,
-    pub(super) lanes: [BioLine; LANES],
+    pub(super) fifos: [BioLine; NR_FIFOS],
     /// The first of the line has a place among the turns.
-    pub(super) in_line: [bool; LANES],
+    pub(super) is_queued: [bool; NR_FIFOS],
     /// Waiting for a token; the first has asked.
     pub(super) tokens: [BioLine; KINDS],
     /// Why the bio that did not become a request just now has to be held: it needs a token of this kind.

@@ -14,8 +14,8 @@
 //! What is held is outside of the block layer as a freeze sees it. Settings may have changed when it goes on, so what the
 //! disk supports is asked again then.
 
-use super::limits::{Dir, Turn};
-use super::state::{LANES, active};
+use super::limits::{Dir, WaitEntry};
+use super::state::{NR_FIFOS, active};
 use super::wbt::{Class, KINDS};
 use crate::bio::{Bio, BioId, Op, OpFlags};
 use crate::lock::Lock;
@@ -33,24 +33,24 @@ impl<L: Lock> Submitter<L> {
     #[cold]
     pub(crate) fn submit_limited(&mut self, index: u32, bio: &Bio, now: Instant) {
         let limited =
-            self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.lanes.iter().any(|l| !l.is_empty());
+            self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.fifos.iter().any(|l| !l.is_empty());
         if bio.op == Op::Flush || !limited {
             return self.go_on(index, now);
         }
         let dir = dir_of(bio.op);
         let split = self.env.q.qos.active() & active::DIRECTIONS != 0;
-        let lane = if split { dir as usize } else { 0 };
+        let fifo = if split { dir as usize } else { 0 };
         if bio.flags.contains(OpFlags::NOWAIT) {
-            let turn = self.turn(lane, index);
-            if self.local.held.lanes[lane].is_empty() && self.env.q.ask_for_turn(turn, true, now) {
+            let wait_entry = self.wait_entry(fifo, index);
+            if self.local.held.fifos[fifo].is_empty() && self.env.q.try_admit(wait_entry, true, now) {
                 return self.go_on(index, now);
             }
             return self.wait_in_line(bio.flags, index, now);
         }
-        self.local.held.lanes[lane].push_back(self.env.pool(), index);
+        self.local.held.fifos[fifo].push_back(self.env.pool(), index);
         self.local.held.nr += 1;
-        if self.local.held.lanes[lane].len() == 1 {
-            self.run_lane(lane, now);
+        if self.local.held.fifos[fifo].len() == 1 {
+            self.run_fifo(fifo, now);
         }
     }
 
@@ -65,24 +65,24 @@ impl<L: Lock> Submitter<L> {
             return;
         }
         self.local.plug.start(0);
-        (0..LANES).for_each(|lane| self.run_lane(lane, now));
+        (0..NR_FIFOS).for_each(|fifo| self.run_fifo(fifo, now));
         (0..KINDS).for_each(|kind| self.run_throttled(kind, now));
         self.env.close_plug(&mut self.local, now);
     }
 
     /// Lets bios of a line go, as many as have a turn.
-    fn run_lane(&mut self, lane: usize, now: Instant) {
-        while let Some(index) = self.local.held.lanes[lane].front() {
-            if self.local.held.in_line[lane] {
-                if !self.env.shared.granted.take(lane) {
+    fn run_fifo(&mut self, fifo: usize, now: Instant) {
+        while let Some(index) = self.local.held.fifos[fifo].front() {
+            if self.local.held.is_queued[fifo] {
+                if !self.env.shared.granted.take(fifo) {
                     return;
                 }
-                self.local.held.in_line[lane] = false;
-            } else if !self.env.q.ask_for_turn(self.turn(lane, index), false, now) {
-                self.local.held.in_line[lane] = true;
+                self.local.held.is_queued[fifo] = false;
+            } else if !self.env.q.try_admit(self.wait_entry(fifo, index), false, now) {
+                self.local.held.is_queued[fifo] = true;
                 return;
             }
-            self.local.held.lanes[lane].pop_front(self.env.pool());
+            self.local.held.fifos[fifo].pop_front(self.env.pool());
             self.local.held.nr -= 1;
             self.go_on(index, now);
         }
@@ -90,7 +90,7 @@ impl<L: Lock> Submitter<L> {
 
     /// Lets bios of a line go, as many as get a token.
     fn run_throttled(&mut self, kind: usize, now: Instant) {
-        let mut go = self.local.held.is_throttled(kind) && self.env.shared.granted.take(LANES + kind);
+        let mut go = self.local.held.is_throttled(kind) && self.env.shared.granted.take(NR_FIFOS + kind);
         while go {
             let pool = self.env.pool();
             let index = self.local.held.tokens[kind].pop_front(pool).expect("the first has asked");
@@ -106,12 +106,12 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    fn turn(&self, lane: usize, index: u32) -> Turn {
+    fn wait_entry(&self, fifo: usize, index: u32) -> WaitEntry {
         let slot = self.env.pool().slot(index as usize);
         let op = slot.op();
-        Turn {
-            who: self.env.id,
-            lane,
+        WaitEntry {
+            submitter: self.env.id,
+            fifo,
             dir: dir_of(op),
             bytes: if op.has_data() { u64::from(slot.nr_sectors.get()) << 9 } else { 0 },
             since: Instant::from_ns(slot.submit_ns.get()),

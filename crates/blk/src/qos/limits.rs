@@ -42,10 +42,10 @@ impl Dir {
 
 /// A submitter's place in line, for the first I/O of one of its lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
-    pub(crate) who: SubmitterId,
+pub(crate) struct WaitEntry {
+    pub(crate) submitter: SubmitterId,
     /// Which of the submitter's lines.
-    pub(crate) lane: usize,
+    pub(crate) fifo: usize,
     pub(crate) dir: Dir,
     pub(crate) bytes: u64,
     /// Since when it wants to go.
@@ -135,7 +135,7 @@ pub(crate) struct Limiter {
     /// By [`Dir`].
     of_dir: [Pair; 2],
     /// By [`Dir`]: who waits, the longest first, each with a number in the order of all.
-    lines: [VecDeque<(u64, Turn)>; 2],
+    lines: [VecDeque<(u64, WaitEntry)>; 2],
     next_number: u64,
 }
 
@@ -161,35 +161,35 @@ impl Limiter {
     }
 
     /// Asks for a turn now. False: it stands in line and `granted` will be called for it one day, by whoever serves.
-    pub(crate) fn ask(&mut self, turn: Turn, now: Instant, granted: &mut dyn FnMut(Turn)) -> bool {
-        if self.try_now(turn, now, granted) {
+    pub(crate) fn ask(&mut self, entry: WaitEntry, now: Instant, granted: &mut dyn FnMut(WaitEntry)) -> bool {
+        if self.try_now(entry, now, granted) {
             return true;
         }
-        self.lines[turn.dir as usize].push_back((self.next_number, turn));
+        self.lines[entry.dir as usize].push_back((self.next_number, entry));
         self.next_number += 1;
         false
     }
 
     /// As [`Limiter::ask`], of one that does not wait.
-    pub(crate) fn try_now(&mut self, turn: Turn, now: Instant, granted: &mut dyn FnMut(Turn)) -> bool {
+    pub(crate) fn try_now(&mut self, entry: WaitEntry, now: Instant, granted: &mut dyn FnMut(WaitEntry)) -> bool {
         self.serve(now, granted);
-        let may_pass = self.lines[turn.dir as usize].is_empty()
-            && self.head(turn.dir.other()).is_none_or(|(_, first)| self.total_at(first) <= now.as_ns());
-        if !may_pass || self.eligible_at(&turn) > now.as_ns() {
+        let may_pass = self.lines[entry.dir as usize].is_empty()
+            && self.head(entry.dir.other()).is_none_or(|(_, first)| self.total_at(first) <= now.as_ns());
+        if !may_pass || self.eligible_at(&entry) > now.as_ns() {
             return false;
         }
-        self.pay(&turn, now);
+        self.pay(&entry, now);
         true
     }
 
     /// Gives every turn whose time has come.
-    pub(crate) fn serve(&mut self, now: Instant, granted: &mut dyn FnMut(Turn)) {
+    pub(crate) fn serve(&mut self, now: Instant, granted: &mut dyn FnMut(WaitEntry)) {
         while let Some(first) = self.first() {
             let dir =
                 [first, first.other()].into_iter().find(|d| self.due_at(*d, first).is_some_and(|t| t <= now.as_ns()));
-            let Some((_, turn)) = dir.and_then(|d| self.lines[d as usize].pop_front()) else { return };
-            self.pay(&turn, now);
-            granted(turn);
+            let Some((_, entry)) = dir.and_then(|d| self.lines[d as usize].pop_front()) else { return };
+            self.pay(&entry, now);
+            granted(entry);
         }
     }
 
@@ -200,7 +200,7 @@ impl Limiter {
         due.map(Instant::from_ns)
     }
 
-    fn head(&self, dir: Dir) -> Option<&(u64, Turn)> {
+    fn head(&self, dir: Dir) -> Option<&(u64, WaitEntry)> {
         self.lines[dir as usize].front()
     }
 
@@ -216,25 +216,25 @@ impl Limiter {
 
     /// When the head of a line may go; the one that came later not before the common limits would let the `first` go.
     fn due_at(&self, dir: Dir, first: Dir) -> Option<u64> {
-        let (_, turn) = self.head(dir)?;
+        let (_, entry) = self.head(dir)?;
         let behind = if dir == first { 0 } else { self.head(first).map_or(0, |(_, t)| self.total_at(t)) };
-        Some(self.eligible_at(turn).max(behind))
+        Some(self.eligible_at(entry).max(behind))
     }
 
-    fn total_at(&self, turn: &Turn) -> u64 {
-        self.total.eligible_at(turn.bytes)
+    fn total_at(&self, entry: &WaitEntry) -> u64 {
+        self.total.eligible_at(entry.bytes)
     }
 
-    fn eligible_at(&self, turn: &Turn) -> u64 {
-        self.total_at(turn).max(self.of_dir[turn.dir as usize].eligible_at(turn.bytes))
+    fn eligible_at(&self, entry: &WaitEntry) -> u64 {
+        self.total_at(entry).max(self.of_dir[entry.dir as usize].eligible_at(entry.bytes))
     }
 
     /// It goes; as of when it could have gone, unless that is too long ago.
-    fn pay(&mut self, turn: &Turn, now: Instant) {
-        let start = self.eligible_at(turn).max(turn.since.as_ns()).max((now - MAX_LATENESS).as_ns());
+    fn pay(&mut self, entry: &WaitEntry, now: Instant) {
+        let start = self.eligible_at(entry).max(entry.since.as_ns()).max((now - MAX_LATENESS).as_ns());
         let start = start.min(now.as_ns());
-        self.total.take(start, turn.bytes);
-        self.of_dir[turn.dir as usize].take(start, turn.bytes);
+        self.total.take(start, entry.bytes);
+        self.of_dir[entry.dir as usize].take(start, entry.bytes);
     }
 }
 

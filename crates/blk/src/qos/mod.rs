@@ -10,7 +10,7 @@
 //!
 //! - Policies, which know no bio: `limits` ([`rates`] has their settings), [`wbt`].
 //! - `state` and `wbt_shared`: what a disk and its submitters share for them; `held` and `line`: a submitter's held bios.
-//! - Where a bio or request meets them: `hold` and `turns` (limits), `wbt_hooks`.
+//! - Where a bio or request meets them: `hold` and `grants` (limits), `wbt_hooks`.
 
 pub(crate) mod held;
 mod hold;
@@ -18,7 +18,7 @@ pub(crate) mod limits;
 mod line;
 pub mod rates;
 pub(crate) mod state;
-mod turns;
+mod grants;
 pub mod wbt;
 mod wbt_hooks;
 pub(crate) mod wbt_shared;

@@ -23,7 +23,7 @@ pub(crate) mod active {
 }
 
 /// Lines of a submitter that turns are given to.
-pub(crate) const LANES: usize = 2;
+pub(crate) const NR_FIFOS: usize = 2;
 
 /// The part of a disk that holds bios back.
 pub(crate) struct Qos<L: Lock> {
@@ -73,7 +73,7 @@ impl<L: Lock> Qos<L> {
     /// Takes over new limits. Whoever waits is looked at again by the next poll, which somebody has to be told of.
     pub(crate) fn set_limits(&self, config: &QueueConfig) {
         let mut limiter = self.limiter.lock();
-        limiter.set(&config.io_limits, LANES * MAX_SUBMITTERS as usize);
+        limiter.set(&config.io_limits, NR_FIFOS * MAX_SUBMITTERS as usize);
         self.mark(active::LIMITS, config.io_limits.is_set());
         self.mark(active::DIRECTIONS, config.io_limits.has_directions());
         if !limiter.is_empty() {
@@ -104,12 +104,12 @@ impl<L: Lock> Qos<L> {
 pub(crate) struct Granted(AtomicU8);
 
 impl Granted {
-    pub(super) fn give(&self, lane: usize) {
-        self.0.fetch_or(1 << lane, Ordering::Release); // Pairs with: Granted::take
+    pub(super) fn give(&self, fifo: usize) {
+        self.0.fetch_or(1 << fifo, Ordering::Release); // Pairs with: Granted::take
     }
 
-    pub(super) fn take(&self, lane: usize) -> bool {
+    pub(super) fn take(&self, fifo: usize) -> bool {
         // Pairs with: Granted::give
-        self.0.load(Ordering::Acquire) & 1 << lane != 0 && self.0.fetch_and(!(1 << lane), Ordering::Acquire) != 0
+        self.0.load(Ordering::Acquire) & 1 << fifo != 0 && self.0.fetch_and(!(1 << fifo), Ordering::Acquire) != 0
     }
 }

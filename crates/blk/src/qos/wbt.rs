@@ -165,7 +165,7 @@ pub(crate) struct Params {
 /// A submitter that waits for a token.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
-    who: SubmitterId,
+    submitter: SubmitterId,
     class: Class,
 }
 
@@ -230,9 +230,9 @@ impl Throttle {
         (self.normal, self.background) = if self.is_on() { self.depth.limits() } else { (0, 0) };
     }
 
-    /// A write that is about to become a request. False: there is no token; `who`, if given, will get one, in the order of
+    /// A write that is about to become a request. False: there is no token; `submitter`, if given, will get one, in the order of
     /// asking. `close_io`: other I/O was there a moment ago.
-    pub(crate) fn start(&mut self, class: Class, who: Option<SubmitterId>, close_io: bool, now: Instant) -> bool {
+    pub(crate) fn start(&mut self, class: Class, submitter: Option<SubmitterId>, close_io: bool, now: Instant) -> bool {
         let kind = class.kind();
         if self.waiters[kind].is_empty() && self.in_flight[kind] < self.limit(class, close_io) {
             self.in_flight[kind] += 1;
@@ -241,7 +241,7 @@ impl Throttle {
             }
             return true;
         }
-        self.waiters[kind].extend(who.map(|who| Waiter { who, class }));
+        self.waiters[kind].extend(submitter.map(|submitter| Waiter { submitter, class }));
         false
     }
 
@@ -279,7 +279,7 @@ impl Throttle {
             }
             self.waiters[kind].pop_front();
             self.in_flight[kind] += 1;
-            grant(w.who, kind);
+            grant(w.submitter, kind);
         }
     }
 

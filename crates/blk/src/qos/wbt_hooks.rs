@@ -6,7 +6,7 @@
 //! With throttling off: one relaxed load per request and per completion. Source: block/blk-wbt.c (`wbt_wait`, `wbt_track`,
 //! `wbt_issue`, `wbt_done`, `wbt_cleanup`).
 
-use super::state::{LANES, active};
+use super::state::{NR_FIFOS, active};
 use super::wbt::{Class, Params, Sample, WbtState};
 use super::wbt_shared::NEVER;
 use crate::bio::{BioSlot, Op, OpFlags};
@@ -30,7 +30,7 @@ impl<L: Lock> RequestQueue<L> {
             // It may have completed unseen while throttling was off.
             wbt.watched.store(0, Ordering::Relaxed);
         }
-        t.set(params, MAX_SUBMITTERS as usize, &mut |who, kind| self.grant_token(who, kind));
+        t.set(params, MAX_SUBMITTERS as usize, &mut |submitter, kind| self.grant_token(submitter, kind));
         self.qos.mark(active::WBT, t.is_on());
         wbt.window_changed(&t);
     }
@@ -45,12 +45,12 @@ impl<L: Lock> RequestQueue<L> {
         self.qos.wbt.throttle.lock().params().target.as_ns() / 1000
     }
 
-    /// Whether a write may become a request: then it has a token. If not, `who` gets one later.
-    pub(crate) fn take_token(&self, class: Class, who: Option<SubmitterId>, now: Instant) -> bool {
+    /// Whether a write may become a request: then it has a token. If not, `submitter` gets one later.
+    pub(crate) fn take_token(&self, class: Class, submitter: Option<SubmitterId>, now: Instant) -> bool {
         let wbt = &self.qos.wbt;
         let close_io = wbt.close_io(now);
         let mut t = wbt.throttle.lock();
-        let go = t.start(class, who, close_io, now);
+        let go = t.start(class, submitter, close_io, now);
         wbt.window_changed(&t);
         go
     }
@@ -58,13 +58,13 @@ impl<L: Lock> RequestQueue<L> {
     #[cold]
     pub(crate) fn put_token(&self, kind: usize, now: Instant) {
         let close_io = self.qos.wbt.close_io(now);
-        let grant = &mut |who, kind| self.grant_token(who, kind);
+        let grant = &mut |submitter, kind| self.grant_token(submitter, kind);
         self.qos.wbt.throttle.lock().release(kind, close_io, grant);
     }
 
-    fn grant_token(&self, who: SubmitterId, kind: usize) {
-        self.submitter_shared(who.index()).granted.give(LANES + kind);
-        self.notify.notify(who);
+    fn grant_token(&self, submitter: SubmitterId, kind: usize) {
+        self.submitter_shared(submitter.index()).granted.give(NR_FIFOS + kind);
+        self.notify.notify(submitter);
     }
 }
 
@@ -89,9 +89,9 @@ impl<L: Lock> Env<L> {
             return true;
         }
         let kind = class.kind();
-        let who = (!flags.contains(OpFlags::NOWAIT)).then_some(self.id);
+        let submitter = (!flags.contains(OpFlags::NOWAIT)).then_some(self.id);
         // Behind those of this submitter that wait already; the first of them has asked.
-        if local.held.is_throttled(kind) || !self.q.take_token(class, who, now) {
+        if local.held.is_throttled(kind) || !self.q.take_token(class, submitter, now) {
             local.held.throttled = Some(kind);
             // Whoever waits keeps nothing back that others, or it itself, may wait for.
             self.flush_plug(local, now);
@@ -190,7 +190,7 @@ impl<L: Lock> Env<L> {
                 s.samples.add_to(window, &mut sample);
                 true
             });
-            let grant = &mut |who, kind| self.q.grant_token(who, kind);
+            let grant = &mut |submitter, kind| self.q.grant_token(submitter, kind);
             t.end_window(&sample, self.oldest_read(end), end, wbt.close_io(end), grant);
         }
         wbt.window_changed(&t);

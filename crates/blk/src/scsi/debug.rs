@@ -10,7 +10,8 @@
 use super::cdb::Cdb;
 use super::disposition::{HostByte, Outcome};
 use super::transport::{
-    Abort, Busy, Command, CommandBatch, Help, LunId, Outcomes, Probed, Reset, Ticket, Transport, TransportLimits,
+    Abort, AcceptedCommand, Busy, Command, CommandBatch, Help, LunId, Outcomes, Probed, Reset, Transport,
+    TransportLimits,
 };
 use crate::driver::TimedOut;
 use crate::id::HctxId;
@@ -58,12 +59,12 @@ pub struct Fault {
     /// Then it happens to so many.
     pub times: u32,
     /// What happens.
-    pub what: Mishap,
+    pub what: InjectedFault,
 }
 
 /// What happens to a command.
 #[derive(Clone, Copy, Debug)]
-pub enum Mishap {
+pub enum InjectedFault {
     /// It is not executed, and ends so.
     Ends(Outcome),
     /// It is executed, and takes this much longer.
@@ -76,7 +77,7 @@ pub enum Mishap {
 
 /// Help that a host may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aid {
+pub enum EhAid {
     /// An abort.
     Abort,
     /// A reset.
@@ -102,7 +103,7 @@ pub enum Reply {
 
 #[derive(Debug)]
 struct Scripted {
-    aid: Aid,
+    aid: EhAid,
     lun: Option<LunId>,
     reply: Reply,
     times: u32,
@@ -110,8 +111,8 @@ struct Scripted {
 
 /// Help that is under way: what, whose, of which command, and when it works.
 #[derive(Debug)]
-struct UnderWay {
-    aid: Aid,
+struct PendingAid {
+    aid: EhAid,
     lun: LunId,
     late: Option<(HctxId, TimedOut)>,
     due: Option<Instant>,
@@ -121,8 +122,8 @@ struct UnderWay {
 #[derive(Debug, Default)]
 struct Helper {
     script: Vec<Scripted>,
-    under_way: Vec<UnderWay>,
-    log: Vec<(Aid, LunId)>,
+    under_way: Vec<PendingAid>,
+    log: Vec<(EhAid, LunId)>,
 }
 
 /// See the module's text.
@@ -144,19 +145,19 @@ struct HctxCommands {
     /// In order of their ends, but for slow ones.
     out: VecDeque<Out>,
     /// Commands that never end.
-    lost: Vec<(Instant, Ticket)>,
+    lost: Vec<(Instant, AcceptedCommand)>,
 }
 
 struct Out {
     due: Instant,
     issued: Instant,
-    ticket: Ticket,
+    ticket: AcceptedCommand,
     outcome: Outcome,
 }
 
 impl HctxCommands {
     /// Commands that are out and for which `which` holds come back so.
-    fn bring_back(&mut self, host: HostByte, now: Instant, which: impl Fn(&Ticket, Instant) -> bool) -> bool {
+    fn bring_back(&mut self, host: HostByte, now: Instant, which: impl Fn(&AcceptedCommand, Instant) -> bool) -> bool {
         let outcome = Outcome::host(host);
         let mut found = false;
         for out in self.out.iter_mut().filter(|o| o.due > now && which(&o.ticket, o.issued)) {
@@ -186,19 +187,19 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
     }
 
     /// So often help of this kind goes so from now on, for one LUN or all; what was said earlier comes first.
-    pub fn script(&self, aid: Aid, lun: Option<LunId>, reply: Reply, times: u32) {
+    pub fn script(&self, aid: EhAid, lun: Option<LunId>, reply: Reply, times: u32) {
         self.helper.lock().script.push(Scripted { aid, lun, reply, times });
     }
 
     /// The help that was asked for so far, in order.
-    pub fn log(&self) -> Vec<(Aid, LunId)> {
+    pub fn log(&self) -> Vec<(EhAid, LunId)> {
         self.helper.lock().log.clone()
     }
 
     /// Resets that were begun, and neither told to have ended nor dropped.
-    pub fn resets_under_way(&self) -> Vec<(Aid, LunId)> {
+    pub fn resets_under_way(&self) -> Vec<(EhAid, LunId)> {
         let helper = self.helper.lock();
-        let resets = helper.under_way.iter().filter(|u| matches!(u.aid, Aid::Reset(_)));
+        let resets = helper.under_way.iter().filter(|u| matches!(u.aid, EhAid::Reset(_)));
         resets.map(|u| (u.aid, u.lun)).collect()
     }
 
@@ -209,7 +210,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
     }
 
     /// Help is asked for: how far it is.
-    fn help(&self, aid: Aid, lun: LunId, late: Option<(HctxId, TimedOut)>, now: Instant) -> (Help, Probed) {
+    fn help(&self, aid: EhAid, lun: LunId, late: Option<(HctxId, TimedOut)>, now: Instant) -> (Help, Probed) {
         let mut helper = self.helper.lock();
         let mut answer = Probed { outcome: Outcome::GOOD, data: Vec::new() };
         if let Some(at) = helper.under_way.iter().position(|u| (u.aid, u.lun, u.late) == (aid, lun, late)) {
@@ -238,7 +239,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
                 return (Help::Done, answer);
             }
         };
-        helper.under_way.push(UnderWay { aid, lun, late, due, answer: answer.clone() });
+        helper.under_way.push(PendingAid { aid, lun, late, due, answer: answer.clone() });
         (Help::Begun, answer)
     }
 
@@ -265,7 +266,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
     }
 
     #[inline]
-    fn mishap(&self, lun: LunId, opcode: u8) -> Option<Mishap> {
+    fn mishap(&self, lun: LunId, opcode: u8) -> Option<InjectedFault> {
         if !self.has_faults.load(crate::sync::Ordering::Relaxed) {
             return None;
         }
@@ -273,7 +274,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
     }
 
     #[cold]
-    fn next_mishap(&self, lun: LunId, opcode: u8) -> Option<Mishap> {
+    fn next_mishap(&self, lun: LunId, opcode: u8) -> Option<InjectedFault> {
         let mut faults = self.faults.lock();
         let names = |f: &Fault| f.lun.is_none_or(|l| l == lun) && f.opcode.is_none_or(|o| o == opcode);
         let index = faults.iter().position(names)?;
@@ -338,10 +339,10 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
             let (mut due, mut outcome) = (now + self.options.delay, None);
             match self.mishap(lun, command.cdb.opcode()) {
                 None => {}
-                Some(Mishap::Ends(how)) => outcome = Some(how),
-                Some(Mishap::Slow(by)) => due = due + by,
-                Some(Mishap::Busy(busy)) => return Some(busy),
-                Some(Mishap::Lost) => {
+                Some(InjectedFault::Ends(how)) => outcome = Some(how),
+                Some(InjectedFault::Slow(by)) => due = due + by,
+                Some(InjectedFault::Busy(busy)) => return Some(busy),
+                Some(InjectedFault::Lost) => {
                     let ticket = batch.accept();
                     place.lost.push((now, ticket));
                     continue;
@@ -367,7 +368,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     }
 
     fn abort(&self, lun: LunId, hctx: HctxId, late: TimedOut, now: Instant) -> Abort {
-        let is_it = |ticket: &Ticket, issued: Instant| ticket.tag() == late.tag && issued == late.issued;
+        let is_it = |ticket: &AcceptedCommand, issued: Instant| ticket.tag() == late.tag && issued == late.issued;
         let is_out = |place: &HctxCommands| {
             let slow = place.out.iter().any(|o| o.due > now && is_it(&o.ticket, o.issued));
             slow || place.lost.iter().any(|(issued, ticket)| is_it(ticket, *issued))
@@ -375,7 +376,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
         if !is_out(&self.place(lun, hctx).lock()) {
             return Abort::Gone;
         }
-        match self.help(Aid::Abort, lun, Some((hctx, late)), now).0 {
+        match self.help(EhAid::Abort, lun, Some((hctx, late)), now).0 {
             Help::Begun => Abort::Begun,
             Help::Failed => Abort::Failed,
             Help::Done => {
@@ -386,7 +387,7 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     }
 
     fn reset(&self, what: Reset, lun: LunId, now: Instant) -> Help {
-        let how = self.help(Aid::Reset(what), lun, None, now).0;
+        let how = self.help(EhAid::Reset(what), lun, None, now).0;
         if how == Help::Done {
             let all = if what == Reset::Lun { lun.0..lun.0 + 1 } else { 0..self.options.luns };
             all.for_each(|lun| self.bring_back(LunId(lun), HostByte::Reset, now));
@@ -395,16 +396,16 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     }
 
     fn drop_reset(&self, what: Reset, lun: LunId) {
-        let aid = Aid::Reset(what);
+        let aid = EhAid::Reset(what);
         self.helper.lock().under_way.retain(|u| (u.aid, u.lun) != (aid, lun));
     }
 
     fn probe(&self, lun: LunId, cdb: &Cdb, now: Instant) -> bool {
-        let aid = Aid::Probe(cdb.opcode());
+        let aid = EhAid::Probe(cdb.opcode());
         let (how, answer) = self.help(aid, lun, None, now);
         if how == Help::Done {
             let due = Some(now + self.options.delay);
-            self.helper.lock().under_way.push(UnderWay { aid, lun, late: None, due, answer });
+            self.helper.lock().under_way.push(PendingAid { aid, lun, late: None, due, answer });
         }
         how != Help::Failed
     }
@@ -412,13 +413,13 @@ impl<L: Lock, M: Medium> Transport for DebugHost<L, M> {
     fn probed(&self, lun: LunId, now: Instant) -> Option<Probed> {
         let mut helper = self.helper.lock();
         let is_answer =
-            |u: &UnderWay| matches!(u.aid, Aid::Probe(_)) && u.lun == lun && u.due.is_some_and(|due| due <= now);
+            |u: &PendingAid| matches!(u.aid, EhAid::Probe(_)) && u.lun == lun && u.due.is_some_and(|due| due <= now);
         let at = helper.under_way.iter().position(is_answer)?;
         Some(helper.under_way.remove(at).answer)
     }
 
     fn drop_probe(&self, lun: LunId) {
-        self.helper.lock().under_way.retain(|u| u.lun != lun || !matches!(u.aid, Aid::Probe(_)));
+        self.helper.lock().under_way.retain(|u| u.lun != lun || !matches!(u.aid, EhAid::Probe(_)));
     }
 
     fn abandon(&self, lun: LunId, now: Instant) {

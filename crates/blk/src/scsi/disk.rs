@@ -12,7 +12,7 @@ use super::device::{Device, DeviceState};
 use super::disposition::{About, DeviceEvent, Failfast, Outcome, Verdict, after_help, judge};
 use super::eh::{CommandId, Returned};
 use super::host::ScsiHost;
-use super::transport::{Busy, CommandBatch, LunId, Note, Outcomes, Payload, Ticket};
+use super::transport::{AcceptedCommand, Busy, CommandBatch, LunId, Note, Outcomes, Payload};
 use crate::bio::{Op, OpFlags};
 use crate::driver::{Completions, Driver, InFlight, RqBatch, RqRef, TimedOut, TimeoutAnswer};
 use crate::id::{HctxId, SECTOR_SHIFT, Sector};
@@ -48,7 +48,7 @@ pub const SD_MAX_RETRIES: u8 = 5;
 
 /// What a device has said since it was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct UnitEvents {
     /// Its size is another.
     pub capacity: bool,
     /// It may be another device.
@@ -133,11 +133,12 @@ impl ScsiDisk {
 
     /// Acts on what the device has said since the last call. One caller at a time; [`ScsiDisk::has_news`] is true until it has ended, so
     /// that others who would send something meanwhile can wait for it.
-    pub fn take_news<R>(&self, act: impl FnOnce(News) -> R) -> R {
+    pub fn take_news<R>(&self, act: impl FnOnce(UnitEvents) -> R) -> R {
         // Pairs with: ScsiDisk::hear
         let bits = self.news.swap(NEWS_ACTING, Ordering::AcqRel);
         let has = |bit| bits & bit != 0;
-        let result = act(News { capacity: has(NEWS_CAPACITY), identity: has(NEWS_IDENTITY), state: has(NEWS_STATE) });
+        let result =
+            act(UnitEvents { capacity: has(NEWS_CAPACITY), identity: has(NEWS_IDENTITY), state: has(NEWS_STATE) });
         // Pairs with: ScsiDisk::has_news
         self.news.fetch_and(!NEWS_ACTING, Ordering::Release);
         result
@@ -184,12 +185,12 @@ impl ScsiDisk {
     pub(super) fn came_back(
         &self,
         hctx: HctxId,
-        ticket: Ticket,
+        ticket: AcceptedCommand,
         outcome: &Outcome,
         done: &mut Completions,
         now: Instant,
     ) {
-        let Ticket { rq, note } = ticket;
+        let AcceptedCommand { rq, note } = ticket;
         let device = self.started();
         device.release(hctx);
         device.unblock();

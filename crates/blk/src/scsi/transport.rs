@@ -2,7 +2,7 @@
 //! The lower edge of the midlayer: what carries commands to devices (the kernel's low-level driver), and what it is promised.
 //!
 //! - The midlayer hands a transport a batch ([`CommandBatch`]) of one LUN and one hardware queue; the transport
-//!   [`accept`](CommandBatch::accept)s commands from its front and gets a [`Ticket`] for each: the duty to say how it ended, once.
+//!   [`accept`](CommandBatch::accept)s commands from its front and gets a [`AcceptedCommand`] for each: the duty to say how it ended, once.
 //! - Ends are pulled: [`Transport::poll`] moves what has ended into [`Outcomes`]. What they mean is not the transport's business.
 //! - As of [`crate::driver`]: several threads at once, its own locks, no calls back.
 //!
@@ -68,12 +68,12 @@ pub struct Command<'a> {
 /// The duty to say how one command ended.
 #[derive(Debug)]
 #[must_use = "an accepted command must be given back"]
-pub struct Ticket {
+pub struct AcceptedCommand {
     pub(super) rq: InFlight,
     pub(super) note: Note,
 }
 
-impl Ticket {
+impl AcceptedCommand {
     /// Unique within the hardware queue until the command is given back.
     #[inline]
     pub fn tag(&self) -> Tag {
@@ -146,7 +146,7 @@ impl CommandBatch<'_, '_> {
 
     /// Takes over the front command. Panics when none was shown.
     #[inline]
-    pub fn accept(&mut self) -> Ticket {
+    pub fn accept(&mut self) -> AcceptedCommand {
         assert!(self.is_admitted, "a command is taken over that was not shown");
         self.is_admitted = false;
         let rq = self.batch.front().expect("an admitted command is in the batch");
@@ -155,7 +155,7 @@ impl CommandBatch<'_, '_> {
             retries: rq.retries(),
             began: rq.first_issued().unwrap_or(self.now),
         };
-        Ticket { rq: self.batch.accept(), note }
+        AcceptedCommand { rq: self.batch.accept(), note }
     }
 }
 
@@ -185,7 +185,7 @@ impl Outcomes<'_> {
     /// Says how a command ended. Panics when there is no room, or when it is not one of the hardware queue and LUN that
     /// were polled.
     #[inline]
-    pub fn push(&mut self, ticket: Ticket, outcome: &Outcome) {
+    pub fn push(&mut self, ticket: AcceptedCommand, outcome: &Outcome) {
         self.disk.came_back(self.hctx, ticket, outcome, self.done, self.now);
     }
 }

@@ -112,21 +112,21 @@ impl RequestList {
     }
 
     /// Whether [`RequestList::take`] would succeed.
-    pub(crate) fn may_take(&self, who: &Batching, now: Instant) -> bool {
+    pub(crate) fn may_take(&self, batching: &Batching, now: Instant) -> bool {
         self.count < Self::most(self.nr_requests)
-            && (self.count + 1 < self.nr_requests || !self.full || who.is_active(now))
+            && (self.count + 1 < self.nr_requests || !self.full || batching.is_active(now))
     }
 
     /// Takes one request for a submitter.
-    pub(crate) fn take(&mut self, who: &mut Batching, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, batching: &mut Batching, now: Instant) -> bool {
         if self.count + 1 >= self.congestion_on() {
             if self.count + 1 >= self.nr_requests {
-                if self.full && !who.is_active(now) {
+                if self.full && !batching.is_active(now) {
                     return false;
                 }
                 if !self.full {
                     // The submitter that fills the list may finish its batch.
-                    who.start(now);
+                    batching.start(now);
                     self.full = true;
                 }
             }
@@ -136,8 +136,8 @@ impl RequestList {
             return false;
         }
         self.count += 1;
-        if who.is_active(now) {
-            who.left -= 1;
+        if batching.is_active(now) {
+            batching.left -= 1;
         }
         true
     }
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn who_waits_stands_in_line_once_and_in_order() {
         let mut list = RequestList::new(4);
-        let mut who = Batching::default();
-        while list.take(&mut who, Instant::ZERO) {}
+        let mut batching = Batching::default();
+        while list.take(&mut batching, Instant::ZERO) {}
         for n in [700, 3, 64, 3, 700, 0] {
             list.wait(WaiterId(n));
         }
@@ -228,21 +228,21 @@ mod tests {
     #[test]
     fn a_batch_ends_with_its_time() {
         let mut list = RequestList::new(4);
-        let mut who = Batching::default();
+        let mut batching = Batching::default();
         let t = Instant::ZERO;
         for _ in 0..4 {
-            assert!(list.take(&mut who, t));
+            assert!(list.take(&mut batching, t));
         }
-        assert!(!list.may_take(&who, t + Duration::from_ms(20)));
-        assert!(list.may_take(&who, t + Duration::from_ms(19)));
+        assert!(!list.may_take(&batching, t + Duration::from_ms(20)));
+        assert!(list.may_take(&batching, t + Duration::from_ms(19)));
     }
 
     #[test]
     fn freeing_wakes_in_order_of_arrival() {
         let mut list = RequestList::new(4);
-        let mut who = Batching::default();
+        let mut batching = Batching::default();
         for _ in 0..6 {
-            assert!(list.take(&mut who, Instant::ZERO));
+            assert!(list.take(&mut batching, Instant::ZERO));
         }
         list.wait(WaiterId(7));
         list.wait(WaiterId(8));

@@ -47,12 +47,12 @@ impl Waiter {
     #[inline]
     pub(crate) fn of_disk(self, disk: u32) -> WaiterId {
         debug_assert!(disk < MAX_DISKS);
-        let who = match self {
+        let submitter = match self {
             Waiter::Submitter(id) => id.index() as u32,
             Waiter::Hctx(id, TagClass::Reserved) => id.index() as u32 | IS_HCTX | RESERVED,
             Waiter::Hctx(id, _) => id.index() as u32 | IS_HCTX,
         };
-        WaiterId(who | disk << DISK_SHIFT)
+        WaiterId(submitter | disk << DISK_SHIFT)
     }
 
     /// Who `w` is.

@@ -87,8 +87,8 @@ fn kind(class: TagClass) -> usize {
 
 impl<L: Lock> RequestQueue<L> {
     /// Wakes a waiter of this disk on behalf of another disk. False: the wake-up is of no use to it.
-    pub(crate) fn wake_waiter(&self, who: Waiter) -> bool {
-        match who {
+    pub(crate) fn wake_waiter(&self, waiter: Waiter) -> bool {
+        match waiter {
             Waiter::Submitter(_) if self.is_frozen() => false,
             Waiter::Submitter(id) => {
                 self.notify.notify(id);
@@ -350,10 +350,10 @@ mod tests {
             Waiter::Hctx(hctx, TagClass::Normal),
             Waiter::Hctx(hctx, TagClass::Reserved),
         ];
-        for who in all {
+        for waiter in all {
             for disk in [0, 1, crate::tags::hctx_tags::MAX_DISKS - 1] {
-                let w = who.of_disk(disk);
-                assert_eq!((Waiter::of(w), disk_of(w)), (who, disk));
+                let w = waiter.of_disk(disk);
+                assert_eq!((Waiter::of(w), disk_of(w)), (waiter, disk));
             }
         }
     }

@@ -400,7 +400,7 @@ fn a_path_goes_when_nothing_of_it_is_in_flight() {
 #[test]
 fn a_path_that_cannot_be_of_this_disk_is_refused() {
     let mut s = stack(1, FAIL);
-    let mut refused = |change: &dyn Fn(&mut ways::Way)| {
+    let mut refused = |change: &dyn Fn(&mut ways::PathDriver)| {
         let mut way = Arc::into_inner(s.new_way_alone()).unwrap();
         change(&mut way);
         s.mp.add_path(0, path(&Arc::new(way))).unwrap_err().to_string()

@@ -6,7 +6,7 @@ use blk::cpumap::CpuTopology;
 use blk::id::{CpuId, HctxId, Sector, SubmitterId};
 use blk::limits::Limits;
 use blk::queue::{Notify, RequestQueue};
-use blk::scsi::debug::{DebugHost, DebugOptions, Fault, Medium, Mishap};
+use blk::scsi::debug::{DebugHost, DebugOptions, Fault, InjectedFault, Medium};
 use blk::scsi::device::DeviceState;
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
 use blk::scsi::disposition::{Failfast, HostByte, Outcome, sam};
@@ -20,9 +20,9 @@ use blk::time::{Duration, Instant};
 use sim::Lock;
 use std::sync::{Arc, Mutex};
 
-struct Nobody;
+struct NoopNotify;
 
-impl Notify for Nobody {
+impl Notify for NoopNotify {
     fn notify(&self, _: SubmitterId) {}
 }
 
@@ -87,7 +87,7 @@ impl Stack {
             scheduler: Some("none".into()),
             ..QueueConfig::default()
         };
-        let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(Nobody)).unwrap();
+        let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(NoopNotify)).unwrap();
         let submitter = queue.submitter(CpuId::new(0)).unwrap();
         Stack { seen, debug, disk, queue, submitter, now: 1_000_000 }
     }
@@ -122,7 +122,7 @@ impl Stack {
         std::mem::take(&mut self.seen.0.lock().unwrap())
     }
 
-    fn fault(&self, what: Mishap, times: u32) {
+    fn fault(&self, what: InjectedFault, times: u32) {
         self.debug.inject(Fault { lun: None, opcode: None, skip: 0, times, what });
     }
 
@@ -174,9 +174,9 @@ fn zeroes_are_unmapped_only_if_allowed_and_read_as_zeroes() {
 fn retryable_commands_are_retried_up_to_their_limit() {
     let mut s = Stack::plain();
     let soft = Outcome::host(HostByte::SoftError);
-    s.fault(Mishap::Ends(soft), u32::from(SD_MAX_RETRIES));
+    s.fault(InjectedFault::Ends(soft), u32::from(SD_MAX_RETRIES));
     assert_eq!(s.read(), BlkStatus::Ok);
-    s.fault(Mishap::Ends(soft), u32::from(SD_MAX_RETRIES) + 1);
+    s.fault(InjectedFault::Ends(soft), u32::from(SD_MAX_RETRIES) + 1);
     assert_eq!(s.read(), BlkStatus::IoErr);
     assert_eq!(s.debug.faults_left(), 0);
     assert_eq!(s.read(), BlkStatus::Ok);
@@ -185,7 +185,7 @@ fn retryable_commands_are_retried_up_to_their_limit() {
 #[test]
 fn a_unit_attention_is_told_and_the_command_goes_again() {
     let mut s = Stack::plain();
-    s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::UnitAttention, 0x2a, 0x09))), 1);
+    s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::UnitAttention, 0x2a, 0x09))), 1);
     assert_eq!(s.read(), BlkStatus::Ok);
     let news = s.disk.take_news(|news| news);
     assert!(news.capacity && !news.identity && !news.state);
@@ -195,7 +195,7 @@ fn a_unit_attention_is_told_and_the_command_goes_again() {
 #[test]
 fn device_becoming_ready_is_awaited_within_its_retries() {
     let mut s = Stack::plain();
-    s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::NotReady, 4, 1))), 10);
+    s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::NotReady, 4, 1))), 10);
     let begun = s.now;
     assert_eq!(s.read(), BlkStatus::Ok);
     assert!(s.now - begun >= 10_000_000_000, "a second each: {}", s.now - begun);
@@ -205,8 +205,8 @@ fn device_becoming_ready_is_awaited_within_its_retries() {
 #[test]
 fn a_request_that_has_waited_long_has_all_its_tries_yet() {
     let mut s = Stack::plain();
-    s.fault(Mishap::Busy(Busy::Device), 21_000);
-    s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::NotReady, 4, 1))), 2);
+    s.fault(InjectedFault::Busy(Busy::Device), 21_000);
+    s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::NotReady, 4, 1))), 2);
     let begun = s.now;
     assert_eq!(s.read_within(6000), BlkStatus::Ok);
     assert!(s.now - begun > 182_000_000_000, "it has not waited for longer than tries may take: {}", s.now - begun);
@@ -227,7 +227,7 @@ fn access_states_are_waited_for_or_are_the_path_s() {
     ] {
         let mut s = Stack::plain();
         let begun = s.now;
-        s.fault(Mishap::Ends(Outcome::check(Sense::new(key, asc, ascq))), times);
+        s.fault(InjectedFault::Ends(Outcome::check(Sense::new(key, asc, ascq))), times);
         let status = s.read_within(600);
         assert_eq!(
             (status, s.disk.take_news(|news| news).state),
@@ -243,7 +243,7 @@ fn access_states_are_waited_for_or_are_the_path_s() {
 #[test]
 fn a_medium_error_ends_at_once() {
     let mut s = Stack::plain();
-    s.fault(Mishap::Ends(Outcome::check(Sense::new(SenseKey::MediumError, 0x11, 0))), 1);
+    s.fault(InjectedFault::Ends(Outcome::check(Sense::new(SenseKey::MediumError, 0x11, 0))), 1);
     assert_eq!(s.read(), BlkStatus::Medium);
 }
 
@@ -251,13 +251,13 @@ fn a_medium_error_ends_at_once() {
 fn a_busy_host_target_or_device_delays_and_loses_nothing() {
     for busy in [Busy::Device, Busy::Target, Busy::Host, Busy::Hctx] {
         let mut s = Stack::plain();
-        s.fault(Mishap::Busy(busy), 3);
+        s.fault(InjectedFault::Busy(busy), 3);
         (0..20).for_each(|i| s.submit(&read(1000 * i)));
         let done = s.run();
         assert_eq!(done.iter().filter(|d| d.status.is_ok()).count(), 20, "{busy:?}");
         assert_eq!(s.debug.faults_left(), 0);
         // With nothing in flight it comes again by itself, too.
-        s.fault(Mishap::Busy(busy), 1);
+        s.fault(InjectedFault::Busy(busy), 1);
         assert_eq!(s.read(), BlkStatus::Ok, "{busy:?}");
     }
 }
@@ -266,7 +266,7 @@ fn a_busy_host_target_or_device_delays_and_loses_nothing() {
 fn a_busy_hardware_queue_holds_up_no_other() {
     let wait = |busy| {
         let mut s = Stack::plain();
-        s.fault(Mishap::Busy(busy), 1);
+        s.fault(InjectedFault::Busy(busy), 1);
         let begun = s.now;
         assert_eq!(s.read(), BlkStatus::Ok);
         s.now - begun
@@ -282,7 +282,7 @@ fn queue_full_lowers_the_depth_and_the_request_goes_again() {
     let before = s.disk.device().unwrap().queue_depth();
     for _ in 0..40 {
         s.now += 100_000_000;
-        s.fault(Mishap::Ends(Outcome { status: sam::TASK_SET_FULL, ..Outcome::GOOD }), 1);
+        s.fault(InjectedFault::Ends(Outcome { status: sam::TASK_SET_FULL, ..Outcome::GOOD }), 1);
         assert_eq!(s.read(), BlkStatus::Ok);
     }
     assert_eq!(s.debug.faults_left(), 0);

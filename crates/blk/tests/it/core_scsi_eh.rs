@@ -8,7 +8,7 @@ use blk::id::{CpuId, HctxId, Sector, SubmitterId};
 use blk::limits::Limits;
 use blk::queue::{Notify, RequestQueue};
 use blk::scsi::cdb::opcode::{REQUEST_SENSE, START_STOP_UNIT, TEST_UNIT_READY};
-use blk::scsi::debug::{Aid, DebugHost, DebugOptions, Fault, Mishap, NoMedium, Reply};
+use blk::scsi::debug::{DebugHost, DebugOptions, EhAid, Fault, InjectedFault, NoMedium, Reply};
 use blk::scsi::device::DeviceState;
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
 use blk::scsi::disposition::{Failfast, HostByte, Outcome, sam};
@@ -23,22 +23,22 @@ use sim::Lock;
 use sim::rng::Rng;
 use std::sync::Arc;
 
-struct Nobody;
+struct NoopNotify;
 
-impl Notify for Nobody {
+impl Notify for NoopNotify {
     fn notify(&self, _: SubmitterId) {}
 }
 
 type Debug = DebugHost<Lock, NoMedium>;
 
 const SECOND: u64 = 1_000_000_000;
-const ABORT: Aid = Aid::Abort;
-const LUN: Aid = Aid::Reset(Reset::Lun);
-const TARGET: Aid = Aid::Reset(Reset::Target);
-const HOST: Aid = Aid::Reset(Reset::Host);
-const READY: Aid = Aid::Probe(TEST_UNIT_READY);
-const START: Aid = Aid::Probe(START_STOP_UNIT);
-const SENSE: Aid = Aid::Probe(REQUEST_SENSE);
+const ABORT: EhAid = EhAid::Abort;
+const LUN: EhAid = EhAid::Reset(Reset::Lun);
+const TARGET: EhAid = EhAid::Reset(Reset::Target);
+const HOST: EhAid = EhAid::Reset(Reset::Host);
+const READY: EhAid = EhAid::Probe(TEST_UNIT_READY);
+const START: EhAid = EhAid::Probe(START_STOP_UNIT);
+const SENSE: EhAid = EhAid::Probe(REQUEST_SENSE);
 
 struct Unit {
     disk: Arc<ScsiDisk>,
@@ -80,7 +80,7 @@ impl Stack {
                 scheduler: Some("none".into()),
                 ..QueueConfig::default()
             };
-            let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(Nobody)).unwrap();
+            let queue = RequestQueue::<Lock>::new(disk.clone(), config, Box::new(NoopNotify)).unwrap();
             let submitter = queue.submitter(CpuId::new(0)).unwrap();
             Unit { disk, queue, submitter, done: Vec::new() }
         };
@@ -100,10 +100,10 @@ impl Stack {
     }
 
     fn lose(&self, times: u32) {
-        self.fault(None, Mishap::Lost, times);
+        self.fault(None, InjectedFault::Lost, times);
     }
 
-    fn fault(&self, lun: Option<LunId>, what: Mishap, times: u32) {
+    fn fault(&self, lun: Option<LunId>, what: InjectedFault, times: u32) {
         self.debug.inject(Fault { lun, opcode: None, skip: 0, times, what });
     }
 
@@ -145,7 +145,7 @@ impl Stack {
         self.units[0].done.pop().unwrap().1
     }
 
-    fn help(&self) -> Vec<Aid> {
+    fn help(&self) -> Vec<EhAid> {
         self.debug.log().into_iter().map(|(aid, _)| aid).collect()
     }
 }
@@ -180,7 +180,7 @@ fn a_command_that_is_late_each_time_ends_after_its_tries() {
 /// Which help is asked for, if all before the last one goes so.
 #[test]
 fn help_that_fails_or_never_ends_is_followed_by_the_next() {
-    let rungs: [(&[Aid], &[Aid]); 4] = [
+    let rungs: [(&[EhAid], &[EhAid]); 4] = [
         (&[ABORT], &[ABORT, LUN, READY]),
         (&[ABORT, LUN], &[ABORT, LUN, TARGET, READY]),
         (&[ABORT, LUN, TARGET], &[ABORT, LUN, TARGET, HOST, READY]),
@@ -206,13 +206,13 @@ fn help_that_fails_or_never_ends_is_followed_by_the_next() {
 /// The command that it was for ends by itself meanwhile: the next one is helped by a reset of its own.
 #[test]
 fn abandoned_reset_is_not_taken_for_another_one() {
-    let rungs: [(&[Aid], Aid); 3] = [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST)];
+    let rungs: [(&[EhAid], EhAid); 3] = [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST)];
     for (of_no_use, reset) in rungs {
         // Late after 30 s; each reset has 10 s.
         let mut s = Stack::plain();
         of_no_use.iter().for_each(|aid| s.debug.script(*aid, None, Reply::Fails, 2));
         s.debug.script(reset, None, Reply::Never, 1);
-        s.fault(None, Mishap::Slow(Duration::from_secs(35)), 1);
+        s.fault(None, InjectedFault::Slow(Duration::from_secs(35)), 1);
         s.read(0);
         s.run();
         assert_eq!(s.units[0].done.pop().unwrap().1, BlkStatus::Ok);
@@ -305,7 +305,7 @@ fn sense_that_is_missing_is_asked_for_and_decides() {
         (Vec::new(), BlkStatus::Ok, &[SENSE, LUN, READY][..]),
     ] {
         let mut s = Stack::plain();
-        s.fault(None, Mishap::Ends(check), 1);
+        s.fault(None, InjectedFault::Ends(check), 1);
         s.debug.script(SENSE, None, Reply::Says(Outcome::GOOD, answer.clone()), 1);
         s.read(0);
         s.run();
@@ -320,7 +320,7 @@ fn a_device_that_has_stopped_is_started_if_that_is_wanted() {
         [(false, BlkStatus::IoErr, &[][..]), (true, BlkStatus::Ok, &[START, READY][..])]
     {
         let mut s = Stack::new(1, |t| t.allow_restart = allow_restart);
-        s.fault(None, Mishap::Ends(stopped), 1);
+        s.fault(None, InjectedFault::Ends(stopped), 1);
         s.read(0);
         s.run();
         assert_eq!((s.units[0].done[0].1, s.help().as_slice()), (expected, help));
@@ -340,7 +340,7 @@ fn past_its_deadline_only_the_host_is_reset() {
 /// Whatever is under way is dropped, and whoever is still out is brought back; no other try is made.
 #[test]
 fn who_wants_to_be_rid_of_commands_waits_a_second_and_no_longer() {
-    let cases: [(&[Aid], Aid); 4] =
+    let cases: [(&[EhAid], EhAid); 4] =
         [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST), (&[ABORT], READY)];
     for (of_no_use, silent) in cases {
         let mut s = Stack::plain();
@@ -366,7 +366,7 @@ fn who_wants_to_be_rid_of_commands_waits_a_second_and_no_longer() {
 #[test]
 fn giving_up_ends_the_wait_for_other_late_commands() {
     let mut s = Stack::plain();
-    s.fault(None, Mishap::Ends(Outcome::host(HostByte::TimeOut)), 1);
+    s.fault(None, InjectedFault::Ends(Outcome::host(HostByte::TimeOut)), 1);
     s.lose(1);
     // Held: it may be helped once the other, which is not late for half a minute, has ended.
     (0..2).for_each(|_| s.read(0));
@@ -396,7 +396,7 @@ fn other_luns_wait_and_lose_nothing() {
     let mut s = Stack::new(3, |_| ());
     s.debug.script(ABORT, None, Reply::Fails, 1);
     s.debug.script(READY, Some(LunId(1)), Reply::Never, 3);
-    s.fault(Some(LunId(1)), Mishap::Lost, 1);
+    s.fault(Some(LunId(1)), InjectedFault::Lost, 1);
     (0..3).for_each(|unit| s.read(unit));
     let mut stopped = false;
     while s.step() {
@@ -442,10 +442,10 @@ fn every_request_ends_once_whatever_helps_and_what_does_not() {
             }
         }
         let faults = [
-            Mishap::Lost,
-            Mishap::Slow(Duration::from_secs(20 + rng.below(30))),
-            Mishap::Ends(Outcome { status: sam::CHECK_CONDITION, ..Outcome::GOOD }),
-            Mishap::Ends(Outcome::host(HostByte::TimeOut)),
+            InjectedFault::Lost,
+            InjectedFault::Slow(Duration::from_secs(20 + rng.below(30))),
+            InjectedFault::Ends(Outcome { status: sam::CHECK_CONDITION, ..Outcome::GOOD }),
+            InjectedFault::Ends(Outcome::host(HostByte::TimeOut)),
         ];
         for _ in 0..1 + rng.below(6) {
             let what = faults[rng.below(4) as usize];

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum LifeStage {
     Got,
     Inserted,
     Issued,
@@ -27,7 +27,7 @@ enum At {
 #[derive(Default)]
 struct History {
     bios: BTreeMap<u64, u32>,
-    rqs: BTreeMap<u64, (u32, At)>,
+    rqs: BTreeMap<u64, (u32, LifeStage)>,
     plugged: bool,
     time: Instant,
     /// Events of each letter.
@@ -45,13 +45,13 @@ impl History {
             EventKind::Split => self.split(sector, nr),
             EventKind::GetRq => {
                 assert_eq!(self.bios.remove(&sector), Some(nr), "a request without a bio");
-                assert_eq!(self.rqs.insert(sector, (nr, At::Got)), None);
+                assert_eq!(self.rqs.insert(sector, (nr, LifeStage::Got)), None);
             }
             EventKind::BackMerge => self.back_merge(sector, nr),
             EventKind::FrontMerge => {
                 assert_eq!(self.bios.remove(&sector), Some(nr), "merged without being queued");
                 let (len, at) = self.rqs.remove(&(sector + u64::from(nr))).expect("a request behind it");
-                assert_ne!(at, At::Issued, "merged into one that is at the driver");
+                assert_ne!(at, LifeStage::Issued, "merged into one that is at the driver");
                 self.rqs.insert(sector, (len + nr, at));
             }
             EventKind::Plug => assert!(!core::mem::replace(&mut self.plugged, true), "plugged twice"),
@@ -59,23 +59,25 @@ impl History {
                 assert!(core::mem::replace(&mut self.plugged, false), "unplugged without a plug");
                 assert!(e.count() > 0);
             }
-            EventKind::Insert => self.step(e, &[At::Got, At::Requeued], At::Inserted),
-            EventKind::Issue => self.step(e, &[At::Got, At::Inserted, At::Requeued], At::Issued),
-            EventKind::Requeue => self.step(e, &[At::Issued], At::Requeued),
-            EventKind::Timeout => self.step(e, &[At::Issued], At::Issued),
+            EventKind::Insert => self.step(e, &[LifeStage::Got, LifeStage::Requeued], LifeStage::Inserted),
+            EventKind::Issue => {
+                self.step(e, &[LifeStage::Got, LifeStage::Inserted, LifeStage::Requeued], LifeStage::Issued)
+            }
+            EventKind::Requeue => self.step(e, &[LifeStage::Issued], LifeStage::Requeued),
+            EventKind::Timeout => self.step(e, &[LifeStage::Issued], LifeStage::Issued),
             EventKind::Complete => {
-                self.step(e, &[At::Issued], At::Issued);
+                self.step(e, &[LifeStage::Issued], LifeStage::Issued);
                 self.rqs.remove(&sector);
             }
         }
     }
 
-    fn step(&mut self, e: &Event, from: &[At], to: At) {
+    fn step(&mut self, e: &Event, from: &[LifeStage], to: LifeStage) {
         let (len, at) = self.rqs.get_mut(&e.sector().0).expect("no such request");
         assert_eq!(*len, e.nr_sectors(), "its length");
         assert!(from.contains(at), "it was {at:?}");
         assert!(e.hctx().is_some());
-        assert!(to != At::Issued || e.tag().is_some(), "at the driver without a tag");
+        assert!(to != LifeStage::Issued || e.tag().is_some(), "at the driver without a tag");
         *at = to;
     }
 
@@ -93,12 +95,12 @@ impl History {
             self.bios.remove(&sector);
         } else {
             let (len, at) = self.rqs.remove(&sector).expect("merged without being there");
-            assert!(len == nr && at != At::Issued, "{len} sectors, {at:?}");
+            assert!(len == nr && at != LifeStage::Issued, "{len} sectors, {at:?}");
         }
         let before = self.rqs.range_mut(..sector).next_back();
         let (start, (len, at)) = before.expect("no request before it");
         assert_eq!(start + u64::from(*len), sector, "the one before does not reach it");
-        assert_ne!(*at, At::Issued, "merged into one that is at the driver");
+        assert_ne!(*at, LifeStage::Issued, "merged into one that is at the driver");
         *len += nr;
     }
 

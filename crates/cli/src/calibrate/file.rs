@@ -6,7 +6,7 @@
 //! edited.
 
 use super::{Host, cpus};
-use host::calibrate::{Calibration, What};
+use host::calibrate::{Calibration, CostKind};
 use sim::machine::costs::{Costs, LineCosts};
 use std::fmt::Write;
 
@@ -32,48 +32,50 @@ pub const NOT_MEASURABLE: [NotMeasurable; 2] = [
 ];
 
 /// What a figure is called, by its place in a machine file where it has one.
-pub fn name(what: What) -> &'static str {
+pub fn name(what: CostKind) -> &'static str {
     match what {
-        What::Atomic => "costs.line.atomic_ns",
-        What::LineCore => "costs.line.core_ns",
-        What::LineSocket => "costs.line.socket_ns",
-        What::LineRemote => "costs.line.remote_ns",
-        What::HandOver => "hand-over, gives lines",
-        What::Syscall => "costs.path.syscall_ns",
-        What::Wakeup => "costs.path.wakeup_ns",
-        What::WakeupDelay => "costs.path.ipi_ns",
-        What::Ipi => "membarrier",
-        What::Switch => "costs.path.switch_ns",
-        What::Irq => "costs.path.irq_ns",
-        What::VmExit => "costs.path.doorbell_ns",
-        What::Submit => "costs.path.submit_ns",
-        What::Dispatch => "costs.path.dispatch_ns",
-        What::Complete => "costs.path.complete_ns",
-        What::Hold => "costs.path.hold_ns",
-        What::App => "costs.path.app_ns",
+        CostKind::Atomic => "costs.line.atomic_ns",
+        CostKind::LineCore => "costs.line.core_ns",
+        CostKind::LineSocket => "costs.line.socket_ns",
+        CostKind::LineRemote => "costs.line.remote_ns",
+        CostKind::HandOver => "hand-over, gives lines",
+        CostKind::Syscall => "costs.path.syscall_ns",
+        CostKind::Wakeup => "costs.path.wakeup_ns",
+        CostKind::WakeupDelay => "costs.path.ipi_ns",
+        CostKind::Ipi => "membarrier",
+        CostKind::Switch => "costs.path.switch_ns",
+        CostKind::Irq => "costs.path.irq_ns",
+        CostKind::VmExit => "costs.path.doorbell_ns",
+        CostKind::Submit => "costs.path.submit_ns",
+        CostKind::Dispatch => "costs.path.dispatch_ns",
+        CostKind::Complete => "costs.path.complete_ns",
+        CostKind::Hold => "costs.path.hold_ns",
+        CostKind::App => "costs.path.app_ns",
     }
 }
 
 /// What it is.
-pub fn meaning(what: What) -> &'static str {
+pub fn meaning(what: CostKind) -> &'static str {
     match what {
-        What::Atomic => "an atomic addition to a line that is here",
-        What::LineCore => "a line that the other thread of the core has",
-        What::LineSocket => "a line that another core has, to and fro, one way",
-        What::LineRemote => "a line that a core of another node has, one way",
-        What::HandOver => "an I/O on the single queue after one of another CPU, beyond one after one's own",
-        What::Syscall => "getppid",
-        What::Wakeup => "writing to an eventfd that a thread on another CPU sleeps on, beyond one without a sleeper",
-        What::WakeupDelay => "from there until that thread runs",
-        What::Ipi => "an IPI to a CPU that runs, and its answer (not used: a sleeper's delay stands for it)",
-        What::Switch => "sched_yield between two threads of one CPU, without the call",
-        What::Irq => "a timer's interrupt, which stands for a device's",
-        What::VmExit => "a VM exit (CPUID), which a virtual disk's doorbell is",
-        What::Submit => "our block layer: a bio handed in",
-        What::Dispatch => "our block layer: a request issued to the null device",
-        What::Complete => "our block layer: a request completed",
-        What::Hold => "our block layer: the single queue's lock, each time",
-        What::App => "the job engine, for an I/O",
+        CostKind::Atomic => "an atomic addition to a line that is here",
+        CostKind::LineCore => "a line that the other thread of the core has",
+        CostKind::LineSocket => "a line that another core has, to and fro, one way",
+        CostKind::LineRemote => "a line that a core of another node has, one way",
+        CostKind::HandOver => "an I/O on the single queue after one of another CPU, beyond one after one's own",
+        CostKind::Syscall => "getppid",
+        CostKind::Wakeup => {
+            "writing to an eventfd that a thread on another CPU sleeps on, beyond one without a sleeper"
+        }
+        CostKind::WakeupDelay => "from there until that thread runs",
+        CostKind::Ipi => "an IPI to a CPU that runs, and its answer (not used: a sleeper's delay stands for it)",
+        CostKind::Switch => "sched_yield between two threads of one CPU, without the call",
+        CostKind::Irq => "a timer's interrupt, which stands for a device's",
+        CostKind::VmExit => "a VM exit (CPUID), which a virtual disk's doorbell is",
+        CostKind::Submit => "our block layer: a bio handed in",
+        CostKind::Dispatch => "our block layer: a request issued to the null device",
+        CostKind::Complete => "our block layer: a request completed",
+        CostKind::Hold => "our block layer: the single queue's lock, each time",
+        CostKind::App => "the job engine, for an I/O",
     }
 }
 
@@ -81,26 +83,26 @@ pub fn meaning(what: What) -> &'static str {
 pub fn costs(c: &Calibration) -> Costs {
     let mut costs = Costs::default();
     let (p, l) = (&mut costs.path, &mut costs.line);
-    let set = |what: What, field: &mut u32| {
+    let set = |what: CostKind, field: &mut u32| {
         if let Ok(f) = &c.of(what).figure {
             *field = f.median.round().clamp(1.0, 1e9) as u32;
         }
     };
-    set(What::Atomic, &mut l.atomic_ns);
-    set(What::LineCore, &mut l.core_ns);
-    set(What::LineSocket, &mut l.socket_ns);
-    set(What::LineRemote, &mut l.remote_ns);
-    set(What::Syscall, &mut p.syscall_ns);
-    set(What::Wakeup, &mut p.wakeup_ns);
-    set(What::WakeupDelay, &mut p.ipi_ns);
-    set(What::Switch, &mut p.switch_ns);
-    set(What::Irq, &mut p.irq_ns);
-    set(What::VmExit, &mut p.doorbell_ns);
-    set(What::Submit, &mut p.submit_ns);
-    set(What::Dispatch, &mut p.dispatch_ns);
-    set(What::Complete, &mut p.complete_ns);
-    set(What::Hold, &mut p.hold_ns);
-    set(What::App, &mut p.app_ns);
+    set(CostKind::Atomic, &mut l.atomic_ns);
+    set(CostKind::LineCore, &mut l.core_ns);
+    set(CostKind::LineSocket, &mut l.socket_ns);
+    set(CostKind::LineRemote, &mut l.remote_ns);
+    set(CostKind::Syscall, &mut p.syscall_ns);
+    set(CostKind::Wakeup, &mut p.wakeup_ns);
+    set(CostKind::WakeupDelay, &mut p.ipi_ns);
+    set(CostKind::Switch, &mut p.switch_ns);
+    set(CostKind::Irq, &mut p.irq_ns);
+    set(CostKind::VmExit, &mut p.doorbell_ns);
+    set(CostKind::Submit, &mut p.submit_ns);
+    set(CostKind::Dispatch, &mut p.dispatch_ns);
+    set(CostKind::Complete, &mut p.complete_ns);
+    set(CostKind::Hold, &mut p.hold_ns);
+    set(CostKind::App, &mut p.app_ns);
     if let Some(lines) = lines(c) {
         l.lines = lines;
     }
@@ -113,8 +115,8 @@ const LINES_MAX: f64 = 64.0;
 /// Lines that go with the single queue from one CPU to another: what its turn costs more, in lines of that pair, but for the one that
 /// told whose turn it is.
 fn lines(c: &Calibration) -> Option<u32> {
-    let turn = c.of(What::HandOver);
-    let each = [What::LineSocket, What::LineRemote, What::LineCore].map(|w| c.of(w));
+    let turn = c.of(CostKind::HandOver);
+    let each = [CostKind::LineSocket, CostKind::LineRemote, CostKind::LineCore].map(|w| c.of(w));
     let line = each.iter().find(|l| l.cpus == turn.cpus)?.figure.as_ref().ok()?;
     let turn = turn.figure.as_ref().ok()?;
     Some((turn.median / line.median.max(1.0) - 1.0).round().clamp(1.0, LINES_MAX) as u32)
@@ -139,37 +141,37 @@ pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
     out += "\n# To be edited: a device of 10 us without caps, as no disk was looked at.\n[disk]\nsize_gib = 1024\nread_us = 10\n\
             write_us = 10\nqueue_depth = 512\n";
     let path = [
-        (What::App, costs.path.app_ns),
-        (What::Syscall, costs.path.syscall_ns),
-        (What::Submit, costs.path.submit_ns),
-        (What::Hold, costs.path.hold_ns),
-        (What::Dispatch, costs.path.dispatch_ns),
-        (What::VmExit, costs.path.doorbell_ns),
-        (What::Irq, costs.path.irq_ns),
-        (What::Complete, costs.path.complete_ns),
-        (What::Wakeup, costs.path.wakeup_ns),
-        (What::WakeupDelay, costs.path.ipi_ns),
-        (What::Switch, costs.path.switch_ns),
+        (CostKind::App, costs.path.app_ns),
+        (CostKind::Syscall, costs.path.syscall_ns),
+        (CostKind::Submit, costs.path.submit_ns),
+        (CostKind::Hold, costs.path.hold_ns),
+        (CostKind::Dispatch, costs.path.dispatch_ns),
+        (CostKind::VmExit, costs.path.doorbell_ns),
+        (CostKind::Irq, costs.path.irq_ns),
+        (CostKind::Complete, costs.path.complete_ns),
+        (CostKind::Wakeup, costs.path.wakeup_ns),
+        (CostKind::WakeupDelay, costs.path.ipi_ns),
+        (CostKind::Switch, costs.path.switch_ns),
     ];
     out += "\n[costs.path]\n";
     path.iter().for_each(|(what, ns)| entry(&mut out, c, *what, *ns));
     let LineCosts { lines: nr_lines, .. } = costs.line;
     let line = [
-        (What::Atomic, costs.line.atomic_ns),
-        (What::LineCore, costs.line.core_ns),
-        (What::LineSocket, costs.line.socket_ns),
-        (What::LineRemote, costs.line.remote_ns),
+        (CostKind::Atomic, costs.line.atomic_ns),
+        (CostKind::LineCore, costs.line.core_ns),
+        (CostKind::LineSocket, costs.line.socket_ns),
+        (CostKind::LineRemote, costs.line.remote_ns),
     ];
     out += "\n[costs.line]\n";
     line.iter().for_each(|(what, ns)| entry(&mut out, c, *what, *ns));
-    let from = match (lines(c), &c.of(What::HandOver).figure) {
+    let from = match (lines(c), &c.of(CostKind::HandOver).figure) {
         (Some(_), Ok(f)) => {
             format!(
                 "of {:.0} ns ({:.0} .. {:.0}) of a hand-over on {}",
                 f.median,
                 f.q1,
                 f.q3,
-                cpus(c.of(What::HandOver))
+                cpus(c.of(CostKind::HandOver))
             )
         }
         (_, Err(why)) => format!("not measured: {why}; as in the documentation"),
@@ -180,7 +182,7 @@ pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
     out
 }
 
-fn entry(out: &mut String, c: &Calibration, what: What, ns: u32) {
+fn entry(out: &mut String, c: &Calibration, what: CostKind, ns: u32) {
     let cost = c.of(what);
     let key = name(what).rsplit('.').next().expect("a name");
     let from = match &cost.figure {
@@ -212,12 +214,12 @@ mod tests {
     use sim::machine::costs::Shape;
     use sim::scenario::file::Scenario;
 
-    fn calibration(figure: impl Fn(What) -> Result<f64, String>) -> Calibration {
+    fn calibration(figure: impl Fn(CostKind) -> Result<f64, String>) -> Calibration {
         let one = |what| {
             let of = |ns: f64| Figure { median: ns, q1: ns - 1.0, q3: ns + 1.0, samples: 9 };
             Cost { what, cpus: vec![0, 1], figure: figure(what).map(of) }
         };
-        Calibration { costs: What::ALL.into_iter().map(one).collect(), rounds: 9 }
+        Calibration { costs: CostKind::ALL.into_iter().map(one).collect(), rounds: 9 }
     }
 
     fn host() -> Host {
@@ -229,12 +231,12 @@ mod tests {
 
     #[test]
     fn the_file_is_read_back_with_every_cost() {
-        let c = calibration(|what| Ok(if what == What::HandOver { 710.0 } else { 100.0 + what as u32 as f64 }));
+        let c = calibration(|what| Ok(if what == CostKind::HandOver { 710.0 } else { 100.0 + what as u32 as f64 }));
         let text = of(&c, &host(), &["busy".into()]);
         let m = Scenario::parse_machine("m.toml", &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
         assert_eq!((m.machine.cpus(), m.costs), (16, costs(&c)), "{text}");
         assert_eq!(m.costs.line.lines, 6, "710 ns are seven lines of 102 ns, one of which told whose turn it was");
-        assert_eq!(m.costs.path.syscall_ns, 100 + What::Syscall as u32);
+        assert_eq!(m.costs.path.syscall_ns, 100 + CostKind::Syscall as u32);
         for key in ["app_ns", "doorbell_ns", "switch_ns", "remote_ns", "waiting"] {
             assert!(text.contains(&format!("\n{key} = ")), "{key}: {text}");
         }
@@ -243,7 +245,7 @@ mod tests {
     #[test]
     fn unmeasured_costs_keep_the_published_figure_with_a_reason() {
         let c = calibration(|what| match what {
-            What::Syscall => Ok(80.0),
+            CostKind::Syscall => Ok(80.0),
             _ => Err("this process has one CPU, and it takes two".into()),
         });
         let text = of(&c, &host(), &[]);

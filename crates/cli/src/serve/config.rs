@@ -224,9 +224,9 @@ fn export(
     let disk = section.string("disk", "data");
     let name = section.string("name", "data.vhost");
     let kind = section.one_of("type", &KINDS);
-    let who = name.clone().or_else(|| disk.clone()).unwrap_or_default();
-    if !who.is_empty() {
-        section.is(format!("export '{}'", shown(&who)));
+    let subject = name.clone().or_else(|| disk.clone()).unwrap_or_default();
+    if !subject.is_empty() {
+        section.is(format!("export '{}'", shown(&subject)));
     }
     let disk = match (disk, disks) {
         (Some(disk), _) => disk,

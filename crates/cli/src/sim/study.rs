@@ -10,7 +10,7 @@ use crate::progress::Line;
 use crate::replay::command;
 use crate::report;
 use crate::status::{Failure, Outcome, Status};
-use lab::report::pages::of_study::{self, Here, StudyInput};
+use lab::report::pages::of_study::{self, HostResults, StudyInput};
 use lab::setup::Setup;
 use sim::scenario::file::Scenario;
 use sim::study::reason::rate;
@@ -112,7 +112,7 @@ pub(super) fn simulate_all(
     Ok(points.into_iter().map(|p| p.expect("all are done")).collect())
 }
 
-fn render(study: Study, machine: &Scenario, points: &[Point], here: Option<&Here>) -> String {
+fn render(study: Study, machine: &Scenario, points: &[Point], here: Option<&HostResults>) -> String {
     let m = machine.machine;
     let mut out = format!("{}\n", study.title());
     let title = if machine.title.is_empty() { "a machine" } else { &machine.title };

@@ -11,7 +11,7 @@ use crate::calibrate::Host;
 use crate::interrupt;
 use crate::progress::Line;
 use crate::status::Failure;
-use lab::report::pages::of_study::{APART, Beside, Here};
+use lab::report::pages::of_study::{APART, HostPoint, HostResults};
 use lab::run::{RunSpec, Unobserved};
 use lab::world::execute;
 use sim::scenario::file::Scenario;
@@ -26,7 +26,12 @@ use workload::job::{JobFile, ParseContext};
 const RUNS: usize = 5;
 
 /// Measures and simulates what of a study this host has the CPUs for.
-pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &mut Line) -> Result<Here, Failure> {
+pub(super) fn measure(
+    study: Study,
+    machine: &Scenario,
+    args: &SimArgs,
+    line: &mut Line,
+) -> Result<HostResults, Failure> {
     host::clock::start();
     let stop = interrupt::stop_flag()?;
     let ours = base::of_null_driver(machine, Host::read().shape);
@@ -45,8 +50,8 @@ pub(super) fn measure(study: Study, machine: &Scenario, args: &SimArgs, line: &m
     }
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     let simulated = simulate_all(&ours, &all, effort, args.seed, line)?;
-    let beside = |(runs, point): (Vec<f64>, sim::study::Point)| Beside::of(point.series, point.x, &runs, point.iops);
-    Ok(Here {
+    let beside = |(runs, point): (Vec<f64>, sim::study::Point)| HostPoint::of(point.series, point.x, &runs, point.iops);
+    Ok(HostResults {
         cpus: cpus.len() as u32,
         runs: RUNS,
         is_interrupted: stop.load(Ordering::Relaxed),
@@ -84,7 +89,7 @@ fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result
 }
 
 /// The table below that of the study.
-pub(super) fn text(here: &Here, study: Study) -> String {
+pub(super) fn text(here: &HostResults, study: Study) -> String {
     let mut out = format!(
         "\nthis host, {} CPUs: measured on the null device, medians of {} runs; simulated: our block layer in user space\n",
         here.cpus,

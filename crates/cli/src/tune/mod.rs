@@ -23,7 +23,7 @@ use lab::tune::bench::Bench;
 use lab::tune::forms::Form;
 use lab::tune::guest_bench::{self, GuestBench};
 use lab::tune::guest_forms::render;
-use lab::tune::journal::{self, Halt, Header, Past, Recorder, TunePlan};
+use lab::tune::journal::{self, Halt, Header, RecordedRuns, Recorder, TunePlan};
 use lab::tune::objective::{Goal, Keep};
 use lab::tune::outcome::{TuneResult, TuneVerdict};
 use lab::tune::world_bench::{self, BenchSpec, WorldBench};
@@ -48,7 +48,7 @@ const GUEST_SHORT_SECONDS_MIN: f64 = 0.05;
 
 /// Tunes.
 pub fn main(args: &TuneArgs) -> Outcome {
-    let mut asked = Asked::resolve(args)?;
+    let mut asked = TuneRequest::resolve(args)?;
     host::clock::start();
     let stop = interrupt::stop_flag()?;
     let applied = args.apply.as_ref().and_then(|file| file.as_deref());
@@ -103,7 +103,7 @@ pub fn main(args: &TuneArgs) -> Outcome {
 }
 
 /// What was asked, as far as it can be told without opening a device.
-struct Asked {
+struct TuneRequest {
     jobs: Loaded,
     /// The machine whose virtual machines' users are the load, in place of jobs.
     guests: Option<GuestMachine>,
@@ -120,12 +120,12 @@ struct Asked {
     seed: u64,
     seed_given: bool,
     results: PathBuf,
-    past: Option<Past>,
+    past: Option<RecordedRuns>,
     started_unix_ms: u64,
 }
 
-impl Asked {
-    fn resolve(args: &TuneArgs) -> Result<Asked, Failure> {
+impl TuneRequest {
+    fn resolve(args: &TuneArgs) -> Result<TuneRequest, Failure> {
         let guests = GuestMachine::open(args.job.target.as_deref())?;
         if guests.is_some() {
             no_jobs(args).map_err(Failure::new)?;
@@ -175,7 +175,7 @@ impl Asked {
         refuse_existing("--apply", args.apply.as_ref().and_then(|file| file.as_deref()))?;
         refuse_existing("--results", Some(results.as_path()).filter(|_| past.is_none()))?;
         let free = free(args, &jobs)?;
-        let asked = Asked {
+        let asked = TuneRequest {
             base,
             only: only(&args.knob)?,
             free,
@@ -294,7 +294,13 @@ impl Asked {
 }
 
 /// `simulated` names the machine; it is null where times are real.
-fn json(plan: &TunePlan, result: &TuneResult, forms: &[Form], asked: &Asked, simulated: Option<String>) -> String {
+fn json(
+    plan: &TunePlan,
+    result: &TuneResult,
+    forms: &[Form],
+    asked: &TuneRequest,
+    simulated: Option<String>,
+) -> String {
     let forms: serde_json::Map<String, serde_json::Value> =
         forms.iter().map(|f| (f.name().to_owned(), render(*f, &result.winner, plan).into())).collect();
     let why = result.against_default.as_ref().filter(|_| !result.winner.is_empty()).map(lab::tune::explain::sentences);
@@ -374,7 +380,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
 /// Largest results file that is read.
 const PAST_BYTES_MAX: u64 = 4 << 30;
 
-fn read_past(path: &Path) -> Result<Past, Failure> {
+fn read_past(path: &Path) -> Result<RecordedRuns, Failure> {
     let name = path.display().to_string();
     let mut text = String::new();
     let opened = File::open(path).and_then(|f| f.take(PAST_BYTES_MAX).read_to_string(&mut text));

@@ -5,46 +5,46 @@
 //! off. Does not do: a device's interrupt, which no program can cause; a timer's stands for it, whose handler does less than a
 //! driver's, and which in a virtual machine includes what the hypervisor does to deliver it.
 
-use super::{Probe, What, line, per_op};
+use super::{CostKind, Probe, line, per_op};
 use crate::clock;
-use crate::process::{Who, pin_thread, usage};
+use crate::process::{UsageScope, pin_thread, usage};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(super) fn probes(first: u32, other: Option<(u32, u32)>) -> Vec<Probe> {
     let mut all = vec![
-        Probe::one(What::Syscall, first, || Ok(syscall_ns())),
+        Probe::one(CostKind::Syscall, first, || Ok(syscall_ns())),
         Probe {
-            gives: vec![What::Switch],
+            gives: vec![CostKind::Switch],
             cpus: vec![first],
             run: Box::new(move |samples| {
                 if let Some(ns) = switch_ns(first)? {
-                    samples(What::Switch, ns);
+                    samples(CostKind::Switch, ns);
                 }
                 Ok(())
             }),
         },
-        Probe::one(What::Irq, first, timer_interrupt_ns),
-        Probe::one(What::VmExit, first, vm_exit_ns),
+        Probe::one(CostKind::Irq, first, timer_interrupt_ns),
+        Probe::one(CostKind::VmExit, first, vm_exit_ns),
     ];
     let Some((a, b)) = other else { return all };
     all.push(Probe {
-        gives: vec![What::Wakeup, What::WakeupDelay],
+        gives: vec![CostKind::Wakeup, CostKind::WakeupDelay],
         cpus: vec![a, b],
         run: Box::new(move |samples| {
             if let Some((waker, delay)) = wakeup_ns(a, b)? {
-                samples(What::Wakeup, waker);
-                samples(What::WakeupDelay, delay);
+                samples(CostKind::Wakeup, waker);
+                samples(CostKind::WakeupDelay, delay);
             }
             Ok(())
         }),
     });
     all.push(Probe {
-        gives: vec![What::Ipi],
+        gives: vec![CostKind::Ipi],
         cpus: vec![a, b],
         run: Box::new(move |samples| {
             if let Some(ns) = membarrier_ns(b)? {
-                samples(What::Ipi, ns);
+                samples(CostKind::Ipi, ns);
             }
             Ok(())
         }),
@@ -100,7 +100,7 @@ fn switch_ns(cpu: u32) -> Result<Option<f64>, String> {
         while there.load(Ordering::Acquire) < 2 && !is_late() {
             std::thread::yield_now();
         }
-        let before = usage(Who::Thread).ctx;
+        let before = usage(UsageScope::Thread).ctx;
         let begun = clock::now();
         for n in 0..YIELDS {
             if n % 16 == 0 && is_late() {
@@ -109,7 +109,7 @@ fn switch_ns(cpu: u32) -> Result<Option<f64>, String> {
             std::thread::yield_now();
         }
         let took = clock::now().since(begun).as_ns();
-        pinned.map(|()| (took, usage(Who::Thread).ctx - before))
+        pinned.map(|()| (took, usage(UsageScope::Thread).ctx - before))
     };
     let (one, two) = std::thread::scope(|s| {
         let (one, two) = (s.spawn(here), s.spawn(here));
@@ -186,7 +186,7 @@ const ASLEEP_NS: u64 = 30_000;
 fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
     let event = eventfd()?;
     let fd = event.as_raw_fd();
-    let (turns, woken_at) = (line::Turns::new(), AtomicU64::new(0));
+    let (turns, woken_at) = (line::PingPong::new(), AtomicU64::new(0));
     let ring = || {
         let one = 1u64;
         // SAFETY: eight bytes of a live number.
@@ -267,7 +267,7 @@ fn membarrier_ns(b: u32) -> Result<Option<f64>, String> {
     if barrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0 {
         return Err(failed("membarrier, which stands for an IPI"));
     }
-    let turns = line::Turns::new();
+    let turns = line::PingPong::new();
     std::thread::scope(|s| {
         let busy = s.spawn(|| {
             let pinned = pin_thread(&[b]).map_err(|e| e.to_string());

@@ -4,7 +4,7 @@
 //! Guarantees: the two CPUs of a pair are as far apart as the topology says. Does not do: tell a line that was written from one that
 //! was only read; a lock's line is always written.
 
-use super::{Probe, What, per_op};
+use super::{CostKind, Probe, per_op};
 use crate::clock;
 use crate::process::pin_thread;
 use blk::cpumap::CpuTopology;
@@ -22,12 +22,12 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// Why there is no probe for `what`.
-    pub fn why_not(&self, what: What) -> String {
+    pub fn why_not(&self, what: CostKind) -> String {
         match what {
             _ if self.cpus < 2 => "this process has one CPU, and it takes two".into(),
-            What::LineCore => "no two CPUs of this process are threads of one core".into(),
-            What::LineSocket => "no two CPUs of this process are cores of one node".into(),
-            What::LineRemote => "all CPUs of this process are on one node".into(),
+            CostKind::LineCore => "no two CPUs of this process are threads of one core".into(),
+            CostKind::LineSocket => "no two CPUs of this process are cores of one node".into(),
+            CostKind::LineRemote => "all CPUs of this process are on one node".into(),
             _ => "it is not measured here".into(),
         }
     }
@@ -56,7 +56,7 @@ pub(super) fn pairs(topology: &CpuTopology, cpus: &[u32]) -> Pairs {
 
 pub(super) fn probes(first: u32, pairs: &Pairs) -> Vec<Probe> {
     let mut all = vec![Probe {
-        gives: vec![What::Atomic],
+        gives: vec![CostKind::Atomic],
         cpus: vec![first],
         run: Box::new(|samples| {
             let word = CachePadded::new(AtomicU32::new(0));
@@ -64,11 +64,12 @@ pub(super) fn probes(first: u32, pairs: &Pairs) -> Vec<Probe> {
                 // Pairs with: probes, itself: the operation is what is measured
                 std::hint::black_box(&*word).fetch_add(1, Ordering::AcqRel);
             };
-            samples(What::Atomic, per_op(50_000, one));
+            samples(CostKind::Atomic, per_op(50_000, one));
             Ok(())
         }),
     }];
-    let each = [(What::LineCore, pairs.core), (What::LineSocket, pairs.socket), (What::LineRemote, pairs.remote)];
+    let each =
+        [(CostKind::LineCore, pairs.core), (CostKind::LineSocket, pairs.socket), (CostKind::LineRemote, pairs.remote)];
     for (what, pair) in each {
         let Some((a, b)) = pair else { continue };
         all.push(Probe {
@@ -90,7 +91,7 @@ const TRIPS: u32 = 1_000;
 
 /// Time for a line to get from one CPU to the other, nanoseconds; `None`: somebody else had the CPUs.
 fn ping_pong(a: u32, b: u32) -> Result<Option<f64>, String> {
-    let turns = Turns::new();
+    let turns = PingPong::new();
     let side = |cpu: u32, parity: u32| {
         let pinned = pin_thread(&[cpu]).map_err(|e| e.to_string());
         let mut begun = clock::now();
@@ -120,16 +121,16 @@ const SPINS: u32 = 1_000;
 pub(super) const LIMIT_NS: u64 = 20_000_000;
 
 /// Whose turn it is, of two threads that count; until one of them has waited too long.
-pub(super) struct Turns {
+pub(super) struct PingPong {
     word: CachePadded<AtomicU32>,
     is_over: CachePadded<AtomicBool>,
     until_ns: u64,
 }
 
-impl Turns {
-    pub fn new() -> Turns {
+impl PingPong {
+    pub fn new() -> PingPong {
         let until_ns = clock::now().as_ns() + LIMIT_NS;
-        Turns { word: CachePadded::default(), is_over: CachePadded::default(), until_ns }
+        PingPong { word: CachePadded::default(), is_over: CachePadded::default(), until_ns }
     }
 
     /// Waits for turn `n`; false: it will not come any more.
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!((p.core, p.socket, p.remote), (Some((0, 4)), Some((0, 1)), Some((0, 2))));
         let one_node = pairs(&CpuTopology::symmetric(1, 2, 1), &[0, 1]);
         assert_eq!((one_node.core, one_node.socket, one_node.remote), (None, Some((0, 1)), None));
-        assert!(one_node.why_not(What::LineRemote).contains("one node"));
+        assert!(one_node.why_not(CostKind::LineRemote).contains("one node"));
         let outside = pairs(&CpuTopology::symmetric(1, 2, 1), &[5, 6]);
         assert_eq!(outside.socket, None, "CPUs that the topology does not have");
     }

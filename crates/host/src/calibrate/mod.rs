@@ -23,9 +23,9 @@ use crate::process::{allowed_cpus, pin_thread};
 use blk::cpumap::CpuTopology;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is measured. Nanoseconds all, but for [`What::HandOver`]'s lines.
+/// What is measured. Nanoseconds all, but for [`CostKind::HandOver`]'s lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum What {
+pub enum CostKind {
     /// An atomic operation on a line that is here.
     Atomic,
     /// A line from a thread of the same core.
@@ -62,26 +62,26 @@ pub enum What {
     App,
 }
 
-impl What {
+impl CostKind {
     /// All of them, in the order in which they are told.
-    pub const ALL: [What; 17] = [
-        What::Atomic,
-        What::LineCore,
-        What::LineSocket,
-        What::LineRemote,
-        What::HandOver,
-        What::Syscall,
-        What::Wakeup,
-        What::WakeupDelay,
-        What::Switch,
-        What::Irq,
-        What::VmExit,
-        What::Ipi,
-        What::App,
-        What::Submit,
-        What::Dispatch,
-        What::Complete,
-        What::Hold,
+    pub const ALL: [CostKind; 17] = [
+        CostKind::Atomic,
+        CostKind::LineCore,
+        CostKind::LineSocket,
+        CostKind::LineRemote,
+        CostKind::HandOver,
+        CostKind::Syscall,
+        CostKind::Wakeup,
+        CostKind::WakeupDelay,
+        CostKind::Switch,
+        CostKind::Irq,
+        CostKind::VmExit,
+        CostKind::Ipi,
+        CostKind::App,
+        CostKind::Submit,
+        CostKind::Dispatch,
+        CostKind::Complete,
+        CostKind::Hold,
     ];
 }
 
@@ -120,7 +120,7 @@ impl Figure {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
     /// What.
-    pub what: What,
+    pub what: CostKind,
     /// The CPUs it was measured on.
     pub cpus: Vec<u32>,
     /// The figure, or why it could not be measured.
@@ -130,7 +130,7 @@ pub struct Cost {
 /// What came of it all.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// In the order of [`What::ALL`].
+    /// In the order of [`CostKind::ALL`].
     pub costs: Vec<Cost>,
     /// Rounds that were made.
     pub rounds: u32,
@@ -138,27 +138,27 @@ pub struct Calibration {
 
 impl Calibration {
     /// One of the costs.
-    pub fn of(&self, what: What) -> &Cost {
+    pub fn of(&self, what: CostKind) -> &Cost {
         self.costs.iter().find(|c| c.what == what).expect("all are there")
     }
 }
 
 /// Where a probe puts its samples.
-type Samples<'a> = dyn FnMut(What, f64) + 'a;
+type Samples<'a> = dyn FnMut(CostKind, f64) + 'a;
 
 /// Measures once, or says why it cannot be.
 type Sample = dyn FnMut(&mut Samples<'_>) -> Result<(), String> + Send;
 
 /// A way to measure one or several costs: each call gives a sample of each, within some milliseconds.
 struct Probe {
-    gives: Vec<What>,
+    gives: Vec<CostKind>,
     cpus: Vec<u32>,
     run: Box<Sample>,
 }
 
 impl Probe {
     /// One cost, on one CPU, with a figure at each call.
-    fn one(what: What, cpu: u32, figure: fn() -> Result<f64, String>) -> Probe {
+    fn one(what: CostKind, cpu: u32, figure: fn() -> Result<f64, String>) -> Probe {
         let run = move |samples: &mut Samples<'_>| {
             samples(what, figure()?);
             Ok(())
@@ -206,9 +206,9 @@ fn measure(
     let mut probes = line::probes(first, &pairs);
     probes.extend(kernel::probes(first, other));
     probes.extend(stack::probes(first, other));
-    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); What::ALL.len()];
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); CostKind::ALL.len()];
     let mut broken: Vec<Option<String>> = vec![None; probes.len()];
-    let place = |what: What| What::ALL.iter().position(|w| *w == what).expect("listed");
+    let place = |what: CostKind| CostKind::ALL.iter().position(|w| *w == what).expect("listed");
     let begun = clock::now();
     let elapsed = || clock::now().since(begun).as_ns() as f64 / 1e9;
     let mut rounds = 0;
@@ -227,7 +227,7 @@ fn measure(
         rounds += 1;
         progress((elapsed() / seconds).min(1.0));
     }
-    let cost = |what: What| {
+    let cost = |what: CostKind| {
         let by = probes.iter().position(|p| p.gives.contains(&what));
         let why = by.map_or_else(
             || pairs.why_not(what),
@@ -239,7 +239,7 @@ fn measure(
             figure: Figure::of(&samples[place(what)]).ok_or(why),
         }
     };
-    Calibration { costs: What::ALL.into_iter().map(cost).collect(), rounds }
+    Calibration { costs: CostKind::ALL.into_iter().map(cost).collect(), rounds }
 }
 
 /// Time of `n` operations each, nanoseconds.
@@ -270,14 +270,16 @@ mod tests {
         let topology = CpuTopology::uniform(n);
         let stop = AtomicBool::new(false);
         let c = run(&topology, 0.0, &stop, &mut |_| {}).expect("pinned");
-        assert_eq!(c.costs.iter().map(|c| c.what).collect::<Vec<_>>(), What::ALL);
+        assert_eq!(c.costs.iter().map(|c| c.what).collect::<Vec<_>>(), CostKind::ALL);
         for cost in &c.costs {
             match &cost.figure {
                 Ok(f) => assert!(f.q1 >= 0.0 && f.q3 < 1e9 && f.samples > 0 && !cost.cpus.is_empty(), "{cost:?}"),
                 Err(why) => assert!(why.len() > 10, "{cost:?}"),
             }
         }
-        for what in [What::Atomic, What::Syscall, What::Submit, What::Complete, What::Hold, What::App] {
+        for what in
+            [CostKind::Atomic, CostKind::Syscall, CostKind::Submit, CostKind::Complete, CostKind::Hold, CostKind::App]
+        {
             assert!(c.of(what).figure.is_ok(), "{:?}", c.of(what));
         }
     }
@@ -290,10 +292,10 @@ mod tests {
         let c = std::thread::scope(|s| {
             s.spawn(|| measure(&CpuTopology::uniform(1), &cpus, 0.0, &stop, &mut |_| {})).join().unwrap()
         });
-        for what in [What::LineSocket, What::Wakeup, What::WakeupDelay, What::Ipi, What::HandOver] {
+        for what in [CostKind::LineSocket, CostKind::Wakeup, CostKind::WakeupDelay, CostKind::Ipi, CostKind::HandOver] {
             let why = c.of(what).figure.as_ref().expect_err("one CPU");
             assert!(why.contains("one CPU"), "{what:?}: {why}");
         }
-        assert!(c.of(What::Syscall).figure.is_ok());
+        assert!(c.of(CostKind::Syscall).figure.is_ok());
     }
 }

@@ -4,7 +4,7 @@
 //! Guarantees: the block layer is that of a run, on a lock that reads the clock when it is taken and given back; what that reading
 //! costs is taken off. Does not do: caches that somebody else fills; a program with much of its own data pays more.
 
-use super::{Probe, What, line, per_op};
+use super::{CostKind, Probe, line, per_op};
 use crate::clock;
 use crate::driver::null::{Null, NullOptions};
 use crate::process::pin_thread;
@@ -25,27 +25,27 @@ use workload::job::{JobFile, ParseContext};
 pub(super) fn probes(first: u32, other: Option<(u32, u32)>) -> Vec<Probe> {
     let mut all = vec![
         Probe {
-            gives: vec![What::Submit, What::Dispatch, What::Complete],
+            gives: vec![CostKind::Submit, CostKind::Dispatch, CostKind::Complete],
             cpus: vec![first],
             run: Box::new(|samples| {
                 let hold = hold_ns()?;
                 let [submit, dispatch, complete] = phases_ns(hold)?;
-                samples(What::Submit, submit);
-                samples(What::Dispatch, dispatch);
-                samples(What::Complete, complete);
+                samples(CostKind::Submit, submit);
+                samples(CostKind::Dispatch, dispatch);
+                samples(CostKind::Complete, complete);
                 Ok(())
             }),
         },
-        Probe::one(What::Hold, first, hold_ns),
-        Probe::one(What::App, first, engine_ns),
+        Probe::one(CostKind::Hold, first, hold_ns),
+        Probe::one(CostKind::App, first, engine_ns),
     ];
     let Some((a, b)) = other else { return all };
     all.push(Probe {
-        gives: vec![What::HandOver],
+        gives: vec![CostKind::HandOver],
         cpus: vec![a, b],
         run: Box::new(move |samples| {
             if let (Some(two), Some(one)) = (by_turns_ns(a, b)?, by_turns_ns(a, a)?) {
-                samples(What::HandOver, (two - one).max(1.0));
+                samples(CostKind::HandOver, (two - one).max(1.0));
             }
             Ok(())
         }),
@@ -247,7 +247,7 @@ const TURNS: u32 = 600;
 /// CPUs.
 fn by_turns_ns(a: u32, b: u32) -> Result<Option<f64>, String> {
     let q = disk::<RawMutex>(&SINGLE_QUEUE)?;
-    let turns = line::Turns::new();
+    let turns = line::PingPong::new();
     let both = a != b;
     let side = |cpu: u32, parity: u32| -> Result<Option<f64>, String> {
         let pinned = pin_thread(&[cpu]).map_err(|e| e.to_string());

@@ -34,14 +34,14 @@ impl WakeTable {
         WakeTable { driver, states }
     }
 
-    /// Waits in the driver for completions of `hctx` on behalf of `who`, unless something came for it meanwhile.
-    pub fn wait(&self, who: SubmitterId, hctx: HctxId, min: u32, timeout: Option<Duration>) {
-        self.wait_by(who, hctx, |seen| self.driver.wait_since(seen, hctx, min, timeout));
+    /// Waits in the driver for completions of `hctx` on behalf of `submitter`, unless something came for it meanwhile.
+    pub fn wait(&self, submitter: SubmitterId, hctx: HctxId, min: u32, timeout: Option<Duration>) {
+        self.wait_by(submitter, hctx, |seen| self.driver.wait_since(seen, hctx, min, timeout));
     }
 
     /// Waits until one of `fds`, the drivers' descriptors of a thread's hctxs with `hctx` the first, has completions.
-    pub fn wait_any(&self, who: SubmitterId, hctx: HctxId, fds: &mut [libc::pollfd], timeout: Duration) {
-        self.wait_by(who, hctx, |seen| {
+    pub fn wait_any(&self, submitter: SubmitterId, hctx: HctxId, fds: &mut [libc::pollfd], timeout: Duration) {
+        self.wait_by(submitter, hctx, |seen| {
             // A wake-up is a mark in the first ring, which another thread may have taken out already.
             if self.driver.wakes(hctx) == seen {
                 poll_fds(fds, timeout);
@@ -49,29 +49,30 @@ impl WakeTable {
         });
     }
 
-    fn wait_by(&self, who: SubmitterId, hctx: HctxId, wait: impl FnOnce(u64)) {
-        if let Some(seen) = self.begin(who, hctx) {
+    fn wait_by(&self, submitter: SubmitterId, hctx: HctxId, wait: impl FnOnce(u64)) {
+        if let Some(seen) = self.begin(submitter, hctx) {
             wait(seen);
         }
-        self.end(who);
+        self.end(submitter);
     }
 
-    /// `who` is going to wait, and a notification wakes `hctx`: [`HostDriver::wakes`] of before. `None`: something came for it
+    /// `submitter` is going to wait, and a notification wakes `hctx`: [`HostDriver::wakes`] of before. `None`: something came for it
     /// already. [`WakeTable::end`] follows in either case.
-    pub(crate) fn begin(&self, who: SubmitterId, hctx: HctxId) -> Option<u64> {
+    pub(crate) fn begin(&self, submitter: SubmitterId, hctx: HctxId) -> Option<u64> {
         let waiting = WAITING + hctx.index() as u32;
         // Before others can see that this thread waits: a wake-up from then on is newer.
         let seen = self.driver.wakes(hctx);
         // Pairs with: WakeTable::notify
-        let began =
-            self.states[who.index()].compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let began = self.states[submitter.index()]
+            .compare_exchange(AWAKE, waiting, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
         began.then_some(seen)
     }
 
-    /// `who` is awake.
-    pub(crate) fn end(&self, who: SubmitterId) {
+    /// `submitter` is awake.
+    pub(crate) fn end(&self, submitter: SubmitterId) {
         // Pairs with: WakeTable::notify. What was notified is seen by the poll that follows every wait.
-        self.states[who.index()].swap(AWAKE, Ordering::AcqRel);
+        self.states[submitter.index()].swap(AWAKE, Ordering::AcqRel);
     }
 }
 

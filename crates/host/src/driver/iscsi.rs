@@ -47,7 +47,7 @@ mod uri;
 use crate::driver::remote::queue::QueueStatus;
 pub use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 pub use discover::{FoundUnit, discover, logical_units};
-pub use inquire::{Inquired, inquire};
+pub use inquire::{InquiryData, inquire};
 pub use login::{Found, FoundPortal};
 pub use raw::MAX_RAW_BYTES;
 pub use uri::{DEFAULT_PORT, IscsiTarget, MAX_SESSIONS, Portal, is_scheme, parse, parse_portal};
@@ -59,7 +59,7 @@ use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
-use crate::driver::scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, ScsiUnit, Tell};
+use crate::driver::scsi::{Checked, NotifyFn, RawAnswer, RawCommand, ScsiDepth, ScsiUnit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use attach::{Unit, attach, identify, is_ready};
@@ -79,9 +79,9 @@ use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use dial::{Line, dial, dial_within};
 use initiator::Initiator;
-use own::{Answer, Who};
+use own::{Answer, TaskOwner};
 use pdu::Function;
-use queue::{Patience, Queue, Way};
+use queue::{Queue, SessionHealth, Timeouts};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -135,7 +135,7 @@ struct Shared {
     /// How the target served it by this way when it was opened, if that was asked.
     first_access: Option<alua::Access>,
     /// Hears that this may be otherwise now.
-    tell_access: OnceLock<Tell>,
+    tell_access: OnceLock<NotifyFn>,
     /// Whoever checks has it: a second login of the same session would have the target end the first.
     checking: parking_lot::Mutex<()>,
 }
@@ -234,12 +234,12 @@ impl Shared {
         }
         // Only as a path it is looked for again once it is another one.
         let is_over = self.is_gone() && !self.is_path;
-        let ways: Vec<Way> = self.queues.iter().map(|q| q.way(now)).collect();
-        if ways.contains(&Way::Awaited) && !is_over {
+        let health: Vec<SessionHealth> = self.queues.iter().map(|q| q.health(now)).collect();
+        if health.contains(&SessionHealth::Recovering) && !is_over {
             return Help::Begun;
         }
         self.is_resetting.store(false, Ordering::Relaxed);
-        if ways.iter().all(|way| *way == Way::Whole) { Help::Done } else { Help::Failed }
+        if health.iter().all(|health| *health == SessionHealth::Up) { Help::Done } else { Help::Failed }
     }
 
     fn is_gone(&self) -> bool {
@@ -415,7 +415,7 @@ impl Transport for Shared {
         assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
         let Shared { target, watch, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
-        let patience = Patience { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
+        let patience = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
             let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
@@ -482,18 +482,18 @@ impl Transport for Shared {
 
     fn probe(&self, _lun: LunId, cdb: &Cdb, _now: Instant) -> bool {
         let most = if cdb.opcode() == opcode::REQUEST_SENSE { u32::from(cdb.as_bytes()[4]) } else { 0 };
-        self.queues.iter().any(|q| q.begin_own(Who::Midlayer, *cdb.padded(), &[], most, &self.regions))
+        self.queues.iter().any(|q| q.begin_own(TaskOwner::Midlayer, *cdb.padded(), &[], most, &self.regions))
     }
 
     fn probed(&self, _lun: LunId, now: Instant) -> Option<Probed> {
         let Answer { outcome, data, .. } =
-            self.queues.iter().find_map(|q| q.own_answer(Who::Midlayer, &self.regions, now))?;
+            self.queues.iter().find_map(|q| q.own_answer(TaskOwner::Midlayer, &self.regions, now))?;
         // Shorter than it might have been is no failure of a question.
         Some(Probed { outcome: Outcome { residual: 0, ..outcome }, data })
     }
 
     fn drop_probe(&self, _lun: LunId) {
-        self.queues.iter().for_each(|q| q.drop_own(Who::Midlayer));
+        self.queues.iter().for_each(|q| q.drop_own(TaskOwner::Midlayer));
     }
 
     fn abandon(&self, _lun: LunId, _now: Instant) {
@@ -604,7 +604,7 @@ impl ScsiUnit for Iscsi {
         Some(self.shared.check_access(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
     }
 
-    fn on_access_change(&self, tell: Tell) {
+    fn on_access_change(&self, tell: NotifyFn) {
         let _ = self.shared.tell_access.set(tell);
     }
 

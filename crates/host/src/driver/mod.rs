@@ -36,6 +36,6 @@ pub use null::Null;
 pub use path::{Connections, DevicePath};
 pub use ram::Ram;
 pub use rbd::Rbd;
-pub use scsi::{Checked, RawAnswer, RawCommand, ScsiDepth, ScsiUnit, Tell};
+pub use scsi::{Checked, NotifyFn, RawAnswer, RawCommand, ScsiDepth, ScsiUnit};
 pub use space::{Allocation, Space, Stretch};
 pub use topology::{Topology, TopologyGroup, TopologyPath};

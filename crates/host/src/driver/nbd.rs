@@ -64,7 +64,7 @@ use credentials::Credentials;
 use dial::{Dialed, dial};
 use handshake::Served;
 use parking_lot::Mutex;
-use queue::{Patience, Queue};
+use queue::{Queue, Timeouts};
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -264,7 +264,7 @@ impl Driver for Nbd {
                  nr_hw_queues={n}, or connections={nr_hw_queues} in the target if the server allows several"
             ));
         }
-        let patience = Patience { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
+        let patience = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
             let fresh = Queue::new(patience, Arc::clone(watch)).map_err(|e| e.to_string())?;

@@ -19,7 +19,7 @@ pub struct Checked {
 }
 
 /// Who is told of something from inside I/O, and may not call back from there.
-pub type Tell = Box<dyn Fn() + Send + Sync>;
+pub type NotifyFn = Box<dyn Fn() + Send + Sync>;
 
 /// What bounds the commands of a logical unit: `nr_hw_queues` multiplies tags, which the device need not have room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub trait ScsiUnit {
 
     /// Has `tell` called, from inside I/O, when the device says that it may be served otherwise now. The first who asks for it is
     /// told.
-    fn on_access_change(&self, _tell: Tell) {}
+    fn on_access_change(&self, _tell: NotifyFn) {}
 
     /// Sends a command past the block layer and waits for its end. `None`: it is no SCSI device.
     fn command(&self, _hctx: HctxId, _command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {

@@ -2,10 +2,10 @@
 //! Settings of a disk written for a while, and put back.
 //!
 //! Guarantees: what was there before is on disk ([`state`](super::state)) before the first write, so that it is put back whatever
-//! happens: by [`Kept::put_back`] or when a [`Kept`] is dropped (an error, a panic); by [`put_back_all`] where the process is
+//! happens: by [`SettingsGuard::put_back`] or when a [`SettingsGuard`] is dropped (an error, a panic); by [`put_back_all`] where the process is
 //! ended without that; by the next use of the disk or [`put_back_left`] after a kill. Only what was changed, or changed with it, is
 //! put back, in an order in which nothing resets what came before, and read again. Needs from callers: no I/O out that
-//! never ends ([`Kept::leave`]): the kernel changes an elevator when the disk is idle, and waits for that. Does not: keep other
+//! never ends ([`SettingsGuard::leave`]): the kernel changes an elevator when the disk is idle, and waits for that. Does not: keep other
 //! programs from writing the same settings meanwhile.
 
 use super::device::KernelDevice;
@@ -32,7 +32,7 @@ type Shared = Arc<Mutex<Option<Changes>>>;
 static KEPT: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 /// Settings of a disk that are others than its own for as long as this lives.
-pub struct Kept(Shared);
+pub struct SettingsGuard(Shared);
 
 struct Changes {
     device: KernelDevice,
@@ -48,14 +48,14 @@ struct Outcome {
     problems: Vec<String>,
 }
 
-impl Kept {
+impl SettingsGuard {
     /// Writes what is planned, and says what the kernel made of it. `None`: nothing had to be changed. Settings that an earlier
     /// process has left are put back first.
     ///
     /// # Errors
     /// The disk's settings are in use by another process, the state cannot be kept, or the kernel refuses a value: then
     /// everything is as it was.
-    pub fn apply(device: &KernelDevice, planned: &Planned) -> Result<(Option<Kept>, Vec<String>)> {
+    pub fn apply(device: &KernelDevice, planned: &Planned) -> Result<(Option<SettingsGuard>, Vec<String>)> {
         let mut said = Vec::new();
         if planned.writes.is_empty() {
             return Ok((None, said));
@@ -79,7 +79,7 @@ impl Kept {
         let state = SavedState { pid: std::process::id(), before, changed: None };
         file.save(&state)?;
         let shared: Shared = Arc::new(Mutex::new(None));
-        let kept = Kept(Arc::clone(&shared));
+        let kept = SettingsGuard(Arc::clone(&shared));
         KEPT.lock().push(Arc::clone(&shared));
         let done = {
             // Held until all is written, so that who puts everything back comes before or after it.
@@ -131,7 +131,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SettingsGuard {
     fn drop(&mut self) {
         for problem in put_back(&self.0) {
             log::error!("{problem}");
@@ -164,8 +164,8 @@ pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)], force: 
             warnings.push(in_use::use_anyway(device, &found, in_use::SETTINGS_CHANGE, force)?);
         }
     }
-    let (kept, said) = Kept::apply(device, &planned)?;
-    kept.map_or(Ok(()), Kept::keep)?;
+    let (kept, said) = SettingsGuard::apply(device, &planned)?;
+    kept.map_or(Ok(()), SettingsGuard::keep)?;
     drop(claim);
     warnings.extend(said);
     Ok(warnings)
@@ -249,14 +249,14 @@ fn lock(device: &KernelDevice) -> Result<StateFile> {
 }
 
 /// What became of settings that were left.
-struct Left {
+struct Leftover {
     text: String,
     /// All were put back.
     is_whole: bool,
 }
 
 /// Puts back what the file says, if there is something.
-fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Left>> {
+fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Leftover>> {
     let Some(state) = file.load()? else { return Ok(None) };
     let Outcome { done, problems } = restore(device, &state);
     if problems.is_empty() {
@@ -267,7 +267,7 @@ fn put_back_file(device: &KernelDevice, file: &StateFile) -> Result<Option<Left>
     let list = if list.is_empty() { "nothing differed".to_owned() } else { list.join(", ") };
     let mut text = format!("{disk}: put back what mqblk, process {}, had left when it was killed: {list}", state.pid);
     problems.iter().for_each(|p| text.extend(["; ", p]));
-    Ok(Some(Left { text, is_whole: problems.is_empty() }))
+    Ok(Some(Leftover { text, is_whole: problems.is_empty() }))
 }
 
 impl Changes {

@@ -204,9 +204,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Ends a thread that looks at it, also when a test fails.
-    struct Over<'a>(&'a AtomicBool);
+    struct StopOnDrop<'a>(&'a AtomicBool);
 
-    impl Drop for Over<'_> {
+    impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -238,7 +238,7 @@ mod tests {
                     }
                     seen
                 });
-                let end = Over(&over);
+                let end = StopOnDrop(&over);
                 for _ in 0..100 {
                     let _listener = listen(&path, Some(mode)).unwrap();
                     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode, "{mode:o}");

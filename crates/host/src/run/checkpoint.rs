@@ -6,7 +6,7 @@
 //! to leave that. Needs from callers: who is told so returns from its loop, calls [`Checkpoint::end`], and forgets what the I/O that is out
 //! needs. Does not do: wait, or end I/O.
 
-use crate::process::{self, Who};
+use crate::process::{self, UsageScope};
 use blk::time::{Duration, Instant};
 use blk::trace::TraceLog;
 use crossbeam_utils::CachePadded;
@@ -78,7 +78,7 @@ pub(super) struct Checkpoint {
 impl Checkpoint {
     /// Of the calling thread, whose load begins now.
     pub(super) fn new(stop: Arc<AtomicBool>, live: Arc<Live>) -> Checkpoint {
-        Checkpoint { stop, live, again: Instant::ZERO, leaves: false, before: process::usage(Who::Thread) }
+        Checkpoint { stop, live, again: Instant::ZERO, leaves: false, before: process::usage(UsageScope::Thread) }
     }
 
     #[inline]
@@ -96,7 +96,7 @@ impl Checkpoint {
         }
         self.live.publish(load.stats());
         if !load.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
-            self.before = process::usage(Who::Thread);
+            self.before = process::usage(UsageScope::Thread);
             // Pairs with: run::Watch::tick
             self.live.measuring.store(true, Ordering::Release);
         }
@@ -114,7 +114,7 @@ impl Checkpoint {
             load.abandon(now);
         }
         self.live.publish(load.stats());
-        load.stats_mut().cpu = process::since(process::usage(Who::Thread), self.before);
+        load.stats_mut().cpu = process::since(process::usage(UsageScope::Thread), self.before);
         // Pairs with: run::thread_progress
         self.live.done.store(true, Ordering::Release);
     }

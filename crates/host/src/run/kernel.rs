@@ -2,7 +2,7 @@
 //! Runs on the kernel's own block devices (`kernel:/dev/X`): checked, opened, their settings written.
 //!
 //! Guarantees: everything that can be refused without a write is refused before the first one; settings are written last, and put back
-//! when the run ends or fails ([`kernel::Kept`](crate::kernel::Kept)). A device that somebody uses, or that a job would write over
+//! when the run ends or fails ([`kernel::SettingsGuard`](crate::kernel::Kept)). A device that somebody uses, or that a job would write over
 //! something known, is refused unless `force`. Needs: devices of the kernel only in one run, for what a setting means is not the
 //! same elsewhere.
 
@@ -15,7 +15,7 @@ use super::prepare::{
 use super::watch::Watch;
 use crate::create;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::{self, Claim, DiskCounters, Effect, Kept, KernelDevice, Planned};
+use crate::kernel::{self, Claim, DiskCounters, Effect, KernelDevice, Planned, SettingsGuard};
 use crate::mem::Regions;
 use crate::secrets::without_secrets;
 use crate::target::{TargetSpec, TargetWarning};
@@ -81,8 +81,8 @@ pub(super) fn conclude(
 }
 
 /// Ends what was kept; what could not be put back is said. With I/O out that does not end, the kernel would wait for it.
-pub(super) fn put_back(kept: Vec<Kept>, is_idle: bool) -> Vec<String> {
-    let end = |kept: Kept| if is_idle { kept.put_back() } else { vec![kept.leave()] };
+pub(super) fn put_back(kept: Vec<SettingsGuard>, is_idle: bool) -> Vec<String> {
+    let end = |kept: SettingsGuard| if is_idle { kept.put_back() } else { vec![kept.leave()] };
     kept.into_iter().flat_map(end).collect()
 }
 
@@ -137,7 +137,7 @@ pub(super) fn prepare(
         let effect = effects.iter().find(|(disk, _)| *disk == device.disk).map_or(Effect::Any, |(_, effect)| *effect);
         let planned = kernel::plan(&device, plan.settings, effect)?;
         if !planned.writes.is_empty() {
-            Kept::check_free(&device)?;
+            SettingsGuard::check_free(&device)?;
         }
         warnings.extend(planned.without_effect.iter().map(ToString::to_string));
         let writes = target.users.iter().any(|u| writes(&jobs[u.instance.job]));
@@ -150,11 +150,11 @@ pub(super) fn prepare(
     for instance in &instances {
         workers.push(AnyWorker::Direct(Box::new(worker(jobs, instance, targets, &opened, &regions, &plan)?)));
     }
-    let mut kept: Vec<(String, Kept)> = Vec::new();
+    let mut kept: Vec<(String, SettingsGuard)> = Vec::new();
     for (target, planned) in &shown {
         // Two partitions have one disk.
         if kept.iter().all(|(disk, _)| *disk != target.device.disk) {
-            let (own, said) = Kept::apply(&target.device, planned)?;
+            let (own, said) = SettingsGuard::apply(&target.device, planned)?;
             kept.extend(own.map(|own| (target.device.disk.clone(), own)));
             warnings.extend(said);
         }
@@ -220,7 +220,7 @@ fn writes(job: &Job) -> bool {
 struct Claims(Vec<(String, Arc<Claim>)>);
 
 impl Claims {
-    /// The claim of a device, or of its disk. `Ok(Err(who))`: somebody has it.
+    /// The claim of a device, or of its disk. `Ok(Err(user))`: somebody has it.
     fn take(&mut self, device: &KernelDevice, whole_disk: bool) -> Result<std::result::Result<Arc<Claim>, String>> {
         let name = if whole_disk { &device.disk } else { &device.name };
         if let Some((_, claim)) = self.0.iter().find(|(claimed, _)| claimed == name) {
@@ -258,7 +258,7 @@ fn guard(
     if found.is_empty() {
         match claims.take(device, sets)? {
             Ok(taken) => claim = Some(taken),
-            Err(who) => found.push(who),
+            Err(user) => found.push(user),
         }
     }
     if found.is_empty() {

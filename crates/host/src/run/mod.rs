@@ -6,7 +6,7 @@
 
 pub(crate) mod settings;
 mod waiter;
-mod lane;
+mod io_channel;
 mod change;
 mod cpus;
 mod wait_set;
@@ -25,8 +25,8 @@ pub(crate) use change::{Frozen, change_settings, drain, replace_settings};
 pub use checkpoint::{ThreadEnd, ThreadTrace};
 pub use cpus::CpuChange;
 pub use give_up::GivenUp;
+pub use io_channel::IoChannel;
 pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
-pub use lane::Lane;
 pub use prepare::{Prepared, RunPlan, RunTarget, is_target, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
@@ -34,7 +34,7 @@ pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 use crate::clock;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::process::{Who, since, usage};
+use crate::process::{UsageScope, since, usage};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use cpus::CpuWatch;
@@ -145,7 +145,7 @@ impl Prepared {
             return Err(e);
         }
         let now = clock::now();
-        let process = since(usage(Who::Process), watch.baseline.process);
+        let process = since(usage(UsageScope::Process), watch.baseline.process);
         let (kernel, given_up) = kernel::conclude(&self.kernel, &watch, give_up.ends());
         let total: u64 = ends.iter().flatten().map(|e| e.stats.total_ios()).sum();
         Ok(RunOutcome {
@@ -172,15 +172,15 @@ fn spawn(i: usize, worker: prepare::AnyWorker, ended: mpsc::Sender<usize>) -> Re
         .name(format!("job-{i}"))
         .spawn(move || {
             // Sent also when the thread panics, or the run would wait for it for ever.
-            let _tell = Tell(ended, i);
+            let _tell = ExitNotice(ended, i);
             worker.run()
         })
         .map_err(|e| Error::os(e, "cannot start a job thread; lower numjobs"))
 }
 
-struct Tell(mpsc::Sender<usize>, usize);
+struct ExitNotice(mpsc::Sender<usize>, usize);
 
-impl Drop for Tell {
+impl Drop for ExitNotice {
     fn drop(&mut self) {
         // The receiver is gone only when the run has failed already.
         let _ = self.0.send(self.1);

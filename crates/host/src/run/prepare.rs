@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernel::Kept;
+use crate::kernel::SettingsGuard;
 use crate::mem::{BufferPool, Regions};
 use crate::secrets::without_secrets;
 use crate::target::{TargetSpec, TargetWarning, has_kind};
@@ -63,7 +63,7 @@ pub struct Prepared {
     /// Instead of both: the kernel's devices, of a run on those.
     pub kernel: Vec<KernelTarget>,
     /// Their settings until it ends.
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<SettingsGuard>,
     /// What is not as asked, to be said aloud.
     pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.

@@ -21,7 +21,7 @@ const BLIND: Duration = Duration::from_us(100);
 /// A device, the thread's submitter there, and where its completions appear.
 struct WaitPoint {
     disk: Arc<Disk>,
-    who: SubmitterId,
+    submitter: SubmitterId,
     hctxs: Vec<HctxId>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct WaitSet {
 impl WaitSet {
     /// Of another I/O path, which leads to these disks in this order.
     pub(super) fn add(&mut self, disks: impl Iterator<Item = Arc<Disk>>, io_path: &IoPath) {
-        let of = |(disk, who)| WaitPoint { disk, who, hctxs: Vec::new() };
+        let of = |(disk, submitter)| WaitPoint { disk, submitter, hctxs: Vec::new() };
         self.all.push(disks.zip(io_path.submitter_ids()).map(of).collect());
     }
 
@@ -94,7 +94,7 @@ impl WaitSet {
         self.seen.clear();
         let mut quiet = true;
         for p in self.all.iter().flatten() {
-            let seen = p.disk.waker.begin(p.who, p.hctxs[0]);
+            let seen = p.disk.waker.begin(p.submitter, p.hctxs[0]);
             quiet &= seen.is_some();
             self.seen.push(seen.unwrap_or_default());
         }
@@ -103,6 +103,6 @@ impl WaitSet {
         if quiet && timeout > Duration::ZERO {
             poll_fds(&mut self.fds, timeout);
         }
-        self.all.iter().flatten().for_each(|p| p.disk.waker.end(p.who));
+        self.all.iter().flatten().for_each(|p| p.disk.waker.end(p.submitter));
     }
 }

@@ -125,13 +125,13 @@ impl Waiter {
         let blind = several && fds.is_empty() || sub.waiting() > 0;
         let short = blind.then_some(Duration::from_us(100));
         let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
-        let who = sub.id();
+        let submitter = sub.id();
         if several && !fds.is_empty() {
-            return disk.waker.wait_any(who, first, fds, timeout);
+            return disk.waker.wait_any(submitter, first, fds, timeout);
         }
         // A wake-up on behalf of another thread's work looks to a file's ring like one completion.
         let min = if *alone { min } else { 1 };
-        disk.waker.wait(who, first, min, Some(timeout));
+        disk.waker.wait(submitter, first, min, Some(timeout));
     }
 
     fn release(&mut self, disk: &Disk) {

@@ -11,7 +11,7 @@ use super::kernel::KernelTarget;
 use crate::clock;
 use crate::disk::Disk;
 use crate::kernel::DiskCounters;
-use crate::process::{Who, usage};
+use crate::process::{UsageScope, usage};
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl Baseline {
         let of_thread = |t: &Watched| t.live.ios.iter().map(|n| n.load(Ordering::Relaxed)).sum::<u64>();
         Baseline {
             at: clock::now(),
-            process: usage(Who::Process),
+            process: usage(UsageScope::Process),
             disks: disks.iter().map(|(_, d)| (d.queue.stats(), d.queue.hctx_stats())).collect(),
             kernel: kernel.iter().map(|k| DiskCounters::read(&k.device)).collect(),
             ios: threads.iter().map(of_thread).sum(),

@@ -19,7 +19,7 @@ use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::fuse::FuseExport;
-use crate::export::nbd::{Departure, NbdDisk, NbdExport};
+use crate::export::nbd::{ClientDrain, NbdDisk, NbdExport};
 use crate::export::ublk::UblkExport;
 use crate::export::vhost::VhostExport;
 use crate::net::certificates::{OLD_ONES, Renewal};
@@ -102,7 +102,7 @@ impl Daemon {
             watch: DiskWatch::start()?,
             began: crate::clock::now(),
         };
-        let changes = daemon.carry_out(plan, &steps, Manner { all_or_nothing: true, by_force: false });
+        let changes = daemon.carry_out(plan, &steps, ChangeMode { all_or_nothing: true, by_force: false });
         match changes.failed.into_iter().next() {
             Some(e) => Err(e),
             None => Ok((daemon, changes.warnings)),
@@ -233,7 +233,7 @@ impl Daemon {
     pub fn change(&mut self, mut new: CheckedPlan, by_force: bool) -> std::result::Result<Changes, PlanErrors> {
         let steps = reload(&self.plan, &mut new);
         preflight_added(&new, &steps)?;
-        Ok(self.carry_out(new, &steps, Manner { all_or_nothing: false, by_force }))
+        Ok(self.carry_out(new, &steps, ChangeMode { all_or_nothing: false, by_force }))
     }
 
     /// Whether an export or disk that is no more in the plan still waits for the end of its I/O. With `by_force` that ends with
@@ -349,16 +349,16 @@ impl Daemon {
     }
 
     /// Without all IOThreads nothing else is done; nor, if it is `all_or_nothing`, without all disks.
-    fn carry_out(&mut self, mut new: CheckedPlan, steps: &Reload, manner: Manner) -> Changes {
+    fn carry_out(&mut self, mut new: CheckedPlan, steps: &Reload, mode: ChangeMode) -> Changes {
         let mut changes = Changes::default();
         self.iothreads(&new, steps, &mut changes);
         if new.iothreads().iter().any(|t| !self.numbers.contains_key(&t.name)) {
             return changes;
         }
         let mut lost = Lost::default();
-        self.end(steps, manner.by_force, &mut lost, &mut changes);
+        self.end(steps, mode.by_force, &mut lost, &mut changes);
         self.open_disks(&new, steps, &mut lost, &mut changes);
-        if manner.all_or_nothing && !changes.failed.is_empty() {
+        if mode.all_or_nothing && !changes.failed.is_empty() {
             return changes;
         }
         self.reset_disks(&mut new, steps, &mut changes);
@@ -653,7 +653,7 @@ impl Drop for Daemon {
 
 /// How a change is made.
 #[derive(Clone, Copy)]
-struct Manner {
+struct ChangeMode {
     /// Without all disks nothing is begun.
     all_or_nothing: bool,
     /// What does not end is made to.
@@ -667,7 +667,7 @@ struct Lost {
     exports: HashSet<String>,
 }
 
-fn update(server: &NbdExport, disks: Vec<NbdDisk>, most: usize) -> Result<Departure> {
+fn update(server: &NbdExport, disks: Vec<NbdDisk>, most: usize) -> Result<ClientDrain> {
     let default = disks.first().map(|d| d.name.clone());
     server.update(disks, default.as_deref(), most)
 }

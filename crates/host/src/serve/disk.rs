@@ -54,11 +54,11 @@ pub struct ServedDisk {
     /// Regions of buffers whose user is gone, and their sizes: a region with a fixed place in drivers is not given up.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
     /// Set by its owner, if it has one.
-    kept: OnceLock<Kept>,
+    kept: OnceLock<DiskResources>,
 }
 
 /// What ends with a disk, after its drivers. Fields are dropped in this order.
-struct Kept {
+struct DiskResources {
     _locks: Vec<ImageLock>,
     /// Nothing is sent: it hangs up.
     _gone: Sender<()>,
@@ -163,7 +163,11 @@ impl ServedDisk {
     /// The second time.
     pub(super) fn keep(&self, locks: Vec<ImageLock>) -> Receiver<()> {
         let (gone, ends) = mpsc::channel();
-        assert!(self.kept.set(Kept { _locks: locks, _gone: gone }).is_ok(), "disk '{}' has its locks", self.name);
+        assert!(
+            self.kept.set(DiskResources { _locks: locks, _gone: gone }).is_ok(),
+            "disk '{}' has its locks",
+            self.name
+        );
         ends
     }
 

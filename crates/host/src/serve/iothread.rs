@@ -9,11 +9,11 @@ use super::disk::ServedDisk;
 use super::iothreads::{Added, Command, SourceHandle, SourceRecord, SourceReport, ThreadOptions, ThreadReport};
 use super::port::{Port, SourceId};
 use super::source::{Source, SourceLabel};
-use super::trial::{Books, Trial};
+use super::trial::{ThreadUsage, Trial};
 use super::wakeup::Wakeups;
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::process::{Who, pin_thread, usage};
+use crate::process::{UsageScope, pin_thread, usage};
 use blk::submitter::Done;
 use blk::time::{Duration, Instant};
 use rustix::event::epoll;
@@ -143,7 +143,7 @@ impl IoThread {
     fn judge(&mut self, now: Instant) {
         let served = self.sources.iter().flatten().map(|entry| entry.source.served()).sum();
         let trial = self.trial.as_mut().expect("just asked");
-        if trial.judge(Books { now, cpu: cpu_time(), served }) {
+        if trial.judge(ThreadUsage { now, cpu: cpu_time(), served }) {
             let time = trial.time();
             self.adaptive.iter_mut().for_each(|a| *a = a.with_max(time));
         }
@@ -423,6 +423,6 @@ impl IoThread {
 
 /// Of the calling thread.
 fn cpu_time() -> Duration {
-    let used = usage(Who::Thread);
+    let used = usage(UsageScope::Thread);
     Duration::from_ns(used.usr_ns + used.sys_ns)
 }

@@ -3,7 +3,7 @@
 //!
 //! Dropped, an export lets its clients go, waits for what they asked for, and ends.
 
-use super::view::{Clients, Trouble};
+use super::view::{Clients, HealthCheck};
 use crate::error::Result;
 use blk::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) trait RunningExport: Send {
     fn clients(&self) -> Clients;
 
     /// Says why it is of no use any more, if it can be undone by others.
-    fn gone(&self) -> Option<Trouble> {
+    fn gone(&self) -> Option<HealthCheck> {
         None
     }
 

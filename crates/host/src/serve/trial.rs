@@ -31,7 +31,7 @@ const BETTER: f64 = 1.15;
 
 /// What had been used and done at a moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Books {
+pub(super) struct ThreadUsage {
     pub(super) now: Instant,
     /// CPU time of the thread.
     pub(super) cpu: Duration,
@@ -54,7 +54,7 @@ pub(super) struct Trial {
     /// Pieces between two trials, and those that are left.
     hold: u32,
     left: u32,
-    began: Books,
+    began: ThreadUsage,
     waits: u32,
     /// Those that were slept through for a disk.
     disk_sleeps: u32,
@@ -75,18 +75,18 @@ impl Trial {
     }
 
     /// Judges the piece of time that has passed. Whether another time is used from now on.
-    pub(super) fn judge(&mut self, books: Books) -> bool {
+    pub(super) fn judge(&mut self, usage: ThreadUsage) -> bool {
         let (before, used) = (self.began, self.time());
         let waits_for_disks = self.disk_sleeps * DISK_SHARE >= self.waits;
-        (self.began, self.waits, self.disk_sleeps) = (books, 0, 0);
+        (self.began, self.waits, self.disk_sleeps) = (usage, 0, 0);
         if waits_for_disks {
-            *self = Trial { began: books, ..Trial::default() };
+            *self = Trial { began: usage, ..Trial::default() };
             return self.time() != used;
         }
-        let time = books.now.since(before.now);
+        let time = usage.now.since(before.now);
         // A source may have left with what it had served.
-        let served = books.served.saturating_sub(before.served) as f64;
-        let cpu = books.cpu.as_ns().saturating_sub(before.cpu.as_ns());
+        let served = usage.served.saturating_sub(before.served) as f64;
+        let cpu = usage.cpu.as_ns().saturating_sub(before.cpu.as_ns());
         if time > PIECE_MOST || served == 0.0 || cpu == 0 {
             (self.tried, self.has_won, self.left) = (None, false, self.hold);
             return self.time() != used;
@@ -135,19 +135,19 @@ mod tests {
     /// Runs so many pieces on a machine where a time makes so many requests in a piece for so much CPU; the times used.
     fn run(
         trial: &mut Trial,
-        books: &mut Books,
+        usage: &mut ThreadUsage,
         pieces: usize,
         machine: impl Fn(Duration) -> (u64, Duration),
     ) -> Vec<Duration> {
         let piece = |_| {
             let time = trial.time();
             let (served, cpu) = machine(time);
-            books.now = books.now + PIECE;
-            books.served += served;
-            books.cpu = books.cpu + cpu;
-            let ended = (1..=WAITS).find(|_| trial.wait_ended(books.now, false));
+            usage.now = usage.now + PIECE;
+            usage.served += served;
+            usage.cpu = usage.cpu + cpu;
+            let ended = (1..=WAITS).find(|_| trial.wait_ended(usage.now, false));
             assert_eq!(ended, Some(WAITS));
-            assert_eq!(trial.judge(*books), trial.time() != time);
+            assert_eq!(trial.judge(*usage), trial.time() != time);
             time
         };
         (0..pieces).map(piece).collect()
@@ -155,68 +155,68 @@ mod tests {
 
     #[test]
     fn polling_time_that_doubles_the_rate_is_found_and_kept() {
-        let (mut trial, mut books) = (Trial::default(), Books::default());
+        let (mut trial, mut usage) = (Trial::default(), ThreadUsage::default());
         let sleepers = |time| if time >= TIMES[2] { (200, Duration::from_ms(4)) } else { (100, Duration::from_ms(2)) };
-        run(&mut trial, &mut books, 40, sleepers);
+        run(&mut trial, &mut usage, 40, sleepers);
         assert!(trial.time() >= TIMES[2], "{trial:?}");
-        let used = run(&mut trial, &mut books, 1000, sleepers);
+        let used = run(&mut trial, &mut usage, 1000, sleepers);
         let others = used.iter().filter(|time| **time < TIMES[2]).count();
         assert!(others < 40, "{others} of 1000 pieces were given to trials");
         // The clients have changed: what is long costs CPU and gains nothing.
-        run(&mut trial, &mut books, 1000, |time| (100, time + Duration::from_us(10)));
+        run(&mut trial, &mut usage, 1000, |time| (100, time + Duration::from_us(10)));
         assert_eq!(TIMES[trial.best], TIMES[0]);
     }
 
     #[test]
     fn one_lucky_piece_changes_nothing() {
-        let (mut trial, mut books) = (Trial::default(), Books::default());
+        let (mut trial, mut usage) = (Trial::default(), ThreadUsage::default());
         for lucky in 0..200 {
             let plain = |_| (100, Duration::from_ms(2));
             let time =
-                run(&mut trial, &mut books, 1, |_| (if lucky % 7 == 3 { 300 } else { 100 }, Duration::from_ms(2)));
+                run(&mut trial, &mut usage, 1, |_| (if lucky % 7 == 3 { 300 } else { 100 }, Duration::from_ms(2)));
             assert_eq!(trial.best, 0, "{time:?}");
-            run(&mut trial, &mut books, 2, plain);
+            run(&mut trial, &mut usage, 2, plain);
         }
     }
 
     #[test]
     fn faster_at_a_higher_price_is_not_better() {
-        let (mut trial, mut books) = (Trial::default(), Books::default());
+        let (mut trial, mut usage) = (Trial::default(), ThreadUsage::default());
         let dear = |time| if time == TIMES[0] { (100, Duration::from_ms(1)) } else { (120, Duration::from_us(1700)) };
-        run(&mut trial, &mut books, 500, dear);
+        run(&mut trial, &mut usage, 500, dear);
         assert_eq!(trial.best, 0);
     }
 
     #[test]
     fn who_sleeps_for_a_disk_tries_nothing() {
-        let (mut trial, mut books) = (Trial::default(), Books::default());
-        run(&mut trial, &mut books, 40, |time| (time.as_ns(), Duration::from_ms(2)));
+        let (mut trial, mut usage) = (Trial::default(), ThreadUsage::default());
+        run(&mut trial, &mut usage, 40, |time| (time.as_ns(), Duration::from_ms(2)));
         assert!(trial.best > 0);
         for _ in 0..100 {
-            books.now = books.now + PIECE;
-            books.served += 100;
-            books.cpu = books.cpu + Duration::from_ms(1);
-            assert!((0..WAITS).any(|i| trial.wait_ended(books.now, i % 4 == 0)));
-            trial.judge(books);
+            usage.now = usage.now + PIECE;
+            usage.served += 100;
+            usage.cpu = usage.cpu + Duration::from_ms(1);
+            assert!((0..WAITS).any(|i| trial.wait_ended(usage.now, i % 4 == 0)));
+            trial.judge(usage);
             assert_eq!((trial.time(), trial.best), (TIMES[0], 0));
         }
     }
 
     #[test]
     fn little_to_do_is_not_judged_and_ends_a_trial() {
-        let (mut trial, mut books) = (Trial::default(), Books::default());
-        run(&mut trial, &mut books, 1, |_| (100, Duration::from_ms(1)));
+        let (mut trial, mut usage) = (Trial::default(), ThreadUsage::default());
+        run(&mut trial, &mut usage, 1, |_| (100, Duration::from_ms(1)));
         assert_eq!(trial.time(), TIMES[1], "tried");
-        books.now = books.now + Duration::from_secs(1);
-        books.served += 1;
-        books.cpu = books.cpu + Duration::from_us(30);
-        assert!(trial.judge(books));
+        usage.now = usage.now + Duration::from_secs(1);
+        usage.served += 1;
+        usage.cpu = usage.cpu + Duration::from_us(30);
+        assert!(trial.judge(usage));
         assert_eq!(trial.time(), TIMES[0]);
         // As is one in which a source has left, and its requests with it.
-        run(&mut trial, &mut books, 1, |_| (100, Duration::from_ms(1)));
-        books.served = 0;
-        books.now = books.now + PIECE;
-        trial.judge(books);
+        run(&mut trial, &mut usage, 1, |_| (100, Duration::from_ms(1)));
+        usage.served = 0;
+        usage.now = usage.now + PIECE;
+        trial.judge(usage);
         assert_eq!((trial.time(), trial.best), (TIMES[0], 0));
     }
 }

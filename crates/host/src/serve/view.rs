@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 pub type Clients = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// Says what is wrong with an export, if anything is, without waiting.
-pub(crate) type Trouble = Box<dyn Fn() -> Option<String> + Send + Sync>;
+pub(crate) type HealthCheck = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// See the module's text.
 pub struct View {
@@ -27,9 +27,9 @@ pub struct View {
     /// By name of the export.
     pub(super) clients: HashMap<String, Clients>,
     /// By name of the export, of those whose clients may speak TLS.
-    pub(super) certificates: HashMap<String, Trouble>,
+    pub(super) certificates: HashMap<String, HealthCheck>,
     /// By name of the export, of those that can be undone by others.
-    pub(super) gone: HashMap<String, Trouble>,
+    pub(super) gone: HashMap<String, HealthCheck>,
 }
 
 impl View {

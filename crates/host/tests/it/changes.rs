@@ -56,16 +56,16 @@ fn run_while(run: Prepared, stop: &AtomicBool, change: impl FnOnce(&[(String, Ar
     std::thread::scope(|s| {
         s.spawn(|| {
             // Also when it panics, or the run would go on for ever.
-            let _stop = StopAtEnd(stop);
+            let _stop = StopOnDrop(stop);
             change(&disks);
         });
         run.run(&mut |_| {}).expect("runs")
     })
 }
 
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

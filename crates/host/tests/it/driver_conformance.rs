@@ -8,7 +8,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use blk::time::Duration;
-use common::{Kind, Rig, SLOT_BYTES, SLOT_SECTORS};
+use common::{DriverFixture, Kind, SLOT_BYTES, SLOT_SECTORS};
 use sim::rng::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn with_op(op: Op, sector: u64, nr_sectors: u32) -> Bio {
 
 /// Random writes, reads, discards and zeroes of random size against a copy in memory.
 fn data_matches_a_model(kind: Kind) {
-    let mut rig = Rig::new(kind);
+    let mut rig = DriverFixture::new(kind);
     let mut rng = Rng::new(0x5eed_0001);
     let sectors = 2048;
     let block = rig.block_sectors();
@@ -60,7 +60,7 @@ fn data_matches_a_model(kind: Kind) {
 
 /// Adjacent bios merge into requests whose pieces lie all over memory; data still lands where each bio says.
 fn merged_requests_scatter_and_gather(kind: Kind) {
-    let mut rig = Rig::new(kind);
+    let mut rig = DriverFixture::new(kind);
     let mut rng = Rng::new(0x5eed_0002);
     let blocks = 32usize;
     let fill = rng.bytes(blocks * 4096);
@@ -86,7 +86,7 @@ fn merged_requests_scatter_and_gather(kind: Kind) {
 }
 
 fn what_is_out_of_range_fails_and_changes_nothing(kind: Kind) {
-    let mut rig = Rig::new(kind);
+    let mut rig = DriverFixture::new(kind);
     let end = rig.disk.capacity().0;
     let block = rig.block_sectors();
     assert_eq!(rig.write(end - 8, &[0x5a; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -107,7 +107,7 @@ fn what_is_out_of_range_fails_and_changes_nothing(kind: Kind) {
 }
 
 fn flush_and_fua_succeed(kind: Kind) {
-    let mut rig = Rig::new(kind);
+    let mut rig = DriverFixture::new(kind);
     let fill = Rng::new(0x5eed_0003).bytes(8192);
     assert_eq!(rig.write(64, &fill, OpFlags::FUA), BlkStatus::Ok);
     assert_eq!(rig.write(80, &fill, OpFlags::FUA.union(OpFlags::PREFLUSH)), BlkStatus::Ok);
@@ -120,7 +120,7 @@ fn flush_and_fua_succeed(kind: Kind) {
 /// Far more I/Os than tags: the driver is full again and again, and every I/O ends once.
 fn many_ios_end_exactly_once(kind: Kind) {
     for (queue_depth, scheduler) in [(1, "none"), (4, "none"), (7, "none"), (100, "none")] {
-        let mut rig = Rig::with(kind, |c| {
+        let mut rig = DriverFixture::with(kind, |c| {
             c.set("queue_depth", &queue_depth.to_string()).unwrap();
             c.set("scheduler", scheduler).unwrap();
         });
@@ -140,13 +140,13 @@ fn many_ios_end_exactly_once(kind: Kind) {
 
 /// Completions of one thread's I/O are found by another thread that polls the same hctx, and both wait as they go.
 fn two_threads_share_one_hctx(kind: Kind) {
-    let rig = Rig::with(kind, |c| {
+    let rig = DriverFixture::with(kind, |c| {
         c.set("nr_cpus", "2").unwrap();
         c.set("nr_hw_queues", "1").unwrap();
         c.set("queue_depth", "8").unwrap();
     });
     let (mut a, mut b) = rig.split_in_two();
-    let worker = |rig: &mut Rig, seed: u64| {
+    let worker = |rig: &mut DriverFixture, seed: u64| {
         let mut rng = Rng::new(seed);
         let base = rng.below(2) * 4096 + seed % 2 * 8192;
         for round in 0..200 {
@@ -167,14 +167,14 @@ fn two_threads_share_one_hctx(kind: Kind) {
 /// A thread that claims the hctx is not alone after all: another one's I/O passes, with the owner asleep or not, and
 /// after the release every thread is as good as another.
 fn a_claimed_hctx_serves_others_too(kind: Kind) {
-    let rig = Rig::with(kind, |c| {
+    let rig = DriverFixture::with(kind, |c| {
         c.set("nr_cpus", "2").unwrap();
         c.set("nr_hw_queues", "1").unwrap();
         c.set("queue_depth", "8").unwrap();
     });
     let (mut owner, mut other) = rig.split_in_two();
     let hctx = HctxId::new(0);
-    let turn = |rig: &mut Rig, base: u64| {
+    let turn = |rig: &mut DriverFixture, base: u64| {
         for i in 0..100 {
             let fill = Rng::new(base + i).bytes(4096);
             assert_eq!(rig.write(base + i * 8, &fill, OpFlags::NONE), BlkStatus::Ok);
@@ -213,7 +213,7 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
 
 /// While one thread sleeps in `wait`, another submits to and polls the same hctx; a wake-up ends the sleep.
 fn a_waiting_thread_blocks_nobody(kind: Kind) {
-    let mut rig = Rig::new(kind);
+    let mut rig = DriverFixture::new(kind);
     let driver = rig.driver.clone();
     let hctx = HctxId::new(0);
     let stop = AtomicBool::new(false);
@@ -237,7 +237,7 @@ fn a_waiting_thread_blocks_nobody(kind: Kind) {
 }
 
 fn lazy_commit_reaches_the_device_by_wait_or_poll(kind: Kind) {
-    let mut rig = Rig::new(kind);
+    let mut rig = DriverFixture::new(kind);
     rig.driver.issuer().set_lazy_commit(HctxId::new(0), 8);
     let slots = rig.pool.slots();
     for wait in [true, false] {
@@ -249,7 +249,7 @@ fn lazy_commit_reaches_the_device_by_wait_or_poll(kind: Kind) {
 }
 
 fn data_survives_a_change_of_hardware_queues(kind: Kind) {
-    let mut rig = Rig::with(kind, |c| c.set("nr_cpus", "4").unwrap());
+    let mut rig = DriverFixture::with(kind, |c| c.set("nr_cpus", "4").unwrap());
     let fill = Rng::new(0x5eed_0005).bytes(8192);
     for (queues, depth) in [("1", "2"), ("4", "200"), ("2", "64")] {
         assert_eq!(rig.write(8, &fill, OpFlags::NONE), BlkStatus::Ok);
@@ -268,7 +268,7 @@ fn data_survives_a_change_of_hardware_queues(kind: Kind) {
 }
 
 fn limits_hold_together(kind: Kind) {
-    let rig = Rig::new(kind);
+    let rig = DriverFixture::new(kind);
     let (limits, capacity) = (rig.driver.limits(), rig.driver.capacity());
     assert_eq!(limits.check(), Ok(()));
     assert!(capacity.0 > 0 && capacity.0 % u64::from(limits.logical_block_sectors()) == 0);

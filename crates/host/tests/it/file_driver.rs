@@ -7,7 +7,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
-use common::{Kind, Rig, TempFile};
+use common::{DriverFixture, Kind, TempFile};
 use host::driver::file::{File, FileOptions};
 use host::error::ErrorKind;
 use host::mem::Regions;
@@ -67,7 +67,7 @@ fn the_size_is_rounded_down_to_blocks() {
 #[test]
 fn only_what_is_written_changes_in_the_file() {
     for kind in [Kind::FileDirect, Kind::FileBuffered] {
-        let mut rig = Rig::new(kind);
+        let mut rig = DriverFixture::new(kind);
         let path = rig.path().to_owned();
         let mut rng = Rng::new(0x5eed_0010);
         let mut expected = rng.bytes(fs::metadata(&path).unwrap().len() as usize);
@@ -87,7 +87,7 @@ fn only_what_is_written_changes_in_the_file() {
 
 #[test]
 fn discard_gives_space_back() {
-    let mut rig = Rig::new(Kind::FileDirect);
+    let mut rig = DriverFixture::new(Kind::FileDirect);
     let path = rig.path().to_owned();
     fs::write(&path, Rng::new(0x5eed_0011).bytes(8 << 20)).unwrap();
     fs::File::open(&path).unwrap().sync_all().unwrap();
@@ -103,7 +103,7 @@ fn discard_gives_space_back() {
 #[test]
 fn a_file_cut_short_gives_io_errors() {
     for kind in [Kind::FileDirect, Kind::FileBuffered] {
-        let mut rig = Rig::new(kind);
+        let mut rig = DriverFixture::new(kind);
         fs::File::options().write(true).open(rig.path()).unwrap().set_len(1 << 20).unwrap();
         assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
         assert_eq!(rig.read(4096, 4096).0, BlkStatus::IoErr, "{kind:?}");
@@ -115,7 +115,7 @@ fn a_file_cut_short_gives_io_errors() {
 /// Regions that are added after the rings were made are as good as the ones before.
 #[test]
 fn data_may_lie_in_regions_added_later() {
-    let rig = Rig::new(Kind::FileDirect);
+    let rig = DriverFixture::new(Kind::FileDirect);
     let file = fs::File::open(rig.path()).unwrap();
     let (mut first, mut second) = rig.split_in_two_on_cpu(0);
     for (i, rig) in [&mut first, &mut second].into_iter().enumerate() {

@@ -13,7 +13,7 @@ use common::initiator::{an_absence_is_not_noticed, open, refused, rig, target};
 use common::iscsi::{IQN, Tgt};
 use common::istgt::{Istgt, Options};
 use common::proxy::Proxy;
-use common::{Rig, until};
+use common::{DriverFixture, until};
 use host::driver::HostDriver;
 use host::driver::iscsi::{self, Iscsi};
 use host::error::ErrorKind;
@@ -46,7 +46,7 @@ fn a_target_of_another_make_proves_who_it_is() {
     let rightly = target(&istgt.url_as("me%secretsecret1@", "?target_user=them"));
     let regions = Arc::new(Regions::new());
     let driver = Arc::new(Iscsi::open(&rightly, true, regions.clone()).unwrap());
-    let mut rig = Rig::on(driver, regions, |_| ());
+    let mut rig = DriverFixture::on(driver, regions, |_| ());
     assert_eq!(rig.write(0, &[9; 8192], OpFlags::FUA), BlkStatus::Ok);
     assert_eq!(rig.read(0, 8192), (BlkStatus::Ok, vec![9; 8192]));
     let (kind, text) = refused(&istgt.url_as("me%secretsecret2@", "?target_user=them"));
@@ -104,7 +104,7 @@ fn long_requests_go_both_ways() {
         let driver = open(&tgt.url(options), &regions);
         assert!(driver.limits().max_sectors as usize >= BYTES >> 9);
         let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
-        let mut rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
+        let mut rig = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
         let fill = Rng::new(0x5eed_1234).bytes(BYTES);
         pool.with_slot(0, |b| b.copy_from_slice(&fill));
         for (slot, op) in [(0, Op::Write), (1, Op::Read)] {

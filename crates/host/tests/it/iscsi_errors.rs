@@ -11,10 +11,10 @@ use blk::scsi::disposition::sam;
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::status::BlkStatus;
 use blk::time::Duration;
-use common::Rig;
+use common::DriverFixture;
 use common::commands::{raw, reservations};
 use common::iscsi::Tgt;
-use common::iscsi_proxy::{Meddle, Proxy};
+use common::iscsi_proxy::{Proxy, Tampering};
 use host::driver::HostDriver;
 use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
@@ -34,9 +34,9 @@ fn open(url: &str) -> (Arc<Iscsi>, Arc<Regions>) {
     (Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap()), regions)
 }
 
-fn rig(url: &str, io_timeout: &str) -> (Rig, Arc<Iscsi>) {
+fn rig(url: &str, io_timeout: &str) -> (DriverFixture, Arc<Iscsi>) {
     let (driver, regions) = open(url);
-    let mut rig = Rig::on(driver.clone(), regions, |c| {
+    let mut rig = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", "1"), ("nr_hw_queues", "1"), ("io_timeout", io_timeout)] {
             c.set(name, value).unwrap();
         }
@@ -58,7 +58,7 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     let proxy = Proxy::new(tgt.port());
     let (driver, regions) = open(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"));
     let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
-    let mut rig = Rig::on(driver.clone(), regions, |c| {
+    let mut rig = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", "1"), ("nr_hw_queues", "1"), ("io_timeout", "300")] {
             c.set(name, value).unwrap();
         }
@@ -66,7 +66,7 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     rig.may_wait = false;
     let fill = Rng::new(0x5eed_0042).bytes(BYTES);
     pool.with_slot(0, |b| b.copy_from_slice(&fill));
-    proxy.meddle(Meddle::HoldR2t(1));
+    proxy.meddle(Tampering::HoldR2t(1));
     for (slot, op) in [(0, Op::Write), (1, Op::Read)] {
         let data = pool.lend(slot);
         let bio = Bio { op, ..Bio::read(Sector(64), (BYTES >> 9) as u32, data) };
@@ -85,7 +85,7 @@ fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
     let proxy = Proxy::new(tgt.port());
     let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
     assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
-    proxy.meddle(Meddle::HoldReads(1));
+    proxy.meddle(Tampering::HoldReads(1));
     assert_eq!(rig.read(8, 4096).1, [7; 4096]);
     assert_eq!((proxy.functions(), proxy.answers()), (vec![ABORT_TASK, LUN_RESET], vec![1, 0]));
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
@@ -98,8 +98,8 @@ fn an_abort_that_works_is_all_that_is_done() {
     let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
     assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     // As of a target that had it still.
-    proxy.meddle(Meddle::Answer(0));
-    proxy.meddle(Meddle::HoldReads(2));
+    proxy.meddle(Tampering::Answer(0));
+    proxy.meddle(Tampering::HoldReads(2));
     assert_eq!(rig.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, ABORT_TASK]);
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
@@ -111,8 +111,8 @@ fn target_without_task_management_loses_only_its_session() {
     let proxy = Proxy::new(tgt.port());
     let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
     assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
-    proxy.meddle(Meddle::Answer(5));
-    proxy.meddle(Meddle::HoldReads(1));
+    proxy.meddle(Tampering::Answer(5));
+    proxy.meddle(Tampering::HoldReads(1));
     assert_eq!(rig.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 1);
@@ -126,17 +126,17 @@ fn target_without_task_management_loses_only_its_session() {
 #[test]
 fn malformed_task_management_ends_the_session() {
     for (what, message) in [
-        (Meddle::WrongTag, "which was not asked for"),
-        (Meddle::Answer(77), "with 77, which means nothing"),
-        (Meddle::Unasked, "which was not asked for"),
+        (Tampering::WrongTag, "which was not asked for"),
+        (Tampering::Answer(77), "with 77, which means nothing"),
+        (Tampering::Unasked, "which was not asked for"),
     ] {
         let tgt = Tgt::new();
         let proxy = Proxy::new(tgt.port());
         let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
         assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
         proxy.meddle(what);
-        if what != Meddle::Unasked {
-            proxy.meddle(Meddle::HoldReads(1));
+        if what != Tampering::Unasked {
+            proxy.meddle(Tampering::HoldReads(1));
         }
         assert_eq!(rig.read(8, 4096).1, [7; 4096]);
         let (queues, _) = driver.status();

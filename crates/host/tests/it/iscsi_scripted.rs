@@ -8,7 +8,7 @@ use blk::bio::{Bio, Op, OpFlags};
 use blk::id::{HctxId, Sector};
 use blk::status::BlkStatus;
 use common::scripted::{BUSY, CHECK_CONDITION, GOOD, Peer, Request, Scripted, TASK_SET_FULL};
-use common::{Rig, until};
+use common::{DriverFixture, until};
 use host::driver::HostDriver;
 use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
@@ -32,17 +32,17 @@ fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -
     Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), write, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
 }
 
-fn rig(target: &Scripted, write: bool, queues: &str) -> (Rig, Arc<Iscsi>) {
+fn rig(target: &Scripted, write: bool, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let driver = open(target, write, "", &regions);
-    let rig = Rig::on(driver.clone(), regions, |c| {
+    let rig = DriverFixture::on(driver.clone(), regions, |c| {
         c.set("nr_cpus", queues).unwrap();
         c.set("nr_hw_queues", queues).unwrap();
     });
     (rig, driver)
 }
 
-fn is_gone(rig: &mut Rig, driver: &Iscsi) {
+fn is_gone(rig: &mut DriverFixture, driver: &Iscsi) {
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
     // What it is refused for is said after the requests were.
     until(|| {
@@ -66,7 +66,7 @@ fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> 
     let mut pool = BufferPool::new(&regions, 1, LARGE, false).unwrap();
     let fill = Rng::new(0x5eed_4321).bytes(LARGE);
     pool.with_slot(0, |b| b.copy_from_slice(&fill));
-    let mut rig = Rig::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut rig = DriverFixture::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     let bio = Bio { op: Op::Write, ..Bio::read(Sector(64), (LARGE >> 9) as u32, pool.lend(0)) };
     assert_eq!(rig.io(bio), BlkStatus::Ok);
     common::give_back(&mut pool, 0);

@@ -9,7 +9,7 @@ use blk::id::{HctxId, Sector};
 use blk::scsi::cdb::Cdb;
 use blk::status::BlkStatus;
 use common::scripted::{Peer, Request, Scripted};
-use common::{Rig, until};
+use common::{DriverFixture, until};
 use host::driver::HostDriver;
 use host::driver::RawCommand;
 use host::driver::iscsi::{self, Iscsi};
@@ -32,7 +32,7 @@ const TOO_MANY_IMMEDIATE: u8 = 6;
 
 /// What the target is to do, and has seen.
 #[derive(Default)]
-struct Board {
+struct TargetState {
     /// Reads that are not answered.
     withhold: u32,
     withheld: Vec<Request>,
@@ -41,42 +41,42 @@ struct Board {
     unanswered: Option<u32>,
 }
 
-type Shared = Arc<Mutex<Board>>;
+type Shared = Arc<Mutex<TargetState>>;
 
 /// A target that withholds reads or writes as its board says, and does by `manage` what it is asked about them.
 fn target(
     writes: bool,
-    manage: impl Fn(&mut Peer, &Request, &mut Board) + Send + Sync + 'static,
+    manage: impl Fn(&mut Peer, &Request, &mut TargetState) + Send + Sync + 'static,
 ) -> (Scripted, Shared) {
-    let board = Shared::default();
-    let own = board.clone();
+    let state = Shared::default();
+    let own = state.clone();
     let target = Scripted::new(move |peer, request| {
-        let mut board = own.lock().unwrap();
+        let mut state = own.lock().unwrap();
         if let Some(function) = request.function() {
-            board.functions.push(function);
-            manage(peer, request, &mut board);
+            state.functions.push(function);
+            manage(peer, request, &mut state);
             return true;
         }
         let is_it = if writes { request.is_write() } else { request.is_read() };
-        if !is_it || board.withhold == 0 {
+        if !is_it || state.withhold == 0 {
             return false;
         }
-        board.withhold -= 1;
-        if let Some(tag) = board.unanswered.take() {
+        state.withhold -= 1;
+        if let Some(tag) = state.unanswered.take() {
             peer.managed(tag, DONE);
         }
-        board.withheld.push(Request { header: request.header, data: Vec::new() });
+        state.withheld.push(Request { header: request.header, data: Vec::new() });
         true
     });
-    (target, board)
+    (target, state)
 }
 
 /// On it, so that commands are late soon, but not on a busy machine when they only wait for the script's turn.
-fn rig(target: &Scripted, queues: &str) -> (Rig, Arc<Iscsi>) {
+fn rig(target: &Scripted, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let url = target.url("?noop_interval=0");
     let driver = Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), true, regions.clone()).unwrap());
-    let mut rig = Rig::on(driver.clone(), regions, |c| {
+    let mut rig = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", queues), ("nr_hw_queues", queues), ("io_timeout", "2000")] {
             c.set(name, value).unwrap();
         }
@@ -93,21 +93,21 @@ fn losses(driver: &Iscsi) -> u64 {
 /// The first reset is answered when its command has ended by itself, and another one waits to be helped.
 #[test]
 fn an_answer_to_a_reset_of_long_ago_helps_nobody() {
-    let (target, board) = target(false, |peer, request, board| match request.function() {
+    let (target, state) = target(false, |peer, request, state| match request.function() {
         Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
-        Some(LUN_RESET) if board.functions.iter().filter(|f| **f == LUN_RESET).count() == 1 => {
-            board.unanswered = Some(request.tag());
-            let late = board.withheld.pop().unwrap();
+        Some(LUN_RESET) if state.functions.iter().filter(|f| **f == LUN_RESET).count() == 1 => {
+            state.unanswered = Some(request.tag());
+            let late = state.withheld.pop().unwrap();
             peer.serve(&late);
         }
         _ => peer.managed(request.tag(), DONE),
     });
     let (mut rig, driver) = rig(&target, "1");
     for _ in 0..2 {
-        board.lock().unwrap().withhold = 1;
+        state.lock().unwrap().withhold = 1;
         assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![0; 4096]));
     }
-    let functions = board.lock().unwrap().functions.clone();
+    let functions = state.lock().unwrap().functions.clone();
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, ABORT_TASK, LUN_RESET]);
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
@@ -115,12 +115,12 @@ fn an_answer_to_a_reset_of_long_ago_helps_nobody() {
 /// No help has worked, and no session can be made: whoever wants to be rid of the disk does not wait until nobody waits for one.
 #[test]
 fn giving_up_ends_what_is_being_helped() {
-    let (target, board) = target(false, |peer, request, _| match request.function() {
+    let (target, state) = target(false, |peer, request, _| match request.function() {
         Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
         _ => peer.managed(request.tag(), NOT_SUPPORTED),
     });
     let (mut rig, driver) = rig(&target, "1");
-    board.lock().unwrap().withhold = 1;
+    state.lock().unwrap().withhold = 1;
     target.refuses.lock().unwrap().push(0);
     std::thread::scope(|s| {
         let reader = s.spawn(|| rig.read(8, 4096).0);
@@ -130,7 +130,7 @@ fn giving_up_ends_what_is_being_helped() {
         let status = reader.join().unwrap();
         assert!(status.is_path_error(), "{status:?}");
     });
-    let functions = board.lock().unwrap().functions.clone();
+    let functions = state.lock().unwrap().functions.clone();
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert!(driver.path().set_give_up(false));
     target.refuses.lock().unwrap().clear();
@@ -141,7 +141,7 @@ fn giving_up_ends_what_is_being_helped() {
 #[test]
 fn given_up_write_under_error_handling_takes_no_other_path() {
     // No other function is answered.
-    let (silent, board) = target(true, |peer, request, _| {
+    let (silent, state) = target(true, |peer, request, _| {
         if request.function() == Some(ABORT_TASK) {
             peer.managed(request.tag(), NO_SUCH_TASK);
         }
@@ -154,18 +154,18 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     let parsed = host::driver::multipath::parse(&format!("{options}:{urls}")).unwrap();
     let paths = parsed.paths_to_open(&needs, &regions);
     let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
-    let mut rig = Rig::on(disk.clone(), regions, |c| {
+    let mut rig = DriverFixture::on(disk.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         c.set("io_timeout", "300").unwrap();
     });
     rig.may_wait = false;
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
     disk.paths().fail_path(ids[1], host::clock::now());
-    board.lock().unwrap().withhold = 1;
+    state.lock().unwrap().withhold = 1;
     std::thread::scope(|s| {
         let rig = &mut rig;
         let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
-        until(|| board.lock().unwrap().functions.contains(&LUN_RESET));
+        until(|| state.lock().unwrap().functions.contains(&LUN_RESET));
         disk.paths().reinstate_path(ids[1]);
         until(|| {
             assert!(disk.path().set_give_up(true));
@@ -202,31 +202,31 @@ fn a_session_aborts_one_command_at_a_time() {
     const READS: u32 = 6;
     let crowded = Arc::new(Mutex::new(0));
     let seen = crowded.clone();
-    let (target, board) = target(false, move |peer, request, _| {
+    let (target, state) = target(false, move |peer, request, _| {
         // No other is sent behind it until it is answered; a driver that does has done so by now.
         *seen.lock().unwrap() += u32::from(peer.is_managed_next(Duration::from_millis(100)));
         peer.managed(request.tag(), DONE);
     });
     let (mut rig, driver) = rig(&target, "1");
-    board.lock().unwrap().withhold = READS;
+    state.lock().unwrap().withhold = READS;
     let reads = (0..READS).map(|i| (i, Bio::read(Sector(u64::from(i) * 1024), 8, DataRef::NONE))).collect();
     assert!(rig.io_batch(reads).iter().all(|s| s.is_ok()));
-    assert_eq!(board.lock().unwrap().functions, [ABORT_TASK; READS as usize]);
+    assert_eq!(state.lock().unwrap().functions, [ABORT_TASK; READS as usize]);
     assert_eq!(*crowded.lock().unwrap(), 0, "one was sent before another was answered");
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
 #[test]
 fn rejected_task_management_fails_and_keeps_the_session() {
-    let (target, board) = target(false, |peer, request, board| match request.function() {
+    let (target, state) = target(false, |peer, request, state| match request.function() {
         Some(ABORT_TASK) => peer.reject(request, TOO_MANY_IMMEDIATE),
-        Some(LUN_RESET) if board.functions.len() == 2 => peer.reject(request, TOO_MANY_IMMEDIATE),
+        Some(LUN_RESET) if state.functions.len() == 2 => peer.reject(request, TOO_MANY_IMMEDIATE),
         _ => peer.managed(request.tag(), DONE),
     });
     let (mut rig, driver) = rig(&target, "1");
-    board.lock().unwrap().withhold = 1;
+    state.lock().unwrap().withhold = 1;
     assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
-    assert_eq!(board.lock().unwrap().functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
+    assert_eq!(state.lock().unwrap().functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
@@ -236,13 +236,13 @@ fn other_rejects_end_the_session_with_a_message() {
         (PROTOCOL_ERROR, false, "rejected a message (reason 0x04)"),
         (TOO_MANY_IMMEDIATE, true, "which was not asked for"),
     ] {
-        let (target, board) = target(false, move |peer, request, _| {
+        let (target, state) = target(false, move |peer, request, _| {
             let mut header = request.header;
             header[19] ^= u8::from(forged);
             peer.reject(&Request { header, data: Vec::new() }, reason);
         });
         let (mut rig, driver) = rig(&target, "1");
-        board.lock().unwrap().withhold = 1;
+        state.lock().unwrap().withhold = 1;
         assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
         assert!(driver.path().troubles()[0].contains(message), "{:?}", driver.path().troubles());
     }

@@ -3,7 +3,7 @@
 //!
 //! Needs root, losetup and loop devices.
 
-use host::kernel::{Effect, Kept, KernelDevice, in_effect, plan, put_back_all, put_back_left, write_for_good};
+use host::kernel::{Effect, KernelDevice, SettingsGuard, in_effect, plan, put_back_all, put_back_left, write_for_good};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,11 +32,11 @@ impl Drop for Loop {
     }
 }
 
-fn apply(device: &KernelDevice) -> Kept {
+fn apply(device: &KernelDevice) -> SettingsGuard {
     let asked = [("scheduler", "mq-deadline"), ("nomerges", "2"), ("iosched.fifo_batch", "3")];
     let asked: Vec<(String, String)> = asked.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let planned = plan(device, &asked, Effect::Any).unwrap();
-    let (kept, said) = Kept::apply(device, &planned).unwrap();
+    let (kept, said) = SettingsGuard::apply(device, &planned).unwrap();
     assert_eq!(said, Vec::<String>::new());
     let now = in_effect(device);
     assert!(asked.iter().all(|wanted| now.contains(wanted)), "{now:?}");
@@ -88,5 +88,5 @@ fn settings_are_put_back_however_it_ends() {
     // What is so already is not written.
     let same = [("scheduler".to_owned(), "none".to_owned())];
     let planned = plan(&device, &same, Effect::Any).unwrap();
-    assert!(Kept::apply(&device, &planned).unwrap().0.is_none());
+    assert!(SettingsGuard::apply(&device, &planned).unwrap().0.is_none());
 }

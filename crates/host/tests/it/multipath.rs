@@ -13,7 +13,7 @@ use common::iscsi::Tgt;
 use common::paths::{active, open_disk};
 use common::peers::Peer;
 use common::proxy::Proxy;
-use common::{Rig, TempFile, until};
+use common::{DriverFixture, TempFile, until};
 use host::driver::HostDriver;
 use host::driver::file::{File, FileOptions};
 use host::driver::multipath::{Multipath, MultipathOptions, Path, PathChecker, PathGroupingPolicy};
@@ -59,7 +59,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
     let (disk, troubles) = Multipath::open(quick(), paths).unwrap();
     assert!(troubles.is_empty(), "{troubles:?}");
     let disk = Arc::new(disk);
-    let mut rig = Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut rig = DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     for i in 0..64_u64 {
         assert_eq!(rig.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
@@ -77,7 +77,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
 }
 
 /// A disk of these targets under a queue of one CPU.
-fn rig_of(options: &str, urls: &[String]) -> (Rig, Arc<dyn HostDriver>) {
+fn rig_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>) {
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let text = format!("multipath:{options}:{}", urls.join("+"));
@@ -87,14 +87,14 @@ fn rig_of(options: &str, urls: &[String]) -> (Rig, Arc<dyn HostDriver>) {
     let is_nbd = urls.len() > 1 && urls[0].starts_with("nbd");
     assert!(open.warnings.iter().filter(|w| on_our_word(w)).count() == usize::from(is_nbd), "{:?}", open.warnings);
     assert!(open.warnings.len() == usize::from(is_nbd), "{:?}", open.warnings);
-    let rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let rig = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     (rig, open.driver)
 }
 
 /// Writes blocks whose content says which write they are of, and reads them back, while somebody pulls paths. No error may be seen, and
 /// nothing but the last write of each block.
 struct Load<'a> {
-    rig: &'a mut Rig,
+    rig: &'a mut DriverFixture,
     rng: Rng,
     /// By block: the number of its last write.
     written: Vec<u64>,
@@ -106,7 +106,7 @@ struct Load<'a> {
 const BLOCKS: u64 = 512;
 
 impl Load<'_> {
-    fn new(rig: &mut Rig, seed: u64) -> Load<'_> {
+    fn new(rig: &mut DriverFixture, seed: u64) -> Load<'_> {
         Load { rig, rng: Rng::new(seed), written: vec![0; BLOCKS as usize], count: 0, longest: StdDuration::ZERO }
     }
 
@@ -292,7 +292,7 @@ fn io_affinity_takes_the_path_of_the_cpu() {
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let target = TargetSpec::parse(&format!("multipath:{options}:{}", urls.join("+"))).unwrap();
     let driver = target.open(&needs, regions.clone()).unwrap().driver;
-    let rig = Rig::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
+    let rig = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
     let (mut of_first, mut of_second) = rig.split_in_two();
     assert_eq!(of_first.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
@@ -506,7 +506,7 @@ fn a_path_that_is_not_there_at_the_start_comes_later() {
     let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
     assert_eq!(open.warnings.len(), 1);
     assert!(open.warnings[0].to_string().contains("cannot be used now"), "{}", open.warnings[0]);
-    let mut rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut rig = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     let mut load = Load::new(&mut rig, 0x6d70_0006);
     (0..10).for_each(|_| load.round());
     tgts[0].start();

@@ -7,7 +7,7 @@ use crate::common;
 
 use blk::bio::OpFlags;
 use blk::status::BlkStatus;
-use common::Rig;
+use common::DriverFixture;
 use common::iscsi::Tgt;
 use common::istgt::{Istgt, Options};
 use common::scripted::{GOOD, Peer, Request, Scripted};
@@ -154,7 +154,7 @@ const OPTIONS: &str = "path_grouping_policy=group_by_prio,prio=alua,failback=imm
 
 /// A disk, and who writes and reads it. No error may be seen, and nothing but what was written last.
 struct Load {
-    rig: Rig,
+    rig: DriverFixture,
     disk: Arc<dyn HostDriver>,
     rng: Rng,
     last: Vec<u64>,
@@ -171,7 +171,7 @@ impl Load {
     fn on(options: &str, urls: &[String]) -> Load {
         let (open, regions) = open(options, urls).unwrap_or_else(|e| panic!("{options}: {e}"));
         assert!(open.warnings.is_empty(), "{:?}", open.warnings);
-        let rig = Rig::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+        let rig = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
         Load { rig, disk: open.driver, rng: Rng::new(0xa10a), last: vec![0; BLOCKS as usize], count: 0 }
     }
 

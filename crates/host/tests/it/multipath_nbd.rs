@@ -8,7 +8,7 @@ use blk::status::BlkStatus;
 use common::paths::{active, open_disk};
 use common::peers::Peer;
 use common::stopping::{signal, stop};
-use common::{Rig, until};
+use common::{DriverFixture, until};
 use host::driver::HostDriver;
 use host::driver::multipath::Multipath;
 use host::mem::Regions;
@@ -30,7 +30,7 @@ fn two_servers(
     options: &str,
     first: &str,
     config: impl FnOnce(&mut blk::settings::QueueConfig),
-) -> (Peer, Peer, Rig, Arc<Multipath>) {
+) -> (Peer, Peer, DriverFixture, Arc<Multipath>) {
     let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
     let path = a.file.as_ref().unwrap().0.clone();
     let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
@@ -39,7 +39,7 @@ fn two_servers(
     let target = host::driver::multipath::parse(&format!("prio=50+10,{options}:{}", urls.join("+"))).unwrap();
     let regions = Arc::new(Regions::new());
     let disk = Arc::new(Multipath::open(target.options.clone(), target.paths_to_open(&needs, &regions)).unwrap().0);
-    let rig = Rig::on(disk.clone(), regions, |c| {
+    let rig = DriverFixture::on(disk.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         config(c);
     });

@@ -7,7 +7,7 @@ use crate::common;
 use common::TempFile;
 use common::iscsi::Tgt;
 use host::driver::Topology;
-use host::driver::iscsi::{Inquired, inquire};
+use host::driver::iscsi::{InquiryData, inquire};
 use host::error::{ErrorKind, Result};
 use host::mem::Regions;
 use host::target::{Needs, OpenTarget, TargetSpec};
@@ -70,7 +70,7 @@ fn image() -> TempFile {
     file
 }
 
-fn who(url: &str) -> Inquired {
+fn inquiry_of(url: &str) -> InquiryData {
     let target = host::driver::iscsi::parse(url).unwrap();
     let never = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     inquire(&target, &never).unwrap()
@@ -105,11 +105,11 @@ fn device_settings_apply_before_those_of_the_wwid() {
         (a, b)
     };
     let (one, two) = (a.url("?sessions=1"), b.url("?sessions=1"));
-    let inquired = who(&one);
+    let inquired = inquiry_of(&one);
     assert_eq!((&inquired.inquiry.vendor[..], &inquired.inquiry.product[..]), ("IET", "VIRTUAL-DISK"));
     assert_eq!(inquired.access, None);
     let wwid = inquired.wwid.unwrap();
-    assert_eq!(who(&two).wwid.as_ref(), Some(&wwid), "by all paths the same");
+    assert_eq!(inquiry_of(&two).wwid.as_ref(), Some(&wwid), "by all paths the same");
 
     let conf = Conf::new(DEVICES);
     let disk = conf.open("", &[&one, &two]).unwrap();
@@ -156,7 +156,7 @@ fn device_settings_apply_before_those_of_the_wwid() {
 fn what_is_wrong_is_said_with_its_line() {
     let tgt = Tgt::new();
     let url = &tgt.url("?sessions=1")[..];
-    let wwid = who(url).wwid.unwrap();
+    let wwid = inquiry_of(url).wwid.unwrap();
     let file = image();
     let path = file.0.to_str().unwrap();
 

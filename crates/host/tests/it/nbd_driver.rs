@@ -11,7 +11,7 @@ use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::peers::Peer;
-use common::{Rig, until};
+use common::{DriverFixture, until};
 use host::driver::HostDriver;
 use host::driver::nbd::{self, Nbd};
 use host::error::ErrorKind;
@@ -172,7 +172,7 @@ impl Pause {
 }
 
 /// A server with the pause filter, the rig on it, and its control.
-fn paused(options: &str) -> (Peer, Rig, Arc<Nbd>, Pause) {
+fn paused(options: &str) -> (Peer, DriverFixture, Arc<Nbd>, Pause) {
     let control = std::env::temp_dir().join(format!("mqblk-pause-{}-{}", std::process::id(), options.len()));
     let parameter = format!("pause-control={}", control.display());
     let peer = Peer::nbdkit_file(&["--filter=pause"], &[&parameter]);
@@ -204,8 +204,8 @@ fn a_paused_server_is_waited_for() {
 /// Does something for which somebody else gives requests up again and again.
 fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
     /// Says that it is over, also when a test fails.
-    struct Over<'a>(&'a AtomicBool);
-    impl Drop for Over<'_> {
+    struct StopOnDrop<'a>(&'a AtomicBool);
+    impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -218,7 +218,7 @@ fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
                 std::thread::yield_now();
             }
         });
-        let _over = Over(&over);
+        let _over = StopOnDrop(&over);
         what()
     })
 }
@@ -331,7 +331,7 @@ fn limits_are_what_the_server_says() {
     assert_eq!(limits.max_hw_sectors, 2048);
     assert!(limits.write_cache && limits.fua && !limits.read_only && limits.max_discard_sectors > 0);
     // The server refuses what is larger or unaligned: nothing of that gets there.
-    let mut rig = Rig::on(nbd, regions, |_| ());
+    let mut rig = DriverFixture::on(nbd, regions, |_| ());
     for sector in (0..64).step_by(8) {
         assert_eq!(rig.write(sector, &[sector as u8; 32 << 10], OpFlags::FUA), BlkStatus::Ok);
     }

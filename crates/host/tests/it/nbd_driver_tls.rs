@@ -414,7 +414,7 @@ fn answer(cookie: [u8; 8], data: &[u8]) -> Vec<u8> {
     [&0x6744_6698u32.to_be_bytes()[..], &[0; 4], &cookie, data].concat()
 }
 
-type Turn = Box<dyn FnOnce(UnixStream, &Arc<ServerConfig>) + Send>;
+type ServerStep = Box<dyn FnOnce(UnixStream, &Arc<ServerConfig>) + Send>;
 
 /// Who is on the way to a server could put answers behind that to STARTTLS, for a client that has read them before TLS began.
 #[test]
@@ -426,7 +426,7 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
     let data = option_reply(opt::STARTTLS, rep::ACK, b"x");
     let lies = [(whole, "is no TLS"), (half, "is no TLS"), (data, "breaks the NBD protocol")];
     let texts: Vec<&str> = lies.iter().map(|(_, text)| *text).collect();
-    let turns = lies.map(|(lie, _)| -> Turn {
+    let turns = lies.map(|(lie, _)| -> ServerStep {
         Box::new(move |mut stream, config| {
             stream.write_all(&lie).unwrap();
             // A server that goes on as if nothing were there.
@@ -477,14 +477,14 @@ fn an_end_that_nobody_declared_is_a_lost_connection() {
         },
     ];
     let count = ends.len() as u64;
-    let turn = |end: fn(Encrypted, Vec<u8>)| -> Turn {
+    let turn = |end: fn(Encrypted, Vec<u8>)| -> ServerStep {
         Box::new(move |stream, config| {
             let mut stream = encrypted(stream, config);
             let cookie = next_cookie(&mut stream);
             end(stream, answer(cookie, &[9; 4096]));
         })
     };
-    let mut turns: Vec<Turn> = ends.into_iter().map(turn).collect();
+    let mut turns: Vec<ServerStep> = ends.into_iter().map(turn).collect();
     turns.push(turn(|mut stream, mut answer| {
         answer[16..].fill(5);
         stream.write_all(&answer).unwrap();
@@ -507,7 +507,7 @@ fn an_end_that_nobody_declared_is_a_lost_connection() {
 #[test]
 fn records_may_be_cut_anywhere() {
     let pki = Pki::new();
-    let turn: Turn = Box::new(|stream, config| {
+    let turn: ServerStep = Box::new(|stream, config| {
         let mut stream = encrypted(stream, config);
         let answers = |stream: &mut Encrypted, fill: u8| -> Vec<u8> {
             (0..4).flat_map(|_| answer(next_cookie(stream), &[fill; 4096])).collect()
@@ -561,7 +561,7 @@ fn what_tls_says_of_itself_does_not_keep_anybody_awake() {
     let pki = Pki::new();
     let (go, going) = channel::<()>();
     let (tell, told) = channel();
-    let turn: Turn = Box::new(move |stream, config| {
+    let turn: ServerStep = Box::new(move |stream, config| {
         let mut stream = encrypted(stream, config);
         let cookie = next_cookie(&mut stream);
         stream.write_all(&answer(cookie, &[1; 4096])).unwrap();
@@ -600,7 +600,7 @@ fn a_server_that_does_not_read_is_waited_for() {
     const LEN: usize = common::SLOT_BYTES;
     const SLOWLY: u32 = 20;
     let pki = Pki::new();
-    let turn: Turn = Box::new(move |stream, config| {
+    let turn: ServerStep = Box::new(move |stream, config| {
         let mut stream = encrypted(stream, config);
         // Three megabytes are to come; the socket holds some hundred kilobytes, and tells of room when three quarters of it are
         // free. The buffer behind it, and more, is read without that, and without an answer, which would wake who waits.

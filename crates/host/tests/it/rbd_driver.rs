@@ -10,7 +10,7 @@ use blk::id::Sector;
 use blk::status::BlkStatus;
 use common::ceph::{CephImage, Cluster, Osd, doing, program};
 use common::paths::{active, open_disk};
-use common::{Rig, until};
+use common::{DriverFixture, until};
 use host::driver::{Allocation, HostDriver, Rbd, rbd};
 use host::error::{ErrorKind, Result};
 use host::mem::Regions;
@@ -31,9 +31,9 @@ fn refused(target: &str, write: bool) -> (ErrorKind, String) {
     (e.kind(), e.to_string())
 }
 
-fn rig(target: &str, write: bool) -> Rig {
+fn rig(target: &str, write: bool) -> DriverFixture {
     let (driver, regions) = open(target, write).unwrap();
-    Rig::on(driver, regions, |_| ())
+    DriverFixture::on(driver, regions, |_| ())
 }
 
 /// A file that is removed with the test.
@@ -232,7 +232,7 @@ fn rbd_snapshots_sizes_and_holes() {
     let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(16 * MIB, "layering");
     let (driver, regions) = open(&image.target(""), true).unwrap();
-    let mut rig = Rig::on(driver.clone(), regions, |_| ());
+    let mut rig = DriverFixture::on(driver.clone(), regions, |_| ());
     let told = |from: u64, bytes: u64| {
         let found = driver.space().survey(Sector(from / 512), bytes / 512, 16);
         found.iter().map(|s| (s.nr_sectors * 512, s.is_hole)).collect::<Vec<_>>()
@@ -350,7 +350,7 @@ fn rbd_paths_share_their_data_and_are_checked_beside_a_lock() {
     assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it is brought back");
 }
 
-fn rig_of(target: &str) -> Rig {
+fn rig_of(target: &str) -> DriverFixture {
     rig(target, false)
 }
 

@@ -28,13 +28,13 @@ const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
 const LONG: Duration = Duration::from_secs(30);
 
 /// A device that writes down what it is asked, and does none of it.
-struct Witness {
+struct RecordingDriver {
     limits: Limits,
     asked: Mutex<Vec<(Op, bool)>>,
     done: Mutex<VecDeque<InFlight>>,
 }
 
-impl Driver for Witness {
+impl Driver for RecordingDriver {
     fn name(&self) -> &'static str {
         "witness"
     }
@@ -66,7 +66,7 @@ impl Driver for Witness {
     }
 }
 
-impl HostDriver for Witness {}
+impl HostDriver for RecordingDriver {}
 
 /// What a device is asked for a write, a flush, then with the guest's cache switched off for a write, and with it on again
 /// for a write, each in one list.
@@ -76,7 +76,7 @@ fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 4] {
     let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
     let threads = Arc::new(IoThreads::start(&[option]).unwrap());
     let limits = Limits { write_cache, fua, ..Limits::default() };
-    let witness = Arc::new(Witness { limits, asked: Mutex::default(), done: Mutex::default() });
+    let witness = Arc::new(RecordingDriver { limits, asked: Mutex::default(), done: Mutex::default() });
     let driver: Arc<dyn HostDriver> = Arc::clone(&witness) as _;
     let disk = threads.disk("disk", driver, Arc::new(Regions::new()), QueueConfig::default()).unwrap();
     let socket = directory.join("vhost.sock");

@@ -12,7 +12,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::Instant;
 use vhost_server::{BOTH, LONG, PROTOCOL, Server};
-use vuclient::raw::dirty::{DirtyLog, Look};
+use vuclient::raw::dirty::{DirtyLog, MemorySnapshot};
 use vuclient::raw::message::feature::{
     BLK_CONFIG_WCE, BLK_DISCARD, BLK_FLUSH, BLK_WRITE_ZEROES, EVENT_IDX, INDIRECT_DESC, LOG_ALL, RING_PACKED, VERSION_1,
 };
@@ -452,11 +452,11 @@ fn apart(raw: &mut Raw, kind: u32, sector: u64, len: u32, skew: u64) -> block::B
 
 /// Waits until all that the device has changed since `before` is logged: it sets the bit after it has written. What was
 /// changed, and what was logged.
-fn logged(raw: &Raw, before: &Look, log: &DirtyLog, what: &str) -> (BTreeSet<u64>, BTreeSet<u64>) {
+fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let end = Instant::now() + LONG;
     let mut seen = BTreeSet::new();
     loop {
-        let changed = before.changed(&Look::new(&raw.guest));
+        let changed = before.changed(&MemorySnapshot::new(&raw.guest));
         seen.extend(log.take());
         if changed.is_subset(&seen) {
             return (changed, seen);
@@ -498,7 +498,7 @@ fn every_page_that_the_device_writes_is_logged() {
                 // Not looked at meanwhile: a device that polls needs no kick.
                 raw.enable(0, false).unwrap();
                 raw.submit(0, &request.segments()).unwrap();
-                let before = Look::new(&raw.guest);
+                let before = MemorySnapshot::new(&raw.guest);
                 raw.enable(0, true).unwrap();
                 raw.kick(0).unwrap();
                 assert_eq!(raw.wait_used(0, LONG).unwrap().len(), 1);
@@ -547,7 +547,7 @@ fn a_log_that_comes_late_or_is_too_short_is_no_harm() {
             let log = raw.set_log(pages).unwrap();
             raw.set_features(features | LOG_ALL).unwrap();
             raw.log_ring(0, true).unwrap();
-            let before = Look::new(&raw.guest);
+            let before = MemorySnapshot::new(&raw.guest);
             let mut ended = 0;
             while ended < reads.len() {
                 ended += raw.wait_used(0, LONG).unwrap().len();

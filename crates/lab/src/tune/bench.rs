@@ -50,7 +50,7 @@ pub struct Ask {
 
 /// What was there at a moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct Snapshot {
     /// Seconds since the run began.
     pub at: f64,
     /// I/Os completed until then.
@@ -81,7 +81,7 @@ pub struct Reading {
     pub errors: u64,
     /// How it went on, where that was asked for (a [`Load`], or the first run).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub moments: Vec<Moment>,
+    pub moments: Vec<Snapshot>,
     /// Raw latencies, of full runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histograms: Vec<RawHistogram>,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::journal::{Halt, Recorder, TunePlan};
 use super::point::{Knob, Point, tidy};
-use super::race::{self, Raced, Racer, Rules, Standing};
+use super::race::{self, RaceResult, Racer, Rules, Standing};
 
 /// Most rounds of moves.
 const PASSES: u32 = 3;
@@ -101,7 +101,7 @@ impl<'a> Climb<'a> {
     }
 
     /// A race against `best`.
-    fn race(&mut self, rec: &mut Recorder<'_>, best: &Point, racers: Vec<Racer>) -> Result<Raced, Halt> {
+    fn race(&mut self, rec: &mut Recorder<'_>, best: &Point, racers: Vec<Racer>) -> Result<RaceResult, Halt> {
         self.salt += 1;
         let rules = self.race_rules(self.plan.detect.ln_1p());
         let raced = race::race(rec, rules, best, racers, self.salt)?;

@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::bench::{Ask, Length, Load, Moment, Reading};
+use super::bench::{Ask, Length, Load, Reading, Snapshot};
 use super::journal::{Halt, Recorder, Tried, TunePlan};
 use super::point::Point;
 use crate::report::num::{self, RATE_DIGITS, Scale};
@@ -177,17 +177,17 @@ fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
 }
 
 /// I/Os and bytes per second over the second half: a least-squares line through the progress.
-fn tail_rate(moments: &[Moment]) -> Option<(f64, f64, f64)> {
+fn tail_rate(moments: &[Snapshot]) -> Option<(f64, f64, f64)> {
     let end = moments.last()?.at;
-    let tail: Vec<&Moment> = moments.iter().filter(|m| m.at >= end / 2.0).collect();
+    let tail: Vec<&Snapshot> = moments.iter().filter(|m| m.at >= end / 2.0).collect();
     if tail.len() < 4 {
         return None;
     }
     let n = tail.len() as f64;
-    let mean = |of: &dyn Fn(&Moment) -> f64| tail.iter().map(|m| of(m)).sum::<f64>() / n;
+    let mean = |of: &dyn Fn(&Snapshot) -> f64| tail.iter().map(|m| of(m)).sum::<f64>() / n;
     let t = mean(&|m| m.at);
     let tt: f64 = tail.iter().map(|m| (m.at - t).powi(2)).sum();
-    let slope = |of: &dyn Fn(&Moment) -> f64| {
+    let slope = |of: &dyn Fn(&Snapshot) -> f64| {
         let y = mean(of);
         tail.iter().map(|m| (m.at - t) * (of(m) - y)).sum::<f64>() / tt
     };
@@ -197,13 +197,13 @@ fn tail_rate(moments: &[Moment]) -> Option<(f64, f64, f64)> {
 }
 
 /// A burst in a run's progress.
-fn burst(moments: &[Moment], run_seconds: f64) -> Option<Finding> {
+fn burst(moments: &[Snapshot], run_seconds: f64) -> Option<Finding> {
     let (base, _, credit) = tail_rate(moments)?;
     if credit < CREDIT_MIN_SECONDS * base {
         return None;
     }
     // Used up where the progress meets the line of the base rate, within a hundredth of the credit.
-    let over = |m: &&Moment| m.ios as f64 >= credit * 0.99 + base * m.at;
+    let over = |m: &&Snapshot| m.ios as f64 >= credit * 0.99 + base * m.at;
     let spent = moments.iter().find(over).map_or(0.0, |m| m.at);
     let steps = moments.windows(2).filter(|w| w[1].at > w[0].at);
     let fastest = steps.map(|w| (w[1].ios - w[0].ios) as f64 / (w[1].at - w[0].at)).fold(0.0, f64::max);
@@ -228,7 +228,7 @@ pub fn of_baseline(plan: &TunePlan, first: &Reading, readings: &[Reading]) -> Ve
 mod tests {
     use super::*;
     use crate::tune::bench::{Bench, BenchError};
-    use crate::tune::journal::Unwatched;
+    use crate::tune::journal::NoWatch;
     use crate::tune::objective::{Goal, MetricId};
     use crate::tune::point::Knob;
 
@@ -237,7 +237,7 @@ mod tests {
         let ends = credit / (burst - base).max(1e-9);
         let ios = |t: f64| if t < ends { burst * t } else { credit + base * t };
         let moments = (1..=(seconds * 50.0) as u64).map(|i| i as f64 / 50.0);
-        let of = |at| Moment { at, ios: ios(at) as u64, bytes: ios(at) as u64 * bytes };
+        let of = |at| Snapshot { at, ios: ios(at) as u64, bytes: ios(at) as u64 * bytes };
         Reading { moments: moments.map(of).collect(), job_cpu_percent: Some(20.0), ..Reading::default() }
     }
 
@@ -303,7 +303,7 @@ mod tests {
             let (mut bench, mut out) = (Simulator(pace), Vec::new());
             let ask = Ask { point: Point::default(), length: Length::Full, load: None, entropy: 1 };
             let first = bench.run(&ask, &[]).unwrap();
-            let mut unwatched = Unwatched;
+            let mut unwatched = NoWatch;
             let mut rec = Recorder::new(&mut bench, &mut unwatched, &mut out, Vec::new(), &plan);
             let findings = probe(&mut rec, &plan, &first).unwrap();
             let burst = findings.iter().find_map(|f| match f {

@@ -146,7 +146,7 @@ enum Line {
 
 /// A file read back.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Past {
+pub struct RecordedRuns {
     /// Its first line.
     pub header: Header,
     /// Its runs in order.
@@ -158,7 +158,7 @@ pub struct Past {
 }
 
 /// Reads the text of a file; `path` names it in errors.
-pub fn read(text: &str, path: &str) -> Result<Past, String> {
+pub fn read(text: &str, path: &str) -> Result<RecordedRuns, String> {
     let bad = |line: usize, reason: String| {
         format!("{path}, line {line}: {reason}; is it a file that mqblk tune wrote, format {FORMAT}?")
     };
@@ -178,10 +178,10 @@ pub fn read(text: &str, path: &str) -> Result<Past, String> {
         whole_bytes += line.len();
     }
     let header = header.ok_or_else(|| bad(1, "there is no whole line".to_owned()))?;
-    Ok(Past { header, runs, result, whole_bytes })
+    Ok(RecordedRuns { header, runs, result, whole_bytes })
 }
 
-impl Past {
+impl RecordedRuns {
     /// Refuses to go on with another tuning.
     pub fn fits(&self, plan: &TunePlan, path: &str) -> Result<(), String> {
         match self.header.plan.differs(plan) {
@@ -230,9 +230,9 @@ pub trait Watch {
 
 /// Looks away.
 #[derive(Clone, Copy, Debug)]
-pub struct Unwatched;
+pub struct NoWatch;
 
-impl Watch for Unwatched {}
+impl Watch for NoWatch {}
 
 /// Runs what is asked, or finds it in the file.
 pub struct Recorder<'a> {

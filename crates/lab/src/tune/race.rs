@@ -47,7 +47,7 @@ pub struct Racer {
     /// Points of one family are rivals.
     pub family: String,
     /// Why it left.
-    pub left: Option<Left>,
+    pub left: Option<DropReason>,
     /// Gain over the best one, per round.
     gains: Vec<f64>,
     /// Margin to each limit, per round.
@@ -56,7 +56,7 @@ pub struct Racer {
 
 /// Why a point left a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum DropReason {
     /// It cannot be run.
     Refused(String),
     /// I/Os failed.
@@ -111,7 +111,7 @@ fn mean(xs: &[f64]) -> f64 {
 }
 
 /// What a race came to.
-pub struct Raced {
+pub struct RaceResult {
     /// All points that ran, the best first.
     pub standings: Vec<Standing>,
     /// Seconds ran out before it was decided.
@@ -125,10 +125,10 @@ pub fn race(
     best: &Point,
     mut racers: Vec<Racer>,
     salt: u64,
-) -> Result<Raced, Halt> {
+) -> Result<RaceResult, Halt> {
     let mut cut_short = false;
     for racer in &mut racers {
-        racer.left = rec.check(&racer.point).err().map(Left::Refused);
+        racer.left = rec.check(&racer.point).err().map(DropReason::Refused);
     }
     let rounds = rounds_for(&rules, racers.len());
     for round in 0..rounds {
@@ -147,7 +147,7 @@ pub fn race(
     let mut standings: Vec<Standing> =
         racers.iter().filter(|r| !r.gains.is_empty()).map(|r| standing(r, spread, rules.worth)).collect();
     standings.sort_by(|a, b| (b.stayed, b.gain).partial_cmp(&(a.stayed, a.gain)).expect("finite gains"));
-    Ok(Raced { standings, cut_short })
+    Ok(RaceResult { standings, cut_short })
 }
 
 /// Rounds after which `worth` is told from nothing.
@@ -195,42 +195,42 @@ fn one_round(
 ) -> Result<(), Halt> {
     /// What runs: the default, the best one, or a racer.
     #[derive(Clone, Copy)]
-    enum Who {
+    enum Entrant {
         Default,
         Best,
         Racer(usize),
     }
     let live: Vec<usize> =
         (0..racers.len()).filter(|&i| racers[i].left.is_none() && !is_settled(&racers[i], racers, rules)).collect();
-    let mut order: Vec<Who> = live.iter().map(|&i| Who::Racer(i)).collect();
-    order.extend((0..references(live.len())).map(|_| Who::Best));
+    let mut order: Vec<Entrant> = live.iter().map(|&i| Entrant::Racer(i)).collect();
+    order.extend((0..references(live.len())).map(|_| Entrant::Best));
     if rules.with_default && !best.is_empty() {
-        order.extend([Who::Default, Who::Default]);
+        order.extend([Entrant::Default, Entrant::Default]);
     }
     Shuffle::new(seed).shuffle(&mut order);
     let goal = &rules.plan.goal;
     let keeps = &rules.plan.keeps;
     let (mut bests, mut defaults, mut found) = (Vec::new(), Vec::new(), Vec::new());
-    for who in order {
-        let point = match who {
-            Who::Default => Point::default(),
-            Who::Best => best.clone(),
-            Who::Racer(i) => racers[i].point.clone(),
+    for entrant in order {
+        let point = match entrant {
+            Entrant::Default => Point::default(),
+            Entrant::Best => best.clone(),
+            Entrant::Racer(i) => racers[i].point.clone(),
         };
         let tried = rec.measure(Ask { point, length: Length::Short, load: None, entropy: seed })?;
         let values = tried.good().and_then(|r| Figures::of(r, rules.plan));
-        match (who, values) {
-            (Who::Default, Some(v)) => defaults.push(v),
-            (Who::Best, Some(v)) => bests.push(v),
-            (Who::Racer(i), Some(v)) => found.push((i, v)),
-            (Who::Racer(i), None) => {
+        match (entrant, values) {
+            (Entrant::Default, Some(v)) => defaults.push(v),
+            (Entrant::Best, Some(v)) => bests.push(v),
+            (Entrant::Racer(i), Some(v)) => found.push((i, v)),
+            (Entrant::Racer(i), None) => {
                 racers[i].left = Some(match tried {
-                    super::journal::Tried::Refused(why) => Left::Refused(why),
-                    super::journal::Tried::Read(_) => Left::Errors,
+                    super::journal::Tried::Refused(why) => DropReason::Refused(why),
+                    super::journal::Tried::Read(_) => DropReason::Errors,
                 });
             }
             // The default ran before; a run of it that failed now is left out of the mean.
-            (Who::Default | Who::Best, None) => {}
+            (Entrant::Default | Entrant::Best, None) => {}
         }
     }
     let fails = |point: &Point| {
@@ -286,11 +286,11 @@ fn judge(racers: &mut [Racer], rules: &Rules<'_>, spread: f64) {
         let (limit, margin) = r.margin();
         let lead = leaders.iter().find(|(family, _)| *family == r.family).map_or(f64::NEG_INFINITY, |(_, low)| *low);
         if margin.is_finite() && margin + CLEAR * margin_error(r, limit, spread) < 0.0 {
-            r.left = Some(Left::NotKept);
+            r.left = Some(DropReason::NotKept);
         } else if r.mean() + LEAVE * error(r) < rules.worth / 2.0 {
-            r.left = Some(Left::NotWorth);
+            r.left = Some(DropReason::NotWorth);
         } else if r.mean() + CLEAR * error(r) < lead {
-            r.left = Some(Left::Beaten);
+            r.left = Some(DropReason::Beaten);
         }
     }
 }

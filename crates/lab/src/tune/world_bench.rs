@@ -19,7 +19,7 @@ use workload::job::{JobFile, Override, ParseContext};
 use workload::schedule::Instance;
 use workload::stats::JobStats;
 
-use super::bench::{Ask, Bench, BenchError, Length, Load, Moment, Reading};
+use super::bench::{Ask, Bench, BenchError, Length, Load, Reading, Snapshot};
 use super::objective::{ALL_JOBS, MetricId, Quantity};
 use super::point::{Knob, Point};
 use super::target_knobs;
@@ -226,7 +226,7 @@ fn load_knob(file: &JobFile, name: &str, values: &[String]) -> Knob {
 /// Passes on what a run tells, and keeps its progress.
 struct MomentRecorder<'o> {
     to: &'o mut dyn Observer,
-    moments: Option<Vec<Moment>>,
+    moments: Option<Vec<Snapshot>>,
 }
 
 impl Observer for MomentRecorder<'_> {
@@ -243,7 +243,7 @@ impl Observer for MomentRecorder<'_> {
             let at = progress.elapsed.as_ns() as f64 / 1e9;
             if moments.last().is_none_or(|m| at - m.at >= MOMENT_SECONDS) {
                 let sum = |of: fn(&host::run::ThreadProgress) -> u64| progress.threads.iter().map(of).sum();
-                moments.push(Moment { at, ios: sum(|t| t.ios.iter().sum()), bytes: sum(|t| t.bytes.iter().sum()) });
+                moments.push(Snapshot { at, ios: sum(|t| t.ios.iter().sum()), bytes: sum(|t| t.bytes.iter().sum()) });
             }
         }
         self.to.progress(progress);

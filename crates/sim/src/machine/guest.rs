@@ -14,7 +14,7 @@
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
 use super::guest_host::{HostLoad, Lock, LockSpec, LogSpec, Logs};
-use super::guest_times::{Lived, Mapping, Served, TransactionTimes};
+use super::guest_times::{Mapping, Served, TransactionTimes, TransactionTotals};
 use super::jobs::JobsError;
 use super::meter;
 use super::service::{Job, Modelled, Service};
@@ -190,7 +190,7 @@ struct Activity {
     locks: Vec<RefCell<Lock>>,
     host: Arc<HostLoad>,
     /// What was lived of transactions that count, and how long each took.
-    lived: RefCell<(Lived, LatencyStats)>,
+    lived: RefCell<(TransactionTotals, LatencyStats)>,
 }
 
 impl Activity {
@@ -224,7 +224,7 @@ struct User {
     /// When the I/O under way was asked for.
     asked_ns: u64,
     /// Of the transaction under way.
-    lived: Lived,
+    lived: TransactionTotals,
     /// Counting begins, and everything ends: at once if it is 0.
     from_ns: u64,
     until_ns: u64,
@@ -280,11 +280,11 @@ impl User {
             tx.transactions += 1;
             tx.lat.record(now - self.begun_ns);
             let mut sum = self.activity.lived.borrow_mut();
-            sum.0.add(&Lived { transactions: 1, ..self.lived });
+            sum.0.add(&TransactionTotals { transactions: 1, ..self.lived });
             sum.1.record(now - self.begun_ns);
         }
         self.begun_ns = now;
-        self.lived = Lived::default();
+        self.lived = TransactionTotals::default();
     }
 }
 
@@ -434,7 +434,7 @@ pub fn run(
     let start = machine.now_ns();
     let vms = (0..spec.vms).map(|_| Cell::new(0)).collect();
     let locks = (0..spec.vms).map(|_| RefCell::default()).collect();
-    let lived = RefCell::new((Lived::default(), LatencyStats::new(true)));
+    let lived = RefCell::new((TransactionTotals::default(), LatencyStats::new(true)));
     let host = Arc::new(HostLoad::new(spec.host_cores, spec.deep_after_ns, start));
     let activity = Rc::new(Activity { vms, locks, host: Arc::clone(&host), lived });
     let logs = spec.log.map(|log| Arc::new(Logs::new(log, spec.vms)));
@@ -471,7 +471,7 @@ pub fn run(
                 step: Step::Compute(0),
                 begun_ns: start,
                 asked_ns: start,
-                lived: Lived::default(),
+                lived: TransactionTotals::default(),
                 from_ns: start + RAMP_NS,
                 until_ns: start + RAMP_NS + spec.run_ns,
                 stats,
@@ -520,7 +520,12 @@ fn config(vcpus: u16, queues: u16) -> QueueConfig {
     }
 }
 
-fn sum_up(spec: &GuestsSpec, machine: Machine, lived: &(Lived, LatencyStats), served: &Served) -> GuestsRun {
+fn sum_up(
+    spec: &GuestsSpec,
+    machine: Machine,
+    lived: &(TransactionTotals, LatencyStats),
+    served: &Served,
+) -> GuestsRun {
     let busy = machine.cpu_times().busy_ns() as f64 / (RAMP_NS + spec.run_ns) as f64 / f64::from(spec.host_cores);
     let (mut transactions, mut lat, mut ios) = (0, 0.0, 0);
     for stats in machine.into_stats() {

@@ -100,7 +100,7 @@ impl Served {
 
 /// What users saw, summed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lived {
+pub(super) struct TransactionTotals {
     /// Of transactions.
     pub(super) transactions: u64,
     /// Planned computing of theirs, and what it took beyond that.
@@ -113,8 +113,8 @@ pub(super) struct Lived {
     pub(super) io_ns: u64,
 }
 
-impl Lived {
-    pub(super) fn add(&mut self, other: &Lived) {
+impl TransactionTotals {
+    pub(super) fn add(&mut self, other: &TransactionTotals) {
         self.transactions += other.transactions;
         self.compute_ns += other.compute_ns;
         self.lock_ns += other.lock_ns;
@@ -163,7 +163,14 @@ mod tests {
         let served = Served::default();
         served.add([10, 20, 5, 60, 4]);
         served.add([30, 0, 5, 60, 4]);
-        let lived = Lived { transactions: 2, compute_ns: 1000, lock_ns: 30, cpu_wait_ns: 40, ios: 4, io_ns: 4 * 120 };
+        let lived = TransactionTotals {
+            transactions: 2,
+            compute_ns: 1000,
+            lock_ns: 30,
+            cpu_wait_ns: 40,
+            ios: 4,
+            io_ns: 4 * 120,
+        };
         let times = lived.with(&served);
         assert_eq!(times.sums_ns, [1000, 30, 40, 480 - 4 * 99, 80, 40, 20, 240, 16]);
         assert_eq!(times.sums_ns.iter().sum::<u64>(), 1000 + 30 + 40 + 480);

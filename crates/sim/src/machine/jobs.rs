@@ -111,7 +111,7 @@ pub struct View<'a> {
 
 /// What becomes of jobs after a look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum NextLook {
     /// The next one in so many nanoseconds of virtual time, at least one.
     In(u64),
     /// No more looks.
@@ -128,16 +128,16 @@ pub trait Watch {
     }
 
     /// Before anything has run, and then whenever it said.
-    fn look(&mut self, view: &View<'_>) -> Look;
+    fn look(&mut self, view: &View<'_>) -> NextLook;
 }
 
 /// Looks away.
 #[derive(Clone, Copy, Debug)]
-pub struct Unwatched;
+pub struct NoObserver;
 
-impl Watch for Unwatched {
-    fn look(&mut self, _: &View<'_>) -> Look {
-        Look::Never
+impl Watch for NoObserver {
+    fn look(&mut self, _: &View<'_>) -> NextLook {
+        NextLook::Never
     }
 }
 
@@ -163,7 +163,7 @@ pub fn idle(shape: Shape, costs: Costs, spec: &DiskSpec) -> Result<Machine, Jobs
 /// # Errors
 /// What does not fit: a setting, a job.
 pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u64) -> Result<JobsRun, JobsError> {
-    run_watched(shape, costs, spec, jobs, entropy, &mut Unwatched)
+    run_watched(shape, costs, spec, jobs, entropy, &mut NoObserver)
 }
 
 /// The same, with an observer.
@@ -209,9 +209,9 @@ pub fn run_watched(
                 let (threads, luns) = (&tasks[..], spec.luns);
                 let view = View { machine: &machine, instances: &instances, threads, ended: &ended, luns, elapsed_ns };
                 match watch.look(&view) {
-                    Look::In(ns) => look_at += ns.max(1),
-                    Look::Never => look_at = u64::MAX,
-                    Look::Stop => {
+                    NextLook::In(ns) => look_at += ns.max(1),
+                    NextLook::Never => look_at = u64::MAX,
+                    NextLook::Stop => {
                         (stopped, look_at) = (true, u64::MAX);
                         machine.stop();
                         schedule.cancel();

@@ -12,7 +12,7 @@ use blk::limits::Limits;
 use blk::scsi::disk::{DiskOptions, SD_MAX_RETRIES, ScsiDisk};
 use blk::scsi::disposition::{Failfast, Outcome};
 use blk::scsi::host::{HostTemplate, ScsiHost};
-use blk::scsi::transport::{Busy, CommandBatch, LunId, Outcomes, Ticket, Transport, TransportLimits};
+use blk::scsi::transport::{AcceptedCommand, Busy, CommandBatch, LunId, Outcomes, Transport, TransportLimits};
 use blk::settings::SettingError;
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct ScsiSpec {
 
 /// A command that was sent.
 pub struct Sent {
-    ticket: Ticket,
+    ticket: AcceptedCommand,
     /// Where multipath chooses one.
     path: u16,
 }

@@ -25,7 +25,7 @@ pub(super) struct TaskVolume {
 
 /// Why a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum YieldReason {
     /// It waits for completions.
     Sleep,
     /// It waits for completions, and for a time.
@@ -175,7 +175,7 @@ impl Task {
     }
 
     /// Runs until it would sleep, or until something else on the machine is due.
-    pub fn turn(&mut self, path: &PathCosts) -> Turn {
+    pub fn turn(&mut self, path: &PathCosts) -> YieldReason {
         if std::mem::take(&mut self.notified) {
             self.poll();
         }
@@ -204,21 +204,21 @@ impl Task {
                     let got = self.complete(path, u32::MAX);
                     if got == 0 && until > now() {
                         self.rest();
-                        return Turn::SleepUntil(until.as_ns());
+                        return YieldReason::SleepUntil(until.as_ns());
                     }
                 }
                 Next::Spin(until) => {
                     self.commit(path);
                     let left = until.as_ns().saturating_sub(meter::now());
                     if left > 0 {
-                        return Turn::Compute(left);
+                        return YieldReason::Compute(left);
                     }
                 }
-                Next::Done => return Turn::Done,
+                Next::Done => return YieldReason::Done,
             }
             // A thread with an open plug is interrupted like any other: only sleep would flush it.
             if meter::is_due() {
-                return Turn::Again;
+                return YieldReason::Again;
             }
         }
     }
@@ -261,7 +261,7 @@ impl Task {
     }
 
     /// Completes I/Os that an interrupt has collected; `None`: there were enough.
-    fn reap(&mut self, path: &PathCosts, min: u32, max: u32, mut got: u32) -> Option<Turn> {
+    fn reap(&mut self, path: &PathCosts, min: u32, max: u32, mut got: u32) -> Option<YieldReason> {
         got += self.complete(path, max - got);
         if got >= min {
             return None;
@@ -276,7 +276,7 @@ impl Task {
         self.reaping = Some((min, max, got));
         self.rest();
         self.notified |= self.polls;
-        Some(Turn::Sleep)
+        Some(YieldReason::Sleep)
     }
 
     /// Hands up to `max` ended I/Os to the load.
@@ -301,13 +301,13 @@ impl Task {
     }
 
     /// The program's own work for what it has completed. Much of it can be interrupted, as any computing.
-    fn work(&mut self, path: &PathCosts) -> Option<Turn> {
+    fn work(&mut self, path: &PathCosts) -> Option<YieldReason> {
         let owed = std::mem::take(&mut self.owed_ns);
         if path.app_ns >= LONG_NS {
-            return (owed > 0).then_some(Turn::Compute(owed));
+            return (owed > 0).then_some(YieldReason::Compute(owed));
         }
         meter::charge(owed as u32);
-        meter::is_due().then_some(Turn::Again)
+        meter::is_due().then_some(YieldReason::Again)
     }
 
     fn poll(&mut self) {

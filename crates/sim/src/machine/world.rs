@@ -10,7 +10,7 @@ use super::event::{Event, Events};
 use super::few::Few;
 use super::meter::{self, MeteredLock};
 use super::station::{Interrupts, OpTimes};
-use super::task::{CpuWaits, Task, TaskState, Turn};
+use super::task::{CpuWaits, Task, TaskState, YieldReason};
 use crate::rng::Rng;
 use blk::driver::Driver;
 use blk::id::{CpuId, SubmitterId};
@@ -597,7 +597,7 @@ impl Machine {
         let switches = std::mem::replace(&mut c.last, task) != task;
         let t = &mut self.tasks[task as usize];
         t.has_a_cpu(at);
-        let mut turn = Turn::Sleep;
+        let mut turn = YieldReason::Sleep;
         let mut spent = meter::run(cpu, at, path.hold_ns, || {
             if switches {
                 meter::charge(path.switch_ns);
@@ -607,7 +607,7 @@ impl Machine {
         });
         if self.slower > 0 {
             spent.end_ns += self.slowed(cpu, at, spent.end_ns - at - spent.spun_ns);
-            if let Turn::Compute(ns) = &mut turn {
+            if let YieldReason::Compute(ns) = &mut turn {
                 *ns += self.slowed(cpu, at, *ns);
             }
         }
@@ -617,19 +617,19 @@ impl Machine {
         c.times.thread_ns += spent.end_ns - at - spent.spun_ns;
         t.cpu_ns += spent.end_ns - at;
         match turn {
-            Turn::Again => {
+            YieldReason::Again => {
                 if t.out > 0 {
                     t.could_run_at = spent.end_ns;
                 }
                 self.stand_in_line(cpu, task);
             }
-            Turn::Sleep => {
+            YieldReason::Sleep => {
                 t.state = TaskState::Sleeps;
                 if t.polls {
                     self.set_timer(task, cpu, u64::MAX, spent.end_ns);
                 }
             }
-            Turn::SleepUntil(until) => {
+            YieldReason::SleepUntil(until) => {
                 t.state = TaskState::Sleeps;
                 if t.polls {
                     self.set_timer(task, cpu, until, spent.end_ns);
@@ -637,7 +637,7 @@ impl Machine {
                     self.events.push(until.max(spent.end_ns), Event::Ready { task, sleep: t.sleep });
                 }
             }
-            Turn::Compute(ns) => {
+            YieldReason::Compute(ns) => {
                 c.turn += 1;
                 c.times.compute_ns += ns;
                 t.cpu_ns += ns;
@@ -646,7 +646,7 @@ impl Machine {
                 self.crowded += u32::from(c.threads() == 2);
                 self.events.push(spent.end_ns + ns, Event::Computed { cpu, turn: c.turn });
             }
-            Turn::Done => {
+            YieldReason::Done => {
                 t.state = TaskState::Done;
                 self.ended.push(task);
                 self.running -= 1;

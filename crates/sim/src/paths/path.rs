@@ -87,7 +87,7 @@ pub struct SimPath {
 }
 
 /// What a path that is down does with a request.
-enum Trouble {
+enum PathFailure {
     Refuses,
     EndsAtOnce,
     EndsAt(u64),
@@ -152,16 +152,16 @@ impl SimPath {
         }
     }
 
-    fn trouble(&self, now: u64) -> Option<Trouble> {
+    fn trouble(&self, now: u64) -> Option<PathFailure> {
         let mut i = locked(&self.inner);
         if now >= i.down_until {
             return None;
         }
         Some(match i.rng.below(4) {
-            0 => Trouble::Refuses,
-            1 => Trouble::EndsAtOnce,
-            2 => Trouble::EndsAt(now + i.rng.below(LATE_NS)),
-            _ => Trouble::IsSilent,
+            0 => PathFailure::Refuses,
+            1 => PathFailure::EndsAtOnce,
+            2 => PathFailure::EndsAt(now + i.rng.below(LATE_NS)),
+            _ => PathFailure::IsSilent,
         })
     }
 
@@ -233,17 +233,17 @@ impl Driver for SimPath {
                     }
                     continue;
                 }
-                Some(Trouble::Refuses) => {
+                Some(PathFailure::Refuses) => {
                     tell("refused");
                     return QueueRqStatus::Error(self.error);
                 }
-                Some(Trouble::EndsAtOnce) => {
+                Some(PathFailure::EndsAtOnce) => {
                     tell("failed at once");
                     batch.end(self.error);
                     continue;
                 }
-                Some(Trouble::EndsAt(due)) => (due, self.error),
-                Some(Trouble::IsSilent) => (u64::MAX, BlkStatus::Timeout),
+                Some(PathFailure::EndsAt(due)) => (due, self.error),
+                Some(PathFailure::IsSilent) => (u64::MAX, BlkStatus::Timeout),
             };
             tell(if due == u64::MAX { "lost" } else { "fails later" });
             let kept = HeldRequest { hctx, rq: batch.accept(), issued: now.as_ns(), due, status };

@@ -16,7 +16,7 @@
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Expiry;
-use super::unfair::{Starver, Unfair};
+use super::unfair::{StarvingElevator, Unfair};
 use super::world::{Client, Speed, World};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -125,7 +125,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     world.set(&[("low_latency", 0), ("max_budget", budget), ("slice_idle", slice_idle)]);
     world.set(&[("fifo_expire_sync", fifo_expire)]);
     match unfair {
-        Some(Unfair::Starves) => world.wrap(|e| Box::new(Starver::new(e))),
+        Some(Unfair::Starves) => world.wrap(|e| Box::new(StarvingElevator::new(e))),
         Some(Unfair::WrongWeights) => world.lie_about_weights(),
         _ => {}
     }

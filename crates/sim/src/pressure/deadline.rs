@@ -22,7 +22,7 @@
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::{Expiry, Turns};
-use super::unfair::{Starver, Unfair};
+use super::unfair::{StarvingElevator, Unfair};
 use super::world::{Client, Speed, World};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -127,7 +127,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     world.set(&[("read_expire", expire[0]), ("write_expire", expire[1]), ("fifo_batch", batch)]);
     world.set(&[("writes_starved", starved), ("prio_aging_expire", ageing)]);
     if unfair == Some(Unfair::Starves) {
-        world.wrap(|e| Box::new(Starver::new(e)));
+        world.wrap(|e| Box::new(StarvingElevator::new(e)));
     }
     let b = batch.max(1);
     if both {

@@ -20,7 +20,7 @@
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;
-use super::unfair::{Starver, Unfair};
+use super::unfair::{StarvingElevator, Unfair};
 use super::world::{Client, Speed, World};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -106,7 +106,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     let mut world = World::new("k2", clients, speed, Limits::default(), rng, trace);
     world.set(&[("max_inflight", max_inflight), ("latency_batch", latency_batch), ("latency_depth", 0)]);
     if unfair == Some(Unfair::Starves) {
-        world.wrap(|e| Box::new(Starver::new(e)));
+        world.wrap(|e| Box::new(StarvingElevator::new(e)));
     }
     world.run(requests, &mut bound)
 }

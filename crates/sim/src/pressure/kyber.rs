@@ -13,7 +13,7 @@
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;
-use super::unfair::{Starver, Unfair};
+use super::unfair::{StarvingElevator, Unfair};
 use super::world::{Client, Speed, World};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -112,7 +112,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     let mut world = World::new("kyber", clients, speed, Limits::default(), rng, trace);
     world.set(&[("read_lat_nsec", read_lat), ("write_lat_nsec", write_lat)]);
     if unfair == Some(Unfair::Starves) {
-        world.wrap(|e| Box::new(Starver::new(e)));
+        world.wrap(|e| Box::new(StarvingElevator::new(e)));
     }
     world.run(requests, &mut bound)
 }

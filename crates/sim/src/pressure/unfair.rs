@@ -47,7 +47,7 @@ impl Unfair {
 }
 
 /// Keeps one request in forty until the elevator behind it has none.
-pub(super) struct Starver {
+pub(super) struct StarvingElevator {
     inner: Box<dyn Elevator>,
     kept: Mutex<Withheld>,
 }
@@ -60,9 +60,9 @@ struct Withheld {
     others: u64,
 }
 
-impl Starver {
-    pub(super) fn new(inner: Box<dyn Elevator>) -> Starver {
-        Starver { inner, kept: Mutex::default() }
+impl StarvingElevator {
+    pub(super) fn new(inner: Box<dyn Elevator>) -> StarvingElevator {
+        StarvingElevator { inner, kept: Mutex::default() }
     }
 
     fn kept(&self) -> MutexGuard<'_, Withheld> {
@@ -70,7 +70,7 @@ impl Starver {
     }
 }
 
-impl Elevator for Starver {
+impl Elevator for StarvingElevator {
     fn name(&self) -> &'static str {
         self.inner.name()
     }

@@ -42,7 +42,7 @@ pub struct Built {
 /// # Errors
 /// A setting that the disk or the machine cannot have.
 pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingError> {
-    let Asked { config, disk: d, no_effect, effective } = asked(scenario, row)?;
+    let RowSettings { config, disk: d, no_effect, effective } = asked(scenario, row)?;
     let of_each = d.clone();
     let luns = u64::from(d.luns);
     let legacy = (config.mode == Mode::Sq).then_some(d.kernel);
@@ -172,7 +172,7 @@ fn modelled(d: &Disk, seed: u64) -> Modelled {
 }
 
 /// What the settings of a row come to.
-struct Asked {
+struct RowSettings {
     config: QueueConfig,
     disk: Disk,
     no_effect: Vec<String>,
@@ -184,7 +184,7 @@ struct Asked {
 /// # Errors
 /// The first that does not fit, and its place in the file.
 pub fn check_settings(scenario: &Scenario) -> Result<(), (Vec<String>, SettingError)> {
-    let mut asked = Asked::nothing(scenario, &Row::default());
+    let mut asked = RowSettings::nothing(scenario, &Row::default());
     for (name, value) in &scenario.settings {
         asked.set(name, &value.text()).map_err(|e| (key(["settings", name]), e))?;
     }
@@ -198,8 +198,8 @@ pub fn check_settings(scenario: &Scenario) -> Result<(), (Vec<String>, SettingEr
 }
 
 /// The settings of a row: the scenario's, then its own.
-fn asked(scenario: &Scenario, row: &Row) -> Result<Asked, SettingError> {
-    let mut asked = Asked::nothing(scenario, row);
+fn asked(scenario: &Scenario, row: &Row) -> Result<RowSettings, SettingError> {
+    let mut asked = RowSettings::nothing(scenario, row);
     let all: Settings = scenario.settings.iter().chain(&row.set).map(|(k, v)| (k.clone(), v.clone())).collect();
     for (name, value) in all {
         if asked.set(&name, &value.text())? {
@@ -213,8 +213,8 @@ fn asked(scenario: &Scenario, row: &Row) -> Result<Asked, SettingError> {
     Ok(asked)
 }
 
-impl Asked {
-    fn nothing(scenario: &Scenario, row: &Row) -> Asked {
+impl RowSettings {
+    fn nothing(scenario: &Scenario, row: &Row) -> RowSettings {
         let (disk, shape) = (scenario.disk.changed(&row.disk), scenario.machine);
         let mut config = QueueConfig { queue_depth: disk.queue_depth, ..QueueConfig::default() };
         config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
@@ -222,7 +222,7 @@ impl Asked {
             // Its driver had one queue, whatever SCSI had.
             config.mode = Mode::Sq;
         }
-        Asked { config, disk, no_effect: Vec::new(), effective: Settings::new() }
+        RowSettings { config, disk, no_effect: Vec::new(), effective: Settings::new() }
     }
 
     /// Sets one; whether it has an effect.

@@ -25,7 +25,7 @@ const RATES: [&str; 6] = ["iops_total", "iops_read", "iops_write", "bps_total", 
 /// Targets of write-back throttling, microseconds: off, the default, one that is always missed, one that is met mostly.
 const TARGETS: [&str; 4] = ["0", "-1", "50", "2000"];
 /// What a bio was submitted under: how often each of [`RATES`] had changed.
-pub(super) type Under = [u32; RATES.len()];
+pub(super) type LimitEpochs = [u32; RATES.len()];
 
 /// What one rate let through since it last changed.
 #[derive(Default)]
@@ -167,12 +167,12 @@ impl Limits {
     }
 
     /// What a bio that is submitted now is under.
-    pub(super) fn under(&self) -> Under {
+    pub(super) fn under(&self) -> LimitEpochs {
         self.meters.each_ref().map(|m| m.changes)
     }
 
     /// A bio ended well.
-    pub(super) fn ended(&mut self, bio: &Bio, under: &Under, submitted: u64, now: u64) {
+    pub(super) fn ended(&mut self, bio: &Bio, under: &LimitEpochs, submitted: u64, now: u64) {
         if bio.op == Op::Flush {
             return;
         }

@@ -6,7 +6,7 @@
 //! whatever lets bios end; random numbers, so that a case of one disk and one of several each draw from a stream of their
 //! own. Does not do: polling, time, settings.
 
-use super::limits::{self, Limits, Under};
+use super::limits::{self, LimitEpochs, Limits};
 use super::report::CAPACITY;
 use crate::contents::{Contents, Held};
 use crate::describe;
@@ -33,7 +33,7 @@ struct OutstandingBio {
     submitter: usize,
     /// When it was submitted, and under which limits.
     at: u64,
-    under: Under,
+    under: LimitEpochs,
 }
 
 /// See the module's text.

@@ -91,7 +91,7 @@ pub struct Answer {
 
 /// A figure of the machine as it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AsItIs {
+pub struct BaselineFigure {
     /// `job.metric`.
     pub figure: String,
     /// On the real machine, if it was.
@@ -100,7 +100,7 @@ pub struct AsItIs {
     pub simulated: Interval,
 }
 
-impl AsItIs {
+impl BaselineFigure {
     /// How far off the middle is: 0.1 = 10 % too high.
     pub fn error(&self) -> Option<f64> {
         self.measured.map(|m| self.simulated.median / m - 1.0)
@@ -117,7 +117,7 @@ pub struct Answers {
     /// Whether the model describes the machine; `None`: nothing was measured of these jobs.
     pub describes: Option<bool>,
     /// Of the machine as it is, all members.
-    pub as_it_is: Vec<AsItIs>,
+    pub as_it_is: Vec<BaselineFigure>,
     /// In the order of the questions.
     pub answers: Vec<Answer>,
 }
@@ -130,11 +130,11 @@ pub(super) fn judge(plan: &Plan, runs: &[RowOutcome]) -> Answers {
     let names: Vec<&str> =
         members.first().map_or(Vec::new(), |m| m[0].figures.iter().map(|f| f.name.as_str()).collect());
     let names: Vec<&str> = names.into_iter().filter(|name| is_judged(name)).collect();
-    let as_it_is: Vec<AsItIs> = names
+    let as_it_is: Vec<BaselineFigure> = names
         .iter()
         .filter_map(|name| {
             let simulated = Interval::of(members.iter().filter_map(|m| figure(&m[0], name)))?;
-            Some(AsItIs { figure: (*name).into(), measured: measured.get(*name).copied(), simulated })
+            Some(BaselineFigure { figure: (*name).into(), measured: measured.get(*name).copied(), simulated })
         })
         .collect();
     let fits = |m: &[RowOutcome]| {
@@ -155,7 +155,7 @@ fn answer(
     members: &[&[RowOutcome]],
     used: &[usize],
     v: usize,
-    as_it_is: &[AsItIs],
+    as_it_is: &[BaselineFigure],
     describes: Option<bool>,
 ) -> Answer {
     let variant = &plan.variants[v];
@@ -227,7 +227,7 @@ fn typical(members: &[&[RowOutcome]], used: &[usize], v: usize) -> Option<usize>
     all.get(all.len() / 2).map(|(_, i)| *i)
 }
 
-fn misses(as_it_is: &[AsItIs]) -> Vec<String> {
+fn misses(as_it_is: &[BaselineFigure]) -> Vec<String> {
     let off = as_it_is.iter().filter_map(|f| Some((f, f.measured?, f.error()?)));
     let texts: Vec<String> = off
         .filter(|(f, m, e)| e.abs() > DESCRIBES / 2.0 || f.simulated.low > *m || f.simulated.high < *m)

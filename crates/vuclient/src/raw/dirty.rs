@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a migration sees of a device: which pages of guest memory changed between two looks, and which the server has logged.
 //!
-//! Guarantees: [`DirtyLog::take`] takes each bit once; [`Look::changed`] compares every byte. Source: QEMU's
+//! Guarantees: [`DirtyLog::take`] takes each bit once; [`MemorySnapshot::changed`] compares every byte. Source: QEMU's
 //! `docs/interop/vhost-user.rst`, "Migration".
 
 use std::collections::BTreeSet;
@@ -51,23 +51,23 @@ impl DirtyLog {
 }
 
 /// All of a guest's memory, as it was.
-pub struct Look {
+pub struct MemorySnapshot {
     regions: Vec<(u64, Vec<u8>)>,
 }
 
-impl Look {
+impl MemorySnapshot {
     /// Looks.
-    pub fn new(guest: &Guest) -> Look {
+    pub fn new(guest: &Guest) -> MemorySnapshot {
         let copy = |memory: &Memory, len| {
             let mut bytes = vec![0u8; len];
             memory.slice(0, len).copy_to(&mut bytes[..]);
             bytes
         };
-        Look { regions: guest.regions().map(|r| (r.guest, copy(&r.memory, r.len))).collect() }
+        MemorySnapshot { regions: guest.regions().map(|r| (r.guest, copy(&r.memory, r.len))).collect() }
     }
 
     /// Pages, by number, that are not as they are in `later`, a look at the same regions.
-    pub fn changed(&self, later: &Look) -> BTreeSet<u64> {
+    pub fn changed(&self, later: &MemorySnapshot) -> BTreeSet<u64> {
         let pairs = self.regions.iter().zip(&later.regions);
         let pages = pairs.flat_map(|((address, before), (_, after))| {
             let pages = before.chunks(PAGE).zip(after.chunks(PAGE)).enumerate();

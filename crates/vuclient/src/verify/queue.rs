@@ -39,12 +39,12 @@ pub(crate) struct Setup<'a> {
 #[derive(Default)]
 struct Slot {
     /// The request under way.
-    under_way: Option<UnderWay>,
+    under_way: Option<InFlightRequest>,
     /// Its segments; blkio keeps a pointer to them until it ends.
     vector: Vec<iovec>,
 }
 
-struct UnderWay {
+struct InFlightRequest {
     op: Op,
     /// What a write writes.
     generation: Generation,
@@ -144,7 +144,7 @@ impl<'a> Runner<'a> {
         let start = (self.setup.area.first + op.first) * self.setup.limits.block;
         put(self.setup.queue.ring(), &op, start, op.blocks * self.setup.limits.block, &slot.vector, index);
         self.submitted += 1;
-        slot.under_way = Some(UnderWay { op, generation, number: self.submitted });
+        slot.under_way = Some(InFlightRequest { op, generation, number: self.submitted });
         // Shown to the server at once: it is to work while the next request is being made.
         self.reap(0)
     }
@@ -172,7 +172,7 @@ impl<'a> Runner<'a> {
         if status != 0 {
             return Err(self.at(Some(&under_way), &format!("the server's answer is error {status}")));
         }
-        let UnderWay { op, generation, .. } = &under_way;
+        let InFlightRequest { op, generation, .. } = &under_way;
         match op.kind {
             Kind::Read => {
                 self.report.reads += 1;
@@ -195,9 +195,9 @@ impl<'a> Runner<'a> {
     }
 
     /// The error's place; begins with the seed, which is what repeats it.
-    fn at(&self, under_way: Option<&UnderWay>, text: &str) -> Error {
+    fn at(&self, under_way: Option<&InFlightRequest>, text: &str) -> Error {
         let Setup { seed, index, limits, area, .. } = &self.setup;
-        let place = under_way.map_or_else(String::new, |UnderWay { op, number, .. }| {
+        let place = under_way.map_or_else(String::new, |InFlightRequest { op, number, .. }| {
             let start = (area.first + op.first) * limits.block;
             let (len, segments) = (op.blocks * limits.block, op.segments.len());
             format!(" request {number} ({:?} of {len} bytes at {start}, {segments} segments)", op.kind)

@@ -18,7 +18,7 @@ use blk::time::Instant;
 
 /// Decisions that were made and could not be acted on yet.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Issuing {
+pub(super) struct IssueState {
     /// The direction of the next I/O, waiting for its rate.
     dir: Option<Dir>,
     /// An I/O that waits for an overlapping verified write.

@@ -239,7 +239,7 @@ pub struct JobThread {
     verify_slots: Vec<VerifySlot>,
     log: WriteLog,
     passes: passes::Passes,
-    issuing: issue::Issuing,
+    issuing: issue::IssueState,
     clock: account::Clock,
     stop: Option<StopReason>,
 }
@@ -293,7 +293,7 @@ impl JobThread {
             verifier,
             log: WriteLog::new(unique && plan.unique_sequential(), blocks),
             passes: passes::Passes::new(&plan),
-            issuing: issue::Issuing::default(),
+            issuing: issue::IssueState::default(),
             clock: account::Clock::default(),
             stop: None,
             offsets,

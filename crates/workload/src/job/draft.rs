@@ -14,7 +14,7 @@ use super::values::{Dir, Pattern, PerDir, SizeWeight};
 
 /// Where an option that is in force was given.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct OptionOrigin {
     pub origin: Origin,
     /// Position in reading order, to print errors in that order.
     pub seq: u32,
@@ -44,7 +44,7 @@ pub(super) struct Draft {
     pub is_oltp: bool,
     pub oltp: OltpJob,
     /// Options in force, by canonical name.
-    pub given: BTreeMap<&'static str, Given>,
+    pub given: BTreeMap<&'static str, OptionOrigin>,
     /// Options in force that mqblk does not do. Kept until the job is complete: a job may override its global section.
     pub refused: BTreeMap<&'static str, (u32, JobError)>,
 }

@@ -5,13 +5,13 @@
 //! in reading order; an unsupported option counts only for jobs it is in force for. Needs from callers: a
 //! [`ParseContext`]. Does not do: I/O, environment access.
 
-use super::draft::{Draft, Given};
+use super::draft::{Draft, OptionOrigin};
 use super::error::{ERRORS_MAX, ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
 use super::expand::{self, Lookup};
 use super::option::{OptionInfo, Support};
 use super::options;
 use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
-use super::resolve::{self, Surroundings};
+use super::resolve::{self, ResolveContext};
 use super::spec::{Job, JobFile};
 use super::units;
 
@@ -172,7 +172,7 @@ impl<'a> Interpreter<'a> {
         let overrides = std::mem::take(&mut self.overrides);
         self.apply_all(&mut draft, &overrides, section);
         self.overrides = overrides;
-        let around = Surroundings {
+        let around = ResolveContext {
             above,
             header: Origin::Line { file: self.context.file.into(), line: section.line },
             header_seq: section.seq,
@@ -230,7 +230,7 @@ impl<'a> Interpreter<'a> {
         }
         match option.support {
             Support::Supported | Support::Own => {
-                let given = Given { origin: raw.origin.clone(), seq: raw.seq, typed: raw.typed() };
+                let given = OptionOrigin { origin: raw.origin.clone(), seq: raw.seq, typed: raw.typed() };
                 draft.given.insert(option.name, given);
             }
             Support::Accepted => {}

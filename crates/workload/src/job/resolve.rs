@@ -5,7 +5,7 @@
 //! then do differently from what was typed. Needs from callers: options already applied. Does not do: anything that needs
 //! the target's size.
 
-use super::draft::{Draft, Given};
+use super::draft::{Draft, OptionOrigin};
 use super::error::{ErrorKind, JobError, Origin, Warning};
 use super::spec::{Job, NUMJOBS_MAX};
 use super::table_engine;
@@ -17,7 +17,7 @@ use super::values::{
 const SECTOR_BYTES: u64 = blk::id::SECTOR_SIZE as u64;
 
 /// What the checks need from outside of the draft.
-pub(super) struct Surroundings<'a> {
+pub(super) struct ResolveContext<'a> {
     /// Jobs above, resolved.
     pub above: &'a [Job],
     /// Where the section header stands.
@@ -38,7 +38,7 @@ pub(super) struct Resolved {
 }
 
 /// Resolves a draft.
-pub(super) fn resolve(draft: Draft, around: &Surroundings<'_>) -> Resolved {
+pub(super) fn resolve(draft: Draft, around: &ResolveContext<'_>) -> Resolved {
     let foreign_engine = draft.refused.contains_key("ioengine");
     let mut check = Check { draft, around, errors: Vec::new(), warnings: Vec::new() };
     if foreign_engine {
@@ -54,7 +54,7 @@ pub(super) fn resolve(draft: Draft, around: &Surroundings<'_>) -> Resolved {
 
 pub(super) struct Check<'a> {
     pub(super) draft: Draft,
-    around: &'a Surroundings<'a>,
+    around: &'a ResolveContext<'a>,
     errors: Vec<(u32, JobError)>,
     warnings: Vec<Warning>,
 }
@@ -76,9 +76,9 @@ impl Check<'_> {
     }
 
     /// The given option among `names` that was typed last; the section header if none was given.
-    fn blame(&self, names: &[&str]) -> Given {
+    fn blame(&self, names: &[&str]) -> OptionOrigin {
         let given = names.iter().filter_map(|name| self.draft.given.get(name));
-        given.max_by_key(|g| g.seq).cloned().unwrap_or_else(|| Given {
+        given.max_by_key(|g| g.seq).cloned().unwrap_or_else(|| OptionOrigin {
             origin: self.around.header.clone(),
             seq: self.around.header_seq,
             typed: format!("[{}]", self.draft.job.name),
@@ -86,7 +86,7 @@ impl Check<'_> {
     }
 
     fn error(&mut self, names: &[&str], kind: ErrorKind, rule: &str, remedy: &str) {
-        let Given { origin, seq, typed } = self.blame(names);
+        let OptionOrigin { origin, seq, typed } = self.blame(names);
         let (job, rule, remedy) = (Some(self.draft.job.name.clone()), rule.to_owned(), remedy.to_owned());
         self.errors.push((seq, JobError { origin, job, typed, kind, rule, remedy }));
     }
@@ -98,7 +98,7 @@ impl Check<'_> {
     /// Warns if one of `names` was given; a default is no mistake.
     fn warn(&mut self, names: &[&str], advice: &str) {
         if names.iter().any(|name| self.given(name)) {
-            let Given { origin, typed, .. } = self.blame(names);
+            let OptionOrigin { origin, typed, .. } = self.blame(names);
             let job = Some(self.draft.job.name.clone());
             self.warnings.push(Warning { origin, job, typed, advice: advice.to_owned() });
         }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// What the blanks of a job or an argument stand for.
 #[derive(Clone)]
-pub struct Blanks {
+pub struct Placeholders {
     /// `{limit}`: what ends the job.
     pub limit: String,
     /// `{cpu0}` and `{cpu1}`.
@@ -30,7 +30,7 @@ pub struct Blanks {
     pub loop_device: String,
 }
 
-impl Blanks {
+impl Placeholders {
     /// `text` with every blank filled; `extra` is what `{extra}` stands for.
     ///
     /// # Panics
@@ -219,10 +219,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn blanks() -> Blanks {
+    fn blanks() -> Placeholders {
         let (engine, nbd) = ("external:e.so".into(), "n.sock".into());
         let (iscsi, ceph, loop_device) = (String::new(), String::new(), String::new());
-        Blanks {
+        Placeholders {
             limit: "number_ios=10".into(),
             cpus: vec![3],
             file: "x.dat".into(),

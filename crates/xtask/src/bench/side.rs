@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::agrees;
 use super::beside::{Ceph, LoopDevice, Tgtd};
-use super::job::{self, Blanks, Figures};
+use super::job::{self, Figures, Placeholders};
 use super::options::Options;
 use super::rows::{Program, Row, Side};
 use super::sample::Sample;
@@ -47,7 +47,7 @@ pub struct Bench {
     pub time: String,
     seconds: Option<u32>,
     scratch: PathBuf,
-    blanks: Blanks,
+    blanks: Placeholders,
     mqblk: Option<PathBuf>,
     vuclient: PathBuf,
     // Ended with the bench.
@@ -103,7 +103,7 @@ impl Bench {
             time: limit.replace('\n', " "),
             seconds: (!options.smoke).then_some(options.seconds),
             scratch,
-            blanks: Blanks {
+            blanks: Placeholders {
                 limit,
                 cpus,
                 file: file.display().to_string(),
@@ -250,7 +250,7 @@ impl Bench {
     pub fn by_turns(&self, row: &Row, order: &[usize]) -> Result<Vec<Sample>, String> {
         let seconds = self.seconds.expect("a timed run");
         let limit = format!("time_based\nruntime={}", turns::lasts(seconds, row.sides.len()));
-        let blanks = Blanks { limit, cpus: self.cpus.clone(), ..self.blanks.clone() };
+        let blanks = Placeholders { limit, cpus: self.cpus.clone(), ..self.blanks.clone() };
         let command = |index: &usize| {
             let side = &row.sides[*index];
             Ok((side.name, self.prepare_side(row, side, &blanks)?))
@@ -262,12 +262,12 @@ impl Bench {
     }
 
     /// Writes the job of `side` and says how to run it.
-    fn prepare_side(&self, row: &Row, side: &Side, blanks: &Blanks) -> Result<Command, String> {
+    fn prepare_side(&self, row: &Row, side: &Side, blanks: &Placeholders) -> Result<Command, String> {
         let path = self.job_file(row, side, blanks)?;
         Ok(self.command(self.stand_in(row, side), &path))
     }
 
-    fn job_file(&self, row: &Row, side: &Side, blanks: &Blanks) -> Result<PathBuf, String> {
+    fn job_file(&self, row: &Row, side: &Side, blanks: &Placeholders) -> Result<PathBuf, String> {
         let path = self.scratch.join(format!("{}-{}.fio", row.name, side.name));
         let text = blanks.fill(side.job, self.extra(row, side));
         fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;

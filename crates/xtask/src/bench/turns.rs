@@ -44,7 +44,7 @@ pub const PACE: Pace = Pace {
 };
 
 /// One program that is stopped but for its turns.
-struct Player {
+struct PausedProgram {
     side: &'static str,
     child: Child,
     /// It and its children.
@@ -61,7 +61,7 @@ struct Count {
     cpu_ns: u64,
 }
 
-impl Drop for Player {
+impl Drop for PausedProgram {
     fn drop(&mut self) {
         for pid in self.pids.iter().rev() {
             // It may have ended by itself.
@@ -85,7 +85,7 @@ pub fn lasts(seconds: u32, sides: usize) -> u32 {
 pub fn round(commands: Vec<(&'static str, Command)>, seconds: u32, pace: Pace) -> Result<Vec<Sample>, String> {
     let mut players = Vec::new();
     for (side, command) in commands {
-        players.push(Player::start(side, command, pace)?);
+        players.push(PausedProgram::start(side, command, pace)?);
     }
     let turns = (f64::from(seconds) / pace.turn.as_secs_f64()).ceil() as u32;
     for turn in 0..turns {
@@ -95,15 +95,15 @@ pub fn round(commands: Vec<(&'static str, Command)>, seconds: u32, pace: Pace) -
             players[index].take_turn(pace)?;
         }
     }
-    players.iter().map(Player::sample).collect()
+    players.iter().map(PausedProgram::sample).collect()
 }
 
-impl Player {
-    fn start(side: &'static str, mut command: Command, pace: Pace) -> Result<Player, String> {
+impl PausedProgram {
+    fn start(side: &'static str, mut command: Command, pace: Pace) -> Result<PausedProgram, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.map_err(|e| format!("{side}: cannot run {command:?}: {e}"))?;
         let pid = child.id();
-        let mut player = Player { side, child, pids: vec![pid], worker: (pid, pid), total: Count::default() };
+        let mut player = PausedProgram { side, child, pids: vec![pid], worker: (pid, pid), total: Count::default() };
         sleep(pace.start_up);
         player.pids = family(pid);
         let threads = player.pids.iter().flat_map(|pid| threads(*pid).into_iter().map(|tid| (*pid, tid)));

@@ -46,7 +46,7 @@ const LONG: Duration = Duration::from_ms(20);
 
 /// What is known when a turn ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ServiceSlot {
     pub(crate) reason: Expiry,
     /// Sectors served, at what they cost.
     pub(crate) service: u32,
@@ -69,7 +69,7 @@ pub(crate) fn cost(q: &Queue, sectors: u32, alike: bool) -> u32 {
     if q.sync || q.raising.is_raised() || !alike { sectors } else { sectors.saturating_mul(ASYNC_CHARGE_FACTOR) }
 }
 
-impl Turn {
+impl ServiceSlot {
     /// Sectors the turn costs: what was served, or what could have been in the time.
     pub(crate) fn charge(&self, q: &Queue, rules: &Rules) -> u32 {
         let wasted =
@@ -85,7 +85,7 @@ impl Turn {
 
     /// Whether the queue is slow, and the time to charge if it is.
     fn slowness(&self, q: &Queue, rules: &Rules) -> (bool, Duration) {
-        let seeky = q.habits.is_seeky();
+        let seeky = q.io_pattern.is_seeky();
         if !q.sync {
             (false, self.lasted)
         } else if self.lasted < TOO_SHORT {
@@ -136,8 +136,8 @@ mod tests {
         Queue::new(&SortNodes::new(1), sync, max_budget, Instant::ZERO)
     }
 
-    fn turn(reason: Expiry, service: u32, ms: u64) -> Turn {
-        Turn {
+    fn turn(reason: Expiry, service: u32, ms: u64) -> ServiceSlot {
+        ServiceSlot {
             reason,
             service,
             budget: 1000,

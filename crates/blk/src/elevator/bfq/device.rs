@@ -10,7 +10,7 @@
 //! `bfq_update_peak_rate`, `bfq_update_hw_tag`.
 
 use super::budget::DEFAULT_MAX_BUDGET;
-use super::habits::is_seek;
+use super::io_pattern::is_seek;
 use super::tunables::Rules;
 use crate::request::Request;
 use crate::time::{Duration, Instant};

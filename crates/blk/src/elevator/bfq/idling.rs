@@ -52,7 +52,7 @@ fn boosts_throughput(q: &Queue, scene: &IdlingContext, rules: &Rules) -> bool {
     if scene.nr_raised > 0 {
         return false;
     }
-    let streams = !q.habits.is_seeky() && q.habits.io_bound && q.habits.short_think;
+    let streams = !q.io_pattern.is_seeky() && q.io_pattern.io_bound && q.io_pattern.short_think;
     rules.rotational && !scene.device_queues || (rules.rotational || !scene.device_queues) && streams
 }
 
@@ -70,7 +70,7 @@ fn keeps_shares(q: &Queue, scene: &IdlingContext) -> bool {
 pub(crate) fn slice(q: &Queue, scene: &IdlingContext, rules: &Rules) -> Duration {
     if q.raising.is_raised() {
         rules.slice_idle.max(MIN_SLICE_RAISED)
-    } else if q.habits.is_seeky() && !scene.asymmetric {
+    } else if q.io_pattern.is_seeky() && !scene.asymmetric {
         rules.slice_idle.min(MIN_SLICE_SEEKY)
     } else {
         rules.slice_idle

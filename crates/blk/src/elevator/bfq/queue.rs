@@ -8,9 +8,9 @@
 //! when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
 
 use super::choose::is_better;
-use super::habits::Habits;
-use super::raising::Raising;
+use super::io_pattern::IoPattern;
 use super::tunables::Rules;
+use super::weight_raising::WeightRaising;
 use crate::bio::{IoPrio, IoPrioClass};
 use crate::elevator::bio_merge::request;
 use crate::elevator::deadline_lists::SortNodes;
@@ -49,8 +49,8 @@ pub(crate) struct Queue {
     pub(crate) may_resume: bool,
     /// When a request of it last completed.
     pub(crate) last_completion: Instant,
-    pub(crate) habits: Habits,
-    pub(crate) raising: Raising,
+    pub(crate) io_pattern: IoPattern,
+    pub(crate) raising: WeightRaising,
 }
 
 /// The class of a priority, as a tree's number.
@@ -84,8 +84,8 @@ impl Queue {
             counted_raised: false,
             may_resume: false,
             last_completion: now,
-            habits: Habits::new(now),
-            raising: Raising::new(now),
+            io_pattern: IoPattern::new(now),
+            raising: WeightRaising::new(now),
         }
     }
 

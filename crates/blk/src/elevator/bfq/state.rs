@@ -2,7 +2,7 @@
 //! What bfq's lock protects: the queues, the one in service, and the requests' way through them.
 //!
 //! Guarantees: a request belongs to one queue from its insertion to its completion; a queue is backlogged in the service
-//! tree, or in service, just when it has requests or is being waited for. Turns begin and end in `turn`; this file is
+//! tree, or in service, just when it has requests or is being waited for. Service slots begin and end in `service`; this file is
 //! about requests. Needs: one lock around all calls, with times that do not go backwards by more than CPUs' clocks differ.
 
 use super::budget::{self, DEFAULT_MAX_BUDGET, Expiry, MIN_TURNS};
@@ -12,8 +12,8 @@ use super::device::Device;
 use super::idling::{self, IdlingContext};
 use super::population::Population;
 use super::queue::{Queue, class_of, weight_of};
-use super::raising::Arrival;
 use super::tunables::Rules;
+use super::weight_raising::Arrival;
 use super::wf2q::{IDLE, NR_CLASSES, Wf2q};
 use crate::bio::{BioSlot, IoPrio};
 use crate::elevator::bio_merge::{MergeCache, MergeQueue, request};
@@ -188,16 +188,16 @@ impl BfqState {
         let id = self.queue_of_rq(rq);
         self.end_overdue_wait(cx, rules);
         let q = &mut self.queues[id as usize];
-        q.habits.note_request(fields, rules);
+        q.io_pattern.note_request(fields, rules);
         let was_empty = q.nr_queued == 0;
         if was_empty && q.nr_out == 0 {
             let idle = rules.now.since(q.last_completion);
             if !self.wf2q.get(id).is_active() {
-                q.habits.note_think_time(idle, rules);
+                q.io_pattern.note_think_time(idle, rules);
             }
-            q.habits.note_idle(idle, rules);
+            q.io_pattern.note_idle(idle, rules);
         }
-        if q.habits.only_seeks() {
+        if q.io_pattern.only_seeks() {
             q.raising.only_seeks(rules.now, || self.device.start_duration(rules));
         }
         q.insert(&mut self.nodes, cx, rq, self.device.head, rules);
@@ -227,7 +227,7 @@ impl BfqState {
             now: rules.now,
             low_latency: rules.low_latency,
             may_be_raised: q.sync && q.weight == weight_of(IoPrio::default()) && class != IDLE,
-            only_seeks: q.habits.only_seeks(),
+            only_seeks: q.io_pattern.only_seeks(),
             has_out: q.nr_out > 0,
             start_duration: self.device.start_duration(rules),
         });
@@ -295,7 +295,7 @@ impl BfqState {
         let fields = request(cx, rq);
         q.nr_out += 1;
         q.raising.served(fields.nr_sectors(), rules.now, rules.low_latency, || self.device.start_duration(rules));
-        let seeky = q.habits.is_seeky();
+        let seeky = q.io_pattern.is_seeky();
         self.wf2q.serve(id, cost);
         self.device.given_out(fields, seeky, rules);
         self.cache.forget(rq);

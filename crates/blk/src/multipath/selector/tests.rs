@@ -4,17 +4,17 @@
 use super::*;
 use std::collections::VecDeque;
 
-struct Bed {
+struct SelectorFixture {
     selectors: Selectors,
     policy: Policy,
     turns: Turns,
 }
 
-impl Bed {
-    fn new(selector: Selector, throughput: &[u8]) -> Bed {
+impl SelectorFixture {
+    fn new(selector: Selector, throughput: &[u8]) -> SelectorFixture {
         let selectors = Selectors::new();
         throughput.iter().enumerate().for_each(|(p, t)| selectors.add(p, *t));
-        Bed { selectors, policy: Policy::new(selector, &[], &[]), turns: Turns::default() }
+        SelectorFixture { selectors, policy: Policy::new(selector, &[], &[]), turns: Turns::default() }
     }
 
     fn start(&self, usable: u64, bytes: u32, now: u64) -> usize {
@@ -54,7 +54,7 @@ const HST: Selector = Selector::HistoricalServiceTime { base_weight: BASE_WEIGHT
 #[test]
 fn equals_take_turns_whatever_the_selector() {
     for selector in [Selector::RoundRobin, Selector::QueueLength, Selector::ServiceTime, HST] {
-        let bed = Bed::new(selector, &[1; 4]);
+        let bed = SelectorFixture::new(selector, &[1; 4]);
         let order: Vec<_> = (0..8).map(|_| bed.start(0b1111, 4096, 0)).collect();
         assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3], "{selector:?}");
         // One that is left out loses only its own turn.
@@ -65,7 +65,7 @@ fn equals_take_turns_whatever_the_selector() {
 
 #[test]
 fn of_equals_the_one_chosen_longest_ago() {
-    let bed = Bed::new(Selector::QueueLength, &[1; 3]);
+    let bed = SelectorFixture::new(Selector::QueueLength, &[1; 3]);
     assert_eq!([0; 3].map(|_| bed.start(0b111, 4096, 0)), [0, 1, 2]);
     // All come back, the order of turns stays: 0 is chosen, then 2 is busy no longer than 1.
     (0..3).for_each(|p| bed.end(p, 4096, 0, 1));
@@ -86,7 +86,7 @@ fn shares_are_what_the_kernel_was_seen_to_give() {
         (Selector::ServiceTime, [1, 2], 0.66..=0.70),
         (HST, [1, 1], 0.45..=0.55),
     ] {
-        let bed = Bed::new(selector, &throughput);
+        let bed = SelectorFixture::new(selector, &throughput);
         // The samples of the last one are the time since the last end: a device that ends all at once has none.
         let shares = bed.shares(12_000, 32, &[10_000_000, 10_000_000], selector == HST);
         let second = shares[1] as f64 / 12_000.0;
@@ -97,18 +97,19 @@ fn shares_are_what_the_kernel_was_seen_to_give() {
 #[test]
 fn a_slow_path_gets_less() {
     for selector in [Selector::QueueLength, Selector::ServiceTime, HST] {
-        let shares = Bed::new(selector, &[1, 1]).shares(10_000, 32, &[1_000_000, 100_000_000], true);
+        let shares = SelectorFixture::new(selector, &[1, 1]).shares(10_000, 32, &[1_000_000, 100_000_000], true);
         assert!(shares[1] * 4 < shares[0], "{selector:?}: {shares:?}");
         assert!(shares[1] > 0, "{selector:?}: it is still looked at");
     }
-    let shares = Bed::new(Selector::RoundRobin, &[1, 1]).shares(10_000, 32, &[1_000_000, 100_000_000], true);
+    let shares =
+        SelectorFixture::new(Selector::RoundRobin, &[1, 1]).shares(10_000, 32, &[1_000_000, 100_000_000], true);
     assert_eq!(shares, [5000, 5000]);
 }
 
 #[test]
 fn what_was_counted_is_taken_off() {
     for selector in [Selector::RoundRobin, Selector::QueueLength, Selector::ServiceTime, HST, Selector::IoAffinity] {
-        let bed = Bed::new(selector, &[3, 5]);
+        let bed = SelectorFixture::new(selector, &[3, 5]);
         let at: Vec<_> = (1..50).map(|n| (bed.start(0b11, n * 512, 7), n * 512)).collect();
         at.iter().for_each(|(p, bytes)| bed.end(*p, *bytes, 7, 9));
         assert_eq!([bed.selectors.load(0), bed.selectors.load(1)], [0, 0], "{selector:?}");

@@ -13,8 +13,8 @@ fn throttle(target_ms: u64, device_depth: u32, write_cache: bool) -> Throttle {
     t
 }
 
-fn nobody(who: SubmitterId, kind: usize) {
-    panic!("{who} got a token of kind {kind}");
+fn nobody(submitter: SubmitterId, kind: usize) {
+    panic!("{submitter} got a token of kind {kind}");
 }
 
 fn reads(n: u64, min_ms: u64) -> Sample {
@@ -177,8 +177,8 @@ fn limits_by_class() {
 /// Fills the normal tokens and lets three more wait.
 fn full(write_cache: bool) -> Throttle {
     let mut t = throttle(1, 64, write_cache);
-    for who in 0..11 {
-        assert_eq!(t.start(Class::Normal, Some(SubmitterId::new(who)), false, Instant::ZERO), who < 8);
+    for submitter in 0..11 {
+        assert_eq!(t.start(Class::Normal, Some(SubmitterId::new(submitter)), false, Instant::ZERO), submitter < 8);
     }
     assert!(!t.start(Class::HiPrio, None, false, Instant::ZERO), "not past those who wait");
     t
@@ -186,7 +186,7 @@ fn full(write_cache: bool) -> Throttle {
 
 fn release(t: &mut Throttle) -> Vec<usize> {
     let mut woken = Vec::new();
-    t.release(0, false, &mut |who, _| woken.push(who.index()));
+    t.release(0, false, &mut |submitter, _| woken.push(submitter.index()));
     woken
 }
 

@@ -38,7 +38,7 @@ pub enum Does {
     IsBroken,
 }
 
-struct Kept {
+struct HeldRequest {
     hctx: HctxId,
     rq: InFlight,
     issued: u64,
@@ -49,7 +49,7 @@ struct Kept {
 struct Inner {
     does: Does,
     rng: Rng,
-    kept: Vec<Kept>,
+    kept: Vec<HeldRequest>,
     started: bool,
     sent: usize,
 }
@@ -58,7 +58,7 @@ struct Inner {
 type Owners = Arc<Mutex<HashMap<(usize, usize), usize>>>;
 
 /// A driver that leads to the disk.
-pub struct Way {
+pub struct PathDriver {
     n: usize,
     disk: Arc<SimDisk>,
     owners: Owners,
@@ -72,7 +72,7 @@ fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Way {
+impl PathDriver {
     pub fn does(&self, does: Does) {
         locked(&self.inner).does = does;
         locked(&self.broken)[self.n] = does == Does::IsBroken;
@@ -103,7 +103,7 @@ impl Way {
     }
 }
 
-impl Driver for Way {
+impl Driver for PathDriver {
     fn name(&self) -> &'static str {
         "way"
     }
@@ -159,16 +159,16 @@ impl Driver for Way {
                 }
             };
             let due = now.as_ns().saturating_add(after);
-            i.kept.push(Kept { hctx, rq: batch.accept(), issued: now.as_ns(), due, status });
+            i.kept.push(HeldRequest { hctx, rq: batch.accept(), issued: now.as_ns(), due, status });
         }
         QueueRqStatus::Queued
     }
 
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
         let mut i = locked(&self.inner);
-        let asked = |k: &Kept| k.hctx == hctx && k.rq.tag() == late.tag && k.issued == late.issued.as_ns();
+        let asked = |k: &HeldRequest| k.hctx == hctx && k.rq.tag() == late.tag && k.issued == late.issued.as_ns();
         if let Some(at) = i.kept.iter().position(asked) {
-            let Kept { rq, status, .. } = i.kept.remove(at);
+            let HeldRequest { rq, status, .. } = i.kept.remove(at);
             done.push(rq, status);
             return TimeoutAnswer::Done;
         }
@@ -181,7 +181,7 @@ impl Driver for Way {
         while done.room() > 0
             && let Some(at) = i.kept.iter().position(|k| k.hctx == hctx && k.due <= now.as_ns())
         {
-            let Kept { rq, status, .. } = i.kept.remove(at);
+            let HeldRequest { rq, status, .. } = i.kept.remove(at);
             done.push(rq, status);
         }
         drop(i);
@@ -200,7 +200,7 @@ impl Notify for Ring {
 /// See the module's text.
 pub struct Stack {
     pub disk: Arc<SimDisk>,
-    pub ways: Vec<Arc<Way>>,
+    pub ways: Vec<Arc<PathDriver>>,
     pub mp: Arc<Multipath<Lock>>,
     pub q: Arc<RequestQueue<Lock>>,
     pub subs: Vec<Submitter<Lock>>,
@@ -252,14 +252,14 @@ impl Stack {
     }
 
     /// One more way to the disk.
-    pub fn new_way(&mut self) -> Arc<Way> {
+    pub fn new_way(&mut self) -> Arc<PathDriver> {
         let way = way(self.ways.len(), 1, &self.disk, &self.owners, &self.broken);
         self.ways.push(way.clone());
         way
     }
 
     /// As [`Stack::new_way`], for somebody else to keep.
-    pub fn new_way_alone(&mut self) -> Arc<Way> {
+    pub fn new_way_alone(&mut self) -> Arc<PathDriver> {
         let way = self.new_way();
         self.ways.pop();
         way
@@ -347,11 +347,11 @@ impl Stack {
     }
 }
 
-fn way(n: usize, seed: u64, disk: &Arc<SimDisk>, owners: &Owners, broken: &Arc<Mutex<Vec<bool>>>) -> Arc<Way> {
+fn way(n: usize, seed: u64, disk: &Arc<SimDisk>, owners: &Owners, broken: &Arc<Mutex<Vec<bool>>>) -> Arc<PathDriver> {
     locked(broken).push(false);
     let rng = Rng::new(seed ^ (n as u64) << 32);
     let inner = Inner { does: Does::Works, rng, kept: Vec::new(), started: false, sent: 0 };
-    Arc::new(Way {
+    Arc::new(PathDriver {
         n,
         disk: disk.clone(),
         owners: owners.clone(),
@@ -363,7 +363,7 @@ fn way(n: usize, seed: u64, disk: &Arc<SimDisk>, owners: &Owners, broken: &Arc<M
 }
 
 /// Under the name of a null_blk device.
-pub fn path(way: &Arc<Way>) -> NewPath {
+pub fn path(way: &Arc<PathDriver>) -> NewPath {
     NewPath { name: format!("252:{}", way.n), driver: way.clone(), args: PathArgs::default() }
 }
 

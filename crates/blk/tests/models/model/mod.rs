@@ -136,10 +136,10 @@ impl Device {
         matches!(self.kind, Kind::Silent) && state.answers == 0
     }
 
-    /// Sleeps until `who` is told to poll, or one of `hctxs` has something, or the device has had `issued` requests.
-    fn wait_until_told(&self, who: SubmitterId, hctxs: &[HctxId], issued: u32) {
+    /// Sleeps until `submitter` is told to poll, or one of `hctxs` has something, or the device has had `issued` requests.
+    fn wait_until_told(&self, submitter: SubmitterId, hctxs: &[HctxId], issued: u32) {
         let mut state = self.state.lock().unwrap();
-        let bit = 1 << who.index();
+        let bit = 1 << submitter.index();
         // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
         let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
         while state.told & bit == 0

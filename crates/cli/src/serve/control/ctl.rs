@@ -31,12 +31,12 @@ pub struct CtlArgs {
     pub json: bool,
     /// What to ask for
     #[command(subcommand)]
-    pub what: What,
+    pub what: CtlCommand,
 }
 
 /// Its subcommands.
 #[derive(Subcommand, Debug)]
-pub enum What {
+pub enum CtlCommand {
     /// What is served, by which IOThreads, to how many clients
     List,
     /// Counters of disks, hardware queues and IOThreads since the daemon began, as JSON
@@ -133,8 +133,8 @@ pub fn main(args: &CtlArgs) -> Outcome {
         Answer::Error { message, done } => (Value::from(done), Some(message)),
     };
     let text = match (&args.what, args.json) {
-        (What::Stats, _) | (_, true) => format!("{value:#}\n"),
-        (What::List, _) => list(&value),
+        (CtlCommand::Stats, _) | (_, true) => format!("{value:#}\n"),
+        (CtlCommand::List, _) => list(&value),
         _ => value.as_array().into_iter().flatten().filter_map(Value::as_str).map(|line| format!("{line}\n")).collect(),
     };
     if refused.is_none() || text.trim() != "[]" {
@@ -143,24 +143,26 @@ pub fn main(args: &CtlArgs) -> Outcome {
     refused.map_or(Ok(Status::Done), |message| Err(Failure::new(message)))
 }
 
-fn question(what: &What) -> Result<Question, Failure> {
+fn question(what: &CtlCommand) -> Result<Question, Failure> {
     Ok(match what {
-        What::List => Question::List {},
-        What::Stats => Question::Stats {},
-        What::Add { what, read_only } => add(what, *read_only)?,
-        What::Remove { name, force } => Question::Remove { name: name.clone(), force: *force },
-        What::Resize { disk, size, force } => Question::Resize { disk: disk.clone(), bytes: *size, force: *force },
-        What::Set { disk, settings } => {
+        CtlCommand::List => Question::List {},
+        CtlCommand::Stats => Question::Stats {},
+        CtlCommand::Add { what, read_only } => add(what, *read_only)?,
+        CtlCommand::Remove { name, force } => Question::Remove { name: name.clone(), force: *force },
+        CtlCommand::Resize { disk, size, force } => {
+            Question::Resize { disk: disk.clone(), bytes: *size, force: *force }
+        }
+        CtlCommand::Set { disk, settings } => {
             Question::Set { disk: disk.clone(), settings: settings.iter().cloned().collect() }
         }
-        What::Drain { disk } => Question::Drain { disk: disk.clone() },
-        What::Resume { disk } => Question::Resume { disk: disk.clone() },
-        What::Move { export, virtqueue, iothread } => {
+        CtlCommand::Drain { disk } => Question::Drain { disk: disk.clone() },
+        CtlCommand::Resume { disk } => Question::Resume { disk: disk.clone() },
+        CtlCommand::Move { export, virtqueue, iothread } => {
             Question::Move { export: export.clone(), virtqueue: *virtqueue, iothread: iothread.clone() }
         }
-        What::Map { export, iothreads } => Question::Map { export: export.clone(), iothreads: iothreads.clone() },
-        What::Reload => Question::Reload {},
-        What::Shutdown => Question::Shutdown {},
+        CtlCommand::Map { export, iothreads } => Question::Map { export: export.clone(), iothreads: iothreads.clone() },
+        CtlCommand::Reload => Question::Reload {},
+        CtlCommand::Shutdown => Question::Shutdown {},
     })
 }
 

@@ -59,7 +59,7 @@ impl fmt::Display for Listen {
 }
 
 /// What makes the page.
-type Make = dyn Fn() -> String + Send + Sync;
+type RenderFn = dyn Fn() -> String + Send + Sync;
 
 /// Serves until it is dropped.
 pub struct Server {
@@ -73,7 +73,7 @@ enum Socket {
 }
 
 struct Shared {
-    make: Box<Make>,
+    make: Box<RenderFn>,
     page: Mutex<Option<(Instant, Arc<str>)>>,
 }
 

@@ -17,13 +17,13 @@ use loom::thread;
 
 /// Two hardware queues with the sleeping places of drivers that complete by time.
 #[derive(Default)]
-struct Bed {
+struct ModelDisk {
     sleepers: [Sleeper; 2],
     /// When the first request of each hardware queue is due.
     due: [Mutex<Option<Instant>>; 2],
 }
 
-impl Driver for Bed {
+impl Driver for ModelDisk {
     fn name(&self) -> &'static str {
         "bed"
     }
@@ -42,7 +42,7 @@ impl Driver for Bed {
     fn poll(&self, _: HctxId, _: &mut Completions, _: Instant) {}
 }
 
-impl HostDriver for Bed {
+impl HostDriver for ModelDisk {
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
         let i = hctx.index();
         self.sleepers[i].sleep_until_due(seen, timeout, || *self.due[i].lock().unwrap());
@@ -57,7 +57,7 @@ impl HostDriver for Bed {
     }
 }
 
-impl Bed {
+impl ModelDisk {
     /// Issues a request that is due at once, as a driver's `queue_rqs` does.
     fn issue(&self, hctx: usize) {
         *self.due[hctx].lock().unwrap() = Some(Instant::ZERO);
@@ -74,12 +74,12 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-fn table() -> (Arc<Bed>, Arc<WakeTable>) {
-    let bed = Arc::new(Bed::default());
+fn table() -> (Arc<ModelDisk>, Arc<WakeTable>) {
+    let bed = Arc::new(ModelDisk::default());
     (bed.clone(), Arc::new(WakeTable::new(bed)))
 }
 
-fn who(n: u32) -> SubmitterId {
+fn submitter(n: u32) -> SubmitterId {
     SubmitterId::new(n)
 }
 
@@ -93,11 +93,11 @@ fn what_is_notified_is_seen_after_the_wait() {
             let (table, work) = (table.clone(), work.clone());
             thread::spawn(move || {
                 work.store(true, Ordering::Relaxed);
-                Waker(table).notify(who(0));
+                Waker(table).notify(submitter(0));
             })
         };
         while !work.load(Ordering::Relaxed) {
-            table.wait(who(0), HctxId::new(0), 1, LONG);
+            table.wait(submitter(0), HctxId::new(0), 1, LONG);
         }
         teller.join().unwrap();
     });
@@ -114,11 +114,11 @@ fn two_notifications_at_once_are_both_served() {
             let (table, work) = (table.clone(), work.clone());
             thread::spawn(move || {
                 work[i].store(true, Ordering::Relaxed);
-                Waker(table).notify(who(0));
+                Waker(table).notify(submitter(0));
             })
         });
         while !work.iter().all(|w| w.load(Ordering::Relaxed)) {
-            table.wait(who(0), HctxId::new(0), 1, LONG);
+            table.wait(submitter(0), HctxId::new(0), 1, LONG);
         }
         for t in tellers {
             t.join().unwrap();
@@ -136,14 +136,14 @@ fn two_sleepers_of_one_hctx_are_both_woken() {
             let (table, work) = (table.clone(), work.clone());
             move || {
                 while !work[i].load(Ordering::Relaxed) {
-                    table.wait(who(i as u32), HctxId::new(0), 1, LONG);
+                    table.wait(submitter(i as u32), HctxId::new(0), 1, LONG);
                 }
             }
         };
         let sleepers = [thread::spawn(waiter(0)), thread::spawn(waiter(1))];
         for (i, w) in work.iter().enumerate() {
             w.store(true, Ordering::Relaxed);
-            Waker(table.clone()).notify(who(i as u32));
+            Waker(table.clone()).notify(submitter(i as u32));
         }
         for s in sleepers {
             s.join().unwrap();
@@ -161,7 +161,7 @@ fn a_request_issued_by_another_ends_the_sleep() {
             thread::spawn(move || bed.issue(1))
         };
         while bed.due[1].lock().unwrap().is_none() {
-            table.wait(who(0), HctxId::new(1), 1, LONG);
+            table.wait(submitter(0), HctxId::new(1), 1, LONG);
         }
         issuer.join().unwrap();
     });

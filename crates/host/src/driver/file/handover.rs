@@ -25,10 +25,10 @@
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, store_relaxed};
 use blk::time::Duration;
 
-/// A ring and its books. What takes `books` is called with their lock held, all else without it.
+/// A ring and its books. What takes `state` is called with their lock held, all else without it.
 pub(super) trait Kernel {
     /// What is known of requests and of the user side of both rings.
-    type Books;
+    type State;
     /// Where what ended goes.
     type Done;
 
@@ -46,15 +46,15 @@ pub(super) trait Kernel {
     fn wake_owner(&self, marks: impl FnOnce() -> u32);
 
     /// Puts a mark into the submission ring, which comes back as a completion.
-    fn push_mark(&self, books: &mut Self::Books);
+    fn push_mark(&self, state: &mut Self::State);
     /// Takes what ended early and completions, marks among them.
-    fn reap(&self, books: &mut Self::Books, done: &mut Self::Done) -> Reaped;
+    fn reap(&self, state: &mut Self::State, done: &mut Self::Done) -> Reaped;
     /// Requests that have not been taken as ended.
-    fn in_flight(&self, books: &Self::Books) -> u32;
+    fn in_flight(&self, state: &Self::State) -> u32;
     /// Completions that can be taken.
-    fn ready(&self, books: &Self::Books) -> usize;
+    fn ready(&self, state: &Self::State) -> usize;
     /// Whether a poll has something to do without a completion.
-    fn has_work(&self, books: &Self::Books) -> bool;
+    fn has_work(&self, state: &Self::State) -> bool;
 }
 
 /// What a look at the rings found.
@@ -83,7 +83,7 @@ pub(super) struct Pushed<T> {
 /// A ring that threads share. See the module's text.
 pub(super) struct Handover<K: Kernel> {
     kernel: K,
-    books: Mutex<K::Books>,
+    state: Mutex<K::State>,
     /// Threads in [`Handover::wait`].
     waiting: AtomicU32,
     /// Calls of [`Handover::wake`]; changed under the lock.
@@ -96,10 +96,10 @@ pub(super) struct Handover<K: Kernel> {
 }
 
 impl<K: Kernel> Handover<K> {
-    pub(super) fn new(kernel: K, books: K::Books) -> Handover<K> {
+    pub(super) fn new(kernel: K, state: K::State) -> Handover<K> {
         Handover {
             kernel,
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             waiting: AtomicU32::new(0),
             wakes: AtomicU64::new(0),
             owner_sleeps_for: AtomicU32::new(0),
@@ -113,14 +113,14 @@ impl<K: Kernel> Handover<K> {
 
     /// Calls `f` with the lock held.
     #[inline]
-    pub(super) fn with_books<T>(&self, f: impl FnOnce(&K, &mut K::Books) -> T) -> T {
-        f(&self.kernel, &mut self.books.lock())
+    pub(super) fn with_state<T>(&self, f: impl FnOnce(&K, &mut K::State) -> T) -> T {
+        f(&self.kernel, &mut self.state.lock())
     }
 
     /// Queues what `push` puts into the submission ring, and sees that the kernel gets it.
     #[inline]
-    pub(super) fn queue<T>(&self, push: impl FnOnce(&K, &mut K::Books) -> Pushed<T>) -> T {
-        let pushed = self.with_books(push);
+    pub(super) fn queue<T>(&self, push: impl FnOnce(&K, &mut K::State) -> Pushed<T>) -> T {
+        let pushed = self.with_state(push);
         if !pushed.lazy {
             self.commit();
         }
@@ -164,10 +164,10 @@ impl<K: Kernel> Handover<K> {
     /// Whether a system call is needed to get on, and whether anything was given.
     #[inline]
     fn reap(&self, done: &mut K::Done) -> (bool, bool) {
-        let mut books = self.books.lock();
-        let reaped = self.kernel.reap(&mut books, done);
-        let last = reaped.found && self.kernel.in_flight(&books) == 0;
-        drop(books);
+        let mut state = self.state.lock();
+        let reaped = self.kernel.reap(&mut state, done);
+        let last = reaped.found && self.kernel.in_flight(&state) == 0;
+        drop(state);
         if reaped.woke && self.kernel.has_owner() && !self.kernel.may_enter() {
             self.ring_again();
         }
@@ -201,15 +201,15 @@ impl<K: Kernel> Handover<K> {
 
     /// How many completions to sleep for; none when there is something to poll or nothing to come.
     fn to_wait_for(&self, seen: u64, min: u32, timeout: Option<Duration>) -> Option<usize> {
-        let books = self.books.lock();
+        let state = self.state.lock();
         // The mark of a wake-up may have been taken by another thread's poll already. Relaxed: the lock orders it.
         if self.wakes.load(Ordering::Relaxed) != seen {
             return None;
         }
-        let in_flight = self.kernel.in_flight(&books);
+        let in_flight = self.kernel.in_flight(&state);
         let want = min.min(in_flight).max(1);
         let idle = in_flight == 0 && timeout.is_none();
-        let sleep = !self.kernel.has_work(&books) && self.kernel.ready(&books) < want as usize && !idle;
+        let sleep = !self.kernel.has_work(&state) && self.kernel.ready(&state) < want as usize && !idle;
         if sleep && self.kernel.has_owner() && self.kernel.may_enter() {
             // Under the lock: what others do from here on they wake the owner for. Pairs with: Handover::wake_owner
             store_relaxed(&self.owner_sleeps_for, want);
@@ -226,15 +226,15 @@ impl<K: Kernel> Handover<K> {
 
     /// Ends the sleep of all threads, and of those on their way to it.
     pub(super) fn wake(&self) {
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         // Pairs with: Handover::wakes
         self.wakes.fetch_add(1, Ordering::Release);
         if self.kernel.has_owner() {
-            drop(books);
+            drop(state);
             return self.wake_owner();
         }
-        self.kernel.push_mark(&mut books);
-        drop(books);
+        self.kernel.push_mark(&mut state);
+        drop(state);
         self.commit();
     }
 }

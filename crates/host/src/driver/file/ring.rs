@@ -140,7 +140,7 @@ impl Ring {
     }
 
     pub(super) fn set_lazy_commit(&self, fewer_than: u32) {
-        self.0.with_books(|_, state| state.lazy_below = fewer_than as usize);
+        self.0.with_state(|_, state| state.lazy_below = fewer_than as usize);
     }
 
     pub(super) fn queue_rqs(&self, batch: &mut RqBatch<'_>) -> QueueRqStatus {
@@ -170,13 +170,13 @@ impl Ring {
 
     /// Whether nothing is in it.
     pub(super) fn is_idle(&self) -> bool {
-        self.0.with_books(|_, state| state.in_flight == 0)
+        self.0.with_state(|_, state| state.in_flight == 0)
     }
 
     /// Takes back the registration of buffers, which counts against the memory a process may lock, until requests come
     /// again. Nothing is in flight.
     pub(super) fn unregister_buffers(&self) {
-        self.0.with_books(|uring, state| state.unregister_buffers(&uring.ring));
+        self.0.with_state(|uring, state| state.unregister_buffers(&uring.ring));
     }
 
     /// Gives file and buffers back before the ring is dropped: in a ring of its own only its thread can.
@@ -255,7 +255,7 @@ impl Uring {
 }
 
 impl Kernel for Uring {
-    type Books = RingState;
+    type State = RingState;
     type Done = Completions;
 
     #[inline]
@@ -363,7 +363,7 @@ impl Drop for Ring {
     /// back: the kernel tears a ring down some time after it is closed, and a device that is opened exclusively cannot
     /// be opened again before.
     fn drop(&mut self) {
-        self.0.with_books(Uring::drain);
+        self.0.with_state(Uring::drain);
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::login::{Failure, Found, Login, MAX_RECV_DATA, Params, Progress, Wanted, found};
 use super::pdu::{Direction, Header, Pdu, RESERVED_TAG, Received, is_before, padding};
-use super::reader::{Reader, Said};
+use super::reader::{PduEvent, Reader};
 use super::uri::Portal;
 use crate::driver::remote::dial::{Deadline, failed};
 use crate::error::{Error, ErrorKind, Result};
@@ -183,11 +183,11 @@ impl Line<'_> {
             let mut whole = None;
             while whole.is_none() {
                 match self.reader.next(&mut input).map_err(Failure::from)? {
-                    Said::NeedMore => break,
-                    Said::Begin(_) => {}
-                    Said::Data { bytes, .. } => data.extend_from_slice(bytes),
-                    Said::End(_, read) => whole = Some(read),
-                    Said::Pdu(read) => {
+                    PduEvent::NeedMore => break,
+                    PduEvent::Begin(_) => {}
+                    PduEvent::Data { bytes, .. } => data.extend_from_slice(bytes),
+                    PduEvent::End(_, read) => whole = Some(read),
+                    PduEvent::Pdu(read) => {
                         data.extend_from_slice(self.reader.kept());
                         whole = Some(read);
                     }

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 
 /// What it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inquired {
+pub struct InquiryData {
     /// Vendor, product, revision.
     pub inquiry: Inquiry,
     /// As udev and multipath have it; `None`: it has no name.
@@ -32,7 +32,7 @@ pub struct Inquired {
 ///
 /// # Errors
 /// As of [`Iscsi::open`](super::Iscsi::open).
-pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<Inquired> {
+pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<InquiryData> {
     let wanted = Initiator::of(target)?.wanted(target, Some(&target.name), 0)?;
     let within = |e: Error| e.within(&target.to_string());
     let mut line = dial(&target.portal, &wanted, stop).map_err(within)?;
@@ -41,12 +41,12 @@ pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<Inquired> {
     Ok(said)
 }
 
-fn ask(line: &mut Line<'_>, lun: LunId) -> Result<Inquired> {
+fn ask(line: &mut Line<'_>, lun: LunId) -> Result<InquiryData> {
     let answer = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
     let inquiry = Inquiry::parse(&answer)
         .ok_or_else(|| Error::new(ErrorKind::Denied, format!("LUN {}: INQUIRY was not answered in full", lun.0)))?;
     let names = may(line, lun, &Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), 1024))?;
     let serial = may(line, lun, &Cdb::inquiry(Some(vpd::UNIT_SERIAL_NUMBER), 1024))?;
     let wwid = wwid(&inquiry, &names, &serial);
-    Ok(Inquired { inquiry, wwid, access: access::access(line, lun)? })
+    Ok(InquiryData { inquiry, wwid, access: access::access(line, lun)? })
 }

@@ -14,7 +14,7 @@ use super::own::{Managed, ToSend, is_own};
 use super::pdu::{
     BHS_BYTES, DIGEST_BYTES, Direction, Function, Header, Pdu, RESERVED_TAG, Received, Violation, is_before, padding,
 };
-use super::reader::{MOST_LEFT, Reader, Said};
+use super::reader::{MOST_LEFT, PduEvent, Reader};
 use super::tasks::Tasks;
 use crate::driver::remote::keep_alive::KeepAlive;
 use crate::driver::remote::stream::{DIRECT_BYTES, Ends, INPUT_BYTES, Inbox, Outbox, SEND_BATCH, Stream};
@@ -164,7 +164,7 @@ impl Link {
     /// Receives what is there.
     pub(super) fn receive(&mut self, tasks: &mut Tasks, regions: &Regions, now: Instant) -> Result<(), Lost> {
         let Link { stream, session } = self;
-        let mut inbox = Heard { session, tasks, regions, now };
+        let mut inbox = PduReceiver { session, tasks, regions, now };
         // What came behind the login.
         stream.take(&mut inbox)?;
         stream.receive(&mut inbox)
@@ -246,14 +246,14 @@ impl Outbox for Unsent<'_> {
 }
 
 /// What the target says.
-struct Heard<'a> {
+struct PduReceiver<'a> {
     session: &'a mut Session,
     tasks: &'a mut Tasks,
     regions: &'a Regions,
     now: Instant,
 }
 
-impl Inbox for Heard<'_> {
+impl Inbox for PduReceiver<'_> {
     type Lost = Lost;
 
     const MOST_LEFT: usize = MOST_LEFT;
@@ -451,12 +451,12 @@ impl Session {
         let mut left = input;
         loop {
             match self.reader.next(&mut left)? {
-                Said::NeedMore => return Ok(input.len() - left.len()),
-                Said::Begin(data) if is_own(data.tag) => tasks.own.data_begins(&data)?,
-                Said::Begin(data) => tasks.data_begins(&data)?,
-                Said::Data { tag, bytes, .. } if is_own(tag) => tasks.own.put(tag, bytes),
-                Said::Data { tag, at, bytes } => tasks.put(tag, at, bytes, regions),
-                Said::End(data, read) => {
+                PduEvent::NeedMore => return Ok(input.len() - left.len()),
+                PduEvent::Begin(data) if is_own(data.tag) => tasks.own.data_begins(&data)?,
+                PduEvent::Begin(data) => tasks.data_begins(&data)?,
+                PduEvent::Data { tag, bytes, .. } if is_own(tag) => tasks.own.put(tag, bytes),
+                PduEvent::Data { tag, at, bytes } => tasks.put(tag, at, bytes, regions),
+                PduEvent::End(data, read) => {
                     self.note(&read);
                     if is_own(data.tag) && data.status.is_some() {
                         tasks.own.completed(data.tag, data.status, &[])?;
@@ -464,7 +464,7 @@ impl Session {
                         tasks.completed(data.tag, status, &[], false)?;
                     }
                 }
-                Said::Pdu(read) => self.hear(&read, is_sending, tasks)?,
+                PduEvent::Pdu(read) => self.hear(&read, is_sending, tasks)?,
             }
         }
     }

@@ -40,11 +40,11 @@ pub(super) fn is_of_another(outcome: &Outcome) -> bool {
 
 /// For whom a command goes; one at a time each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum TaskOwner {
     Midlayer,
     User,
     /// Nobody waits any more.
-    Nobody,
+    Abandoned,
 }
 
 /// How a command of our own ended.
@@ -58,7 +58,7 @@ pub(super) struct Answer {
 
 #[derive(Debug)]
 struct Job {
-    who: Who,
+    owner: TaskOwner,
     /// Of the midlayer, about how the unit is.
     is_question: bool,
     wire_tag: u32,
@@ -114,19 +114,19 @@ impl Own {
         TAGS << 16 | u32::from(self.serial)
     }
 
-    pub(super) fn has(&self, who: Who) -> bool {
-        self.jobs.iter().any(|j| j.who == who)
+    pub(super) fn has(&self, owner: TaskOwner) -> bool {
+        self.jobs.iter().any(|j| j.owner == owner)
     }
 
     /// A command is to go: with this data, or for up to `most` bytes. False if there is one.
-    pub(super) fn begin(&mut self, who: Who, cdb: [u8; 16], out: Vec<u8>, most: u32) -> bool {
-        if self.has(who) || self.jobs.len() >= MAX_OUT {
+    pub(super) fn begin(&mut self, owner: TaskOwner, cdb: [u8; 16], out: Vec<u8>, most: u32) -> bool {
+        if self.has(owner) || self.jobs.len() >= MAX_OUT {
             return false;
         }
         let wire_tag = self.next_tag();
         self.jobs.push(Job {
-            who,
-            is_question: who == Who::Midlayer,
+            owner,
+            is_question: owner == TaskOwner::Midlayer,
             wire_tag,
             cdb,
             out,
@@ -226,23 +226,23 @@ impl Own {
             }
         };
         // The midlayer sends nothing before it has heard it, and may need the session for its next question.
-        let costs_session = job.who != Who::Midlayer && is_of_another(&outcome);
+        let costs_session = job.owner != TaskOwner::Midlayer && is_of_another(&outcome);
         job.answer = Some(Answer { outcome, data: std::mem::take(&mut job.data), sense });
-        self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
+        self.jobs.retain(|j| j.owner != TaskOwner::Abandoned || j.answer.is_none());
         if costs_session { Err(unheard()) } else { Ok(()) }
     }
 
-    pub(super) fn take_answer(&mut self, who: Who) -> Option<Answer> {
-        let at = self.jobs.iter().position(|j| j.who == who && j.answer.is_some())?;
+    pub(super) fn take_answer(&mut self, owner: TaskOwner) -> Option<Answer> {
+        let at = self.jobs.iter().position(|j| j.owner == owner && j.answer.is_some())?;
         self.jobs.swap_remove(at).answer
     }
 
     /// Nobody waits for it any more. Whether its answer is there and says that the unit has changed.
-    pub(super) fn drop_one(&mut self, who: Who) -> bool {
-        let says_so = |j: &Job| j.who == who && j.answer.as_ref().is_some_and(|a| is_of_another(&a.outcome));
+    pub(super) fn drop_one(&mut self, owner: TaskOwner) -> bool {
+        let says_so = |j: &Job| j.owner == owner && j.answer.as_ref().is_some_and(|a| is_of_another(&a.outcome));
         let unheard = self.jobs.iter().any(says_so);
-        self.jobs.retain(|j| j.who != who || (j.is_sent && j.answer.is_none()));
-        self.jobs.iter_mut().filter(|j| j.who == who).for_each(|j| j.who = Who::Nobody);
+        self.jobs.retain(|j| j.owner != owner || (j.is_sent && j.answer.is_none()));
+        self.jobs.iter_mut().filter(|j| j.owner == owner).for_each(|j| j.owner = TaskOwner::Abandoned);
         unheard
     }
 
@@ -260,7 +260,7 @@ impl Own {
         for job in self.jobs.iter_mut().filter(|j| j.answer.is_none() && which(j)) {
             job.answer = Some(Answer { outcome: Outcome::host(host), ..Answer::default() });
         }
-        self.jobs.retain(|j| j.who != Who::Nobody || j.answer.is_none());
+        self.jobs.retain(|j| j.owner != TaskOwner::Abandoned || j.answer.is_none());
     }
 
     /// The session is lost: what was to be managed is gone.
@@ -348,16 +348,16 @@ impl Own {
 mod tests {
     use super::*;
 
-    fn sent(own: &mut Own, who: Who, out: &[u8], most: u32) -> u32 {
-        assert!(own.begin(who, [0; 16], out.to_vec(), most));
+    fn sent(own: &mut Own, owner: TaskOwner, out: &[u8], most: u32) -> u32 {
+        assert!(own.begin(owner, [0; 16], out.to_vec(), most));
         own.next_to_send().unwrap().wire_tag
     }
 
     #[test]
     fn only_what_is_out_is_answered_and_within_what_was_asked_for() {
         let mut own = Own::default();
-        let tag = sent(&mut own, Who::User, &[], 8);
-        assert!(!own.begin(Who::User, [0; 16], Vec::new(), 0), "one at a time");
+        let tag = sent(&mut own, TaskOwner::User, &[], 8);
+        assert!(!own.begin(TaskOwner::User, [0; 16], Vec::new(), 0), "one at a time");
         let data = |offset, len| DataIn { tag, offset, len, status: None };
         assert!(own.data_begins(&data(0, 9)).is_err() && own.data_begins(&data(1, 1)).is_err());
         own.data_begins(&data(0, 3)).unwrap();
@@ -367,23 +367,23 @@ mod tests {
         let good = Status { status: 0, underflow: 5, overflow: false };
         own.completed(tag, Some(good), &[]).unwrap();
         assert!(own.completed(tag, Some(good), &[]).is_err(), "it has ended");
-        let answer = own.take_answer(Who::User).unwrap();
+        let answer = own.take_answer(TaskOwner::User).unwrap();
         assert_eq!((answer.data.as_slice(), answer.outcome.residual), (&b"abc"[..], 5));
-        assert!(own.take_answer(Who::User).is_none());
+        assert!(own.take_answer(TaskOwner::User).is_none());
     }
 
     #[test]
     fn what_nobody_waits_for_is_still_known_when_it_ends() {
         let mut own = Own::default();
-        let tag = sent(&mut own, Who::Midlayer, &[], 0);
-        assert!(!own.drop_one(Who::Midlayer));
-        let other = sent(&mut own, Who::Midlayer, b"xyz", 0);
+        let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
+        assert!(!own.drop_one(TaskOwner::Midlayer));
+        let other = sent(&mut own, TaskOwner::Midlayer, b"xyz", 0);
         assert_eq!(own.asked_for(other, 0, 2).unwrap(), b"xy");
         assert!(own.asked_for(other, 0, 2).is_err() && own.asked_for(other, 2, 2).is_err());
         own.completed(tag, None, &[]).unwrap();
-        assert!(own.take_answer(Who::Midlayer).is_none());
+        assert!(own.take_answer(TaskOwner::Midlayer).is_none());
         own.end_all(HostByte::TransportDisrupted);
-        assert_eq!(own.take_answer(Who::Midlayer).unwrap().outcome.host, HostByte::TransportDisrupted);
+        assert_eq!(own.take_answer(TaskOwner::Midlayer).unwrap().outcome.host, HostByte::TransportDisrupted);
     }
 
     #[test]
@@ -394,18 +394,18 @@ mod tests {
         let status = Some(Status { status: sam::CHECK_CONDITION, underflow: 0, overflow: false });
         for (data, is_none) in [(&changed, false), (&reset, true)] {
             let mut own = Own::default();
-            let tag = sent(&mut own, Who::Midlayer, &[], 0);
-            assert!(!own.drop_one(Who::Midlayer));
+            let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
+            assert!(!own.drop_one(TaskOwner::Midlayer));
             assert_eq!(own.completed(tag, status, data).is_ok(), is_none, "though nobody hears of it");
             // It is there when it is dropped.
-            let tag = sent(&mut own, Who::Midlayer, &[], 0);
+            let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
             own.completed(tag, status, data).unwrap();
-            assert_eq!(own.drop_one(Who::Midlayer), !is_none);
+            assert_eq!(own.drop_one(TaskOwner::Midlayer), !is_none);
             // A user gets the answer all the same.
-            let tag = sent(&mut own, Who::User, &[], 0);
+            let tag = sent(&mut own, TaskOwner::User, &[], 0);
             assert_eq!(own.completed(tag, status, data).is_ok(), is_none);
             own.end_all(HostByte::TransportDisrupted);
-            assert_eq!(own.take_answer(Who::User).unwrap().outcome.status, sam::CHECK_CONDITION);
+            assert_eq!(own.take_answer(TaskOwner::User).unwrap().outcome.status, sam::CHECK_CONDITION);
         }
     }
 

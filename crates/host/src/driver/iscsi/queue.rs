@@ -4,7 +4,7 @@
 //! Guarantees: a command ends once; when a session is lost those that were out end with
 //! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer brings them again, and is told
 //! [`Busy::Hctx`] until there is another one; once requests have waited for as long as they may,
-//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Patience::fences`] what was out when a session was lost ends only when it is
+//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] what was out when a session was lost ends only when it is
 //! known, as far as it can be, that the target will not carry it out any more: see there.
 //! Needs from callers: the thread of [`crate::driver::remote::reconnect`], which brings a session when there is none, and looks after
 //! one that no thread polls.
@@ -13,7 +13,7 @@
 
 use super::dial::Line;
 use super::link::{Link, Lost};
-use super::own::{Answer, Who, unheard};
+use super::own::{Answer, TaskOwner, unheard};
 use super::pdu::Function;
 use super::tasks::Tasks;
 use crate::clock;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// How long commands and targets may take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     /// How long requests wait for another session.
     pub(super) recovery_timeout: Duration,
     /// After so long a silence the target is asked whether it is there.
@@ -82,24 +82,24 @@ pub(super) struct Memory {
 type State = QueueState<Iscsi>;
 
 pub(super) struct Queue {
-    patience: Patience,
+    patience: Timeouts,
     lun: LunId,
     pub(super) core: remote::Queue<Iscsi>,
 }
 
 /// Whether a queue can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SessionHealth {
     /// It has its session, or is to have none.
-    Whole,
+    Up,
     /// Requests wait for another session.
-    Awaited,
+    Recovering,
     /// They do no more.
-    GivenUp,
+    Failed,
 }
 
 impl Queue {
-    pub(super) fn new(patience: Patience, lun: LunId, watch: Arc<Watch>) -> Result<Queue> {
+    pub(super) fn new(patience: Timeouts, lun: LunId, watch: Arc<Watch>) -> Result<Queue> {
         Ok(Queue { patience, lun, core: remote::Queue::new(Tasks::new(0), watch)? })
     }
 
@@ -180,12 +180,12 @@ impl Queue {
     }
 
     /// Whether it can be used now.
-    pub(super) fn way(&self, now: Instant) -> Way {
+    pub(super) fn health(&self, now: Instant) -> SessionHealth {
         let state = self.core.lock();
         match state.link {
-            LinkState::Unused | LinkState::Up(_) => Way::Whole,
-            LinkState::Lost(until) if now < until && !state.gives_up => Way::Awaited,
-            LinkState::Lost(_) => Way::GivenUp,
+            LinkState::Unused | LinkState::Up(_) => SessionHealth::Up,
+            LinkState::Lost(until) if now < until && !state.gives_up => SessionHealth::Recovering,
+            LinkState::Lost(_) => SessionHealth::Failed,
         }
     }
 
@@ -424,10 +424,10 @@ impl Queue {
     }
 
     /// Sends a command of our own with this data, or for up to `most` bytes; false if it cannot.
-    pub(super) fn begin_own(&self, who: Who, cdb: [u8; 16], out: &[u8], most: u32, regions: &Regions) -> bool {
+    pub(super) fn begin_own(&self, owner: TaskOwner, cdb: [u8; 16], out: &[u8], most: u32, regions: &Regions) -> bool {
         let mut guard = self.core.lock();
         let state = &mut *guard;
-        let begun = state.is_up() && state.requests.own.begin(who, cdb, out.to_vec(), most);
+        let begun = state.is_up() && state.requests.own.begin(owner, cdb, out.to_vec(), most);
         if begun {
             self.transmit(state, regions);
             self.core.tell_ends(state);
@@ -436,20 +436,20 @@ impl Queue {
     }
 
     /// The answer to it, once it is there.
-    pub(super) fn own_answer(&self, who: Who, regions: &Regions, now: Instant) -> Option<Answer> {
+    pub(super) fn own_answer(&self, owner: TaskOwner, regions: &Regions, now: Instant) -> Option<Answer> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
-        if state.requests.own.has(who) {
+        if state.requests.own.has(owner) {
             self.transmit(state, regions);
             self.receive(state, regions, now);
             self.core.tell_ends(state);
         }
-        state.requests.own.take_answer(who)
+        state.requests.own.take_answer(owner)
     }
 
     /// Nobody waits for it any more.
-    pub(super) fn drop_own(&self, who: Who) {
-        if self.core.lock().requests.own.drop_one(who) {
+    pub(super) fn drop_own(&self, owner: TaskOwner) {
+        if self.core.lock().requests.own.drop_one(owner) {
             self.drop_session(&unheard().0);
         }
     }

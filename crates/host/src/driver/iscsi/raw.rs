@@ -6,7 +6,7 @@
 //! does not end in time ends with its session, so that what came of it is decided.
 //! Does not do: look at what a command does. It may write what the block layer knows nothing of, and is not tried again.
 
-use super::own::{Answer, Who};
+use super::own::{Answer, TaskOwner};
 use super::{Iscsi, queue::Queue};
 use crate::clock;
 use crate::driver::scsi::{RawAnswer, RawCommand};
@@ -70,7 +70,7 @@ impl Iscsi {
             let ms = timeout.as_ns() / 1_000_000;
             Err(Error::new(ErrorKind::Io, format!("{}: {what} within {ms} ms", self.shared.target)))
         };
-        while !queue.begin_own(Who::User, cdb, out, most, &self.shared.regions) {
+        while !queue.begin_own(TaskOwner::User, cdb, out, most, &self.shared.regions) {
             if clock::now() >= until {
                 return late("no session for a command");
             }
@@ -78,11 +78,11 @@ impl Iscsi {
         }
         loop {
             let now = clock::now();
-            if let Some(answer) = queue.own_answer(Who::User, &self.shared.regions, now) {
+            if let Some(answer) = queue.own_answer(TaskOwner::User, &self.shared.regions, now) {
                 return Ok(answer);
             }
             if now >= until {
-                queue.drop_own(Who::User);
+                queue.drop_own(TaskOwner::User);
                 queue.drop_session("a command of a user did not end in time");
                 return late("no answer to a command");
             }

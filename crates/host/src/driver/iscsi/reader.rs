@@ -3,7 +3,7 @@
 //!
 //! Guarantees: any bytes are taken; data segments are bounded by what was declared, digests are checked before anything of the
 //! header counts, and before the end of data is told. What is told does not depend on the cuts, but for the pieces of
-//! [`Said::Data`]. Data of reads is passed through, or received by others straight to where it belongs ([`Reader::payload_left`]).
+//! [`PduEvent::Data`]. Data of reads is passed through, or received by others straight to where it belongs ([`Reader::payload_left`]).
 //! Source: RFC 7143, 11 and 13.1 (digests).
 
 use super::pdu::{BHS_BYTES, DIGEST_BYTES, DataIn, Pdu, Received, Violation, padding};
@@ -15,7 +15,7 @@ pub const MOST_LEFT: usize = BHS_BYTES + DIGEST_BYTES;
 
 /// What bytes say.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum PduEvent<'a> {
     /// Nothing yet.
     NeedMore,
     /// Data begins.
@@ -89,12 +89,12 @@ impl Reader {
     }
 
     /// Takes bytes from the front of `input`; to be called until it needs more.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Said<'a>, Violation> {
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<PduEvent<'a>, Violation> {
         let Phase::Body { read, left, tail } = &mut self.phase else { return self.header(input) };
         if *left > 0 {
             let n = input.len().min(*left as usize);
             if n == 0 {
-                return Ok(Said::NeedMore);
+                return Ok(PduEvent::NeedMore);
             }
             let (now, rest) = input.split_at(n);
             *input = rest;
@@ -105,22 +105,22 @@ impl Reader {
             *left -= n as u32;
             if let Pdu::DataIn(data) = read.pdu {
                 let at = data.offset.wrapping_add(data.len - before);
-                return Ok(Said::Data { tag: data.tag, at, bytes: now });
+                return Ok(PduEvent::Data { tag: data.tag, at, bytes: now });
             }
             let room = MAX_KEPT - self.kept.len();
             self.kept.extend_from_slice(&now[..n.min(room)]);
             if *left > 0 {
-                return Ok(Said::NeedMore);
+                return Ok(PduEvent::NeedMore);
             }
         }
-        let Some((end, rest)) = input.split_at_checked(*tail) else { return Ok(Said::NeedMore) };
+        let Some((end, rest)) = input.split_at_checked(*tail) else { return Ok(PduEvent::NeedMore) };
         *input = rest;
         let read = *read;
         self.phase = Phase::Header;
         self.check_data(end)?;
         Ok(match read.pdu {
-            Pdu::DataIn(data) => Said::End(data, read),
-            _ => Said::Pdu(read),
+            Pdu::DataIn(data) => PduEvent::End(data, read),
+            _ => PduEvent::Pdu(read),
         })
     }
 
@@ -136,10 +136,10 @@ impl Reader {
         Err(Violation("data arrived damaged: its digest is another".into()))
     }
 
-    fn header<'a>(&mut self, input: &mut &'a [u8]) -> Result<Said<'a>, Violation> {
+    fn header<'a>(&mut self, input: &mut &'a [u8]) -> Result<PduEvent<'a>, Violation> {
         let with_digest = BHS_BYTES + if self.header_digest { DIGEST_BYTES } else { 0 };
-        let Some((header, rest)) = input.split_at_checked(with_digest) else { return Ok(Said::NeedMore) };
-        let Some((bytes, digest)) = header.split_first_chunk::<BHS_BYTES>() else { return Ok(Said::NeedMore) };
+        let Some((header, rest)) = input.split_at_checked(with_digest) else { return Ok(PduEvent::NeedMore) };
+        let Some((bytes, digest)) = header.split_first_chunk::<BHS_BYTES>() else { return Ok(PduEvent::NeedMore) };
         *input = rest;
         if let Some(digest) = digest.first_chunk()
             && crc32c::crc32c(bytes) != u32::from_le_bytes(*digest)
@@ -158,10 +158,10 @@ impl Reader {
         let tail = padding(read.data_len) + digest;
         if let Pdu::DataIn(data) = read.pdu {
             self.phase = Phase::Body { read, left: read.data_len, tail };
-            return Ok(Said::Begin(data));
+            return Ok(PduEvent::Begin(data));
         }
         if read.data_len == 0 {
-            return Ok(Said::Pdu(read));
+            return Ok(PduEvent::Pdu(read));
         }
         self.phase = Phase::Body { read, left: read.data_len, tail };
         self.next(input)
@@ -198,11 +198,11 @@ mod tests {
             let mut input = &held[..];
             loop {
                 match reader.next(&mut input) {
-                    Ok(Said::NeedMore) => break,
-                    Ok(Said::Begin(_)) => {}
-                    Ok(Said::Data { bytes, .. }) => data.extend(bytes),
-                    Ok(Said::End(d, _)) => ends.push(d.tag),
-                    Ok(Said::Pdu(_)) => data.extend(reader.kept()),
+                    Ok(PduEvent::NeedMore) => break,
+                    Ok(PduEvent::Begin(_)) => {}
+                    Ok(PduEvent::Data { bytes, .. }) => data.extend(bytes),
+                    Ok(PduEvent::End(d, _)) => ends.push(d.tag),
+                    Ok(PduEvent::Pdu(_)) => data.extend(reader.kept()),
                     Err(e) => return (data, ends, Err(e)),
                 }
             }

@@ -15,7 +15,7 @@ use crate::net::vectored::{Incoming, Outgoing};
 use blk::driver::TimedOut;
 use blk::id::SECTOR_SHIFT;
 use blk::scsi::disposition::{HostByte, Outcome, sam};
-use blk::scsi::transport::{Command, Outcomes, Payload, Ticket};
+use blk::scsi::transport::{AcceptedCommand, Command, Outcomes, Payload};
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 #[derive(Debug)]
 struct Slot {
     /// There while the task is out.
-    ticket: Option<Ticket>,
+    ticket: Option<AcceptedCommand>,
     /// Its tag on the wire.
     wire_tag: u32,
     cdb: [u8; 16],
@@ -48,7 +48,7 @@ struct Slot {
 /// See the module's text.
 pub(super) struct Tasks {
     slots: Box<[Slot]>,
-    ended: VecDeque<(Ticket, Outcome)>,
+    ended: VecDeque<(AcceptedCommand, Outcome)>,
     in_flight: usize,
     large_reads: usize,
     serial: u32,
@@ -142,7 +142,7 @@ impl Tasks {
     }
 
     /// What [`Tasks::take`] has noted is out.
-    pub(super) fn begin(&mut self, tag: u16, ticket: Ticket) {
+    pub(super) fn begin(&mut self, tag: u16, ticket: AcceptedCommand) {
         let slot = &mut self.slots[usize::from(tag)];
         slot.ticket = Some(ticket);
         self.large_reads += usize::from(slot.payload == Payload::Read && slot.len >= LARGE);
@@ -372,7 +372,7 @@ impl Tasks {
     }
 
     /// A command that was never out ends so.
-    pub(super) fn end_at_once(&mut self, ticket: Ticket, outcome: Outcome) {
+    pub(super) fn end_at_once(&mut self, ticket: AcceptedCommand, outcome: Outcome) {
         self.ended.push_back((ticket, outcome));
     }
 

@@ -8,7 +8,7 @@
 //! Needs: paths that are SCSI devices. Does not do: decide, which is [`blk::scsi::alua::activate`]'s.
 //! Source: drivers/scsi/device_handler/scsi_dh_alua.c (`alua_activate`, `alua_rtpg_work`); drivers/md/dm-mpath.c (`pg_init_done`).
 
-use super::watch::Board;
+use super::watch::WatchSignals;
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};
 use crate::driver::scsi::RawCommand;
@@ -27,7 +27,7 @@ const COMMAND_TIME: Duration = Duration::from_secs(10);
 
 /// Takes the disk's wishes down; [`run`] fulfils them.
 pub(super) struct AluaHandler {
-    pub(super) board: Arc<Board>,
+    pub(super) signals: Arc<WatchSignals>,
 }
 
 impl Handler for AluaHandler {
@@ -36,20 +36,20 @@ impl Handler for AluaHandler {
     }
 
     fn activate(&self, path: PathId, after: Duration) {
-        self.board.wish(path, clock::now() + after);
+        self.signals.wish(path, clock::now() + after);
     }
 }
 
 /// Activates what is wished for when it is due, until the disk ends and what was begun has come to its end.
 pub(super) fn run(core: &Core) {
     std::thread::scope(|s| {
-        while let Some(id) = core.board.next_wish() {
+        while let Some(id) = core.signals.next_wish() {
             s.spawn(move || {
                 let path = core.paths.iter().find(|p| p.id == id);
                 let how = path.map_or(PgInit::Failed, |path| core.activate(path));
                 core.disk.pg_init_done(id, how, clock::now());
                 // The order may have changed what other paths are worth.
-                core.board.tell_all();
+                core.signals.tell_all();
             });
         }
     });
@@ -67,7 +67,7 @@ impl Core {
             if let Some(how) = how {
                 return how;
             }
-            if self.board.is_over_within(TRANSITION_LOOK) {
+            if self.signals.is_over_within(TRANSITION_LOOK) {
                 return PgInit::Failed;
             }
         }
@@ -76,7 +76,7 @@ impl Core {
     /// One command over the session of the path's first hardware queue, and its end.
     fn ask(&self, path: &Watched, cdb: &Cdb, data_out: &[u8], most: u32) -> Probed {
         let command = RawCommand { cdb: cdb.as_bytes(), data_out, data_in: most as usize, timeout: COMMAND_TIME };
-        let driver = path.driver.inner().filter(|_| !self.board.is_over());
+        let driver = path.driver.inner().filter(|_| !self.signals.is_over());
         match driver.and_then(|d| d.scsi().command(HctxId::new(0), &command)) {
             Some(Ok(answer)) => {
                 let sense = Sense::parse(&answer.sense);

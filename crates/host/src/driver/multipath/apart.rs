@@ -5,7 +5,7 @@
 //! nothing but what it was given, and what it brings is dropped.
 //! Needs: work that holds nothing that must be gone when the disk is.
 
-use super::watch::Board;
+use super::watch::WatchSignals;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Has it done. See the module's text.
 pub(super) fn apart<T: Send + 'static>(
-    board: &Arc<Board>,
+    signals: &Arc<WatchSignals>,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let (done, result) = sync_channel(1);
@@ -27,7 +27,7 @@ pub(super) fn apart<T: Send + 'static>(
     loop {
         match result.recv_timeout(LOOK) {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if board.is_over() => return Err("its disk ends".into()),
+            Err(RecvTimeoutError::Timeout) if signals.is_over() => return Err("its disk ends".into()),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -5,7 +5,7 @@
 //! Does not do: decide what follows (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
 
 use super::apart::apart;
-use super::prio::{Standing, standing};
+use super::prio::{PathUse, standing};
 use super::probe::Probe;
 use crate::clock;
 use crate::driver::host_driver::HostDriver;
@@ -52,16 +52,16 @@ pub(super) struct Checker {
 }
 
 /// Why a check did not pass.
-enum Miss {
+enum CheckFailure {
     Down(String),
     NoWay(String),
     Barred(String),
     Pending(String),
 }
 
-impl From<String> for Miss {
-    fn from(why: String) -> Miss {
-        Miss::Down(why)
+impl From<String> for CheckFailure {
+    fn from(why: String) -> CheckFailure {
+        CheckFailure::Down(why)
     }
 }
 
@@ -115,17 +115,17 @@ impl Checker {
     pub(super) fn check(&mut self, core: &Core, path: &Watched) -> Found {
         self.look(core, path);
         let result = self.try_check(core, path);
-        path.was_asked.store(!matches!(result, Err(Miss::Down(_) | Miss::NoWay(_))), Ordering::Relaxed);
+        path.was_asked.store(!matches!(result, Err(CheckFailure::Down(_) | CheckFailure::NoWay(_))), Ordering::Relaxed);
         self.look(core, path);
         match result {
             Ok(()) => {
                 self.has_passed = true;
                 Found::Up
             }
-            Err(Miss::Barred(why)) => Found::Barred(why),
-            Err(Miss::Pending(why)) => Found::Pending(why),
-            Err(Miss::NoWay(why)) if !self.has_passed => Found::NoWay(why),
-            Err(Miss::Down(why) | Miss::NoWay(why)) => Found::Down(why),
+            Err(CheckFailure::Barred(why)) => Found::Barred(why),
+            Err(CheckFailure::Pending(why)) => Found::Pending(why),
+            Err(CheckFailure::NoWay(why)) if !self.has_passed => Found::NoWay(why),
+            Err(CheckFailure::Down(why) | CheckFailure::NoWay(why)) => Found::Down(why),
         }
     }
 
@@ -135,18 +135,18 @@ impl Checker {
         self.stall.look(in_flight, path.driver.ends(), clock::now());
     }
 
-    fn try_check(&mut self, core: &Core, path: &Watched) -> Result<(), Miss> {
+    fn try_check(&mut self, core: &Core, path: &Watched) -> Result<(), CheckFailure> {
         if path.driver.inner().is_none() || !path.driver.is_usable() {
-            let (driver, open, board) = (Arc::clone(&path.driver), Arc::clone(&path.open), Arc::clone(&core.board));
-            apart(&core.board, move || {
+            let (driver, open, signals) = (Arc::clone(&path.driver), Arc::clone(&path.open), Arc::clone(&core.signals));
+            apart(&core.signals, move || {
                 let inner = match driver.inner() {
                     None => Some(open().map_err(|e| e.to_string())?),
                     Some(_) => None,
                 };
-                if board.is_over() { Err("its disk ends".into()) } else { driver.revive(inner) }
+                if signals.is_over() { Err("its disk ends".into()) } else { driver.revive(inner) }
             })?;
         }
-        let Some(driver) = path.driver.inner() else { return Err(Miss::Down("is not open".into())) };
+        let Some(driver) = path.driver.inner() else { return Err(CheckFailure::Down("is not open".into())) };
         has_all_connections(driver.as_ref())?;
         let limit = core.options.checker_timeout;
         let mut ready = None;
@@ -157,13 +157,13 @@ impl Checker {
             };
         }
         match self.kind {
-            PathChecker::Tur if ready.is_some() => ready.unwrap_or(Ok(())).map_err(Miss::Down),
+            PathChecker::Tur if ready.is_some() => ready.unwrap_or(Ok(())).map_err(CheckFailure::Down),
             PathChecker::None | PathChecker::Auto => Ok(()),
-            PathChecker::Tur => match driver.path().check(limit, core.board.over()) {
-                Some(result) => result.map_err(|e| Miss::Down(e.to_string())),
-                None => {
-                    Err(Miss::Down("path_checker=tur: this kind of path knows no TEST UNIT READY; use directio".into()))
-                }
+            PathChecker::Tur => match driver.path().check(limit, core.signals.over()) {
+                Some(result) => result.map_err(|e| CheckFailure::Down(e.to_string())),
+                None => Err(CheckFailure::Down(
+                    "path_checker=tur: this kind of path knows no TEST UNIT READY; use directio".into(),
+                )),
             },
             PathChecker::Directio => self.read(core, path, driver.as_ref()),
         }
@@ -175,15 +175,15 @@ impl Checker {
         core: &Core,
         path: &Watched,
         driver: &dyn HostDriver,
-    ) -> Result<Option<Result<(), String>>, Miss> {
+    ) -> Result<Option<Result<(), String>>, CheckFailure> {
         if !std::mem::replace(&mut self.hears, true) {
-            let (board, id) = (Arc::clone(&core.board), path.id);
-            driver.scsi().on_access_change(Box::new(move || board.tell(id)));
+            let (signals, id) = (Arc::clone(&core.signals), path.id);
+            driver.scsi().on_access_change(Box::new(move || signals.tell(id)));
         }
-        let Some(checked) = driver.scsi().check_access(core.options.checker_timeout, core.board.over()) else {
-            return Err(Miss::Down("this kind of path has no port groups".into()));
+        let Some(checked) = driver.scsi().check_access(core.options.checker_timeout, core.signals.over()) else {
+            return Err(CheckFailure::Down("this kind of path has no port groups".into()));
         };
-        let Checked { access, ready } = checked.map_err(|e| Miss::Down(e.to_string()))?;
+        let Checked { access, ready } = checked.map_err(|e| CheckFailure::Down(e.to_string()))?;
         let is_changing = access.as_ref().is_some_and(|a| a.group.state == AccessState::Transitioning);
         let now = clock::now();
         self.changing_since = is_changing.then(|| self.changing_since.unwrap_or(now));
@@ -192,30 +192,32 @@ impl Checker {
         let standing = standing(path.access.lock().as_ref(), core.options.hardware_handler, in_transition);
         let ready = ready.map_err(|e| e.to_string());
         match standing {
-            Standing::Open => Ok(Some(ready)),
-            Standing::Ghost => ready.map(|()| None).map_err(Miss::Down),
-            Standing::Barred(why) => Err(Miss::Barred(why)),
-            Standing::Pending(why) => Err(Miss::Pending(why)),
+            PathUse::Open => Ok(Some(ready)),
+            PathUse::Ghost => ready.map(|()| None).map_err(CheckFailure::Down),
+            PathUse::Barred(why) => Err(CheckFailure::Barred(why)),
+            PathUse::Pending(why) => Err(CheckFailure::Pending(why)),
         }
     }
 
-    fn read(&mut self, core: &Core, path: &Watched, driver: &dyn HostDriver) -> Result<(), Miss> {
+    fn read(&mut self, core: &Core, path: &Watched, driver: &dyn HostDriver) -> Result<(), CheckFailure> {
         let Some(open) = &path.probe else {
-            return Err(Miss::Down("path_checker=directio: this kind of path cannot be opened twice; use none".into()));
+            return Err(CheckFailure::Down(
+                "path_checker=directio: this kind of path cannot be opened twice; use none".into(),
+            ));
         };
         let probe = match &mut self.probe {
             Some(probe) => probe,
             none => {
                 let (open, regions) = (Arc::clone(open), Arc::new(Regions::new()));
                 let of = Arc::clone(&regions);
-                let another = apart(&core.board, move || open(of).map_err(|e| e.to_string()));
+                let another = apart(&core.signals, move || open(of).map_err(|e| e.to_string()));
                 // Only a driver that says that it has all of its connections shows that the path itself is there.
                 let has_connections = driver.path().connections().is_some();
-                let missed = |why| if has_connections { Miss::NoWay(why) } else { Miss::Down(why) };
+                let missed = |why| if has_connections { CheckFailure::NoWay(why) } else { CheckFailure::Down(why) };
                 none.insert(Probe::new(another.map_err(missed)?, &regions, driver)?)
             }
         };
-        let result = probe.read(core.options.checker_timeout, &core.board);
+        let result = probe.read(core.options.checker_timeout, &core.signals);
         // One that has failed is made anew, unless its read is still out.
         if result.is_err() && !probe.is_out() {
             self.probe = None;

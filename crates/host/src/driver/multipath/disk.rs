@@ -6,7 +6,7 @@ use super::groups::{self, Member};
 use super::hctx_waits::HctxWaits;
 use super::options::{HardwareHandler, MultipathOptions, NoPathRetry, PathChecker, Prioritizer};
 use super::path::{self, Common, PathDriver};
-use super::watch::{self, Board, Watcher};
+use super::watch::{self, WatchSignals, Watcher};
 use crate::clock;
 use crate::driver::host_driver::HostDriver;
 use crate::driver::path::{Connections, DevicePath};
@@ -81,7 +81,7 @@ pub(super) struct Core {
     /// By their numbers in `disk`.
     pub(super) paths: Box<[Watched]>,
     pub(super) hctx_waits: Arc<PerHctx<HctxWaits>>,
-    pub(super) board: Arc<Board>,
+    pub(super) signals: Arc<WatchSignals>,
     /// Held while paths and disk are told to give up, or not to: one after the other.
     pub(super) giving_up: Mutex<()>,
     /// Held while paths are sorted into new groups.
@@ -245,7 +245,7 @@ impl Core {
         max_hw_queues: u16,
     ) -> Result<Core> {
         let hctx_waits: Arc<PerHctx<HctxWaits>> = Arc::new(PerHctx::new());
-        let board = Arc::new(Board::new()?);
+        let signals = Arc::new(WatchSignals::new()?);
         let access: Vec<Option<Access>> = drivers.iter().map(|d| d.as_ref().and_then(|d| d.scsi().access())).collect();
         let is_open: Vec<bool> = drivers.iter().map(Option::is_some).collect();
         let prios = prios(&options, &paths, &access);
@@ -280,9 +280,9 @@ impl Core {
         };
         let handler: Option<Box<dyn Handler>> = match options.hardware_handler {
             HardwareHandler::None => None,
-            HardwareHandler::Alua => Some(Box::new(AluaHandler { board: Arc::clone(&board) })),
+            HardwareHandler::Alua => Some(Box::new(AluaHandler { signals: Arc::clone(&signals) })),
         };
-        let told = Arc::clone(&board);
+        let told = Arc::clone(&signals);
         let machine = machine::read(std::path::Path::new(machine::SYSTEM), crate::process::nr_cpus());
         let nodes = machine.map(|cpus| cpus.node_of).unwrap_or_default();
         let disk = Paths::new(new_groups, features, handler, &nodes, Box::new(move |event| told.hear(event)));
@@ -298,7 +298,7 @@ impl Core {
         watched.sort_by_key(|w| w.id);
         let (paths, giving_up, sorting) = (watched.into(), Mutex::new(()), Mutex::new(()));
         let orders = Mutex::default();
-        Ok(Core { options, disk, paths, hctx_waits, board, giving_up, sorting, orders, max_hw_queues })
+        Ok(Core { options, disk, paths, hctx_waits, signals, giving_up, sorting, orders, max_hw_queues })
     }
 
     /// Drivers that are there.

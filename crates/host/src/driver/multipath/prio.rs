@@ -22,7 +22,7 @@ const ASKING_TIME: Duration = Duration::from_secs(1);
 
 /// What the state of its target's ports lets a path be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum PathUse {
     /// Whatever its checker says.
     Open,
     /// Not as it is, but its handler can have it served (`PATH_GHOST`).
@@ -34,16 +34,16 @@ pub(super) enum Standing {
 }
 
 /// Judges a state that has been `Transitioning` for so long.
-pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_transition: Duration) -> Standing {
-    let Some(Access { support, group, transition }) = access else { return Standing::Open };
+pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_transition: Duration) -> PathUse {
+    let Some(Access { support, group, transition }) = access else { return PathUse::Open };
     let can_order = handler == HardwareHandler::Alua && support.explicit;
     let why = || format!("its target port group {} is {}", group.group, group.state);
     match group.state {
-        AccessState::Optimized | AccessState::NonOptimized | AccessState::LbaDependent => Standing::Open,
-        AccessState::Transitioning if in_transition < transition.unwrap_or(TRANSITION_TIME) => Standing::Pending(why()),
+        AccessState::Optimized | AccessState::NonOptimized | AccessState::LbaDependent => PathUse::Open,
+        AccessState::Transitioning if in_transition < transition.unwrap_or(TRANSITION_TIME) => PathUse::Pending(why()),
         // One that took too long counts as that (`alua_rtpg`).
-        AccessState::Standby | AccessState::Transitioning if can_order => Standing::Ghost,
-        _ => Standing::Barred(why()),
+        AccessState::Standby | AccessState::Transitioning if can_order => PathUse::Ghost,
+        _ => PathUse::Barred(why()),
     }
 }
 
@@ -81,7 +81,7 @@ impl Core {
         std::thread::scope(|s| {
             for (path, _) in used {
                 s.spawn(|| {
-                    let answer = path.driver.inner()?.scsi().check_access(limit, self.board.over());
+                    let answer = path.driver.inner()?.scsi().check_access(limit, self.signals.over());
                     self.note_access(path, answer?.ok()?.access);
                     Some(())
                 });
@@ -105,7 +105,7 @@ impl Core {
         if !leaves && status.groups.iter().any(is_used) {
             match self.options.failback {
                 Failback::Immediate => {}
-                Failback::After(time) => return self.board.set_failback(clock::now() + time),
+                Failback::After(time) => return self.signals.set_failback(clock::now() + time),
                 Failback::Manual | Failback::Followover => return,
             }
         }
@@ -166,10 +166,10 @@ mod tests {
             let group = PortGroup { group: 2, state, preferred: false, ports: Vec::new() };
             let access = Access { support: Support { implicit: true, explicit }, group, transition: None };
             match standing(Some(&access), handler, Duration::from_secs(seconds)) {
-                Standing::Open => "open".to_owned(),
-                Standing::Ghost => "ghost".to_owned(),
-                Standing::Barred(why) => format!("barred: {why}"),
-                Standing::Pending(why) => format!("pending: {why}"),
+                PathUse::Open => "open".to_owned(),
+                PathUse::Ghost => "ghost".to_owned(),
+                PathUse::Barred(why) => format!("barred: {why}"),
+                PathUse::Pending(why) => format!("pending: {why}"),
             }
         };
         let (none, alua) = (HardwareHandler::None, HardwareHandler::Alua);
@@ -184,6 +184,6 @@ mod tests {
         assert_eq!(of(AccessState::Transitioning, true, alua, 59), "pending: its target port group 2 is transitioning");
         assert_eq!(of(AccessState::Transitioning, true, alua, 60), "ghost");
         assert_eq!(of(AccessState::Transitioning, true, none, 60), "barred: its target port group 2 is transitioning");
-        assert_eq!(standing(None, alua, Duration::ZERO), Standing::Open);
+        assert_eq!(standing(None, alua, Duration::ZERO), PathUse::Open);
     }
 }

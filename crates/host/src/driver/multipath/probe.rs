@@ -6,7 +6,7 @@
 //! driver may still write to its memory.
 
 use super::path::Common;
-use super::watch::Board;
+use super::watch::WatchSignals;
 use crate::clock;
 use crate::disk::{Disk, Submitter};
 use crate::driver::host_driver::HostDriver;
@@ -64,14 +64,14 @@ impl Probe {
     }
 
     /// Reads the first block, or waits on for the read that is out.
-    pub(super) fn read(&mut self, limit: Duration, board: &Board) -> Result<(), String> {
+    pub(super) fn read(&mut self, limit: Duration, signals: &WatchSignals) -> Result<(), String> {
         let began = clock::now();
         if !self.is_out {
             let Inner { sub, data, sectors, .. } = self.inner();
             sub.submit(&Bio::read(Sector(0), *sectors, *data), began).map_err(|e| format!("{e:?}"))?;
             self.is_out = true;
         }
-        match self.wait(began + limit, || board.is_over()) {
+        match self.wait(began + limit, || signals.is_over()) {
             Some(BlkStatus::Ok) => Ok(()),
             Some(status) => Err(format!("a read of its first block failed: {status:?}")),
             None => Err(format!("a read of its first block takes longer than {} s", limit.as_ns() / 1_000_000_000)),

@@ -10,7 +10,7 @@
 
 use super::target::{MultipathTarget, PathTarget};
 use crate::driver::file::identity;
-use crate::driver::iscsi::{Inquired, inquire};
+use crate::driver::iscsi::{InquiryData, inquire};
 use crate::driver::multipath::disk::none_opened;
 use crate::driver::multipath::options::{HardwareHandler, PathChecker, PathGroupingPolicy, Prioritizer};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,11 +21,11 @@ use crate::target::TargetSpec;
 /// Options that are not the driver's.
 const ABOUT_OTHERS: [&str; 2] = ["conf", "detect_prio"];
 
-/// Who the disk is, as far as that can be found out before it is opened.
-struct Who {
+/// What is known of a disk before it is opened.
+struct DiskFacts {
     identity: Identity,
     has_port_groups: bool,
-    /// What its paths are, if nobody can ask them for vendor and product.
+    /// The kind of its paths, if they have no vendor and product.
     unasked: Option<&'static str>,
 }
 
@@ -50,35 +50,35 @@ impl MultipathTarget {
         }
         let within = |e: Error| e.within("target 'multipath:'");
         let config = self.read_conf().map_err(within)?;
-        let who = who(&self.paths)?;
+        let facts = disk_facts(&self.paths)?;
         match config {
-            Some(config) => self.settled(&config, &who).map_err(within),
+            Some(config) => self.settled(&config, &facts).map_err(within),
             None => {
                 let mut made = MultipathTarget { detect_prio: None, ..self.clone() };
-                made.detect(who.has_port_groups, None);
+                made.detect(facts.has_port_groups, None);
                 made.check().map_err(|conflict| within(Error::usage(conflict.text)))?;
                 Ok((made, Vec::new()))
             }
         }
     }
 
-    fn settled(&self, config: &Config, who: &Who) -> Result<(MultipathTarget, Vec<String>)> {
-        if let Some(problem) = config.blacklisted(&who.identity) {
+    fn settled(&self, config: &Config, facts: &DiskFacts) -> Result<(MultipathTarget, Vec<String>)> {
+        if let Some(problem) = config.blacklisted(&facts.identity) {
             return Err(Error::new(ErrorKind::Denied, problem.to_string()));
         }
-        let resolved = config.resolve(&who.identity);
+        let resolved = config.resolve(&facts.identity);
         let place = |option: &str| match resolved.get(option).and_then(|found| found.line) {
             Some(line) if !self.is_given(option) => format!("{}:{line}: ", config.file),
             _ => String::new(),
         };
         let mut notes: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-        notes.extend(who.says_less(config));
+        notes.extend(facts.says_less(config));
         if let Some(alias) = resolved.alias() {
             let place = place("alias");
             notes.push(format!("{place}alias '{alias}': is not used: a disk has the name that it is served by"));
         }
         let mut made = MultipathTarget { options: resolved.options(), conf: None, detect_prio: None, ..self.clone() };
-        if !who.has_port_groups {
+        if !facts.has_port_groups {
             let o = &mut made.options;
             let mut none = |option: &str, instead: &str| {
                 if !self.is_given(option) {
@@ -100,7 +100,7 @@ impl MultipathTarget {
             assert!(set.is_ok(), "{option}={value} was read before: {set:?}");
         }
         let detects = self.detect_prio.unwrap_or(!self.is_given("prio") && resolved.is_yes("detect_prio"));
-        made.detect(who.has_port_groups && detects, Some(&resolved));
+        made.detect(facts.has_port_groups && detects, Some(&resolved));
         let o = &mut made.options;
         if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg
             && o.prio != Prioritizer::Alua
@@ -136,7 +136,7 @@ impl MultipathTarget {
     }
 }
 
-impl Who {
+impl DiskFacts {
     /// Which parts of a file are not about it, because it cannot be asked.
     fn says_less(&self, config: &Config) -> Option<String> {
         let kind = self.unasked.filter(|_| !config.devices.is_empty() || !config.multipaths.is_empty())?;
@@ -152,10 +152,10 @@ impl Who {
 }
 
 /// Asks what can be asked: paths are of one kind.
-fn who(paths: &[PathTarget]) -> Result<Who> {
+fn disk_facts(paths: &[PathTarget]) -> Result<DiskFacts> {
     let unasked = |kind, wwid| {
         let identity = Identity { wwid, ..Identity::default() };
-        Ok(Who { identity, has_port_groups: false, unasked: Some(kind) })
+        Ok(DiskFacts { identity, has_port_groups: false, unasked: Some(kind) })
     };
     match paths.first().map(|p| &p.spec) {
         Some(TargetSpec::Iscsi(_)) => ask(paths).map(known),
@@ -172,8 +172,8 @@ fn who(paths: &[PathTarget]) -> Result<Who> {
     }
 }
 
-fn known(said: Inquired) -> Who {
-    let Inquired { inquiry, wwid, access } = said;
+fn known(said: InquiryData) -> DiskFacts {
+    let InquiryData { inquiry, wwid, access } = said;
     let identity = Identity {
         wwid: wwid.unwrap_or_default(),
         vendor: inquiry.vendor,
@@ -181,13 +181,13 @@ fn known(said: Inquired) -> Who {
         revision: inquiry.revision,
         protocol: "scsi:iscsi".to_owned(),
     };
-    Who { identity, has_port_groups: access.is_some(), unasked: None }
+    DiskFacts { identity, has_port_groups: access.is_some(), unasked: None }
 }
 
 /// All paths at once, until one has answered: one that is silent delays nobody.
-fn ask(paths: &[PathTarget]) -> Result<Inquired> {
+fn ask(paths: &[PathTarget]) -> Result<InquiryData> {
     let enough = event::new()?;
-    let asked: Vec<Result<Inquired>> = std::thread::scope(|s| {
+    let asked: Vec<Result<InquiryData>> = std::thread::scope(|s| {
         let one = |path: &PathTarget| match &path.spec {
             TargetSpec::Iscsi(target) => {
                 let said = inquire(target, &enough);

@@ -34,15 +34,15 @@ pub(super) fn is_for_good(e: &Error) -> bool {
 }
 
 /// What the threads wait at. Told of from inside I/O.
-pub(super) struct Board {
-    signs: Mutex<Signs>,
+pub(super) struct WatchSignals {
+    signs: Mutex<SignalState>,
     changed: Condvar,
     /// Readable when the disk ends: what waits in a check gives up.
     over: OwnedFd,
 }
 
 #[derive(Default)]
-struct Signs {
+struct SignalState {
     is_over: bool,
     /// Paths that have failed and whose threads have not heard it yet.
     failed: u64,
@@ -54,9 +54,9 @@ struct Signs {
     wishes: Vec<(PathId, Instant)>,
 }
 
-impl Board {
-    pub(super) fn new() -> Result<Board> {
-        Ok(Board { signs: Mutex::default(), changed: Condvar::new(), over: event::new()? })
+impl WatchSignals {
+    pub(super) fn new() -> Result<WatchSignals> {
+        Ok(WatchSignals { signs: Mutex::default(), changed: Condvar::new(), over: event::new()? })
     }
 
     /// Requests that wait are issued again by the core within 100 ms: `RunQueue` needs no answer.
@@ -197,7 +197,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.core.board.end();
+        self.core.signals.end();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() && !std::thread::panicking() {
                 panic!("a path's checker has panicked");
@@ -214,7 +214,7 @@ fn run(core: &Core, number: usize) {
     // At once: who has passed a check counts.
     let mut next = clock::now();
     let mut last = next;
-    while let Some(woken) = core.board.sleep(path.id.index(), next) {
+    while let Some(woken) = core.signals.sleep(path.id.index(), next) {
         match woken {
             Woken::Failed => {
                 interval = shortest;
@@ -307,7 +307,7 @@ impl Core {
             Failback::Immediate => self.fail_back(),
             Failback::Followover if had_none => self.fail_back(),
             Failback::Followover => {}
-            Failback::After(time) if self.better().is_some() => self.board.set_failback(clock::now() + time),
+            Failback::After(time) if self.better().is_some() => self.signals.set_failback(clock::now() + time),
             Failback::After(_) => {}
         }
     }

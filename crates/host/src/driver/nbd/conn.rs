@@ -10,7 +10,7 @@
 mod tls;
 
 use super::dial::Dialed;
-use super::replies::{LARGE, MOST_LEFT, Replies, Said};
+use super::replies::{LARGE, MOST_LEFT, Replies, ReplyEvent};
 use super::requests::Requests;
 use crate::driver::remote::stream::{
     DIRECT_BYTES, Ends, INPUT_BYTES, INPUT_BYTES_OF_LARGE, Inbox, Outbox, SEND_BATCH, Stream,
@@ -206,13 +206,13 @@ fn take(
     let mut input = BytesIn::new(bytes);
     loop {
         match replies.next(&mut input, requests.calls_mut()) {
-            Ok(Said::NeedMore) => return Ok(input.position()),
-            Ok(Said::Data { tag, at, bytes }) => requests.put(tag, at, bytes, regions),
-            Ok(Said::Zeroes { tag, at, len }) => requests.zero(tag, at, len, regions),
-            Ok(Said::End { error: Some(NbdError::Shutdown), .. }) if keep_on_shutdown => {
+            Ok(ReplyEvent::NeedMore) => return Ok(input.position()),
+            Ok(ReplyEvent::Data { tag, at, bytes }) => requests.put(tag, at, bytes, regions),
+            Ok(ReplyEvent::Zeroes { tag, at, len }) => requests.zero(tag, at, len, regions),
+            Ok(ReplyEvent::End { error: Some(NbdError::Shutdown), .. }) if keep_on_shutdown => {
                 return Err(Lost::broken("the server is shutting down"));
             }
-            Ok(Said::End { tag, error }) => requests.answered(tag, error),
+            Ok(ReplyEvent::End { tag, error }) => requests.answered(tag, error),
             Err(violation) => return Err(Lost::Broken(format!("the server breaks the protocol: {violation}"))),
         }
     }

@@ -232,7 +232,7 @@ fn load(tls: &TargetTls, before: Found) -> std::result::Result<(Arc<ClientConfig
         }
         builder.with_webpki_verifier(verifier.build().map_err(|e| failed(&e))?)
     } else {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&provider))))
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(NoServerVerification(Arc::clone(&provider))))
     };
     let own = directory.map(|d| (d.join(CERT), d.join(KEY))).filter(|_| found.own);
     let mut config = match own {
@@ -287,9 +287,9 @@ fn trusted(
 
 /// Takes any server for the right one, if only it has the key of the certificate that it shows.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct NoServerVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for NoServerVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

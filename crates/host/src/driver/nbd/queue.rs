@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// What becomes of requests without an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct Timeouts {
     /// How long they wait for another connection.
     pub(super) reconnect_delay: Duration,
     /// How long one waits for its reply on a connection that stands.
@@ -68,7 +68,7 @@ pub(super) struct Memory {
 type State = QueueState<Nbd>;
 
 pub(super) struct Queue {
-    patience: Patience,
+    patience: Timeouts,
     pub(super) core: remote::Queue<Nbd>,
 }
 
@@ -82,7 +82,7 @@ fn waits_until(state: &State) -> Option<Instant> {
 }
 
 impl Queue {
-    pub(super) fn new(patience: Patience, watch: Arc<Watch>) -> Result<Queue> {
+    pub(super) fn new(patience: Timeouts, watch: Arc<Watch>) -> Result<Queue> {
         Ok(Queue { patience, core: remote::Queue::new(Requests::new(0), watch)? })
     }
 
@@ -299,7 +299,7 @@ mod tests {
     /// one now and then, or has one given up, has another at once.
     #[test]
     fn connections_that_do_not_last_are_made_ever_later() {
-        let patience = Patience { reconnect_delay: Duration::ZERO, timeout: None };
+        let patience = Timeouts { reconnect_delay: Duration::ZERO, timeout: None };
         let queue = Queue::new(patience, Arc::new(Watch::new().unwrap())).unwrap();
         let regions = Regions::new();
         let mut servers = Vec::new();

@@ -65,7 +65,7 @@ impl fmt::Display for Violation {
 
 /// Something that a server said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum ReplyEvent<'a> {
     /// Nothing more for now: more has to be received.
     NeedMore,
     /// Data of the read with this tag, from its byte `at` on.
@@ -201,7 +201,7 @@ impl Calls {
     }
 
     #[inline]
-    fn end<'a>(&mut self, tag: u16) -> Result<Said<'a>, Violation> {
+    fn end<'a>(&mut self, tag: u16) -> Result<ReplyEvent<'a>, Violation> {
         let call = &mut self.calls[usize::from(tag)];
         if call.is_read && call.error.is_none() && call.covered.next != call.len {
             return Err(Violation::Missing);
@@ -209,7 +209,7 @@ impl Calls {
         call.cookie = NONE;
         let error = call.error;
         self.large_reads -= u32::from(call.is_read && call.len >= LARGE);
-        Ok(Said::End { tag, error })
+        Ok(ReplyEvent::End { tag, error })
     }
 }
 
@@ -269,7 +269,7 @@ impl Replies {
     /// # Errors
     /// See [`Violation`].
     #[inline]
-    pub fn next<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Said<'a>, Violation> {
+    pub fn next<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<ReplyEvent<'a>, Violation> {
         loop {
             match self.next {
                 Next::Reply => {
@@ -280,17 +280,17 @@ impl Replies {
                 Next::Payload { tag, at, left, last } => {
                     let bytes = input.take(left as usize);
                     if bytes.is_empty() {
-                        return Ok(Said::NeedMore);
+                        return Ok(ReplyEvent::NeedMore);
                     }
                     let n = bytes.len() as u32;
                     self.next = payload(tag, at + n, left - n, last);
-                    return Ok(Said::Data { tag, at, bytes });
+                    return Ok(ReplyEvent::Data { tag, at, bytes });
                 }
                 Next::Skip { tag, left, last } => {
                     let left = left - input.take(left as usize).len() as u32;
                     if left > 0 {
                         self.next = Next::Skip { tag, left, last };
-                        return Ok(Said::NeedMore);
+                        return Ok(ReplyEvent::NeedMore);
                     }
                     self.next = behind(tag, last);
                 }
@@ -304,24 +304,24 @@ impl Replies {
 
     /// The head of a reply. None: something follows from it without being said.
     #[inline]
-    fn reply<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<Said<'a>>, Violation> {
+    fn reply<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<ReplyEvent<'a>>, Violation> {
         let mut ahead = *input;
-        let Some(magic) = ahead.u32() else { return Ok(Some(Said::NeedMore)) };
+        let Some(magic) = ahead.u32() else { return Ok(Some(ReplyEvent::NeedMore)) };
         let said = match (magic, self.style) {
             (SIMPLE_REPLY_MAGIC, _) => self.simple(&mut ahead, calls)?,
             (STRUCTURED_REPLY_MAGIC, ReplyStyle::Structured) => self.structured(&mut ahead, calls)?,
             _ => return Err(Violation::Magic(magic)),
         };
-        if !matches!(said, Some(Said::NeedMore)) {
+        if !matches!(said, Some(ReplyEvent::NeedMore)) {
             *input = ahead;
         }
         Ok(said)
     }
 
     #[inline]
-    fn simple<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<Said<'a>>, Violation> {
+    fn simple<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<ReplyEvent<'a>>, Violation> {
         const { assert!(SIMPLE_REPLY_BYTES == 4 + 4 + 8) };
-        let (Some(error), Some(cookie)) = (input.u32(), input.u64()) else { return Ok(Some(Said::NeedMore)) };
+        let (Some(error), Some(cookie)) = (input.u32(), input.u64()) else { return Ok(Some(ReplyEvent::NeedMore)) };
         let (tag, call) = calls.of(cookie)?;
         call.error = call.error.or((error != 0).then(|| NbdError::from_code(error)));
         self.next = Next::End { tag };
@@ -335,10 +335,14 @@ impl Replies {
         Ok(None)
     }
 
-    fn structured<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<Said<'a>>, Violation> {
+    fn structured<'a>(
+        &mut self,
+        input: &mut BytesIn<'a>,
+        calls: &mut Calls,
+    ) -> Result<Option<ReplyEvent<'a>>, Violation> {
         let (Some(flags), Some(kind), Some(cookie), Some(bytes)) = (input.u16(), input.u16(), input.u64(), input.u32())
         else {
-            return Ok(Some(Said::NeedMore));
+            return Ok(Some(ReplyEvent::NeedMore));
         };
         let last = flags & chunk::DONE != 0;
         let (tag, call) = calls.of(cookie)?;
@@ -346,7 +350,7 @@ impl Replies {
             chunk::NONE if bytes == 0 && last => self.next = Next::End { tag },
             chunk::OFFSET_DATA if call.is_read => {
                 let Some(len) = bytes.checked_sub(8).filter(|n| *n > 0) else { return Err(Violation::Length(bytes)) };
-                let Some(offset) = input.u64() else { return Ok(Some(Said::NeedMore)) };
+                let Some(offset) = input.u64() else { return Ok(Some(ReplyEvent::NeedMore)) };
                 let at = inside(call, offset, len)?;
                 call.covered.add(at, len)?;
                 self.next = payload(tag, at, len, last);
@@ -355,17 +359,19 @@ impl Replies {
                 if bytes != 12 {
                     return Err(Violation::Length(bytes));
                 }
-                let (Some(offset), Some(len)) = (input.u64(), input.u32()) else { return Ok(Some(Said::NeedMore)) };
+                let (Some(offset), Some(len)) = (input.u64(), input.u32()) else {
+                    return Ok(Some(ReplyEvent::NeedMore));
+                };
                 let at = inside(call, offset, len)?;
                 call.covered.add(at, len)?;
                 self.next = behind(tag, last);
-                return Ok(Some(Said::Zeroes { tag, at, len }));
+                return Ok(Some(ReplyEvent::Zeroes { tag, at, len }));
             }
             _ if kind & ERROR_BIT != 0 => {
                 if !(6..=MAX_ERROR_BYTES).contains(&bytes) {
                     return Err(Violation::Length(bytes));
                 }
-                let Some(code) = input.u32() else { return Ok(Some(Said::NeedMore)) };
+                let Some(code) = input.u32() else { return Ok(Some(ReplyEvent::NeedMore)) };
                 // An error without a number is one all the same.
                 let error = if code == 0 { NbdError::Io } else { NbdError::from_code(code) };
                 call.error = call.error.or(Some(error));

@@ -57,16 +57,16 @@ fn run(style: ReplyStyle, bytes: &[u8], cuts: &[usize]) -> Outcome {
         let mut input = BytesIn::new(&held);
         loop {
             match replies.next(&mut input, &mut calls) {
-                Ok(Said::NeedMore) => break,
-                Ok(Said::Data { tag, at, bytes }) => {
+                Ok(ReplyEvent::NeedMore) => break,
+                Ok(ReplyEvent::Data { tag, at, bytes }) => {
                     assert_eq!(tag, 3);
                     outcome.memory[at as usize..][..bytes.len()].copy_from_slice(bytes);
                 }
-                Ok(Said::Zeroes { tag, at, len }) => {
+                Ok(ReplyEvent::Zeroes { tag, at, len }) => {
                     assert_eq!(tag, 3);
                     outcome.memory[at as usize..][..len as usize].fill(0);
                 }
-                Ok(Said::End { tag, error }) => outcome.ends.push((tag, error)),
+                Ok(ReplyEvent::End { tag, error }) => outcome.ends.push((tag, error)),
                 Err(violation) => {
                     outcome.violation = Some(violation);
                     return outcome;
@@ -199,12 +199,12 @@ fn payload_received_elsewhere_counts() {
     let bytes = [simple(0, READ), vec![1; 100]].concat();
     let mut input = BytesIn::new(&bytes);
     assert!(
-        matches!(replies.next(&mut input, &mut calls), Ok(Said::Data { tag: 3, at: 0, bytes }) if bytes.len() == 100)
+        matches!(replies.next(&mut input, &mut calls), Ok(ReplyEvent::Data { tag: 3, at: 0, bytes }) if bytes.len() == 100)
     );
     assert_eq!(replies.payload_left(), Some((3, 100, LARGE - 100)));
     replies.payload_received(LARGE - 100);
     assert_eq!(replies.payload_left(), None);
-    assert_eq!(replies.next(&mut input, &mut calls), Ok(Said::End { tag: 3, error: None }));
+    assert_eq!(replies.next(&mut input, &mut calls), Ok(ReplyEvent::End { tag: 3, error: None }));
     assert!(!calls.has_large_reads());
 }
 

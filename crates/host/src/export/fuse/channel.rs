@@ -13,7 +13,7 @@
 mod seek;
 
 use super::memory::{Large, Memory, SMALL_BYTES};
-use super::session::{self, Action, Disk, Face};
+use super::session::{self, Action, Disk, FileAttrs};
 use super::wire::{self, MAX_DATA, MAX_HEAD, Malformed, OUT_HEADER, WRITE_HEAD};
 use crate::error::Result;
 use crate::serve::helper::HelperAnswers;
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     /// The export's name.
     pub(super) name: String,
     pub(super) disk: Arc<ServedDisk>,
-    pub(super) face: Face,
+    pub(super) face: FileAttrs,
     /// Why the mount is gone, if it is.
     pub(super) gone: OnceLock<String>,
     /// The export ends, so that it will be.

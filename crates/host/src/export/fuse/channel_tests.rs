@@ -2,7 +2,7 @@
 //! A channel on an IOThread whose kernel is a socket of this test, message by message as `/dev/fuse`: what no kernel sends.
 
 use super::channel::{Channel, SLOTS, Shared};
-use super::session::Face;
+use super::session::FileAttrs;
 use super::wire::{MAX_DATA, OUT_HEADER, ROOT, WRITE_CACHE, opcode};
 use crate::mem::Regions;
 use crate::serve::{IoThreads, Polling, ServedDisk, SourceHandle, ThreadOptions};
@@ -83,7 +83,7 @@ impl Kernel {
         for end in [&socket, &other] {
             rustix::net::sockopt::set_socket_send_buffer_size_force(end, 256 << 20).unwrap();
         }
-        let face = Face { discard: true, ..Face::new(0o600, 0, 0, 0) };
+        let face = FileAttrs { discard: true, ..FileAttrs::new(0o600, 0, 0, 0) };
         let (gone, ends) = (OnceLock::new(), AtomicBool::new(false));
         let shared = Arc::new(Shared { name: "f".into(), disk: Arc::clone(&disk), face, gone, ends });
         let channel = Channel::new(Arc::new(other), 0, &shared).unwrap();

@@ -8,11 +8,11 @@
 use super::channel::{Channel, SLOTS, Shared};
 use super::memory::MAX_BLOCK;
 use super::mount::{self, Mount, MountOptions};
-use super::session::{self, Face};
+use super::session::{self, FileAttrs};
 use super::wire::{self, Malformed, OUT_HEADER, Request};
 use crate::error::{Error, ErrorKind, Result};
 use crate::serve::running::{ExportPlace, RunningExport};
-use crate::serve::view::{Clients, Trouble};
+use crate::serve::view::{Clients, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk, Source, SourceHandle};
 use blk::time::Duration;
 use std::os::fd::OwnedFd;
@@ -95,7 +95,7 @@ impl FuseExport {
         let (mount, fd, below) = mount::mount(&MountOptions { at: mountpoint, source, read_only, allow_other })?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (mode, uid, gid) = (below.mode(), below.uid(), below.gid());
-        let face = Face { read_only, discard, write_through, ..Face::new(mode, uid, gid, now) };
+        let face = FileAttrs { read_only, discard, write_through, ..FileAttrs::new(mode, uid, gid, now) };
         let (gone, ends) = (OnceLock::new(), AtomicBool::new(false));
         let shared = Arc::new(Shared { name, disk: Arc::clone(disk), face, gone, ends });
         let mut export = FuseExport {
@@ -144,7 +144,7 @@ impl FuseExport {
     }
 
     /// Says why nobody reaches the disk by it any more, if somebody else has unmounted it. It does not mount itself again.
-    pub(crate) fn gone(&self) -> Trouble {
+    pub(crate) fn gone(&self) -> HealthCheck {
         let shared = Arc::downgrade(&self.shared);
         Box::new(move || shared.upgrade()?.gone.get().cloned())
     }
@@ -215,7 +215,7 @@ impl RunningExport for FuseExport {
         Box::new(move || usize::from(gone().is_none()))
     }
 
-    fn gone(&self) -> Option<Trouble> {
+    fn gone(&self) -> Option<HealthCheck> {
         Some(self.gone())
     }
 

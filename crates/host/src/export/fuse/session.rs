@@ -19,7 +19,7 @@ const WRITABLE: u32 = 0o222;
 
 /// The file as it is seen: what can be changed.
 #[derive(Debug)]
-pub struct Face {
+pub struct FileAttrs {
     /// Seconds since 1970 when it was mounted.
     pub time: u64,
     /// Nothing is written.
@@ -33,11 +33,11 @@ pub struct Face {
     pub(super) gid: AtomicU32,
 }
 
-impl Face {
+impl FileAttrs {
     /// A file of this owner and these permissions.
-    pub fn new(mode: u32, uid: u32, gid: u32, time: u64) -> Face {
+    pub fn new(mode: u32, uid: u32, gid: u32, time: u64) -> FileAttrs {
         let (mode, uid, gid) = (AtomicU32::new(mode & PERMISSIONS), AtomicU32::new(uid), AtomicU32::new(gid));
-        Face { time, read_only: false, discard: false, write_through: false, mode, uid, gid }
+        FileAttrs { time, read_only: false, discard: false, write_through: false, mode, uid, gid }
     }
 
     fn attr(&self, disk: Disk) -> Attr {
@@ -119,7 +119,7 @@ pub enum Action {
 
 /// What is to be done for a request.
 #[inline]
-pub fn action(header: &Header, request: &Request, face: &Face, disk: Disk) -> Action {
+pub fn action(header: &Header, request: &Request, face: &FileAttrs, disk: Disk) -> Action {
     if header.node != wire::ROOT && !matches!(request, Request::Silent | Request::StatFs | Request::Unknown) {
         // INIT and DESTROY are of no inode.
         return match request {
@@ -165,7 +165,7 @@ pub fn action(header: &Header, request: &Request, face: &Face, disk: Disk) -> Ac
     }
 }
 
-fn open(flags: u32, face: &Face) -> Action {
+fn open(flags: u32, face: &FileAttrs) -> Action {
     if face.read_only && flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
         return Action::Refuse(libc::EROFS);
     }
@@ -175,7 +175,7 @@ fn open(flags: u32, face: &Face) -> Action {
 }
 
 #[inline]
-fn write(offset: u64, size: u32, write_flags: u32, flags: u32, face: &Face, disk: Disk) -> Action {
+fn write(offset: u64, size: u32, write_flags: u32, flags: u32, face: &FileAttrs, disk: Disk) -> Action {
     if face.read_only {
         return Action::Refuse(libc::EROFS);
     }
@@ -193,7 +193,7 @@ fn write(offset: u64, size: u32, write_flags: u32, flags: u32, face: &Face, disk
     }
 }
 
-fn fallocate(offset: u64, length: u64, mode: u32, face: &Face, disk: Disk) -> Action {
+fn fallocate(offset: u64, length: u64, mode: u32, face: &FileAttrs, disk: Disk) -> Action {
     const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
     const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;
     const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;

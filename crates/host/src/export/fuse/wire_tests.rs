@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests as the kernel sends them, cut anywhere and made of anything; what becomes of them on a disk.
 
-use super::session::{Action, Disk, Face, action, init};
+use super::session::{Action, Disk, FileAttrs, action, init};
 use super::wire::{self, Body, Header, InitIn, MAX_DATA, Malformed, Request, WRITE_HEAD, opcode, parse};
 use proptest::prelude::*;
 
@@ -21,8 +21,8 @@ fn message(opcode: u32, fields: &[u32]) -> Vec<u8> {
     bytes
 }
 
-fn face() -> Face {
-    Face { discard: true, ..Face::new(0o640, 1, 2, 3) }
+fn face() -> FileAttrs {
+    FileAttrs { discard: true, ..FileAttrs::new(0o640, 1, 2, 3) }
 }
 
 fn parsed(bytes: &[u8]) -> (Header, Request) {
@@ -30,7 +30,7 @@ fn parsed(bytes: &[u8]) -> (Header, Request) {
 }
 
 /// What becomes of a message on a disk of 1 MiB.
-fn told(face: &Face, bytes: &[u8]) -> Action {
+fn told(face: &FileAttrs, bytes: &[u8]) -> Action {
     let (header, request) = parsed(bytes);
     action(&header, &request, face, DISK)
 }
@@ -146,7 +146,7 @@ fn reads_and_writes_end_where_the_disk_does() {
     assert_eq!(told(&f, &write(512, 512, 0, DIRECT)), w(512, 512, false, false));
     assert_eq!(told(&f, &write(4096, 4096, wire::WRITE_CACHE, 0)), w(4096, 4096, false, true));
     assert_eq!(told(&f, &write(512, 512, 0, DIRECT | libc::O_DSYNC as u32)), w(512, 512, true, false));
-    let through = Face { write_through: true, ..face() };
+    let through = FileAttrs { write_through: true, ..face() };
     assert_eq!(told(&through, &write(512, 512, 0, 0)), w(512, 512, true, false));
 }
 
@@ -157,7 +157,7 @@ fn holes_are_punched_and_nothing_else_is_allocated() {
     let (punch, range) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE);
     let keep = range | libc::FALLOC_FL_KEEP_SIZE;
     assert_eq!(told(&f, &fallocate(punch, 512, 1024)), zero(512, 1024, false));
-    assert_eq!(told(&Face { discard: false, ..face() }, &fallocate(punch, 512, 1024)), zero(512, 1024, true));
+    assert_eq!(told(&FileAttrs { discard: false, ..face() }, &fallocate(punch, 512, 1024)), zero(512, 1024, true));
     assert_eq!(told(&f, &fallocate(range, 512, 1024)), zero(512, 1024, true));
     assert_eq!(told(&f, &fallocate(keep, end - 512, 4096)), zero(u64::from(end) - 512, 512, true));
     assert_eq!(told(&f, &fallocate(range, end - 512, 4096)), Action::Refuse(libc::ENOSPC));
@@ -187,12 +187,12 @@ fn the_size_stays_and_the_owner_may_change() {
     assert_eq!(told(&f, &set(wire::fattr::SIZE, 0, 0)), Action::Refuse(libc::EPERM));
     assert!(matches!(told(&f, &set(wire::fattr::SIZE, 1 << 20, 0)), Action::Reply(_)));
     let get = message(opcode::GETATTR, &[0; 4]);
-    let field = |f: &Face, at: usize| match told(f, &get) {
+    let field = |f: &FileAttrs, at: usize| match told(f, &get) {
         Action::Reply(body) => u32::from_ne_bytes(*body.as_bytes()[at..].first_chunk().unwrap()),
         other => panic!("{other:?}"),
     };
     // Behind 16 bytes: inode, size, ..., mode at 60, owner, group.
-    let owner = |f: &Face| [76, 84, 88].map(|at| field(f, at));
+    let owner = |f: &FileAttrs| [76, 84, 88].map(|at| field(f, at));
     assert_eq!((field(&f, 24), owner(&f)), (1 << 20, [libc::S_IFREG | 0o640, 1, 2]));
     // Blocks: all, unless the disk knows better; never more than the file has.
     let blocks = |stored| {
@@ -203,7 +203,7 @@ fn the_size_stays_and_the_owner_may_change() {
     assert_eq!([None, Some(0), Some(4096), Some(1 << 40)].map(blocks), [2048, 0, 8, 2048]);
     told(&f, &set(wire::fattr::MODE | wire::fattr::UID | wire::fattr::GID, 0, libc::S_IFREG | 0o666));
     assert_eq!(owner(&f), [libc::S_IFREG | 0o666, 8, 9]);
-    let shut = Face { read_only: true, ..f };
+    let shut = FileAttrs { read_only: true, ..f };
     assert_eq!(owner(&shut), [libc::S_IFREG | 0o444, 8, 9]);
     assert_eq!(told(&shut, &write(0, 512, 0, 0)), Action::Refuse(libc::EROFS));
     assert_eq!(told(&shut, &message(opcode::OPEN, &[libc::O_RDWR as u32, 0])), Action::Refuse(libc::EROFS));
@@ -260,7 +260,7 @@ proptest! {
             }
         }
         let disk = Disk { size: blocks * 4096, block: 4096, zeroes: true, stored: None };
-        let face = Face { read_only, ..face() };
+        let face = FileAttrs { read_only, ..face() };
         if let Ok((header, request)) = parse(&bytes, bytes.len()) {
             let inside = |offset: u64, len: u64| len > 0 && offset.checked_add(len).is_some_and(|end| end <= disk.size);
             match action(&header, &request, &face, disk) {

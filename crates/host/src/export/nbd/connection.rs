@@ -245,7 +245,7 @@ impl Connection {
                     if let Some(slot) = self.free.pop() {
                         let s = &mut self.slots[usize::from(slot)];
                         *s = Slot::EMPTY;
-                        s.head_bytes = self.style.error(refusal.who, refusal.error, &mut s.head);
+                        s.head_bytes = self.style.error(refusal.reply_to, refusal.error, &mut s.head);
                         self.out.push_back(slot);
                     }
                 }
@@ -402,14 +402,14 @@ impl Connection {
     fn answer(&mut self, slot: u16) {
         let s = &mut self.slots[usize::from(slot)];
         let request = s.request.expect("what was submitted is a request");
-        let who = request.who();
+        let reply_to = request.reply_to();
         s.head_bytes = match error_of(s.status, &request) {
-            Some(error) => self.style.error(who, error, &mut s.head),
+            Some(error) => self.style.error(reply_to, error, &mut s.head),
             None if request.command == Command::Read => {
                 s.data_bytes = request.length as usize;
-                self.style.data(who, request.offset, request.length as u32, true, &mut s.head)
+                self.style.data(reply_to, request.offset, request.length as u32, true, &mut s.head)
             }
-            None => self.style.success(who, &mut s.head),
+            None => self.style.success(reply_to, &mut s.head),
         };
         if s.data_bytes == 0
             && let Some(buffer) = s.buffer.take()

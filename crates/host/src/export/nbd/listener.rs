@@ -16,7 +16,7 @@ use crate::handed;
 use crate::nbd::wire::MAX_PAYLOAD;
 use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
-use crate::serve::view::{Clients as Count, Trouble};
+use crate::serve::view::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
@@ -143,7 +143,7 @@ impl NbdExport {
             tls,
             stop,
             next_thread: AtomicUsize::new(0),
-            crowd: Arc::default(),
+            registry: Arc::default(),
         });
         let accepting = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -164,7 +164,7 @@ impl NbdExport {
     }
 
     /// Says why its certificates are older than those in the files, for as long as it is there; `None` without TLS.
-    pub(crate) fn certificates(&self) -> Option<Trouble> {
+    pub(crate) fn certificates(&self) -> Option<HealthCheck> {
         self.tls()?;
         let shared = Arc::downgrade(&self.shared);
         Some(Box::new(move || Some(shared.upgrade()?.tls.as_ref()?.problem()?.to_string())))
@@ -172,13 +172,13 @@ impl NbdExport {
 
     /// Clients that are served now.
     pub fn connections(&self) -> usize {
-        self.shared.crowd.clients.lock().there.len()
+        self.shared.registry.clients.lock().there.len()
     }
 
     /// Counts the clients of one export that are served, at any time.
     pub(crate) fn clients_of(&self, export: &str) -> Count {
-        let (crowd, export) = (Arc::clone(&self.shared.crowd), export.to_owned());
-        Box::new(move || crowd.clients.lock().of(&export).count())
+        let (registry, export) = (Arc::clone(&self.shared.registry), export.to_owned());
+        Box::new(move || registry.clients.lock().of(&export).count())
     }
 
     /// Serves other disks from now on, at the same address. Clients of exports that are still there, of the same disk, stay as
@@ -186,9 +186,9 @@ impl NbdExport {
     ///
     /// # Errors
     /// As of [`NbdExport::start`]; nothing has changed then.
-    pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<Departure> {
+    pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<ClientDrain> {
         // Nobody comes between the two: who is counted already is of the old table.
-        let clients = self.shared.crowd.clients.lock();
+        let clients = self.shared.registry.clients.lock();
         let mut table = self.shared.table.lock();
         let new = Table::new(&self.shared.threads, disks, default, &table.served)?;
         self.shared.max_connections.store(max_connections.min(MAX_CONNECTIONS), Ordering::Relaxed);
@@ -196,7 +196,7 @@ impl NbdExport {
         let gone = table.served.iter().filter(|s| !stays(s));
         let leaving = gone.flat_map(|s| clients.of(&s.disk.name)).collect();
         *table = new;
-        Ok(Departure { crowd: Arc::clone(&self.shared.crowd), leaving })
+        Ok(ClientDrain { registry: Arc::clone(&self.shared.registry), leaving })
     }
 
     /// A disk has another size: clients that come see it. Those that are there keep what they were told, for the protocol
@@ -211,42 +211,42 @@ impl NbdExport {
 
     /// Lets the clients of an export go; new ones may come.
     pub fn let_go(&self, export: &str) {
-        let leaving = self.shared.crowd.clients.lock().of(export).collect();
-        drop(Departure { crowd: Arc::clone(&self.shared.crowd), leaving });
+        let leaving = self.shared.registry.clients.lock().of(export).collect();
+        drop(ClientDrain { registry: Arc::clone(&self.shared.registry), leaving });
     }
 }
 
 /// Clients that are to go: dropping it lets them, and waits until nothing of theirs is in flight.
 #[must_use = "clients are let go when it is dropped"]
-pub struct Departure {
-    crowd: Arc<Crowd>,
+pub struct ClientDrain {
+    registry: Arc<ClientRegistry>,
     /// Numbers of clients.
     leaving: Vec<u64>,
 }
 
-impl Drop for Departure {
+impl Drop for ClientDrain {
     fn drop(&mut self) {
-        self.crowd.end(&self.leaving);
+        self.registry.end(&self.leaving);
     }
 }
 
 impl Drop for NbdExport {
     fn drop(&mut self) {
         event::signal(&self.shared.stop);
-        self.shared.crowd.clients.lock().stopped = true;
-        self.shared.crowd.changed.notify_all();
+        self.shared.registry.clients.lock().stopped = true;
+        self.shared.registry.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
         drop(self.file.take());
-        let mut clients = self.shared.crowd.clients.lock();
+        let mut clients = self.shared.registry.clients.lock();
         while clients.handshakes > 0 {
-            self.shared.crowd.changed.wait(&mut clients);
+            self.shared.registry.changed.wait(&mut clients);
         }
         // No more come.
         let all: Vec<_> = clients.there.iter().map(|c| c.number).collect();
         drop(clients);
-        self.shared.crowd.end(&all);
+        self.shared.registry.end(&all);
     }
 }
 
@@ -374,13 +374,13 @@ impl Clients {
 
 /// Who is there. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends with it.
 #[derive(Default)]
-struct Crowd {
+struct ClientRegistry {
     clients: Mutex<Clients>,
     /// For whom it matters: a handshake or a client is gone, or it is time to stop.
     changed: Condvar,
 }
 
-impl Crowd {
+impl ClientRegistry {
     /// What these clients still send is not looked at; what they have asked for is answered, as long as they listen, and
     /// then they are let go. Waits until nothing of theirs is in flight.
     fn end(&self, numbers: &[u64]) {
@@ -405,11 +405,11 @@ struct Shared {
     tls: Option<Tls>,
     stop: OwnedFd,
     next_thread: AtomicUsize,
-    crowd: Arc<Crowd>,
+    registry: Arc<ClientRegistry>,
 }
 
 /// Counts a handshake until it is dropped.
-struct Shaking(Arc<Crowd>);
+struct Shaking(Arc<ClientRegistry>);
 
 impl Drop for Shaking {
     fn drop(&mut self) {
@@ -420,7 +420,7 @@ impl Drop for Shaking {
 
 /// A client is there until it is dropped, which is after its socket.
 struct Connected {
-    crowd: Arc<Crowd>,
+    registry: Arc<ClientRegistry>,
     number: u64,
     export: String,
     client: String,
@@ -429,8 +429,8 @@ struct Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         log::info!(export = self.export.as_str(), client = self.client.as_str(); "a client has left");
-        self.crowd.clients.lock().there.retain(|c| c.number != self.number);
-        self.crowd.changed.notify_all();
+        self.registry.clients.lock().there.retain(|c| c.number != self.number);
+        self.registry.changed.notify_all();
     }
 }
 
@@ -462,15 +462,15 @@ impl Shared {
 
     /// Waits until one more handshake may begin; none when it is time to stop.
     fn begin_handshake(&self) -> Option<Shaking> {
-        let mut clients = self.crowd.clients.lock();
+        let mut clients = self.registry.clients.lock();
         while clients.handshakes >= MAX_HANDSHAKES && !clients.stopped {
-            self.crowd.changed.wait(&mut clients);
+            self.registry.changed.wait(&mut clients);
         }
         if clients.stopped {
             return None;
         }
         clients.handshakes += 1;
-        Some(Shaking(Arc::clone(&self.crowd)))
+        Some(Shaking(Arc::clone(&self.registry)))
     }
 
     /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
@@ -498,7 +498,7 @@ impl Shared {
 
     /// Counts a client who has asked for `asked`, and what it is served.
     fn connected(&self, socket: &Arc<OwnedFd>, asked: &Export, client: &str) -> Option<(Connected, NbdDisk)> {
-        let mut clients = self.crowd.clients.lock();
+        let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
         // What was asked for may have ended during the handshake. Under this lock: who is counted is found by who ends it.
         let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone())?;
@@ -509,7 +509,7 @@ impl Shared {
         clients.next_number += 1;
         clients.there.push(Client { number, export: asked.name.clone(), socket: Arc::downgrade(socket) });
         log::info!(export = asked.label.as_str(), client; "a client has connected");
-        let crowd = Arc::clone(&self.crowd);
-        Some((Connected { crowd, number, export: asked.label.clone(), client: client.to_owned() }, disk))
+        let registry = Arc::clone(&self.registry);
+        Some((Connected { registry, number, export: asked.label.clone(), client: client.to_owned() }, disk))
     }
 }

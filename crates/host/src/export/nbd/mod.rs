@@ -122,8 +122,8 @@ pub mod session;
 pub use connection::Connection;
 pub use export::{BlockSizes, Export, ExportTable, FastZero};
 pub use handshake::{CloseReason, Handshake, Negotiated, Step, TlsMode, greeting};
-pub use listener::{Address, Departure, NbdDisk, NbdExport, NbdOptions};
-pub use reply::{Extent, Who, error_of};
+pub use listener::{Address, ClientDrain, NbdDisk, NbdExport, NbdOptions};
+pub use reply::{Extent, ReplyTo, error_of};
 pub use session::{Command, Event, Refusal, Request, Session, Violation};
 
 /// Byte strings of real and odd clients, and the properties that all of them keep.

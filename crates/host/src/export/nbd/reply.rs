@@ -27,7 +27,7 @@ pub const MAX_EXTENTS: usize = 4096;
 
 /// What a reply says of its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Who {
+pub struct ReplyTo {
     /// The request's cookie.
     pub cookie: u64,
     /// The request's offset; extended replies repeat it.
@@ -73,39 +73,39 @@ impl ReplyStyle {
     /// Success, for anything but a read. Returns how many bytes of `to` are the reply. Under structured replies this
     /// is a simple one, which is allowed and shorter.
     #[inline]
-    pub fn success(self, who: Who, to: &mut HeadBuf) -> usize {
+    pub fn success(self, reply_to: ReplyTo, to: &mut HeadBuf) -> usize {
         match self {
-            ReplyStyle::Simple | ReplyStyle::Structured => simple(who, 0, to),
-            ReplyStyle::Extended => self.chunk(who, chunk::NONE, true, 0, to),
+            ReplyStyle::Simple | ReplyStyle::Structured => simple(reply_to, 0, to),
+            ReplyStyle::Extended => self.chunk(reply_to, chunk::NONE, true, 0, to),
         }
     }
 
     /// The end of a reply whose chunks were all sent without the last mark. Not under simple replies, which have no
     /// chunks. Returns how many bytes of `to` are the reply.
     #[inline]
-    pub fn end(self, who: Who, to: &mut HeadBuf) -> usize {
-        self.chunk(who, chunk::NONE, true, 0, to)
+    pub fn end(self, reply_to: ReplyTo, to: &mut HeadBuf) -> usize {
+        self.chunk(reply_to, chunk::NONE, true, 0, to)
     }
 
     /// Failure of the whole request; whatever chunks of it went before count for nothing. Returns how many bytes of
     /// `to` are the reply.
     #[inline]
-    pub fn error(self, who: Who, error: NbdError, to: &mut HeadBuf) -> usize {
+    pub fn error(self, reply_to: ReplyTo, error: NbdError, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
-            return simple(who, error.code(), to);
+            return simple(reply_to, error.code(), to);
         }
-        let at = self.chunk(who, chunk::ERROR, true, 6, to);
+        let at = self.chunk(reply_to, chunk::ERROR, true, 6, to);
         let at = put(to, at, error.code().to_be_bytes());
         put(to, at, [0; 2])
     }
 
     /// Failure of a read at `place`, which lies within it; what other chunks said of other places holds. Under simple
     /// replies the whole request fails. Returns how many bytes of `to` are the reply.
-    pub fn error_at(self, who: Who, error: NbdError, place: u64, done: bool, to: &mut HeadBuf) -> usize {
+    pub fn error_at(self, reply_to: ReplyTo, error: NbdError, place: u64, done: bool, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
-            return simple(who, error.code(), to);
+            return simple(reply_to, error.code(), to);
         }
-        let at = self.chunk(who, chunk::ERROR_OFFSET, done, 14, to);
+        let at = self.chunk(reply_to, chunk::ERROR_OFFSET, done, 14, to);
         let at = put(to, at, error.code().to_be_bytes());
         let at = put(to, at, [0; 2]);
         put(to, at, place.to_be_bytes())
@@ -113,15 +113,15 @@ impl ReplyStyle {
 
     /// Failure of the whole request, with a sentence for the client's user (cut after 4096 bytes; simple replies have
     /// no place for it), behind what is in `to`.
-    pub fn error_with_message(self, who: Who, error: NbdError, message: &str, to: &mut Vec<u8>) {
+    pub fn error_with_message(self, reply_to: ReplyTo, error: NbdError, message: &str, to: &mut Vec<u8>) {
         let mut head = [0; HEAD_BYTES];
         if self == ReplyStyle::Simple {
-            let bytes = simple(who, error.code(), &mut head);
+            let bytes = simple(reply_to, error.code(), &mut head);
             to.extend(head.iter().take(bytes));
             return;
         }
         let text = message.get(..message.floor_char_boundary(MAX_STRING)).unwrap_or_default();
-        let bytes = self.chunk(who, chunk::ERROR, true, 6 + text.len() as u32, &mut head);
+        let bytes = self.chunk(reply_to, chunk::ERROR, true, 6 + text.len() as u32, &mut head);
         to.extend(head.iter().take(bytes));
         to.extend_from_slice(&error.code().to_be_bytes());
         to.extend_from_slice(&(text.len() as u16).to_be_bytes());
@@ -134,13 +134,13 @@ impl ReplyStyle {
     /// # Panics
     /// Under simple replies unless it is the whole read at once: they have no other form.
     #[inline]
-    pub fn data(self, who: Who, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
+    pub fn data(self, reply_to: ReplyTo, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
-            assert!(done && offset == who.offset, "a simple reply has all the data of its read");
-            return simple(who, 0, to);
+            assert!(done && offset == reply_to.offset, "a simple reply has all the data of its read");
+            return simple(reply_to, 0, to);
         }
         assert!(length > 0 && length <= u32::MAX - 8, "a content chunk of {length} bytes");
-        let at = self.chunk(who, chunk::OFFSET_DATA, done, 8 + length, to);
+        let at = self.chunk(reply_to, chunk::OFFSET_DATA, done, 8 + length, to);
         put(to, at, offset.to_be_bytes())
     }
 
@@ -150,9 +150,9 @@ impl ReplyStyle {
     /// # Panics
     /// Under simple replies, which cannot say it.
     #[inline]
-    pub fn hole(self, who: Who, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
+    pub fn hole(self, reply_to: ReplyTo, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
         assert!(length > 0, "a hole of no bytes");
-        let at = self.chunk(who, chunk::OFFSET_HOLE, done, 12, to);
+        let at = self.chunk(reply_to, chunk::OFFSET_HOLE, done, 12, to);
         let at = put(to, at, offset.to_be_bytes());
         put(to, at, length.to_be_bytes())
     }
@@ -169,7 +169,7 @@ impl ReplyStyle {
         let start = to.len();
         let mut head = [0; HEAD_BYTES];
         // The length is known at the end.
-        let head_bytes = self.chunk(request.who(), self.status_kind(), true, 0, &mut head);
+        let head_bytes = self.chunk(request.reply_to(), self.status_kind(), true, 0, &mut head);
         to.extend(head.iter().take(head_bytes));
         to.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
         if self == ReplyStyle::Extended {
@@ -177,7 +177,7 @@ impl ReplyStyle {
         }
         let count = self.put_extents(request, extents, to);
         let payload = (to.len() - start - head_bytes) as u32;
-        self.chunk(request.who(), self.status_kind(), true, payload, &mut head);
+        self.chunk(request.reply_to(), self.status_kind(), true, payload, &mut head);
         for (to, from) in to.iter_mut().skip(start).zip(head.iter().take(head_bytes)) {
             *to = *from;
         }
@@ -237,11 +237,11 @@ impl ReplyStyle {
 
     /// The header of a chunk.
     #[inline]
-    fn chunk(self, who: Who, kind: u16, done: bool, payload: u32, to: &mut HeadBuf) -> usize {
+    fn chunk(self, reply_to: ReplyTo, kind: u16, done: bool, payload: u32, to: &mut HeadBuf) -> usize {
         let flags = if done { chunk::DONE } else { 0 };
         set::<4, _, _>(to, flags.to_be_bytes());
         set::<6, _, _>(to, kind.to_be_bytes());
-        set::<8, _, _>(to, who.cookie.to_be_bytes());
+        set::<8, _, _>(to, reply_to.cookie.to_be_bytes());
         match self {
             ReplyStyle::Simple => panic!("simple replies have no chunks"),
             ReplyStyle::Structured => {
@@ -251,7 +251,7 @@ impl ReplyStyle {
             }
             ReplyStyle::Extended => {
                 set::<0, _, _>(to, EXTENDED_REPLY_MAGIC.to_be_bytes());
-                set::<16, _, _>(to, who.offset.to_be_bytes());
+                set::<16, _, _>(to, reply_to.offset.to_be_bytes());
                 set::<24, _, _>(to, u64::from(payload).to_be_bytes());
                 EXTENDED_REPLY_BYTES
             }
@@ -260,10 +260,10 @@ impl ReplyStyle {
 }
 
 #[inline]
-fn simple(who: Who, error: u32, to: &mut HeadBuf) -> usize {
+fn simple(reply_to: ReplyTo, error: u32, to: &mut HeadBuf) -> usize {
     set::<0, _, _>(to, SIMPLE_REPLY_MAGIC.to_be_bytes());
     set::<4, _, _>(to, error.to_be_bytes());
-    set::<8, _, _>(to, who.cookie.to_be_bytes());
+    set::<8, _, _>(to, reply_to.cookie.to_be_bytes());
     SIMPLE_REPLY_BYTES
 }
 

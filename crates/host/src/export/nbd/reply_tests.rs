@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
-const WHO: Who = Who { cookie: 0x0102_0304_0506_0708, offset: 0x1122_3344 };
+const WHO: ReplyTo = ReplyTo { cookie: 0x0102_0304_0506_0708, offset: 0x1122_3344 };
 
 /// A block status request as a session gives it.
 fn status_request(style: ReplyStyle, kind: u16, flags: u16, length: u64) -> Request {

@@ -15,7 +15,7 @@ use std::fmt;
 
 use super::export::FastZero;
 use super::handshake::Negotiated;
-use super::reply::Who;
+use super::reply::ReplyTo;
 use crate::nbd::wire::{
     BytesIn, EXTENDED_REQUEST_BYTES, MAX_PAYLOAD, NbdError, REQUEST_BYTES, ReplyStyle, RequestHeader, command,
     command_flag as flag,
@@ -88,8 +88,8 @@ impl Request {
 
     /// What its replies need of it.
     #[inline]
-    pub const fn who(&self) -> Who {
-        Who { cookie: self.cookie, offset: self.offset }
+    pub const fn reply_to(&self) -> ReplyTo {
+        ReplyTo { cookie: self.cookie, offset: self.offset }
     }
 }
 
@@ -97,7 +97,7 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Whom to answer.
-    pub who: Who,
+    pub reply_to: ReplyTo,
     /// The request's type on the wire, for logs.
     pub kind: u16,
     /// Why.
@@ -347,8 +347,8 @@ impl Session {
                 if left > 0 {
                     self.state = SessionState::Skip { left };
                 }
-                let who = Who { cookie: header.cookie, offset: header.offset };
-                Ok(Event::Refused(Refusal { who, kind: header.kind, error }))
+                let reply_to = ReplyTo { cookie: header.cookie, offset: header.offset };
+                Ok(Event::Refused(Refusal { reply_to, kind: header.kind, error }))
             }
         }
     }

@@ -55,7 +55,7 @@ fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> 
             Ok(r.command)
         }
         Event::Refused(r) => {
-            assert_eq!((r.who.cookie, r.who.offset, r.kind), (h.cookie, h.offset, h.kind));
+            assert_eq!((r.reply_to.cookie, r.reply_to.offset, r.kind), (h.cookie, h.offset, h.kind));
             Err(r.error)
         }
         event => panic!("{event:?}"),

@@ -20,7 +20,7 @@ fn table() -> Arc<ExportTable> {
 
 /// What a connection said, without how it was cut.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Transcript {
     sent: Vec<u8>,
     events: Vec<String>,
     payload: Vec<u8>,
@@ -34,12 +34,12 @@ enum Phase {
 
 struct Connection {
     phase: Phase,
-    told: Told,
+    told: Transcript,
 }
 
 impl Connection {
     fn new(tls: TlsMode) -> Connection {
-        Connection { phase: Phase::Handshake(Handshake::new(table(), tls)), told: Told::default() }
+        Connection { phase: Phase::Handshake(Handshake::new(table(), tls)), told: Transcript::default() }
     }
 
     fn receive(&mut self, bytes: &[u8]) {

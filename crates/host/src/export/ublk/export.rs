@@ -9,8 +9,8 @@
 use super::control::Control;
 use super::device::Device;
 use super::queue::Queue;
-use super::same::{self, Looks};
-use super::wire::{self, DevInfo, Face, Rules};
+use super::same::{self, DeviceShape};
+use super::wire::{self, DevInfo, DiskAttrs, Rules};
 use crate::error::{Error, ErrorKind, Result};
 use crate::serve::running::{ExportPlace, RunningExport};
 use crate::serve::view::Clients;
@@ -85,7 +85,7 @@ impl UblkExport {
         let mut control = Control::open()?;
         let read_only = options.read_only || disk.limits().read_only;
         let (discard, write_through) = (options.discard, options.write_through);
-        let face = Face { sectors: disk.capacity().0, read_only, discard, write_through };
+        let face = DiskAttrs { sectors: disk.capacity().0, read_only, discard, write_through };
         let params = wire::params(disk.limits(), &face);
         let (info, origin) = claim(&mut control, options, &params)?;
         let mut export = UblkExport {
@@ -224,7 +224,7 @@ fn claim(control: &mut Control, options: &UblkOptions, params: &[u8; wire::PARAM
     if let Some(id) = options.id {
         match control.info(id) {
             Ok(there) => {
-                let looks = Looks::new(&wanted, wire::Shape::of(params));
+                let looks = DeviceShape::new(&wanted, wire::Shape::of(params));
                 if let Some(taken) = take_over(control, &looks, &there, options.recovery)? {
                     return Ok(taken);
                 }
@@ -245,7 +245,7 @@ fn flags(recovery: bool) -> u64 {
 /// Takes over a device that is there, if it waits for that; otherwise it is gone after this.
 fn take_over(
     control: &mut Control,
-    wanted: &Looks,
+    wanted: &DeviceShape,
     there: &DevInfo,
     recovery: bool,
 ) -> Result<Option<(DevInfo, Origin)>> {
@@ -269,7 +269,7 @@ fn take_over(
     let shape = control.shape(id).map_err(|e| {
         Error::os(e, format!("the kernel does not say what disk ublk device {id} is, which waits to be served"))
     })?;
-    if let Some(text) = same::refusal(id, &Looks::new(there, shape), wanted) {
+    if let Some(text) = same::refusal(id, &DeviceShape::new(there, shape), wanted) {
         return Err(Error::usage(text));
     }
     let since = Instant::now();

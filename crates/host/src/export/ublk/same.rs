@@ -8,21 +8,21 @@ use super::wire::{DevInfo, Shape};
 
 /// What users of a device rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Looks {
+pub(super) struct DeviceShape {
     nr_hw_queues: u16,
     queue_depth: u16,
     shape: Shape,
 }
 
-impl Looks {
-    pub(super) fn new(info: &DevInfo, shape: Shape) -> Looks {
-        Looks { nr_hw_queues: info.nr_hw_queues, queue_depth: info.queue_depth, shape }
+impl DeviceShape {
+    pub(super) fn new(info: &DevInfo, shape: Shape) -> DeviceShape {
+        DeviceShape { nr_hw_queues: info.nr_hw_queues, queue_depth: info.queue_depth, shape }
     }
 }
 
 /// Why device `id`, which looks like `there`, is not served with what looks like `here`; nothing if it may be. A larger disk
 /// may be: it may have grown, and the kernel asks for nothing beyond the size that it knows.
-pub(super) fn refusal(id: u32, there: &Looks, here: &Looks) -> Option<String> {
+pub(super) fn refusal(id: u32, there: &DeviceShape, here: &DeviceShape) -> Option<String> {
     let (a, b) = (there.shape, here.shape);
     let cache = |through| if through { "none or \"write through\"" } else { "\"write back\"" }.to_owned();
     let all = [
@@ -54,11 +54,11 @@ mod tests {
     #[test]
     fn what_differs_is_named_and_what_is_the_same_is_served() {
         let shape = Shape { bytes: 1 << 20, logical_block: 512, read_only: false, write_through: false };
-        let looks = Looks { nr_hw_queues: 2, queue_depth: 64, shape };
+        let looks = DeviceShape { nr_hw_queues: 2, queue_depth: 64, shape };
         assert_eq!(refusal(5, &looks, &looks), None);
-        let said = |here: Looks| refusal(5, &looks, &here).unwrap_or_default();
-        let of = |shape: Shape| said(Looks { shape, ..looks });
-        let other = Looks { nr_hw_queues: 1, shape: Shape { bytes: 512, ..shape }, ..looks };
+        let said = |here: DeviceShape| refusal(5, &looks, &here).unwrap_or_default();
+        let of = |shape: Shape| said(DeviceShape { shape, ..looks });
+        let other = DeviceShape { nr_hw_queues: 1, shape: Shape { bytes: 512, ..shape }, ..looks };
         assert!(
             said(other).starts_with(
                 "ublk device 5 waits to be served with num_queues=2, not 1; size=1048576, not 512: give it the disk"
@@ -67,7 +67,7 @@ mod tests {
             said(other)
         );
         assert_eq!(of(Shape { bytes: 2 << 20, ..shape }), "", "a disk that has grown");
-        assert!(said(Looks { queue_depth: 32, ..looks }).contains("with queue_depth=64, not 32:"));
+        assert!(said(DeviceShape { queue_depth: 32, ..looks }).contains("with queue_depth=64, not 32:"));
         assert!(of(Shape { logical_block: 4096, ..shape }).contains("with blocksize=512, not 4096:"));
         assert!(of(Shape { read_only: true, ..shape }).contains("with read_only=false, not true:"));
         let cache = of(Shape { write_through: true, ..shape });

@@ -135,7 +135,7 @@ const ATTR_FUA: u32 = 1 << 3;
 
 /// What of a disk is not in its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Face {
+pub(super) struct DiskAttrs {
     pub(super) sectors: u64,
     /// Nothing is written.
     pub(super) read_only: bool,
@@ -146,14 +146,14 @@ pub(super) struct Face {
 }
 
 /// The attributes of a volatile cache, which say that flushes and FUA are wanted. The block layer makes FUA of what a disk has.
-fn cache_attrs(limits: &Limits, face: &Face) -> u32 {
+fn cache_attrs(limits: &Limits, face: &DiskAttrs) -> u32 {
     let has = limits.write_cache && !face.read_only && !face.write_through;
     if has { ATTR_VOLATILE_CACHE | ATTR_FUA } else { 0 }
 }
 
 /// `struct ublk_params` of a disk.
-pub(super) fn params(limits: &Limits, face: &Face) -> [u8; PARAMS_BYTES] {
-    let Face { sectors, read_only, discard, .. } = *face;
+pub(super) fn params(limits: &Limits, face: &DiskAttrs) -> [u8; PARAMS_BYTES] {
+    let DiskAttrs { sectors, read_only, discard, .. } = *face;
     let mut attrs = cache_attrs(limits, face);
     let mut set = |attr: u32, on: bool| attrs |= if on { attr } else { 0 };
     set(ATTR_READ_ONLY, read_only);
@@ -332,7 +332,7 @@ mod tests {
             ..Limits::default()
         };
         let word = |b: &[u8; PARAMS_BYTES], at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
-        let face = Face { sectors: 0x1_0000_0002, discard: true, ..Face::default() };
+        let face = DiskAttrs { sectors: 0x1_0000_0002, discard: true, ..DiskAttrs::default() };
         let b = params(&limits, &face);
         assert_eq!((word(&b, 0), word(&b, 4), word(&b, 8)), (60, 3, 0b1100));
         assert_eq!((b[12], b[13], word(&b, 16), word(&b, 24), word(&b, 28)), (9, 12, 1024, 2, 1));
@@ -340,10 +340,10 @@ mod tests {
         let bytes = 0x1_0000_0002 * 512;
         let shape = Shape { bytes, logical_block: 512, read_only: false, write_through: false };
         assert_eq!(Shape::of(&b), shape);
-        let b = params(&limits, &Face { read_only: true, sectors: 8, ..face });
+        let b = params(&limits, &DiskAttrs { read_only: true, sectors: 8, ..face });
         assert_eq!((word(&b, 4), word(&b, 8), word(&b, 48)), (1, 1, 0), "read-only: nothing that writes");
         assert_eq!(Shape::of(&b), Shape { bytes: 4096, read_only: true, write_through: true, ..shape });
-        let b = params(&limits, &Face { write_through: true, ..face });
+        let b = params(&limits, &DiskAttrs { write_through: true, ..face });
         assert_eq!((word(&b, 4), word(&b, 8)), (3, 0), "nobody need flush");
         assert_eq!(Shape::of(&b), Shape { write_through: true, ..shape });
         assert_eq!(Shape::of(&[0xff; PARAMS_BYTES]).logical_block, 0, "nonsense of a kernel is no panic");

@@ -19,12 +19,12 @@ use std::sync::atomic::Ordering;
 /// See the module's text.
 pub(super) struct Call {
     fd: File,
-    careful: Option<Careful>,
+    careful: Option<SignalRing>,
 }
 
 impl Call {
     pub(super) fn new(fd: File, device: &Device) -> Call {
-        let careful = device.call_waits.load(Ordering::Relaxed).then(|| Careful::new(&fd));
+        let careful = device.call_waits.load(Ordering::Relaxed).then(|| SignalRing::new(&fd));
         Call { fd, careful }
     }
 
@@ -44,20 +44,20 @@ impl Call {
             log::warn!(export = device.name.as_str(); "a client has made its call descriptor wait and filled it: an IOThread stood still; \
                        clients of this export are told in another way from now on, which costs more");
         }
-        let mut careful = Careful::new(&self.fd);
+        let mut careful = SignalRing::new(&self.fd);
         careful.tell();
         self.careful = Some(careful);
     }
 }
 
 /// A ring whose ends the kernel signals; none without io_uring.
-struct Careful(Option<IoUring>);
+struct SignalRing(Option<IoUring>);
 
-impl Careful {
+impl SignalRing {
     #[cold]
-    fn new(fd: &File) -> Careful {
+    fn new(fd: &File) -> SignalRing {
         let ring = IoUring::new(1).ok();
-        Careful(ring.filter(|ring| ring.submitter().register_eventfd(fd.as_raw_fd()).is_ok()))
+        SignalRing(ring.filter(|ring| ring.submitter().register_eventfd(fd.as_raw_fd()).is_ok()))
     }
 
     #[cold]

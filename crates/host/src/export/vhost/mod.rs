@@ -21,7 +21,7 @@ mod channel;
 mod listener;
 
 pub use listener::{ExportOptions, VhostExport};
-pub use virtqueue::{Broken, VirtQueue};
+pub use virtqueue::{StopCause, VirtQueue};
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -40,7 +40,7 @@ const SECTOR: u32 = 512;
 
 /// Why a virtqueue stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum StopCause {
     /// By its ring.
     #[error(transparent)]
     Ring(#[from] RingError),
@@ -107,7 +107,7 @@ pub struct VirtQueue {
     enabled: bool,
     /// It is to leave its IOThread.
     paused: bool,
-    broken: Option<Broken>,
+    broken: Option<StopCause>,
     log: Option<Arc<DirtyLog>>,
     /// Requests given back, for the statistics.
     served: u64,
@@ -166,7 +166,7 @@ impl VirtQueue {
     }
 
     /// Why it stopped, if it did.
-    pub fn broken(&self) -> Option<Broken> {
+    pub fn broken(&self) -> Option<StopCause> {
         self.broken
     }
 
@@ -212,12 +212,12 @@ impl VirtQueue {
     }
 
     #[inline]
-    fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, Broken> {
+    fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, StopCause> {
         let Some(head) = self.ring.next(&self.view, &mut self.chain)? else { return Ok(false) };
         let request = request::parse(&self.view, &self.chain, &mut self.segments, &mut self.hint)?;
         // Else it may be made of zeroes that nobody wrote: a write to somewhere.
         if self.view.memory.is_lost() {
-            return Err(Broken::Lost);
+            return Err(StopCause::Lost);
         }
         let slot = self.free.pop().expect("the caller looked");
         self.slots[usize::from(slot)] =
@@ -499,7 +499,7 @@ impl VirtQueue {
     }
 
     #[cold]
-    fn stop(&mut self, why: Broken) {
+    fn stop(&mut self, why: StopCause) {
         log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue takes nothing more: {why}");
         self.broken = Some(why);
         if let Some(err) = &mut self.err {

@@ -75,9 +75,9 @@ impl Authority {
     fn with(&self, parent: &Path, name: &str, purpose: For, serial: u64, years: (i32, i32)) -> PathBuf {
         let directory = self.directory(parent, name);
         let (cert, key) = self.issue(purpose, serial, years);
-        let who = if purpose == For::Server { "server" } else { "client" };
-        fs::write(directory.join(format!("{who}-cert.pem")), cert).unwrap();
-        fs::write(directory.join(format!("{who}-key.pem")), key).unwrap();
+        let role = if purpose == For::Server { "server" } else { "client" };
+        fs::write(directory.join(format!("{role}-cert.pem")), cert).unwrap();
+        fs::write(directory.join(format!("{role}-key.pem")), key).unwrap();
         directory
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Disks of the iSCSI driver on whatever target.
 
-use super::{Rig, until};
+use super::{DriverFixture, until};
 use blk::bio::OpFlags;
 use blk::status::BlkStatus;
 use host::driver::HostDriver;
@@ -24,10 +24,10 @@ pub fn refused(url: &str) -> (ErrorKind, String) {
 }
 
 /// A disk with as many CPUs as queues.
-pub fn rig(url: &str, queues: u32) -> (Rig, Arc<Iscsi>) {
+pub fn rig(url: &str, queues: u32) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let driver = open(url, &regions);
-    let rig = Rig::on(driver.clone(), regions, |c| {
+    let rig = DriverFixture::on(driver.clone(), regions, |c| {
         c.set("nr_cpus", &queues.to_string()).unwrap();
         c.set("nr_hw_queues", &queues.to_string()).unwrap();
     });
@@ -35,7 +35,7 @@ pub fn rig(url: &str, queues: u32) -> (Rig, Arc<Iscsi>) {
 }
 
 /// `serves` has the target stop and start; requests meanwhile wait, and what was written is there.
-pub fn an_absence_is_not_noticed(rig: &mut Rig, driver: &Iscsi, mut serves: impl FnMut(bool)) {
+pub fn an_absence_is_not_noticed(rig: &mut DriverFixture, driver: &Iscsi, mut serves: impl FnMut(bool)) {
     assert_eq!(rig.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     for round in 1..=3 {
         serves(false);

@@ -12,7 +12,7 @@ const BHS: usize = 48;
 
 /// What is done to messages of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meddle {
+pub enum Tampering {
     /// The next so many requests for data (R2T) are withheld.
     HoldR2t(u32),
     /// All that the target says to the next so many reads is withheld.
@@ -27,7 +27,7 @@ pub enum Meddle {
 
 #[derive(Default)]
 struct Shared {
-    meddles: Vec<Meddle>,
+    meddles: Vec<Tampering>,
     /// Reads whose answers are withheld.
     held: Vec<[u8; 4]>,
     /// Functions that were asked for, and what the target said to each.
@@ -82,7 +82,7 @@ impl Proxy {
     }
 
     /// Does this from now on.
-    pub fn meddle(&self, what: Meddle) {
+    pub fn meddle(&self, what: Tampering) {
         self.shared.lock().unwrap().meddles.push(what);
     }
 
@@ -129,7 +129,7 @@ fn note(shared: &Mutex<Shared>, message: Vec<u8>) -> Vec<u8> {
     match message[0] & 0x3f {
         0x01 if [0x28, 0x88].contains(&message[32]) => {
             let held = shared.meddles.iter_mut().find_map(|m| match m {
-                Meddle::HoldReads(n) if *n > 0 => Some(n),
+                Tampering::HoldReads(n) if *n > 0 => Some(n),
                 _ => None,
             });
             if let Some(n) = held {
@@ -156,18 +156,18 @@ fn meddle(shared: &Mutex<Shared>, mut message: Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
     for m in &mut shared.meddles {
         match m {
-            Meddle::HoldR2t(n) if opcode == 0x31 && *n > 0 => {
+            Tampering::HoldR2t(n) if opcode == 0x31 && *n > 0 => {
                 *n -= 1;
                 return Vec::new();
             }
-            Meddle::Answer(code) if opcode == 0x22 => message[2] = *code,
-            Meddle::WrongTag if opcode == 0x22 => message[19] ^= 0x55,
-            Meddle::Unasked if opcode == 0x21 || opcode == 0x25 => {
+            Tampering::Answer(code) if opcode == 0x22 => message[2] = *code,
+            Tampering::WrongTag if opcode == 0x22 => message[19] ^= 0x55,
+            Tampering::Unasked if opcode == 0x21 || opcode == 0x25 => {
                 let mut forged = message[..BHS].to_vec();
                 (forged[0], forged[1], forged[2], forged[3]) = (0x22, 0x80, 0, 0);
                 forged[4..8].fill(0);
                 out = forged;
-                *m = Meddle::HoldR2t(0);
+                *m = Tampering::HoldR2t(0);
             }
             _ => {}
         }

@@ -239,7 +239,7 @@ impl Drop for TempFile {
     }
 }
 
-pub struct Rig {
+pub struct DriverFixture {
     pub driver: Arc<dyn HostDriver>,
     pub disk: Arc<RequestQueue<RawMutex>>,
     submitter: Submitter<RawMutex>,
@@ -255,12 +255,12 @@ pub struct Rig {
     pub istgt: Option<Istgt>,
 }
 
-impl Rig {
-    pub fn new(kind: Kind) -> Rig {
-        Rig::with(kind, |_| ())
+impl DriverFixture {
+    pub fn new(kind: Kind) -> DriverFixture {
+        DriverFixture::with(kind, |_| ())
     }
 
-    pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
+    pub fn with(kind: Kind, settings: impl FnOnce(&mut QueueConfig)) -> DriverFixture {
         let regions = Arc::new(Regions::new());
         let file = matches!(kind, Kind::FileDirect | Kind::FileBuffered | Kind::MultipathFiles).then(TempFile::new);
         let peer = kind.peer();
@@ -268,22 +268,26 @@ impl Rig {
             let options = if kind == Kind::Rbd { ":images=4" } else { ":rbd_cache=true" };
             let target = host::driver::rbd::parse(&image.target(options)).unwrap();
             let driver = Arc::new(Rbd::open(&target, true, regions.clone()).unwrap());
-            return Rig { ceph: Some(image), ..Rig::on(driver, regions, settings) };
+            return DriverFixture { ceph: Some(image), ..DriverFixture::on(driver, regions, settings) };
         }
         if let Some(istgt) = kind.istgt() {
             let solicited = kind == Kind::IscsiIstgtSolicited;
             let digests = if solicited { "?header_digest=crc32c&data_digest=crc32c" } else { "" };
             let target = host::driver::iscsi::parse(&istgt.url_as("", digests)).unwrap();
             let driver = Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
-            return Rig { istgt: Some(istgt), ..Rig::on(driver, regions, settings) };
+            return DriverFixture { istgt: Some(istgt), ..DriverFixture::on(driver, regions, settings) };
         }
         let tgt = matches!(kind, Kind::IscsiTgt | Kind::IscsiDigests | Kind::MultipathIscsi).then(Tgt::new);
         let driver = kind.driver(&regions, &file, &peer, &tgt);
-        Rig { file, peer, tgt, ..Rig::on(driver, regions, settings) }
+        DriverFixture { file, peer, tgt, ..DriverFixture::on(driver, regions, settings) }
     }
 
     /// On a driver whose data is in `regions`.
-    pub fn on(driver: Arc<dyn HostDriver>, regions: Arc<Regions>, settings: impl FnOnce(&mut QueueConfig)) -> Rig {
+    pub fn on(
+        driver: Arc<dyn HostDriver>,
+        regions: Arc<Regions>,
+        settings: impl FnOnce(&mut QueueConfig),
+    ) -> DriverFixture {
         let mut config = QueueConfig::default();
         settings(&mut config);
         let most = driver.max_hw_queues();
@@ -294,17 +298,17 @@ impl Rig {
         let submitter = disk.submitter(CpuId::new(0)).unwrap();
         let pool = BufferPool::new(&regions, SLOTS, SLOT_BYTES, false).unwrap();
         let (file, peer, ceph, tgt, istgt) = (None, None, None, None, None);
-        Rig { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt, istgt }
+        DriverFixture { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt, istgt }
     }
 
     /// This rig, and one with a submitter on CPU 1 and a pool of its own.
-    pub fn split_in_two(self) -> (Rig, Rig) {
+    pub fn split_in_two(self) -> (DriverFixture, DriverFixture) {
         self.split_in_two_on_cpu(1)
     }
 
     /// This rig, and one with a submitter on `cpu` and a pool of its own.
-    pub fn split_in_two_on_cpu(self, cpu: u32) -> (Rig, Rig) {
-        let other = Rig {
+    pub fn split_in_two_on_cpu(self, cpu: u32) -> (DriverFixture, DriverFixture) {
+        let other = DriverFixture {
             driver: self.driver.clone(),
             disk: self.disk.clone(),
             submitter: self.disk.submitter(CpuId::new(cpu)).unwrap(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk of several paths, to be looked into.
 
-use super::Rig;
+use super::DriverFixture;
 use host::driver::multipath::Multipath;
 use host::mem::Regions;
 use host::target::Needs;
@@ -12,11 +12,11 @@ pub fn active(disk: &Multipath) -> usize {
 }
 
 /// A disk of these targets, to be looked into.
-pub fn open_disk(options: &str, urls: &[String]) -> (Rig, Arc<Multipath>) {
+pub fn open_disk(options: &str, urls: &[String]) -> (DriverFixture, Arc<Multipath>) {
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let target = host::driver::multipath::parse(&format!("{options}:{}", urls.join("+"))).unwrap();
     let paths = target.paths_to_open(&needs, &regions);
     let disk = Arc::new(Multipath::open(target.options, paths).unwrap().0);
-    (Rig::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
+    (DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap()), disk)
 }

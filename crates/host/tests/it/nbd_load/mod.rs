@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use super::common::peers::Peer;
-use super::common::{Rig, until};
+use super::common::{DriverFixture, until};
 use host::disk::Disk;
 use host::driver::nbd::{self, Nbd};
 use host::mem::Regions;
@@ -26,9 +26,9 @@ pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
 }
 
 /// A disk with one hardware queue and a short `io_timeout`, polled: who sleeps in a driver alone does not ask about late requests.
-pub fn rig(target: &str) -> (Rig, Arc<Nbd>) {
+pub fn rig(target: &str) -> (DriverFixture, Arc<Nbd>) {
     let (nbd, regions) = open(target);
-    let mut rig = Rig::on(nbd.clone(), regions, |c| {
+    let mut rig = DriverFixture::on(nbd.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         c.set("io_timeout", "50").unwrap();
     });
@@ -58,9 +58,9 @@ pub fn prepared(jobs: &str, target: &str, stop: &Arc<AtomicBool>) -> Prepared {
     prepare(&jobs, plan).expect("can be prepared")
 }
 
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ pub fn run_while(target: &str, meanwhile: impl FnOnce(&Disk)) -> RunOutcome {
     std::thread::scope(|s| {
         let outcome = s.spawn(|| run.run(&mut |_| {}).expect("runs"));
         // Also when it panics, or the run would go on for ever.
-        let at_end = StopAtEnd(&stop);
+        let at_end = StopOnDrop(&stop);
         meanwhile(&disk);
         drop(at_end);
         outcome.join().expect("runs")

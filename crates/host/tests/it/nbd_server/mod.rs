@@ -262,11 +262,11 @@ impl Connection<'_> {
                 Ok(Event::Refused(refusal)) => {
                     bump(&disk.refused);
                     // Half of them without and half with a sentence.
-                    if refusal.who.cookie % 2 == 0 {
-                        let n = style.error(refusal.who, refusal.error, &mut head);
+                    if refusal.reply_to.cookie % 2 == 0 {
+                        let n = style.error(refusal.reply_to, refusal.error, &mut head);
                         self.out.extend(&head[..n]);
                     } else {
-                        style.error_with_message(refusal.who, refusal.error, "refused", &mut self.out);
+                        style.error_with_message(refusal.reply_to, refusal.error, "refused", &mut self.out);
                     }
                 }
                 Ok(Event::NeedMore) => {
@@ -294,8 +294,8 @@ impl Connection<'_> {
         }
         let mut head = [0; HEAD_BYTES];
         let n = match error_of(status, request) {
-            None => style.success(request.who(), &mut head),
-            Some(error) => style.error(request.who(), error, &mut head),
+            None => style.success(request.reply_to(), &mut head),
+            Some(error) => style.error(request.reply_to(), error, &mut head),
         };
         self.out.extend(&head[..n]);
     }
@@ -329,18 +329,18 @@ impl Connection<'_> {
 
     /// Holes are not sent where the client takes that.
     fn read(&mut self, disk: &Disk, style: ReplyStyle, request: &Request, data: &[u8]) {
-        let (who, start) = (request.who(), request.offset);
+        let (reply_to, start) = (request.reply_to(), request.offset);
         let mut head = [0; HEAD_BYTES];
         let bad = disk.bad.as_ref().filter(|b| b.start < start + request.length && start < b.end);
         if let Some(bad) = bad {
             let error = error_of(BlkStatus::Medium, request).expect("an error");
             assert_eq!(error, NbdError::Io);
-            let n = style.error_at(who, error, bad.start.max(start), true, &mut head);
+            let n = style.error_at(reply_to, error, bad.start.max(start), true, &mut head);
             self.out.extend(&head[..n]);
             return;
         }
         if style == ReplyStyle::Simple || request.unfragmented() {
-            let n = style.data(who, start, data.len() as u32, true, &mut head);
+            let n = style.data(reply_to, start, data.len() as u32, true, &mut head);
             self.out.extend(&head[..n]);
             self.out.extend(data);
             return;
@@ -348,18 +348,18 @@ impl Connection<'_> {
         let mut at = start;
         for Extent { length, flags } in extents(data, start) {
             let n = if flags == 0 {
-                let n = style.data(who, at, length as u32, false, &mut head);
+                let n = style.data(reply_to, at, length as u32, false, &mut head);
                 self.out.extend(&head[..n]);
                 let from = (at - start) as usize;
                 self.out.extend(&data[from..from + length as usize]);
                 0
             } else {
-                style.hole(who, at, length as u32, false, &mut head)
+                style.hole(reply_to, at, length as u32, false, &mut head)
             };
             self.out.extend(&head[..n]);
             at += length;
         }
-        let n = style.end(who, &mut head);
+        let n = style.end(reply_to, &mut head);
         self.out.extend(&head[..n]);
     }
 }

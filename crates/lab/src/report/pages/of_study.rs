@@ -27,7 +27,7 @@ const ALIKE: f64 = 0.05;
 
 /// A point on this host.
 #[derive(Clone, Debug, Serialize)]
-pub struct Beside {
+pub struct HostPoint {
     /// Its series.
     pub series: String,
     /// How many of what the study scales.
@@ -46,33 +46,33 @@ pub struct Beside {
     pub error: f64,
 }
 
-impl Beside {
+impl HostPoint {
     /// A point of whole runs, I/Os a second each, and what was simulated; `None`: there was no run.
-    pub fn of(series: String, x: u32, runs: &[f64], simulated: f64) -> Option<Beside> {
+    pub fn of(series: String, x: u32, runs: &[f64], simulated: f64) -> Option<HostPoint> {
         let measured = median(runs)?;
         let (least, most) =
             runs.iter().fold((f64::INFINITY, 0.0f64), |(least, most), run| (least.min(*run), most.max(*run)));
         let error = simulated / measured - 1.0;
-        Some(Beside { series, x, runs: runs.len(), measured, least, most, simulated, error })
+        Some(HostPoint { series, x, runs: runs.len(), measured, least, most, simulated, error })
     }
 }
 
 /// This host beside a study.
 #[derive(Clone, Debug, Serialize)]
-pub struct Here {
+pub struct HostResults {
     /// Its CPUs.
     pub cpus: u32,
-    /// Runs of each point that were asked for; [`Beside::runs`] has those it came to.
+    /// Runs of each point that were asked for; [`HostPoint::runs`] has those it came to.
     pub runs: usize,
     /// Measuring was interrupted.
     pub is_interrupted: bool,
     /// The costs are of a machine file, and not built in.
     pub own_costs: bool,
     /// Those that were measured.
-    pub points: Vec<Beside>,
+    pub points: Vec<HostPoint>,
 }
 
-impl Here {
+impl HostResults {
     /// Runs of a point are so far apart that the errors say little.
     pub fn is_apart(&self) -> bool {
         self.points.iter().any(|p| p.most - p.least > APART * p.measured)
@@ -101,7 +101,7 @@ pub struct StudyInput<'a> {
     /// What they came to.
     pub points: &'a [Point],
     /// What was measured.
-    pub here: Option<&'a Here>,
+    pub here: Option<&'a HostResults>,
     /// What was typed.
     pub command: &'a str,
     /// The seed.
@@ -321,7 +321,7 @@ fn figures(study: Study, points: &[Point]) -> Section {
 }
 
 /// This host, measured and simulated.
-fn beside(study: Study, here: &Here, all: &[(&str, Vec<&Point>)]) -> Section {
+fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Section {
     let lead = format!(
         "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
          in user space, without what a kernel and a device add.",
@@ -330,10 +330,10 @@ fn beside(study: Study, here: &Here, all: &[(&str, Vec<&Point>)]) -> Section {
     );
     let mut section = Section::new("here", "This host", lead);
     // The series' colour of all charts for both; marks are measured, a line is simulated.
-    let pair = |(i, (name, points)): (usize, (&str, Vec<&Beside>))| {
+    let pair = |(i, (name, points)): (usize, (&str, Vec<&HostPoint>))| {
         let colour = all.iter().position(|(n, _)| *n == name).unwrap_or(i) as u8;
-        let measured = |p: &&Beside| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
-        let simulated = |p: &&Beside| Mark::at(f64::from(p.x), p.simulated);
+        let measured = |p: &&HostPoint| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
+        let simulated = |p: &&HostPoint| Mark::at(f64::from(p.x), p.simulated);
         let line = |what: &str, style, points| Series { name: format!("{name}, {what}"), colour, style, points };
         [
             line("measured", Style::Dots, points.iter().map(measured).collect()),
@@ -440,7 +440,7 @@ mod tests {
         Point { series: series.into(), x, cpus: x, iops, lat_us: 10.0, cpu_ns, lock_wait, busy: 1.0, ios: 1000 }
     }
 
-    fn report(study: Study, points: &[Point], here: Option<&Here>) -> Document {
+    fn report(study: Study, points: &[Point], here: Option<&HostResults>) -> Document {
         let machine = base::default_of(study);
         let cells = cells::of(study, &machine, 4);
         document(&StudyInput {
@@ -507,9 +507,9 @@ mod tests {
 
     #[test]
     fn host_runs_are_shown_and_a_wide_spread_is_a_warning() {
-        let beside = |x, least| Beside::of("mq".into(), x, &[1.1e6, least, 1e6], 9e5).unwrap();
+        let beside = |x, least| HostPoint::of("mq".into(), x, &[1.1e6, least, 1e6], 9e5).unwrap();
         let points = vec![beside(1, 9e5), beside(2, 9.5e5)];
-        let mut here = Here { cpus: 2, runs: 3, is_interrupted: false, own_costs: true, points };
+        let mut here = HostResults { cpus: 2, runs: 3, is_interrupted: false, own_costs: true, points };
         let points = [point("sq", 1, 1e6), point("mq", 1, 1e6), point("mq", 2, 2e6)];
         let d = report(Study::Cpus, &points, Some(&here));
         assert!(d.verdict.warnings.is_empty());
@@ -527,14 +527,14 @@ mod tests {
 
     #[test]
     fn a_point_tells_how_many_runs_it_has() {
-        assert!(Beside::of("mq".into(), 1, &[], 9e5).is_none(), "no whole run, no point");
+        assert!(HostPoint::of("mq".into(), 1, &[], 9e5).is_none(), "no whole run, no point");
         let points = vec![
-            Beside::of("mq".into(), 1, &[1.2e6, 1e6], 1.21e6).unwrap(),
-            Beside::of("mq".into(), 2, &[2e6], 2e6).unwrap(),
+            HostPoint::of("mq".into(), 1, &[1.2e6, 1e6], 1.21e6).unwrap(),
+            HostPoint::of("mq".into(), 2, &[2e6], 2e6).unwrap(),
         ];
         assert_eq!((points[0].measured, points[1].measured), (1.1e6, 2e6));
         assert!((points[0].error - 0.1).abs() < 1e-9, "{}", points[0].error);
-        let here = Here { cpus: 2, runs: 5, is_interrupted: true, own_costs: true, points };
+        let here = HostResults { cpus: 2, runs: 5, is_interrupted: true, own_costs: true, points };
         let d = report(Study::Cpus, &[point("mq", 1, 1e6), point("mq", 2, 2e6)], Some(&here));
         let of_data = &d.data["here"];
         assert_eq!((&of_data["runs"], &of_data["is_interrupted"]), (&json!(5), &json!(true)));

@@ -16,7 +16,7 @@ use crate::tune::bench::Length;
 use crate::tune::confirm::{Duel, LimitResult};
 use crate::tune::forms::Form;
 use crate::tune::guest_forms::render;
-use crate::tune::journal::{Past, RunLine, TunePlan};
+use crate::tune::journal::{RecordedRuns, RunLine, TunePlan};
 use crate::tune::objective::Quantity;
 use crate::tune::outcome::{TuneResult, TuneVerdict};
 use crate::tune::point::{Knob, Point};
@@ -30,7 +30,7 @@ use ::report::unit::Unit;
 ///
 /// # Errors
 /// The tuning has not ended.
-pub fn document(past: &Past, file: Option<&str>) -> Result<Document, String> {
+pub fn document(past: &RecordedRuns, file: Option<&str>) -> Result<Document, String> {
     let (plan, header) = (&past.header.plan, &past.header);
     let Some(r) = &past.result else {
         let name = file.unwrap_or("the results");
@@ -264,7 +264,7 @@ fn figure(run: &RunLine, plan: &TunePlan) -> Option<f64> {
 }
 
 /// Every run in order.
-fn search(past: &Past) -> Option<Section> {
+fn search(past: &RecordedRuns) -> Option<Section> {
     let plan = &past.header.plan;
     let metric = &plan.goal.metric;
     let u = unit(metric.quantity);
@@ -309,7 +309,7 @@ fn search(past: &Past) -> Option<Section> {
 }
 
 /// What single knobs did while screening: medians of short runs, and lines where the values are numbers.
-fn one_by_one(past: &Past) -> Option<Section> {
+fn one_by_one(past: &RecordedRuns) -> Option<Section> {
     let plan = &past.header.plan;
     let u = unit(plan.goal.metric.quantity);
     let mut short: BTreeMap<&Point, Vec<f64>> = BTreeMap::new();

@@ -13,7 +13,7 @@ use report::chart::{Axis, IntervalRow, Intervals, Plot, Scale, ratio_scale};
 use report::document::{Block, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use report::unit::Unit;
 use sim::machine::costs::Shape;
-use sim::whatif::judge::{Answer, Answers, AsItIs, FigureAnswer, Interval, Verdict as Word};
+use sim::whatif::judge::{Answer, Answers, BaselineFigure, FigureAnswer, Interval, Verdict as Word};
 
 /// What is known of a what-if.
 pub struct WhatIfInput<'a> {
@@ -204,7 +204,7 @@ fn as_it_is(a: &Answers) -> Option<Section> {
         None => format!("Nothing measured of these jobs says which of {members} possible machines are this one."),
     };
     let mut section = Section::new("as-it-is", "As it is", lead);
-    let of = |f: &AsItIs| -> Option<IntervalRow> {
+    let of = |f: &BaselineFigure| -> Option<IntervalRow> {
         let (m, Interval { low, median, high }) = (f.measured?, f.simulated);
         let tone = if a.describes == Some(true) { Tone::Good } else { Tone::Bad };
         row(&f.figure, low / m, median / m, high / m, tone)
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn report(answers: Vec<Answer>, describes: Option<bool>) -> Document {
-        let as_it_is = vec![AsItIs {
+        let as_it_is = vec![BaselineFigure {
             figure: "db.iops".into(),
             measured: Some(1000.0),
             simulated: interval(900.0, 1000.0, 1100.0),

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use blk::stat::{DiskStats, HctxStats};
 use blk::time::Duration;
 use host::run::{InFlight, Progress, ThreadProgress, ThreadState};
-use sim::machine::jobs::{Look, View, Watch};
+use sim::machine::jobs::{NextLook, View, Watch};
 use sim::machine::world::CpuTimes;
 
 use crate::run::{Observer, RunSpec};
@@ -150,12 +150,12 @@ impl Watch for Sampler<'_, '_> {
         self.spec.slices
     }
 
-    fn look(&mut self, view: &View<'_>) -> Look {
+    fn look(&mut self, view: &View<'_>) -> NextLook {
         if self.looks == 0 {
             self.first(view);
         }
         if self.spec.stop.load(Ordering::Relaxed) {
-            return Look::Stop;
+            return NextLook::Stop;
         }
         let (mut running, mut ramping) = (false, false);
         for i in 0..view.instances.len() {
@@ -181,6 +181,6 @@ impl Watch for Sampler<'_, '_> {
         self.looks += 1;
         // The golden ratio: distances of half to one and a half times the mean, without a period.
         let part = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        Look::In(LOOK_NS + ((part * 2 * LOOK_NS) >> 32))
+        NextLook::In(LOOK_NS + ((part * 2 * LOOK_NS) >> 32))
     }
 }

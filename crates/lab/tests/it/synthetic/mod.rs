@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "shared by several test programs")]
 
 use lab::tune::bench::{Ask, Bench, BenchError, Length, Reading};
-use lab::tune::journal::{self, Halt, Header, RunLine, TunePlan, Unwatched};
+use lab::tune::journal::{self, Halt, Header, NoWatch, RunLine, TunePlan};
 use lab::tune::objective::{Goal, Keep, MetricId, Quantity};
 use lab::tune::outcome::TuneResult;
 use lab::tune::point::{Knob, Point};
@@ -149,7 +149,7 @@ pub fn tune_from(
         };
         journal::Recorder::begin(out, &header)?;
     }
-    let mut watch = Unwatched;
+    let mut watch = NoWatch;
     let mut rec = journal::Recorder::new(machine, &mut watch, out, past, plan);
     search::tune(plan, &mut rec)
 }

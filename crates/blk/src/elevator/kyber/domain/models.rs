@@ -13,19 +13,19 @@ use loom::thread;
 
 /// Hardware queues that were told to run, one bit each; each sleeps until it is.
 #[derive(Default)]
-struct Told {
+struct RunRequests {
     hctxs: Mutex<u32>,
     told_changed: Condvar,
 }
 
-impl HctxRunner for Told {
+impl HctxRunner for RunRequests {
     fn run_soon(&self, hctx: HctxId) {
         *self.hctxs.lock().unwrap() |= 1 << hctx.index();
         self.told_changed.notify_all();
     }
 }
 
-impl Told {
+impl RunRequests {
     fn wait_until_told(&self, hctx: HctxId) {
         let bit = 1 << hctx.index();
         let mut told = self.hctxs.lock().unwrap();
@@ -38,7 +38,7 @@ impl Told {
 
 struct World {
     tokens: Tokens<parking_lot::RawMutex>,
-    told: Told,
+    told: RunRequests,
     rqs: RequestSlab,
     bios: BioPools,
     limits: Limits,
@@ -68,7 +68,7 @@ fn explore(max_depth: u32, depth: u64, hctxs: u32) {
     builder.check(move || {
         let world = Arc::new(World {
             tokens: Tokens::new(max_depth),
-            told: Told::default(),
+            told: RunRequests::default(),
             rqs: RequestSlab::new(1),
             bios: BioPools::new(1),
             limits: Limits::default(),

@@ -78,13 +78,13 @@ struct List {
 
 /// The user's side.
 #[derive(Default)]
-struct Books {
+struct UserState {
     in_flight: u32,
     lazy_below: usize,
 }
 
 impl Kernel for List {
-    type Books = Books;
+    type State = UserState;
     /// Tags.
     type Done = Vec<u32>;
 
@@ -132,11 +132,11 @@ impl Kernel for List {
         }
     }
 
-    fn push_mark(&self, _: &mut Books) {
+    fn push_mark(&self, _: &mut UserState) {
         self.rings.lock().unwrap().submitted.push_back(MARK);
     }
 
-    fn reap(&self, books: &mut Books, done: &mut Vec<u32>) -> Reaped {
+    fn reap(&self, state: &mut UserState, done: &mut Vec<u32>) -> Reaped {
         let mut rings = self.rings.lock().unwrap();
         let mut reaped = Reaped::default();
         while let Some(tag) = rings.completed.pop_front() {
@@ -145,7 +145,7 @@ impl Kernel for List {
             if tag == MARK {
                 reaped.woke = true;
             } else {
-                books.in_flight -= 1;
+                state.in_flight -= 1;
                 done.push(tag);
                 reaped.gave = true;
             }
@@ -155,39 +155,39 @@ impl Kernel for List {
         reaped
     }
 
-    fn in_flight(&self, books: &Books) -> u32 {
-        books.in_flight
+    fn in_flight(&self, state: &UserState) -> u32 {
+        state.in_flight
     }
 
-    fn ready(&self, _: &Books) -> usize {
+    fn ready(&self, _: &UserState) -> usize {
         self.rings.lock().unwrap().completed.len()
     }
 
-    fn has_work(&self, _: &Books) -> bool {
+    fn has_work(&self, _: &UserState) -> bool {
         false
     }
 }
 
 /// One hardware queue on a list.
-struct Bed(Handover<List>);
+struct ModelRing(Handover<List>);
 
-impl Bed {
-    fn new(owner: Option<ThreadId>, lazy_below: usize) -> Arc<Bed> {
+impl ModelRing {
+    fn new(owner: Option<ThreadId>, lazy_below: usize) -> Arc<ModelRing> {
         let list = List {
             rings: LoomMutex::new(Rings::default()),
             posted: Condvar::new(),
             owner,
             wake_ring: LoomMutex::new(()),
         };
-        Arc::new(Bed(Handover::new(list, Books { in_flight: 0, lazy_below })))
+        Arc::new(ModelRing(Handover::new(list, UserState { in_flight: 0, lazy_below })))
     }
 
     fn queue(&self, tags: &[u32]) {
-        self.0.queue(|list, books| {
+        self.0.queue(|list, state| {
             let mut rings = list.rings.lock().unwrap();
             rings.submitted.extend(tags);
-            books.in_flight += tags.len() as u32;
-            Pushed { answer: (), lazy: rings.submitted.len() < books.lazy_below }
+            state.in_flight += tags.len() as u32;
+            Pushed { answer: (), lazy: rings.submitted.len() < state.lazy_below }
         });
     }
 
@@ -203,7 +203,7 @@ impl Bed {
         yield_now();
     }
 
-    /// Requests end when [`Bed::finish_slow`] says so.
+    /// Requests end when [`ModelRing::finish_slow`] says so.
     fn slow_down(&self) {
         self.0.kernel().rings.lock().unwrap().running = Some(Vec::new());
     }
@@ -217,7 +217,7 @@ impl Bed {
     }
 }
 
-impl Driver for Bed {
+impl Driver for ModelRing {
     fn name(&self) -> &'static str {
         "bed"
     }
@@ -236,7 +236,7 @@ impl Driver for Bed {
     fn poll(&self, _: HctxId, _: &mut Completions, _: Instant) {}
 }
 
-impl HostDriver for Bed {
+impl HostDriver for ModelRing {
     fn wait_since(&self, seen: u64, _: HctxId, min: u32, timeout: Option<Duration>) {
         self.0.wait(seen, min, timeout);
     }
@@ -278,7 +278,7 @@ impl Ended {
 }
 
 /// Polls and sleeps until both requests have ended, whoever takes them; nobody is told of anything.
-fn until_all_ended(bed: &Bed, ended: &Ended) {
+fn until_all_ended(bed: &ModelRing, ended: &Ended) {
     loop {
         ended.note(&bed.poll());
         if ended.has_all() {
@@ -294,7 +294,7 @@ fn until_all_ended(bed: &Bed, ended: &Ended) {
 fn the_last_completion_taken_by_another_ends_the_sleep() {
     for lazy_below in [0, 2] {
         explore(move || {
-            let (bed, ended) = (Bed::new(None, lazy_below), Arc::new(Ended::default()));
+            let (bed, ended) = (ModelRing::new(None, lazy_below), Arc::new(Ended::default()));
             let other = {
                 let (bed, ended) = (bed.clone(), ended.clone());
                 thread::spawn(move || {
@@ -311,14 +311,14 @@ fn the_last_completion_taken_by_another_ends_the_sleep() {
 
 /// Submitters with a request each, of the same tag; who takes another's tells it.
 struct World {
-    bed: Arc<Bed>,
+    bed: Arc<ModelRing>,
     ended: Ended,
     table: Arc<WakeTable>,
 }
 
 impl World {
     fn new(owner: Option<ThreadId>) -> Arc<World> {
-        let bed = Bed::new(owner, 0);
+        let bed = ModelRing::new(owner, 0);
         Arc::new(World { bed: bed.clone(), ended: Ended::default(), table: Arc::new(WakeTable::new(bed)) })
     }
 
@@ -329,8 +329,8 @@ impl World {
         tags.iter().filter(|tag| **tag != me).for_each(|tag| self.tell(*tag));
     }
 
-    fn tell(&self, who: u32) {
-        Waker(self.table.clone()).notify(SubmitterId::new(who));
+    fn tell(&self, submitter: u32) {
+        Waker(self.table.clone()).notify(SubmitterId::new(submitter));
     }
 
     /// Polls and sleeps until `enough`; and once more, as others do who have other things to do.
@@ -351,7 +351,7 @@ impl World {
 fn a_mark_taken_by_another_wakes_whom_it_was_for() {
     explore(|| {
         let world = World::new(None);
-        world.bed.0.with_books(|_, books| books.in_flight += 1);
+        world.bed.0.with_state(|_, state| state.in_flight += 1);
         let other = {
             let world = world.clone();
             thread::spawn(move || {
@@ -369,7 +369,7 @@ fn a_mark_taken_by_another_wakes_whom_it_was_for() {
 #[test]
 fn who_only_polls_submits_and_has_posted_what_there_is() {
     explore(|| {
-        let bed = Bed::new(None, 2);
+        let bed = ModelRing::new(None, 2);
         let ended = Ended::default();
         let queuer = {
             let bed = bed.clone();
@@ -382,7 +382,7 @@ fn who_only_polls_submits_and_has_posted_what_there_is() {
         queuer.join().unwrap();
     });
     explore(|| {
-        let bed = Bed::new(Some(thread::current().id()), 0);
+        let bed = ModelRing::new(Some(thread::current().id()), 0);
         let ended = Ended::default();
         bed.slow_down();
         bed.queue(&[0]);

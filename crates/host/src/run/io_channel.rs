@@ -13,21 +13,21 @@ use blk::time::Duration;
 use std::sync::Arc;
 
 /// See the module's text.
-pub struct Lane {
+pub struct IoChannel {
     /// What is submitted, polled and reaped.
     pub sub: Submitter,
     waiter: Waiter,
     disk: Arc<Disk>,
 }
 
-impl Lane {
+impl IoChannel {
     /// A way from `cpu` (taken modulo the disk's CPUs) into the disk, on which the threads at `others` may come, too. Up
     /// to `batch` - 1 I/Os may be left to the wait or poll that follows their submission to be seen by the device; 0 and 1
     /// leave none.
     ///
     /// # Errors
     /// The disk has no submitter left.
-    pub fn new(disk: &Arc<Disk>, cpu: u32, others: &[u32], batch: u32) -> Result<Lane> {
+    pub fn new(disk: &Arc<Disk>, cpu: u32, others: &[u32], batch: u32) -> Result<IoChannel> {
         let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
         let at = |cpu: u32| CpuId::new(cpu % nr_cpus);
         let waiter_lock = disk.waiter_lock.lock();
@@ -37,7 +37,7 @@ impl Lane {
         let others = others.iter().map(|c| at(*c)).collect();
         let waiter = Waiter::take(disk, &sub, WaiterSetup { cpu: at(cpu), others, polled: false, batch });
         drop(waiter_lock);
-        Ok(Lane { sub, waiter, disk: Arc::clone(disk) })
+        Ok(IoChannel { sub, waiter, disk: Arc::clone(disk) })
     }
 
     /// The disk.
@@ -57,7 +57,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for IoChannel {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.waiter.leave(&self.disk);

@@ -22,7 +22,7 @@ const INTENSITY_WINDOW: Duration = Duration::from_ms(200);
 
 /// What a queue's source has been seen to do.
 #[derive(Debug)]
-pub(crate) struct Habits {
+pub(crate) struct IoPattern {
     /// One bit per request, 1 = seek.
     seeks: u32,
     /// Behind the last request; `None` before the first.
@@ -36,9 +36,9 @@ pub(crate) struct Habits {
     pub(crate) io_bound: bool,
 }
 
-impl Habits {
-    pub(crate) fn new(now: Instant) -> Habits {
-        Habits {
+impl IoPattern {
+    pub(crate) fn new(now: Instant) -> IoPattern {
+        IoPattern {
             // The first one certainly is one.
             seeks: 1,
             last_end: None,

@@ -7,7 +7,7 @@
 //!
 //! Source: `bfq_select_queue`, `bfq_bfqq_expire`, `bfq_bfqq_handle_idle_busy_switch`.
 
-use super::budget::{Expiry, Turn};
+use super::budget::{Expiry, ServiceSlot};
 use super::state::BfqState;
 use super::tunables::Rules;
 use super::wf2q::IDLE;
@@ -89,14 +89,14 @@ impl BfqState {
         let ended = self.waiting_until.take().map_or(rules.now, |until| until.min(rules.now));
         let (service, budget) = (self.wf2q.get(id).service, self.wf2q.get(id).budget);
         let lasted = ended.since(self.turn_began);
-        let turn = Turn { reason, service, budget, lasted, max_budget, min_budget };
+        let slot = ServiceSlot { reason, service, budget, lasted, max_budget, min_budget };
         let q = &mut self.queues[id as usize];
-        let charge = turn.charge(q, rules);
+        let charge = slot.charge(q, rules);
         if charge > service {
             self.wf2q.serve(id, charge - service);
         }
         let q = &mut self.queues[id as usize];
-        q.max_budget = turn.next_budget(q);
+        q.max_budget = slot.next_budget(q);
         if let Some(cost) = self.next_cost(cx, id) {
             let q = &self.queues[id as usize];
             let old_weight = self.wf2q.get(id).weight();

@@ -40,7 +40,7 @@ enum Kind {
 
 /// The raising of one queue.
 #[derive(Debug)]
-pub(crate) struct Raising {
+pub(crate) struct WeightRaising {
     kind: Kind,
     since: Instant,
     lasts: Duration,
@@ -75,9 +75,9 @@ pub(crate) struct Arrival {
     pub(crate) start_duration: Duration,
 }
 
-impl Raising {
-    pub(crate) fn new(now: Instant) -> Raising {
-        Raising {
+impl WeightRaising {
+    pub(crate) fn new(now: Instant) -> WeightRaising {
+        WeightRaising {
             kind: Kind::Not,
             since: now,
             lasts: Duration::ZERO,
@@ -271,17 +271,17 @@ mod tests {
         }
     }
 
-    fn arrive(r: &mut Raising, at: u64) {
+    fn arrive(r: &mut WeightRaising, at: u64) {
         r.arrived(&arrival(at));
     }
 
-    fn serve(r: &mut Raising, sectors: u32, at: u64) {
+    fn serve(r: &mut WeightRaising, sectors: u32, at: u64) {
         r.served(sectors, ms(at), true, || START);
     }
 
     #[test]
     fn who_comes_after_a_pause_is_interactive_for_a_while() {
-        let mut r = Raising::new(ms(0));
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 10_000);
         assert_eq!(r.coefficient(), 30, "a new one as well");
         serve(&mut r, 1000, 14_000);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_interactive_turn_may_last_longer() {
-        let mut r = Raising::new(ms(0));
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 5000);
         assert_eq!(r.begin_turn(ms(5000), TIMEOUT), ms(5000 + 30 * 125));
         serve(&mut r, 8, 9001);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_hog_is_soon_known() {
-        let mut r = Raising::new(ms(0));
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 5000);
         serve(&mut r, 120_000, 5100);
         assert!(r.is_raised());
@@ -320,8 +320,8 @@ mod tests {
     }
 
     /// One whose interactive start is over, since 9550 ms without I/O.
-    fn started() -> Raising {
-        let mut r = Raising::new(ms(0));
+    fn started() -> WeightRaising {
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 5000);
         serve(&mut r, 20_000, 9500);
         assert!(!r.is_raised());
@@ -333,7 +333,7 @@ mod tests {
     fn soft_real_time_is_who_keeps_to_the_rate() {
         let mut r = started();
         // 20000 sectors take 2.857 s at 7000 a second, and it paused for 50 ms. A frame: 700 take 100 ms.
-        let frame = |r: &mut Raising, at: u64| {
+        let frame = |r: &mut WeightRaising, at: u64| {
             serve(r, 700, at + 2);
             r.ran_empty(ms(at + 3), true, SLICE);
             r.all_done(ms(at + 5), true, SLICE);
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_not_forgotten() {
-        let mut r = Raising::new(ms(0));
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 5000);
         serve(&mut r, 100_000, 9500);
         r.ran_empty(ms(9550), false, SLICE);
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn an_interactive_period_outlives_a_soft_real_time_one() {
-        let mut r = Raising::new(ms(0));
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 5000);
         serve(&mut r, 7, 5001);
         r.ran_empty(ms(5002), false, SLICE);
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn bursts_chosen_weights_and_a_cleared_tunable_are_not_raised() {
         let raised = |a: Arrival, in_large_burst| {
-            let mut r = Raising::new(ms(0));
+            let mut r = WeightRaising::new(ms(0));
             r.in_large_burst = in_large_burst;
             r.arrived(&a);
             r.is_raised()
@@ -419,7 +419,7 @@ mod tests {
         assert!(!raised(arrival(5000), true));
         assert!(!raised(Arrival { low_latency: false, ..arrival(5000) }, false));
         assert!(!raised(Arrival { may_be_raised: false, ..arrival(5000) }, false));
-        let mut r = Raising::new(ms(0));
+        let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 5000);
         r.served(8, ms(5001), false, || START);
         assert!(!r.is_raised(), "switched off meanwhile");

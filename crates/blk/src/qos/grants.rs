@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Turns under the limits: asked for by a submitter, given to it when their time comes.
 
-use super::limits::Turn;
+use super::limits::WaitEntry;
 use crate::lock::Lock;
 use crate::queue::request_queue::RequestQueue;
 use crate::sync::Ordering;
@@ -14,21 +14,21 @@ impl<L: Lock> RequestQueue<L> {
             return;
         }
         let mut limiter = self.qos.limiter.lock();
-        limiter.serve(now, &mut |turn| self.grant(turn));
+        limiter.serve(now, &mut |entry| self.grant(entry));
         self.qos.turns_changed(&limiter);
     }
 
     /// Whether an I/O may go now; if not it gets a turn later, unless `nowait`.
-    pub(crate) fn ask_for_turn(&self, turn: Turn, nowait: bool, now: Instant) -> bool {
+    pub(crate) fn try_admit(&self, entry: WaitEntry, nowait: bool, now: Instant) -> bool {
         let mut limiter = self.qos.limiter.lock();
-        let granted = &mut |t: Turn| self.grant(t);
-        let go = if nowait { limiter.try_now(turn, now, granted) } else { limiter.ask(turn, now, granted) };
+        let granted = &mut |t: WaitEntry| self.grant(t);
+        let go = if nowait { limiter.try_now(entry, now, granted) } else { limiter.ask(entry, now, granted) };
         self.qos.turns_changed(&limiter);
         go
     }
 
-    fn grant(&self, turn: Turn) {
-        self.submitter_shared(turn.who.index()).granted.give(turn.lane);
-        self.notify.notify(turn.who);
+    fn grant(&self, entry: WaitEntry) {
+        self.submitter_shared(entry.submitter.index()).granted.give(entry.fifo);
+        self.notify.notify(entry.submitter);
     }
 }
