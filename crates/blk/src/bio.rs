@@ -78,7 +78,7 @@ op_flags! {
     FUA = 0;
     /// Flush the volatile cache before the write.
     PREFLUSH = 1;
-    /// Somebody waits for it (reads always count as such).
+    /// The submitter waits for it (reads always count as such).
     SYNC = 2;
     /// Fail with [`BlkStatus::Again`] rather than wait for a tag.
     NOWAIT = 3;
@@ -234,8 +234,8 @@ impl IoPrio {
     }
 }
 
-/// Where a bio's data lies, in the address space of whoever submits and of the driver: a memory region number and a
-/// byte offset in it. `blk` only adds offsets; who follows the reference checks it against the region.
+/// Where a bio's data lies, in the address space of the submitter and of the driver: a memory region number and a byte
+/// offset in it. `blk` only adds offsets; the code that follows the reference checks it against the region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataRef(u64);
 
@@ -391,7 +391,7 @@ impl BioId {
     }
 }
 
-/// A bio inside the block layer. One cache line; owned by whoever holds its [`BioId`].
+/// A bio inside the block layer. One cache line, owned by the holder of its [`BioId`].
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct BioSlot {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of a disk in use, file by file as the kernel shows it under `/sys/kernel/debug/block/DISK`.
 //!
-//! Guarantees: names, order of lines and field names are the kernel's, so that whoever reads one can read the other.
+//! Guarantees: names, order of lines and field names are the kernel's, so tools that read the kernel's can read these.
 //! It may be asked for while I/O runs, from any thread: locks of lists are held one at a time and briefly, nothing is
 //! stopped. So files are of moments a little apart, and a request that changes hands meanwhile may be shown half changed.
 //!

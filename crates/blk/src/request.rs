@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A request: the unit of dispatch, one bio or several merged ones, and the slab all requests of a disk live in.
 //!
-//! The slab is allocated when tags are; a request is found by its number ([`RequestId`]). Who may touch it is said by
-//! the handle [`Rq`]: it is neither `Clone` nor `Copy`, so a request is on one list, in one elevator or at the driver,
+//! The slab is allocated when tags are; a request is found by its number ([`RequestId`]). The handle [`Rq`] is the
+//! right to touch it. It is neither `Clone` nor `Copy`, so a request is on one list, in one elevator or at the driver,
 //! never in two places.
 
 use crate::bio::{BioId, BioPools, DataRef, IoPrio, Op, OpFlags};
@@ -40,15 +40,15 @@ impl Rq {
         self.0
     }
 
-    /// Whoever calls this asserts that it holds the only right to `id` (an elevator giving back what it was given, the
-    /// tag allocator).
+    /// The caller asserts that it holds the only right to `id` (an elevator giving back what it was given, the tag
+    /// allocator).
     #[inline]
     pub(crate) fn from_id(id: RequestId) -> Rq {
         Rq(id)
     }
 }
 
-/// Who has it. Asserted when it is filled (with debug assertions), handed to the driver, and when it comes back.
+/// The present owner. Asserted when it is filled (with debug assertions), handed to the driver, and when it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RqState {
@@ -72,7 +72,8 @@ pub(crate) mod rqf {
     pub(crate) const TAG_LENT: u16 = 1 << 5;
     /// Single-queue mode: counted in the list of synchronous requests.
     pub(crate) const RL_SYNC: u16 = 1 << 6;
-    /// It has been allocated, and has not ended if its tag is one that several hctxs or disks use (nobody asks otherwise).
+    /// It has been allocated, and has not ended if its tag is one that several hctxs or disks use (not asked
+    /// otherwise).
     pub(crate) const LIVE: u16 = 1 << 7;
     /// Its bio was queued before: it is a piece of one, or had to wait.
     pub(crate) const LATE: u16 = 1 << 8;

@@ -61,7 +61,7 @@ pub struct QueueConfig {
     pub nr_requests: Option<u32>,
     /// Elevator; `None` = the kernel's default for this number of queues.
     pub scheduler: Option<String>,
-    /// That default is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): whoever is below or above has an elevator.
+    /// That default is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): the layer below or above has an elevator.
     pub no_sched_by_default: bool,
     /// Elevator tunables by name, applied when the elevator is made.
     pub iosched: Vec<(String, u64)>,

@@ -147,11 +147,11 @@ impl core::fmt::Display for BlkStatus {
 
 /// What [`Driver::queue_rqs`](crate::driver::Driver::queue_rqs) says of the first request it did *not* accept.
 ///
-/// The word carries who runs the hctx again:
+/// The word carries what runs the hctx again:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum QueueRqStatus {
-    /// Everything was accepted; nobody has to re-run anything.
+    /// Everything was accepted; no re-run is needed.
     Queued,
     /// A resource not tied to this device is short (memory, a host slot). The *core* runs the hctx again after
     /// `BLK_MQ_RESOURCE_DELAY` (3 ms).

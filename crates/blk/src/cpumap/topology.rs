@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the spreading of CPUs knows about the machine: NUMA nodes, cores, shared caches, and which CPUs are there.
 //!
-//! Guarantees: a topology made by a constructor is consistent. Needs from callers: whoever builds one field by field keeps
-//! all lists `nr_cpus` long. Does not do: reading a machine's topology.
+//! Guarantees: a topology made by a constructor is consistent. Needs from callers: code that builds one field by field
+//! keeps all lists `nr_cpus` long. Does not do: reading a machine's topology.
 
 use thiserror::Error;
 

@@ -161,7 +161,7 @@ impl Completions {
                 }
                 Verdict::Again(delay) => {
                     let (tag, _): Ended = self.items.remove(at);
-                    // Whoever gets it next has not tried it yet.
+                    // The driver that gets it next has not tried it yet.
                     self.requeues.push(Requeued { tag, delay, tries: Tries::Afresh });
                 }
             }

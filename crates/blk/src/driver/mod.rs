@@ -28,9 +28,9 @@ use crate::time::{Duration, Instant};
 /// returned by [`Completions::requeue`].
 ///
 /// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
-/// panic in builds with debug assertions (tests, simulation). In release nobody notices but the driver itself, when it is
-/// asked about it after `io_timeout`. It remembers whose it is: completing it at another disk or hardware queue is a
-/// panic that names the driver, not the end of somebody else's request.
+/// panic in builds with debug assertions (tests, simulation). In release only the driver notices, when it is asked
+/// about it after `io_timeout`. It remembers its disk and hardware queue: completing it at another one is a panic that
+/// names the driver, and doesn't end an unrelated request.
 ///
 /// A request that was completed is gone:
 ///
@@ -171,7 +171,7 @@ impl<'a> RqRef<'a> {
 
 /// Requests of one hctx on their way to the driver, oldest first.
 pub struct RqBatch<'a> {
-    /// Who gets it: named when it breaks a rule.
+    /// The driver that gets it: named when it breaks a rule.
     pub(crate) driver: &'a dyn Driver,
     pub(crate) place: DiskHctx,
     pub(crate) ids: &'a [RequestId],
@@ -234,7 +234,7 @@ impl<'a> RqBatch<'a> {
 /// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
 #[derive(Debug)]
 pub struct Completions {
-    /// Who is asked; named when it breaks a rule.
+    /// The driver that is asked: named when it breaks a rule.
     driver: &'static str,
     /// What the driver is asked about.
     pub(crate) place: DiskHctx,

@@ -7,7 +7,7 @@
 //! its page cache, several streams are told apart, as many as clients usually share one disk.
 //!
 //! Needs from callers: every read of the cache's user, in order of arrival, and a lock around. Does not do: keeping data;
-//! whoever has a cache (the file driver has the kernel's page cache) makes it read. Source: mm/readahead.c
+//! the owner of a cache (the file driver has the kernel's page cache) makes it read. Source: mm/readahead.c
 //! (`ondemand_readahead`, `get_init_ra_size`, `get_next_ra_size`).
 
 use crate::id::{SECTOR_SHIFT, Sector};
@@ -63,7 +63,7 @@ impl ReadAhead {
         }
         self.reads += 1;
         let (start, len) = (sector.0, u64::from(nr_sectors));
-        // Place 0 is where streams begin that nobody has read yet, as in the kernel.
+        // Place 0 is where streams begin that have not been read yet, as in the kernel.
         let known = self.streams.iter().position(|s| s.used != 0 && s.next == start);
         let Some(i) = known else {
             let i = (0..STREAMS).min_by_key(|i| self.streams[*i].used).expect("there are some");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bfq: every submitter gets its share of the disk's service, and whoever waits for it is served soon.
+//! bfq: every submitter gets its share of the disk's service, and its waiting requests are served soon.
 //!
 //! # Synopsis
-//! Requests wait in queues, one per submitter for synchronous I/O (reads and writes somebody waits for) and one for the
+//! Requests wait in queues, one per submitter for synchronous I/O (reads and writes that a thread waits for) and one for the
 //! rest, apart by priority class. The disk serves one queue at a time, in sector order, until its budget of sectors is used
 //! up, its time is over or it has nothing more; then B-WF2Q+ chooses the next, so that service is in proportion to weights
 //! whatever the sizes of requests and budgets. RT goes before BE before IDLE. When the queue in service runs empty the disk
@@ -106,8 +106,8 @@ impl<L: RawMutex> Bfq<L> {
         }
     }
 
-    /// Relaxed: a caller that must not miss work puts a fence of its own between inserting and looking whether somebody
-    /// else runs the queue, and asks `next_run` after its own call under the lock.
+    /// Relaxed: a caller that must not miss work puts a fence of its own between inserting and checking whether another
+    /// thread runs the queue. It asks `next_run` after its own call under the lock.
     #[inline]
     fn publish(&self, st: &BfqState) {
         self.published.nr_queued.store(st.nr_queued, Ordering::Relaxed);

@@ -27,7 +27,7 @@ pub struct ElvCx<'a> {
     pub now: Instant,
     /// The CPU this call is made on: of the submitter that brings a bio or request, or that found a completion.
     pub cpu: CpuId,
-    /// Whom to tell that a hardware queue can go on.
+    /// The runner to notify when a hardware queue can continue.
     pub core: &'a dyn HctxRunner,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! k2: who waits for one request does not wait behind somebody else's hundred. Not in the kernel, and never a default.
+//! k2: a single request that a thread waits for does not wait behind a hundred others. Not in the kernel, and never a
+//! default.
 //!
 //! # Synopsis
 //! Two classes. *Latency*: requests of priority class RT, and reads and synchronous writes of up to `latency_kb` by a
@@ -23,7 +24,7 @@
 //! One lock for the whole disk, taken once per inserted or dispatched batch, per completion and per bio that may adjoin a
 //! request. Requests are not sorted: on a disk that seeks, mq-deadline is better for bulk. A bound that is right on
 //! average is wrong for a disk whose speed changes within tens of milliseconds. Many shallow submitters are all latency,
-//! and then there is nobody to hold back. See docs/beyond-the-kernel.md for where it loses.
+//! so none is held back. See docs/beyond-the-kernel.md for where it loses.
 //!
 //! # Since
 //! 0.1. After K2: Miemietz et al., "K2: Work-Constraining Scheduling of NVMe-Attached Storage", RTSS 2019, where the
@@ -122,8 +123,9 @@ impl<L: RawMutex> K2<L> {
         }
     }
 
-    /// For readers without the lock. Relaxed: a caller that must not miss work puts a fence of its own between inserting
-    /// and looking whether somebody else runs the queue, and asks `next_run` after its own call under the lock.
+    /// For readers without the lock. Relaxed: a caller that must not miss work puts a fence of its own between
+    /// inserting and checking whether another thread runs the queue. It asks `next_run` after its own call under the
+    /// lock.
     #[inline]
     fn publish(&self, st: &K2State, rules: &Rules) {
         self.nr_queued.store(st.nr_queued, Ordering::Relaxed);
@@ -224,7 +226,7 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         self.publish(&st, &rules);
     }
 
-    /// While it waits to come back, its place at the disk is somebody else's.
+    /// While it waits to come back, another request has its place at the disk.
     fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
         let rules = self.rules(cx.now);
         let mut st = self.state.lock();
@@ -232,13 +234,13 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         self.publish(&st, &rules);
     }
 
-    /// What nobody waits for leaves tags to the rest.
+    /// Requests that no thread waits for leave tags to the rest.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         let sync = op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH));
         (!sync).then_some(self.bulk_tags)
     }
 
-    /// So does who has many going: else the one request of somebody else waits for a tag.
+    /// So do deep submitters: otherwise a shallow one's only request would wait for a tag.
     fn limit_depth_of(&self, submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
         if self.deep.was_deep(submitter.index()) { Some(self.bulk_tags) } else { self.limit_depth(op, flags) }
     }

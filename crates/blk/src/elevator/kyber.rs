@@ -20,7 +20,7 @@
 //! and domain, while they are there: neighbours of different CPUs do not meet, requests are not joined. Priorities are
 //! not looked at. The depths adapt only while 500 requests of a kind complete, see `latency`.
 //!
-//! Whoever runs hardware queues by itself must heed [`HctxRunner`](super::HctxRunner): a queue that found no token has to
+//! A caller that runs hardware queues by itself must implement [`HctxRunner`](super::HctxRunner): a queue that found no token has to
 //! be run again when it is told so.
 //!
 //! # Differences from the kernel

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: no allocation after construction; insertion and removal O(1), a search O(1) on average. Of several
 //! requests that end at the same sector the newest is found, as in the kernel's `elv_rqhash_find`. The table says
-//! nothing about operation, direction or class: whoever finds a request checks that it fits. Needs: all calls under one
+//! nothing about operation, direction or class: the caller that finds a request checks that it fits. Needs: all calls under one
 //! lock; a request whose end moves is taken out before and put in again after.
 
 #[derive(Clone, Copy)]

@@ -201,7 +201,7 @@ impl<L: RawMutex> MqDeadline<L> {
     }
 
     /// Lets `has_work` see the number of queued requests. Relaxed: a caller that must not miss work puts a fence of its
-    /// own between inserting and looking whether somebody else runs the queue.
+    /// own between inserting and checking whether another thread runs the queue.
     #[inline]
     fn publish(&self, st: &DeadlineState) {
         self.nr_queued.store(st.nr_queued, Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl<L: RawMutex + Send + Sync> Elevator for MqDeadline<L> {
     }
 
     fn limit_depth(&self, op: Op, _flags: OpFlags) -> Option<u32> {
-        // Reads are always somebody's wait; flushes do not pass through here.
+        // A thread waits for each read; flushes do not pass through here.
         if !op.is_write() {
             return None;
         }

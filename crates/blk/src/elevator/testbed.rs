@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A place to run an elevator without the rest of the block layer: requests, bios and limits, and nothing else.
 //!
-//! For whoever writes or measures an elevator: unit tests, replays of recorded decisions and benches use it. It makes
+//! Unit tests of elevators, replays of recorded decisions and benches use it. It makes
 //! requests from bios, gives them out as the [`Rq`]s an elevator takes, and takes them back. It does not split, does not
 //! limit tags and does not time anything. Not for data: a driver is never involved.
 

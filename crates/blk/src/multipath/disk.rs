@@ -52,7 +52,7 @@ pub trait Handler: Send + Sync {
     fn activate(&self, path: PathId, after: Duration);
 }
 
-/// What a disk tells of. Whoever hears may not call the disk or its queue from there: it is told from inside I/O.
+/// Events of a disk. The receiver may not call the disk or its queue from the callback: it runs inside I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathEvent {
     /// A path failed.
@@ -72,7 +72,7 @@ fn refused<T>(text: String) -> Result<T, MultipathError> {
     Err(MultipathError(text))
 }
 
-/// Who hears of events.
+/// Receiver of events.
 pub type Listener = Box<dyn Fn(PathEvent) + Send + Sync>;
 
 /// One that was started once is there for ever.
@@ -266,7 +266,7 @@ impl<L: Lock> Multipath<L> {
             return refused(format!("path number {}: is not there", id.0));
         };
         path.is_leaving = true;
-        // Marked, then looked at what is in flight; who issues counts, then looks at the mark.
+        // Marked, then in-flight requests are checked; an issuing thread counts, then checks the mark.
         self.at[id.index()].fetch_or(LEAVING, Ordering::SeqCst); // Pairs with: Multipath::choose
         state.note_no_path(now);
         self.publish(&state);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a multipath disk keeps for each hardware queue: which path has which tag, and what waits to be given back.
 //!
-//! Guarantees: no lock on the way of a request. A tag's slot is written by whoever issues it, before the path gets it, and read by
-//! whoever completes it: the path hands the request over in between, which orders both. Slots are made at the start and
-//! never move, so a disk that is started again with more tags only gets more.
+//! Guarantees: no lock on the I/O path. The thread that issues a tag writes its slot before the path gets it; the
+//! thread that completes it reads the slot. The path hands the request over in between, which orders both. Slots are
+//! made at the start and never move, so a disk that is started again with more tags only gets more.
 
 use super::config::MAX_PATHS;
 use super::selector::Turns;

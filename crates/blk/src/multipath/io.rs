@@ -83,12 +83,12 @@ impl<L: Lock> Multipath<L> {
             }
             let usable = open & !busy.paths;
             if usable == 0 {
-                // Its paths may have changed since one was busy: then whoever changed that has the queue run.
+                // Its paths may have changed since one was busy: the thread that changed them then runs the queue.
                 return Err(busy.answer.unwrap_or(QueueRqStatus::Resource));
             }
             let policy = &self.policies[usize::from(self.group_of[usable.trailing_zeros() as usize].get())];
             let path = self.selectors.select(policy, usable, &hctx.turns, bytes, rq.cpu(), now.as_ns());
-            // Counted, then looked at the mark; who removes marks, then looks at the count.
+            // Counted, then the mark is checked; a thread that removes marks checks the count afterwards.
             hctx.in_flight[path].fetch_add(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
             let driver = self.at[path].load(Ordering::SeqCst); // Pairs with: Multipath::remove_path
             if driver & LEAVING != 0 {

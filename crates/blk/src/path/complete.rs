@@ -241,8 +241,8 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// What follows the tags of completed requests: in single-queue mode they are freed here, otherwise the hctx is run if
-    /// somebody found no tag there.
+    /// What follows the tags of completed requests: in single-queue mode they are freed here, otherwise the hctx is run
+    /// if a submitter found no tag there.
     #[inline]
     fn after_finish(&self, local: &mut Local, hctx: usize, now: Instant) {
         if self.st.sq.is_some() {
@@ -338,7 +338,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Runs the hctx if somebody found no tag there.
+    /// Runs the hctx if a submitter found no tag there.
     #[inline]
     pub(crate) fn after_free(&self, local: &mut Local, hctx: usize, now: Instant) {
         // Others may have waited longer for the place at the device than the hctx it has come free at.

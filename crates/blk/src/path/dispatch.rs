@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dispatch loop: from `hctx->dispatch`, the elevator or the ctx lists to the driver.
 //!
-//! Guarantees that a request which cannot be sent now is on `hctx->dispatch` and that somebody owes the hctx a run: the
-//! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay that the
-//! driver names). Several threads may run one hctx at once; only the lists are locked. Sources: block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
+//! Guarantees that a request which cannot be sent now is on `hctx->dispatch` and that a run of the hctx is owed: by the
+//! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay that
+//! the driver names). Several threads may run one hctx at once; only the lists are locked. Sources:
+//! block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::{DiskHctx, RqBatch};
 use crate::elevator::interface::HctxRunner;
@@ -122,8 +123,8 @@ impl<L: Lock> Env<L> {
             match status {
                 QueueRqStatus::Queued => return (from, status),
                 QueueRqStatus::Error(s) => {
-                    // What ends here may free a tag somebody waits for; that run is owed, not made from inside this one,
-                    // or a driver that fails everything would be answered by recursion.
+                    // What ends here may free a tag that a submitter waits for. That run is owed, not made from inside
+                    // this one, or a driver that fails everything would cause recursion.
                     let nested = core::mem::replace(&mut local.in_driver, true);
                     self.end_unissued(local, hctx, ids[from], s, now);
                     local.in_driver = nested;
@@ -330,19 +331,19 @@ impl<L: Lock> Env<L> {
         all
     }
 
-    /// Puts what could not be sent back on `hctx->dispatch` and makes sure that somebody runs the hctx again.
+    /// Puts what could not be sent back on `hctx->dispatch` and makes sure that the hctx is run again.
     fn leave_over(&self, h: &Hctx<L>, rqs: &mut Vec<Rq>, status: QueueRqStatus, no_tag: bool, now: Instant) {
         let unseen = no_tag && self.st.tags_are_shared;
         let class = rqs.first().map(|rq| self.driver_tag_class(rq.id()));
         h.dispatch.with(|list| list.extend(rqs.drain(..)));
-        // The list is filled, then the mark is looked at; whoever frees takes the mark, then looks at the list.
+        // The list is filled, then the mark is checked; a thread that frees a tag takes the mark, then checks the list.
         // Pairs with: Env::after_free, QueueState::mark_woken
         fence(Ordering::SeqCst);
         if unseen && class.is_some_and(|class| !self.waits_for_driver_tag(h, class)) {
             // A wake-up for the tag has come since, and found this list still empty.
             self.owe_run(h);
         } else if !h.has_flag(state::SCHED_RESTART) {
-            // Whoever freed a tag since the mark was set has taken it and found this list still empty.
+            // The thread that freed a tag since the mark was set has taken it and found this list still empty.
             self.owe_run(h);
         } else if no_tag {
             // The next tag of this hctx that is freed runs it.
@@ -407,7 +408,8 @@ impl<L: Lock> Env<L> {
             if self.st.tags_are_shared {
                 self.wait_for_driver_tag(h, class);
             }
-            // The mark is set, then the words are read again; whoever frees writes the word, then reads the mark.
+            // The mark is set, then the words are read again; a thread that frees a tag writes the word, then reads the
+            // mark.
             // Pairs with: Env::after_free
             fence(Ordering::SeqCst);
             self.get_driver_tag_of(hctx, class, &mut hint, now)

@@ -26,8 +26,8 @@ pub(crate) enum MergeKind {
     Front,
 }
 
-/// Flags whose bearer is never merged (`REQ_NOMERGE_FLAGS`). Reserved I/O has a tag of its own so that it gets through
-/// when nothing else does: part of somebody's request it would wait with that.
+/// Flags that forbid merging (`REQ_NOMERGE_FLAGS`). Reserved I/O has a tag of its own so that it gets through when
+/// nothing else does: merged into another request, it would wait with that.
 const NOMERGE_FLAGS: OpFlags = OpFlags::NOMERGE.union(OpFlags::PREFLUSH).union(OpFlags::FUA).union(OpFlags::RESERVED);
 /// Marks of a request that is never merged (`RQF_NOMERGE_FLAGS`).
 const NOMERGE_RQF: u16 = rqf::NOMERGE | rqf::FLUSH_SEQ | rqf::FLUSH_RQ;
@@ -129,7 +129,7 @@ pub(crate) fn bio_attempt_back_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId
 }
 
 /// Prepends a bio for which [`bio_merge_kind`] said `Front`; otherwise as [`bio_attempt_back_merge`]. The request's
-/// first sector changes: whoever sorts by it has to put the request in its new place.
+/// first sector changes: a list sorted by it has to put the request in its new place.
 pub(crate) fn bio_attempt_front_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId) -> bool {
     let bio = cx.bios.bio(bio_id);
     let segments = bio.segments(cx.limits.max_segment_size);

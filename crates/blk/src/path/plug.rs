@@ -64,7 +64,7 @@ impl Plug {
         self.depth == 0
     }
 
-    /// Keeps a tag that came free for the submitter's next request, if nobody waits for one: at a depth of one that spares
+    /// Keeps a tag that came free for the submitter's next request, if no submitter waits for one: at a depth of one that spares
     /// each I/O the two locked instructions of a put and a get. The submitter gives it back when it polls again, rests or
     /// leaves, or at its next completion that keeps none, so a waiter that comes later waits no longer than for a request
     /// or two. False: the tag is to be put.

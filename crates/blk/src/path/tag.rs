@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tag of a request that is to be made: where it is taken from, and how a submitter waits for one.
 //!
-//! Guarantees: a submitter that finds none is in the wait queue of the map it needs before it tries for the last time; who waits
-//! keeps no tags back; a wake-up that is not used is passed on. Needs from callers: waiting bios are tried again between
-//! [`Env::note_wake_up`] and [`Env::settle_tag_wait`]. Source: block/blk-mq-tag.c (`blk_mq_get_tag`, `blk_mq_get_tags`).
+//! Guarantees: a submitter that finds none is in the wait queue of the map it needs before its last try; a waiting
+//! submitter keeps no tags; an unused wake-up is passed on. Needs from callers: waiting bios are tried again between
+//! [`Env::note_wake_up`] and [`Env::settle_tag_wait`]. Source: block/blk-mq-tag.c (`blk_mq_get_tag`,
+//! `blk_mq_get_tags`).
 
 use crate::bio::{BioSlot, Op, OpFlags};
 use crate::lock::Lock;
@@ -109,7 +110,7 @@ impl<L: Lock> Env<L> {
             self.run_hctx(local, hctx, now);
         }
         self.flush_plug(local, now);
-        // Whoever waits keeps nothing that others may wait for.
+        // A waiting submitter keeps nothing that others may wait for.
         self.return_cached_tags(local);
         let tags = self.st.alloc_tags(hctx);
         if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
@@ -136,7 +137,8 @@ impl<L: Lock> Env<L> {
     }
 
     /// After waiting bios were tried: gives up a place in a wait queue that is not needed any more, and passes on a
-    /// wake-up that was not used, because nobody waits here now, or not for a tag. Kept, they would be somebody's loss.
+    /// wake-up that was not used, because this submitter waits no more, or not for a tag. Kept, it would be lost to
+    /// another waiter.
     pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
         let woken = local.woken.take();
         if local.blocked_on_tag && !local.waiting.is_empty() {
@@ -162,7 +164,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to somebody else.
+    /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to another waiter.
     pub(crate) fn stop_waiting(&self, local: &mut Local) {
         if let Some((hctx, class)) = local.tag_wait.take()
             && !self.st.alloc_tags(hctx).remove_waiter(class, self.waiter())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests that are at the driver for longer than `io_timeout`: the driver is asked what became of each.
 //!
-//! One timer per disk, armed by whoever issues a request while it is not, never more than five seconds ahead, so that a
+//! One timer per disk, armed by the issue of a request, never more than five seconds ahead, so that a
 //! request costs one load. The poll that finds it due (any submitter's; [`RequestQueue::next_timer`] tells sleepers of it)
 //! looks at all requests and asks [`Driver::timeout`](crate::driver::Driver::timeout) once for each that is late; the
 //! answer says whether the driver has ended it, or whether it gets its time once more. So a request is found late not
@@ -101,7 +101,7 @@ impl<L: Lock> Env<L> {
             self.take_polled(local, hctx, now);
         }
         self.hctx_counters(hctx).timeouts.add(1);
-        // Before the answer, after which it may be anybody's.
+        // Before the answer: afterwards another thread may own it.
         self.trace_rq(local, EventKind::Timeout, rq, now);
         match self.q.driver.timeout(HctxId::new(hctx as u32), late, &mut local.completions, now) {
             TimeoutAnswer::Done => rq.ended_by_timeout_ns.set(issued_ns),

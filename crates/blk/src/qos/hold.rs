@@ -96,7 +96,7 @@ impl<L: Lock> Submitter<L> {
             let index = self.local.held.tokens[kind].pop_front(pool).expect("the first has asked");
             self.local.held.nr -= 1;
             pool.slot(index as usize).wbt.set(kind as u8 + 1);
-            // The next one asks before this one goes, so that nobody comes in between.
+            // The next one asks before this one goes, so that no other submitter comes in between.
             go = self.local.held.tokens[kind].front().is_some_and(|next| {
                 let slot = pool.slot(next as usize);
                 let class = Class::of(slot.op(), slot.flags()).expect("only what is throttled waits here");

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Per-disk limits on I/Os and bytes per second: who may go when.
+//! Per-disk limits on I/Os and bytes per second: which I/O may go when.
 //!
-//! Guarantees: over any span of time no more goes than rate x span + burst (without a burst: + one I/O), to the nanosecond,
-//! if turns are served when they are due; who calls late makes up for what should have gone, up to [`MAX_LATENESS`], so
-//! that nothing of the rate is lost while somebody waits. Each I/O goes at a time of its own, however small or great the
-//! rate (no period, no slice, no floor). Those who wait have one turn each, in the order they came, and stand in line again
-//! for the next I/O, so no one starves and a deep queue gets no more than a shallow one that always has something to send.
+//! Guarantees: over any span of time no more goes than rate x span + burst (without a burst: + one I/O), to the
+//! nanosecond, if entries are served when they are due. A late call makes up for what should have gone, up to
+//! [`MAX_LATENESS`], so nothing of the rate is lost while I/O waits. Each I/O goes at a time of its own, however small
+//! or great the rate (no period, no slice, no floor). Each waiting FIFO has one entry, in the order of arrival, and
+//! queues again for its next I/O. So none starves, and a deep queue gets no more than a shallow one that always has
+//! something to send.
 //!
-//! How: each rate has a theoretical arrival time (GCRA, the virtual scheduling algorithm of ITU-T I.371): the time at which
-//! all that went so far is paid for. It is kept to the fraction of a nanosecond, so rates that do not divide a second are
-//! exact as well. Reads and writes stand in two lines: one that only its own direction's limit holds back lets the other
-//! direction pass; one that a common limit holds back lets nobody pass.
+//! How: each rate has a theoretical arrival time (GCRA, the virtual scheduling algorithm of ITU-T I.371): the time at
+//! which all that went so far is paid for. It is kept to the fraction of a nanosecond, so rates that do not divide a
+//! second are exact as well. Reads and writes have a queue each. One that only its own direction's limit holds back
+//! lets the other direction pass; one that a common limit holds back lets none pass.
 //!
 //! Needs from callers: time that does not go back by more than the clocks of two CPUs differ; calls at
-//! [`Limiter::next_due`]. Does not do: hold I/Os (they stay with their submitters, which have a turn in line for each of
-//! their own lines), take locks, wake anybody.
+//! [`Limiter::next_due`]. Does not do: hold I/Os (they stay with their submitters, which queue one entry for each of
+//! their FIFOs), take locks, wake threads.
 
 use super::rates::{IoLimits, Rate};
 use crate::id::SubmitterId;
@@ -134,7 +135,7 @@ pub(crate) struct Limiter {
     total: Pair,
     /// By [`Dir`].
     of_dir: [Pair; 2],
-    /// By [`Dir`]: who waits, the longest first, each with a number in the order of all.
+    /// By [`Dir`]: waiting entries, the longest first, each with a number in the order of all.
     lines: [VecDeque<(u64, WaitEntry)>; 2],
     next_number: u64,
 }
@@ -150,17 +151,17 @@ impl Limiter {
             pair.bps.set(bps);
         }
         if limits.is_set() {
-            // Here, so that nobody has to while I/O runs.
+            // Allocates here, so that I/O does not have to.
             self.lines.iter_mut().for_each(|line| line.reserve(max_turns.saturating_sub(line.len())));
         }
     }
 
-    /// Whether nobody waits.
+    /// Whether no entry waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.lines.iter().all(VecDeque::is_empty)
     }
 
-    /// Asks for a turn now. False: it stands in line and `granted` will be called for it one day, by whoever serves.
+    /// Asks to go now. False: the entry is queued, and a later call of any submitter passes it to `granted`.
     pub(crate) fn ask(&mut self, entry: WaitEntry, now: Instant, granted: &mut dyn FnMut(WaitEntry)) -> bool {
         if self.try_now(entry, now, granted) {
             return true;
@@ -193,7 +194,7 @@ impl Limiter {
         }
     }
 
-    /// When somebody has to call [`Limiter::serve`].
+    /// When [`Limiter::serve`] has to be called.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let first = self.first()?;
         let due = [first, first.other()].into_iter().filter_map(|d| self.due_at(d, first)).min();

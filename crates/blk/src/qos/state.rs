@@ -62,7 +62,7 @@ impl<L: Lock> Qos<L> {
         self.turn_due.load(Ordering::Relaxed).min(self.wbt.due_ns())
     }
 
-    /// When somebody has to poll.
+    /// When a submitter has to poll.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         match self.due_ns() {
             NEVER => None,
@@ -70,7 +70,7 @@ impl<L: Lock> Qos<L> {
         }
     }
 
-    /// Takes over new limits. Whoever waits is looked at again by the next poll, which somebody has to be told of.
+    /// Takes over new limits. The next poll checks waiting bios again; the caller has to notify a submitter of it.
     pub(crate) fn set_limits(&self, config: &QueueConfig) {
         let mut limiter = self.limiter.lock();
         limiter.set(&config.io_limits, NR_FIFOS * MAX_SUBMITTERS as usize);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Write-back throttling: writes nobody waits for are kept to few in flight while reads miss their latency target.
+//! Write-back throttling: keeps few background writes in flight while reads miss their latency target.
 //!
 //! Guarantees: the kernel's windows, steps, depths and limits (see each function); a throttled write gets a token in the
 //! order of asking, within its kind; every token is given back once. Reads and direct writes (SYNC with IDLE) are never
 //! throttled.
 //!
 //! Needs from callers: `Throttle::end_window` at the end of each window, `Throttle::release` for each token. Time is an
-//! argument; the one who calls first after a window's end ends it, as of that end. Does not do: hold bios, measure (both
+//! argument; the first call after a window's end ends it, as of that end. Does not do: hold bios, measure (both
 //! `wbt_hooks`), take locks. Dirty-page throttling, which raises the kernel's limits for a second, is not here, as there
 //! is no page cache. Source: block/blk-wbt.c, blk-rq-qos.c of Linux 6.19.
 
@@ -34,7 +34,7 @@ pub(crate) const KINDS: usize = 2;
 /// Which limit a write falls under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Somebody waits for it, or metadata.
+    /// A thread waits for it, or it is metadata.
     HiPrio,
     /// Write-back.
     Normal,
@@ -183,7 +183,7 @@ pub(crate) struct Throttle {
     waiters: [VecDeque<Waiter>; KINDS],
 }
 
-/// Called with whoever is given a token, and its kind.
+/// Called with each submitter that is given a token, and the token's kind.
 pub(crate) type Grant<'a> = &'a mut dyn FnMut(SubmitterId, usize);
 
 impl Throttle {
@@ -245,8 +245,8 @@ impl Throttle {
         false
     }
 
-    /// A token comes back. Who waits is not woken for each: with a volatile write cache when none is in flight any more,
-    /// else when there is room for half the background limit.
+    /// A token comes back. It does not wake a waiter each time: with a volatile write cache when none is in flight any
+    /// more, else when there is room for half the background limit.
     pub(crate) fn release(&mut self, kind: usize, close_io: bool, grant: Grant<'_>) {
         assert!(self.in_flight[kind] > 0, "a token of write-back throttling came back twice");
         self.in_flight[kind] -= 1;
@@ -396,14 +396,14 @@ pub struct WbtState {
     pub wb_normal: u32,
     /// Most background write-back in flight, and most discards.
     pub wb_background: u32,
-    /// Most writes in flight that somebody waits for.
+    /// Most writes in flight that a thread waits for.
     pub max_depth: u32,
     /// Above 0: so many times halved. Below: doubled.
     pub scale_step: i32,
 }
 
 impl WbtState {
-    /// The files of debugfs, by name. `by_default`: nobody has set the target.
+    /// The files of debugfs, by name. `by_default`: the target was not set.
     pub(crate) fn files(&self, by_default: bool) -> [(&'static str, String); 8] {
         let [writes, discards] = self.inflight;
         [

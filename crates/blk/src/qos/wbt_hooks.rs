@@ -18,11 +18,11 @@ use crate::submitter::{Env, Local};
 use crate::sync::Ordering;
 use crate::time::{Duration, Instant};
 
-/// Windows that nobody ended in time: after so many the rest are passed over.
+/// Windows that were not ended in time: after so many the rest are skipped.
 const MAX_MISSED: u32 = 64;
 
 impl<L: Lock> RequestQueue<L> {
-    /// Takes over new parameters; whoever may go on is notified.
+    /// Takes over new parameters and notifies submitters that may continue.
     pub(crate) fn set_wbt(&self, params: Params) {
         let wbt = &self.qos.wbt;
         let mut t = wbt.throttle.lock();
@@ -93,7 +93,7 @@ impl<L: Lock> Env<L> {
         // Behind those of this submitter that wait already; the first of them has asked.
         if local.held.is_throttled(kind) || !self.q.take_token(class, submitter, now) {
             local.held.throttled = Some(kind);
-            // Whoever waits keeps nothing back that others, or it itself, may wait for.
+            // A waiting submitter keeps nothing back that others, or it itself, may wait for.
             self.flush_plug(local, now);
             return false;
         }

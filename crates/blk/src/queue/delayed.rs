@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs of hardware queues that are owed at a later time, and the first of them, so that a poll need not look at all.
 //!
-//! Guarantees: a due time that was armed is taken by one caller of [`DueTime::take`], or is still to be seen in [`FirstDue`]
-//! (at its time or an earlier one) once whoever serves is through; who takes it sees what was left for the run before it was
-//! armed. While somebody serves, what it has taken from [`FirstDue`] is not to be seen there: it is awake, and puts back what
-//! it does not serve. Needs from callers: serving goes in the order [`FirstDue::begin`], [`DueTime::take`] of every hctx,
-//! [`FirstDue::put_back`] with the first due time that was found left. Source: `blk_mq_delay_run_hw_queue`, whose timers do
-//! this in the kernel.
+//! Guarantees: a due time that was armed is taken by one caller of [`DueTime::take`], or is still visible in
+//! [`FirstDue`] (at its time or an earlier one) once the serving thread is through. The thread that takes it sees what
+//! was left for the run before it was armed. While a thread serves, what it has taken from [`FirstDue`] is not visible
+//! there: it is awake, and puts back what it does not serve. Needs from callers: serving goes in the order
+//! [`FirstDue::begin`], [`DueTime::take`] of every hctx, [`FirstDue::put_back`] with the first due time that was left.
+//! Source: `blk_mq_delay_run_hw_queue`, whose timers do this in the kernel.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Instant;
@@ -22,7 +22,8 @@ impl DueTime {
         DueTime(AtomicU64::new(NEVER))
     }
 
-    /// Owes a run at `at`, unless an earlier one is owed already: then whoever owed that one says so in `first`.
+    /// Owes a run at `at`, unless an earlier one is owed already: then the thread that owed that one writes it to
+    /// `first`.
     pub(crate) fn arm(&self, first: &FirstDue, at: Instant) {
         // Pairs with: DueTime::take
         if at.as_ns() < self.0.fetch_min(at.as_ns(), Ordering::Release) {
@@ -62,7 +63,7 @@ impl FirstDue {
         Some(self.0.load(Ordering::Relaxed)).filter(|ns| *ns != NEVER).map(Instant::from_ns)
     }
 
-    /// The caller is about to look at every hctx. What is not due stays to be seen by who is about to sleep.
+    /// The caller is about to check every hctx. What is not due stays visible to a thread that is about to sleep.
     pub(crate) fn begin(&self, now: Instant) {
         if self.is_due(now) {
             // Pairs with: FirstDue::put_back
@@ -72,7 +73,8 @@ impl FirstDue {
 
     /// An hctx is owed a run at `at`.
     pub(crate) fn put_back(&self, at: Instant) {
-        // Pairs with: FirstDue::begin. Written whatever it holds: who looks at the hctxs next sees this one's time.
+        // Pairs with: FirstDue::begin. Written whatever it holds: the next thread to check the hctxs sees this one's
+        // time.
         self.0.fetch_min(at.as_ns(), Ordering::Release);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may come in, and what may go to the driver: freezing keeps new requests out until all have ended, quiescing holds back
-//! what is inside.
+//! What may enter, and what may go to the driver: freezing keeps new requests out until all have ended, quiescing holds
+//! back what is inside.
 //!
 //! Guarantees: a queue that is found drained stays so until it is unfrozen, though submitters go on polling. Needs from
 //! callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`, `blk_mq_freeze_queue_wait`,
@@ -12,7 +12,7 @@ use crate::lock::Lock;
 use crate::queue::hctx::state;
 use crate::sync::{Ordering, fence};
 
-/// The frozen queue is drained: nobody may go in until it is unfrozen.
+/// The frozen queue is drained: no submitter may enter until it is unfrozen.
 const SEALED: u32 = 1 << 31;
 /// One CPU that is leaving; the bits from here up to [`SEALED`] count them.
 const ONE_LEAVING: u32 = 1 << 16;
@@ -67,7 +67,7 @@ impl<L: Lock> RequestQueue<L> {
         self.gate.fetch_sub(ONE_LEAVING, Ordering::SeqCst);
     }
 
-    /// Whether the queue is known to be drained: then nobody goes in, not even to poll.
+    /// Whether the queue is known to be drained: then no submitter enters, not even to poll.
     #[inline]
     pub(crate) fn is_sealed(&self) -> bool {
         // Pairs with: RequestQueue::is_drained
@@ -107,7 +107,7 @@ impl<L: Lock> RequestQueue<L> {
         if !self.is_quiet() {
             return false;
         }
-        // Somebody may have come in to poll since; whoever comes after this sees the seal and turns back.
+        // A submitter may have entered to poll since; one that enters after this sees the seal and leaves.
         // Pairs with: RequestQueue::is_sealed
         self.gate.fetch_or(SEALED, Ordering::SeqCst);
         let quiet = self.is_quiet();

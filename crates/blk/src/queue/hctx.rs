@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hardware queues (hctx) and software queues (ctx): the lists requests wait on and the marks that say who runs what.
+//! Hardware queues (hctx) and software queues (ctx): the lists requests wait on and the marks that say which thread
+//! runs what.
 //!
 //! A ctx belongs to one CPU and one queue type; submitters of other CPUs never touch it. An hctx is shared by the CPUs
 //! mapped to it; with one hctx per CPU nothing here is written by two CPUs. Sources: block/blk-mq.h, blk-mq.c.
@@ -16,13 +17,13 @@ use std::collections::VecDeque;
 
 /// `hctx->state` bits.
 pub(crate) mod state {
-    /// Whoever frees a request of this hctx runs it.
+    /// The thread that frees a request of this hctx runs it.
     pub(crate) const SCHED_RESTART: u32 = 1 << 2;
     /// It is in a wait queue of its driver tags: of the normal ones, of the reserved ones.
     pub(crate) const TAG_WAIT: [u32; 2] = [1 << 3, 1 << 4];
     /// A wake-up for such a tag was spent on it and no tag taken since.
     pub(crate) const TAG_WOKEN: [u32; 2] = [1 << 5, 1 << 6];
-    /// A run is owed as soon as somebody serves the disk's pending work.
+    /// A run is owed as soon as a thread serves the disk's pending work.
     pub(crate) const RUN_PENDING: u32 = 1 << 8;
     /// The device had no budget for what is in the elevator or the ctx lists.
     pub(crate) const WANTS_BUDGET: u32 = 1 << 9;
@@ -39,7 +40,8 @@ impl<L: Lock> RqList<L> {
         RqList { list: Mutex::new(VecDeque::with_capacity(capacity)), len: AtomicU32::new(0) }
     }
 
-    /// Whether it was empty a moment ago. Whoever adds runs the hctx afterwards, so a stale answer delays nothing.
+    /// Whether it was empty a moment ago. The thread that adds a request runs the hctx afterwards, so a stale answer
+    /// delays nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // Pairs with: RqList::with

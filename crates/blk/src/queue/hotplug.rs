@@ -10,7 +10,7 @@
 //! never stop, and pay nothing: what is looked at is the word that a freeze sets. When the CPU is back its submitters
 //! return at their next idle moment.
 //!
-//! Does not do: finding out that a CPU goes away; whoever runs the threads says so. The map of CPUs to hardware queues
+//! Does not do: finding out that a CPU goes away; the owner of the threads reports it. The map of CPUs to hardware queues
 //! stays, as in the kernel, where it covers all possible CPUs. Source: block/blk-mq.c (`blk_mq_hctx_notify_offline`,
 //! `blk_mq_hctx_notify_dead`, `blk_mq_hctx_notify_online`), commit bf0beec0607d.
 
@@ -34,7 +34,7 @@ pub enum HotplugError {
         /// How many there are.
         nr_cpus: usize,
     },
-    /// It is the last one: nobody would be left to submit.
+    /// It is the last one: no CPU would be left to submit.
     #[error("cpu={0}: is the last one online; bring another back first")]
     LastOne(usize),
 }
@@ -143,8 +143,8 @@ impl<L: Lock> Submitter<L> {
     pub(crate) fn follow_cpu(&mut self, now: Instant) {
         loop {
             let to = self.env.q.online.stand_in(self.home);
-            // Looked at once more after each step: "say where I am, then look whether that CPU stays" against "mark the
-            // CPU as leaving, then look who is there".
+            // Checked once more after each step: "publish my CPU, then check whether it stays" against "mark the CPU as
+            // leaving, then check which submitters are there".
             if to == self.env.cpu {
                 break;
             }

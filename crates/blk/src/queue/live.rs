@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Settings that take effect at once, on a disk in use and without a freeze.
 //!
-//! Guarantees: several given together take effect as a whole or not at all; who waits because of an old value is looked at
-//! again. Everything else needs a freeze and [`RequestQueue::rebuild`], which changes these as well.
+//! Guarantees: several given together take effect as a whole or not at all; bios that wait because of an old value are
+//! checked again. Everything else needs a freeze and [`RequestQueue::rebuild`], which changes these as well.
 
 use crate::elevator::registry::MqElevator;
 use crate::lock::Lock;

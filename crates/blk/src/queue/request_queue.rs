@@ -3,7 +3,7 @@
 //!
 //! What can be changed while the disk is in use lies in a `QueueState` behind an `Arc`; a change freezes the queue
 //! (no submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice by a generation number.
-//! There is no thread here: whoever freezes asks [`RequestQueue::is_drained`] until it is true, and work that the kernel
+//! There is no thread here: the freezing thread polls [`RequestQueue::is_drained`] until it is true, and work that the kernel
 //! would give to a worker thread is left as a mark that the next poll of any submitter serves.
 
 use crate::bio::BioPools;
@@ -28,7 +28,7 @@ use crate::tags::tag_set::Member;
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
-/// Tells somebody outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
+/// Notifies the outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
 /// queue is being frozen or was unfrozen.
 pub trait Notify: Send + Sync {
     /// `submitter` has to poll soon: others may wait for what it then does. May be called for one that is not waiting,
@@ -163,7 +163,7 @@ impl<L: Lock> RequestQueue<L> {
     /// Size of the disk.
     #[inline]
     pub fn capacity(&self) -> Sector {
-        // Relaxed: who must see a change is told of it, which orders it.
+        // Relaxed: a thread that must see a change is notified of it, which orders it.
         Sector(self.capacity.load(Ordering::Relaxed))
     }
 
@@ -263,10 +263,10 @@ impl<L: Lock> RequestQueue<L> {
         all
     }
 
-    /// When delayed work is due, for whoever decides how long to sleep.
+    /// When delayed work is due, for the thread that decides how long to sleep.
     ///
-    /// [`Instant::ZERO`] when a run is owed already. Whoever is the last to go to sleep has to ask, for work left to "the
-    /// next poll of any submitter" is announced nowhere else.
+    /// [`Instant::ZERO`] when a run is owed already. The last thread to go to sleep has to ask: work left to "the next
+    /// poll of any submitter" is announced nowhere else.
     pub fn next_timer(&self) -> Option<Instant> {
         if self.is_sealed() {
             return None;
@@ -333,8 +333,8 @@ impl<L: Lock> RequestQueue<L> {
         self.work_pending.load(Ordering::Acquire) || self.delayed.is_due(now)
     }
 
-    /// Marks that requests wait for something of the device to complete. Whether the mark was there already: then whoever
-    /// set it has asked the driver once more since, and something will complete and take it.
+    /// Marks that requests wait for something of the device to complete. Returns whether the mark was there already:
+    /// then the thread that set it has asked the driver once more since, and a completion will take the mark.
     pub(crate) fn mark_device_busy(&self) -> bool {
         self.device_busy.swap(true, Ordering::SeqCst) // Pairs with: RequestQueue::take_device_busy
     }
@@ -346,8 +346,8 @@ impl<L: Lock> RequestQueue<L> {
         self.device_busy.load(Ordering::SeqCst) && self.device_busy.swap(false, Ordering::SeqCst)
     }
 
-    /// The kernel's io_ticks: when the millisecond changed since anybody looked, the difference counts if something was
-    /// in flight, which at a start (`starting` bios) is asked of the others. Returns when to look next.
+    /// The kernel's io_ticks: when the millisecond changed since the last update, the difference counts if something
+    /// was in flight, which at a start (`starting` bios) is asked of the others. Returns when to update next.
     #[cold]
     pub(crate) fn update_io_ticks(&self, now: Instant, starting: u64) -> Instant {
         let ms = now.as_ns() / TICK_NS;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When a disk's requests have to be looked at for timeouts; `path::timeout` looks.
 //!
-//! Guarantees: whoever looks disarms the timer first, so a request may be issued by a submitter who saw it armed and become
-//! visible after the look. That submitter finds the timer unarmed when it polls, and at the latest when it rests before it
-//! sleeps ([`Timer::rearm_at_once`]).
+//! Guarantees: a checking thread disarms the timer first, so a request may be issued by a submitter that saw it armed
+//! and become visible after the check. That submitter finds the timer unarmed when it polls, and at the latest when it
+//! rests before it sleeps ([`Timer::rearm_at_once`]).
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::time::Instant;
 
 const NOT_ARMED: u64 = u64::MAX;
 
-/// When somebody has to look, in nanoseconds.
+/// When the requests have to be checked, in nanoseconds.
 pub(crate) struct Timer(AtomicU64);
 
 impl Timer {
@@ -39,7 +39,7 @@ impl Timer {
         let at = self.0.load(Ordering::Relaxed);
         let taken =
             now.as_ns() >= at && self.0.compare_exchange(at, NOT_ARMED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Disarmed, then looked at the requests; whoever rests has issued, then looks at the timer.
+        // Disarmed, then the requests are checked; a submitter that rests has issued, then checks the timer.
         // Pairs with: Timer::rearm_at_once
         fence(Ordering::SeqCst);
         taken

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One logical unit: its state, how many commands it may have, and how that number follows what it can hold.
 //!
-//! Guarantees: never more than `queue_depth` commands are with it, counted over all hardware queues; who is refused is told who
-//! runs it again. Where the depth is no bound (the host's tags are fewer) nothing is counted that CPUs would share.
-//! Source: drivers/scsi/scsi_lib.c (`scsi_dev_queue_ready`, budgets), scsi_error.c (`scsi_handle_queue_full`,
+//! Guarantees: never more than `queue_depth` commands are with it, counted over all hardware queues; a rejected request
+//! learns what runs it again. Where the depth is no bound (the host's tags are fewer) nothing is counted that CPUs
+//! would share. Source: drivers/scsi/scsi_lib.c (`scsi_dev_queue_ready`, budgets), scsi_error.c
+//! (`scsi_handle_queue_full`,
 //! `scsi_handle_queue_ramp_up`), scsi.c (`scsi_track_queue_full`) of Linux 6.19.
 
 use crate::id::HctxId;
@@ -182,7 +183,7 @@ impl Device {
     /// A command has ended, or was not taken after all.
     #[inline]
     pub(super) fn release(&self, hctx: HctxId) {
-        // SeqCst: given back, then the mark of who waits for room is looked at; who waits sets the mark, then looks for room.
+        // SeqCst: given back, then the waiters' mark is checked; a waiter sets the mark, then checks for room.
         // Pairs with: Device::in_flight
         let before = self.in_flight[hctx.index()].fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "hctx {hctx}: a command of a device ended that was not with it");
@@ -208,7 +209,7 @@ impl Device {
         if sit_out(&self.blocked) > 1 { Err(QueueRqStatus::Resource) } else { Ok(()) }
     }
 
-    /// The answer for a request that has to wait: who runs it again.
+    /// The answer for a request that has to wait: what runs it again.
     pub(super) fn busy_status(&self) -> QueueRqStatus {
         if self.in_flight() > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }
     }

@@ -60,7 +60,7 @@ pub struct UnitEvents {
 const NEWS_CAPACITY: u32 = 1;
 const NEWS_IDENTITY: u32 = 2;
 const NEWS_STATE: u32 = 4;
-/// Somebody acts on what there was.
+/// A thread handles pending events.
 const NEWS_ACTING: u32 = 8;
 
 /// See the module's text.
@@ -131,8 +131,8 @@ impl ScsiDisk {
         self.news.load(Ordering::Acquire) != 0
     }
 
-    /// Acts on what the device has said since the last call. One caller at a time; [`ScsiDisk::has_news`] is true until it has ended, so
-    /// that others who would send something meanwhile can wait for it.
+    /// Acts on the device's reports since the last call. One caller at a time; [`ScsiDisk::has_news`] is true until it
+    /// has ended, so that other senders can wait for it.
     pub fn take_news<R>(&self, act: impl FnOnce(UnitEvents) -> R) -> R {
         // Pairs with: ScsiDisk::hear
         let bits = self.news.swap(NEWS_ACTING, Ordering::AcqRel);
@@ -240,15 +240,15 @@ impl ScsiDisk {
         }
     }
 
-    /// The same of a command that was late: nobody waits for another try of it who wants to be rid of it.
+    /// The same of a command that was late: a caller that gives up on it does not wait for another try.
     #[cold]
     fn about_helped(&self, note: Note, now: Instant) -> About {
         let about = self.about(note, now);
         About { is_last: about.is_last || self.host.recovery.gives_up(), ..about }
     }
 
-    /// A command that its transport carried past this has ended so: what a device says of itself it says once, to whoever asks
-    /// next, so it has to be heard here whoever that was. For [`ScsiDisk::take_news`].
+    /// A command that its transport carried past this has ended so. A device reports its own state once, to the next
+    /// command, so every outcome has to be examined here. For [`ScsiDisk::take_news`].
     #[cold]
     pub fn overhear(&self, outcome: &Outcome, now: Instant) {
         match judge(outcome, &About::default()).event {

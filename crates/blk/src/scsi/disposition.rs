@@ -94,7 +94,7 @@ impl Outcome {
         *self == Outcome::GOOD
     }
 
-    /// The device refused, and nobody knows why.
+    /// The device rejected it without a known reason.
     pub(super) fn lacks_sense(&self) -> bool {
         self.host == HostByte::Ok && self.status == sam::CHECK_CONDITION && self.sense.is_none()
     }
@@ -151,7 +151,7 @@ pub enum DeviceEvent {
     Good,
     /// Its size has changed (2a/09).
     CapacityChanged,
-    /// Its properties or identity have, or the list of LUNs (3f/03, 3f/0e): look again who it is.
+    /// Its properties or identity have changed, or the list of LUNs (3f/03, 3f/0e): identify it again.
     Changed,
     /// It was reset, reservations or ALUA states may be others (29, 2a).
     StateChanged,
@@ -217,7 +217,7 @@ fn by_status(outcome: &Outcome, about: &About) -> Verdict {
         sam::GOOD | sam::CONDITION_MET => Verdict::End(BlkStatus::Ok),
         sam::CHECK_CONDITION => match &outcome.sense {
             Some(sense) => by_sense(sense, outcome, about),
-            // Whoever knows why it failed has not said it.
+            // It failed for a reason that was not reported.
             None => Verdict::Recover,
         },
         sam::BUSY | sam::TASK_SET_FULL => Verdict::Requeue(Some(BUSY_DELAY)),

@@ -28,7 +28,7 @@ use crate::time::{Duration, Instant};
 
 /// `SCSI_DEFAULT_EH_TIMEOUT`.
 pub const EH_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often progress is looked at that nobody tells of.
+/// How often unannounced progress is polled.
 const LOOK: Duration = Duration::from_ms(10);
 /// How long recovery goes on while it is to give up.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
@@ -72,9 +72,9 @@ pub(super) enum EhAction {
     Probe(LunId, ProbeKind),
     /// See whether the device has answered.
     Probed(LunId),
-    /// Nobody waits for the answer any more.
+    /// No thread waits for the answer any more.
     DropProbe(LunId),
-    /// Nobody asks any more about a reset that was begun.
+    /// No thread asks any more about a reset that was begun.
     DropReset(Reset, LunId),
     /// Give the device up, and have all its commands brought back.
     Offline(LunId),
@@ -304,7 +304,7 @@ impl EhLadder {
         self.stats
     }
 
-    /// There is nothing to do, and nobody waits.
+    /// There is nothing to do, and no thread waits.
     pub(super) fn is_calm(&self) -> bool {
         self.lates.is_empty() && self.freed.is_empty() && self.heard.is_empty() && self.stage == EhStage::Calm
     }
@@ -736,8 +736,7 @@ impl EhLadder {
         }
     }
 
-    /// What a LUN has said of itself when it was asked how it is, once it is asked no more: who hears that may drop what a
-    /// question needs.
+    /// What a LUN answered to its test command, once no more are sent: the receiver may then drop what a test needs.
     pub(super) fn take_heard(&mut self, lun: LunId) -> Vec<DeviceEvent> {
         if self.stage != EhStage::Calm {
             return Vec::new();

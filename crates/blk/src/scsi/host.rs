@@ -137,7 +137,7 @@ impl ScsiHost {
 
     /// While it is to give up, commands that do not end are helped for one second more at most, counted from when the host stopped
     /// for them: then their devices are offline, and what the transport gives back ends with an error. Nothing that was helped is tried
-    /// again meanwhile. A device stays offline when this is taken back, until somebody sets its state.
+    /// again meanwhile. A device stays offline when this is taken back, until its state is set.
     pub fn set_give_up(&self, give_up: bool) {
         self.recovery.set_give_up(give_up);
     }
@@ -173,7 +173,8 @@ impl ScsiHost {
     /// Whether a host or target that was busy lets a command go.
     #[cold]
     fn pass(&self, device: &Device) -> Result<(), QueueRqStatus> {
-        // An end of the device's own runs it again, and unblocks; who has none is to come again in a while.
+        // A completion of the device itself runs it again and unblocks it; a device without any is retried after a
+        // delay.
         if self.recovery.stops_commands() || device.in_flight() > 0 {
             return Err(device.busy_status());
         }

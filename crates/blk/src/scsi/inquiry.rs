@@ -56,7 +56,7 @@ pub struct Inquiry {
     pub qualifier: u8,
     /// What it is: 0 is a disk.
     pub device_type: u8,
-    /// Who made it.
+    /// The manufacturer.
     pub vendor: String,
     /// What they call it.
     pub product: String,

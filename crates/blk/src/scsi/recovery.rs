@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The owner of a host's [`EhLadder`]: carries what it asks for to the transport, and gives devices up.
 //!
-//! Guarantees: while nothing is wrong a command costs one load of a word that nobody writes. The ladder's lock is the innermost
-//! one (a transport that gives a command back may hold its own); the transport is spoken to with the ladder unlocked, by one
-//! thread at a time, and who finds another at it goes on.
+//! Guarantees: while nothing is wrong a command costs one load of a word that is not written. The ladder's lock is the
+//! innermost one (a transport that gives a command back may hold its own). The transport is called with the ladder
+//! unlocked, by one thread at a time; a second thread returns.
 //! A command that was let through just before recovery began is carried as any other: a reset brings it back, and it waits.
 
 use super::cdb::Cdb;
@@ -115,8 +115,8 @@ impl Recovery {
         self.with(|s| s.ladder.take_freed(lun, hctx, most))
     }
 
-    /// Tells what a LUN has said of itself when it was asked how it is: before anybody can [take](Recovery::take_freed) what waited
-    /// for that.
+    /// Reports a LUN's answer to its test command, before any thread can [take](Recovery::take_freed) what waited for
+    /// it.
     pub(super) fn tell_heard(&self, lun: LunId, tell: impl Fn(DeviceEvent)) {
         self.with(|s| s.ladder.take_heard(lun).into_iter().for_each(tell));
     }

@@ -278,7 +278,8 @@ pub trait Transport: Send + Sync {
         Help::Failed
     }
 
-    /// Nobody asks any more about a reset that was begun: how it ends must not be told to who asks for the next one.
+    /// No thread asks any more about a reset that was begun: its result must not be given to the caller that asks for
+    /// the next one.
     fn drop_reset(&self, _what: Reset, _lun: LunId) {}
 
     /// Sends a command of the midlayer's own, without data to the device; false if it cannot. A LUN has one at a time.
@@ -294,7 +295,7 @@ pub trait Transport: Send + Sync {
         None
     }
 
-    /// Nobody waits for the answer any more.
+    /// No thread waits for the answer any more.
     fn drop_probe(&self, _lun: LunId) {}
 
     /// Nothing has helped, and the LUN is offline: all its commands come back with the next polls, and no device or thread

@@ -7,7 +7,8 @@
 //! taken once per polled batch of completions (the old code: once per request). Source: block/blk-core.c of 4.19.
 
 //!
-//! - [`sq_queue`]: what is behind the lock; [`request_list`]: how many requests a direction may have, and who waits for one.
+//! - [`sq_queue`]: what is behind the lock; [`request_list`]: how many requests a direction may have, and which
+//!   submitters wait.
 //! - [`path`]: the way of a request, as methods of the submitter's `Env`.
 
 mod path;

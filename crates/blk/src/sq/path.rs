@@ -241,12 +241,12 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Wakes who was found under the lock: a wake-up may be a system call, which nobody should wait for.
+    /// Wakes the waiter found under the lock: a wake-up may be a system call, which must not extend the hold.
     fn sq_wake(&self, local: &mut Local) {
         local.scratch.woken.drain(..).for_each(|w| self.wake(w));
     }
 
-    /// Gives request and driver tag back; who may take the request next is returned to be woken.
+    /// Gives request and driver tag back; returns the waiter to wake, which may take the request next.
     fn sq_free_locked(&self, inner: &mut SqInner, id: RequestId) -> Option<WaiterId> {
         let r = self.st.slab.get(id);
         self.sq_put_driver_tag(inner, r);
@@ -268,7 +268,7 @@ impl<L: Lock> Env<L> {
     }
 }
 
-/// `rw_is_sync`: whether somebody is taken to wait for it.
+/// `rw_is_sync`: whether a thread is taken to wait for it.
 fn rw_is_sync(op: Op, flags: OpFlags) -> bool {
     op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH))
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many requests one direction may have, who waits for one, and the batching that lets a woken submitter go on.
+//! How many requests one direction may have, which submitters wait for one, and the batching that lets a woken one
+//! continue.
 //!
-//! `nr_requests` are for everybody; once the list is full only "batching" submitters get more, up to one and a half times
+//! `nr_requests` are for all submitters; once the list is full only "batching" submitters get more, up to one and a half times
 //! as many. Congestion marks have a gap between on and off. Source: block/blk-core.c of 4.19 (`__get_request`,
 //! `ioc_batching`, `blk_queue_congestion_threshold`).
 
@@ -43,7 +44,7 @@ pub(crate) struct RequestList {
     waiters: WaitList,
 }
 
-/// Who waits, in order. With hundreds of submitters most of those who ask whether they are in it are not, so each has a bit.
+/// Waiters, in order. With hundreds of submitters most of those that ask whether they wait do not, so each has a bit.
 #[derive(Debug)]
 struct WaitList {
     order: VecDeque<WaiterId>,
@@ -59,7 +60,7 @@ impl WaitList {
         self.bits[w.0 as usize / 64] >> (w.0 % 64) & 1 != 0
     }
 
-    /// Takes or gives up the place of one who is known to be in the other state.
+    /// Takes or gives up the place of a submitter that is known to be in the other state.
     fn flip(&mut self, w: WaiterId) {
         self.bits[w.0 as usize / 64] ^= 1 << (w.0 % 64);
     }
@@ -164,7 +165,7 @@ impl RequestList {
         self.waiters.contains(w)
     }
 
-    /// Takes a waiter out of the line. If it was woken already, that wake-up is somebody else's now: who that is.
+    /// Removes a waiter. If it was woken already, that wake-up goes to another waiter, which is returned.
     pub(crate) fn stop_waiting(&mut self, w: WaiterId) -> Option<WaiterId> {
         if self.waiters.remove(w) || self.count >= self.nr_requests {
             return None;

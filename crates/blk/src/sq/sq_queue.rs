@@ -21,11 +21,11 @@ pub(crate) struct SqQueue<L: Lock> {
 /// What the lock guards.
 pub(super) struct SqInner {
     pub(super) elevator: Box<dyn LegacyElevator>,
-    /// Requests nobody uses.
+    /// Free requests.
     pub(super) free: Vec<RequestId>,
     /// Requests in use per direction: [async, sync].
     pub(super) lists: [RequestList; 2],
-    /// Driver tags nobody uses.
+    /// Free driver tags.
     pub(super) tags: Vec<u16>,
     /// Taken from the elevator but refused or given back by the driver.
     pub(super) requeued: VecDeque<Rq>,

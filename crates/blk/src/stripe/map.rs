@@ -3,7 +3,7 @@
 //!
 //! Guarantees: every sector below the capacity lies at one place, no two at the same, and none outside its stripe. Pure
 //! arithmetic; nothing here is changed once it is made. Does not do: take chunks that are no power of two, as dm-stripe does,
-//! which nobody asks for. Source: see [`super`].
+//! for which there is no demand. Source: see [`super`].
 
 use crate::id::{SECTOR_SHIFT, Sector};
 

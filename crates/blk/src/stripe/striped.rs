@@ -243,7 +243,7 @@ impl<L: Lock> Striped<L> {
     pub fn poll(&mut self, now: Instant) {
         self.below.iter_mut().for_each(|s| s.poll(now));
         self.collect();
-        // What is submitted here may end at once, and make room: nobody would come back for it.
+        // What is submitted here may end at once, and make room: no completion would retry it.
         while self.let_in(now) {
             self.collect();
         }

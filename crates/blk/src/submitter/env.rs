@@ -3,7 +3,7 @@
 //! touches ([`Local`]).
 //!
 //! Guarantees: what [`Env`] says of hardware queues is that of one state of the queue. Does not: notice that there is
-//! another one, which is for who goes in (see `inside`).
+//! another one, which entering does (see `inside`).
 
 use super::shared::{Remote, SubmitterShared, remote_capacity};
 use crate::bio::BioPool;
@@ -143,7 +143,7 @@ pub(crate) struct Local {
     pub(crate) sq_wait: Option<bool>,
     /// io_ticks need no look before this time.
     pub(crate) next_tick: Instant,
-    /// Requests were issued since the last rest: somebody has to watch over their time (see `path::timeout`).
+    /// Requests were issued since the last rest: their timeouts have to be watched (see `path::timeout`).
     pub(crate) issued: bool,
     /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
     pub(crate) in_driver: bool,
@@ -162,7 +162,7 @@ impl Local {
         self.completions.requeues.reserve(rqs_per_hctx);
     }
 
-    /// Gives back the slot of a piece, to whom it was borrowed from.
+    /// Gives back the slot of a piece to the pool it was borrowed from.
     pub(crate) fn free_piece(&mut self, index: u32, nr_bios: u32) {
         if index < nr_bios { self.free_bios.push(index) } else { self.free_pieces.push(index) }
     }
@@ -179,7 +179,7 @@ pub(crate) struct Scratch {
     pub(crate) ended: Vec<RequestId>,
     /// What the driver ended while it was being issued, until the call of the driver returns.
     pub(crate) ended_inline: Vec<Ended>,
-    /// Single-queue mode: whom to wake once the lock is dropped.
+    /// Single-queue mode: the waiter to wake once the lock is dropped.
     pub(crate) woken: Vec<WaiterId>,
     pub(crate) remote: Vec<Remote>,
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Being inside the block layer: what a freeze waits for.
 //!
-//! Guarantees: nobody goes in to make requests while the queue is frozen, nor to poll while it is drained; who goes in
-//! has the state of the last rebuild. A submitter stays inside for as long as it has bios there.
+//! Guarantees: no submitter enters to make requests while the queue is frozen, nor to poll while it is drained. A
+//! submitter that enters has the state of the last rebuild, and stays inside for as long as it has bios there.
 
 use super::Submitter;
 use crate::bio::BioId;
@@ -45,8 +45,8 @@ impl<L: Lock> Submitter<L> {
 
     #[inline]
     fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool, now: Instant) -> bool {
-        // A swap rather than a store: "mark inside, then look whether shut" against "shut, then look whether anybody is
-        // inside" needs both in one order for all threads.
+        // A swap rather than a store: "mark inside, then check whether shut" against "shut, then check whether a
+        // submitter is inside" needs both in one order for all threads.
         // Pairs with: SubmitterShared::is_inside
         self.env.shared.inside.swap(1, Ordering::SeqCst);
         if is_shut(&self.env.q) {
@@ -60,7 +60,7 @@ impl<L: Lock> Submitter<L> {
         true
     }
 
-    /// Leaves when nothing of this submitter is left inside, or when somebody waits for that (its requests are then
+    /// Leaves when nothing of this submitter is left inside, or when a freeze waits for that (its requests are then
     /// known by their tags).
     #[inline]
     pub(super) fn leave_if_idle(&mut self) {
@@ -95,7 +95,7 @@ impl<L: Lock> Submitter<L> {
         self.local.tag_wait = None;
         self.local.woken = None;
         self.local.sq_wait = None;
-        // Nobody has a request left where it came from: the queue was drained.
+        // No request is left at its origin: the queue was drained.
         self.local.left_behind.clear();
         self.env.remap();
         self.follow_cpu(now);

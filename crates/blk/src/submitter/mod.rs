@@ -75,7 +75,7 @@ impl<L: Lock> RequestQueue<L> {
         let generation = self.generation();
         let st = self.state();
         let nr_bios = self.bios.pool_or_init(id).nr_bios();
-        // The one who had this number before may have set one.
+        // The previous owner of this number may have set one.
         self.bios.set_weight(id, 0);
         let cap = nr_bios as usize;
         let mut submitter = Submitter {
@@ -145,7 +145,7 @@ impl<L: Lock> Submitter<L> {
     }
 
     /// Which settings of the disk this submitter goes by: another number after it has found others, and then its hardware
-    /// queues may be others too. A look at this submitter only, for whoever keeps what follows from them.
+    /// queues may be others too. A look at this submitter only, for a caller that caches what follows from them.
     #[inline]
     pub fn state_generation(&self) -> u64 {
         self.generation
@@ -293,7 +293,7 @@ impl<L: Lock> Submitter<L> {
     /// requeues) and tries waiting bios again. Never blocks.
     ///
     /// A submitter that had bios in the disk stays inside the disk until the first poll that finds it without any, so a
-    /// depth of one does not pay for leaving and entering with each I/O. Whoever stops calling says so with
+    /// depth of one does not pay for leaving and entering with each I/O. A caller that stops polling calls
     /// [`Submitter::rest`], or a freeze waits for it.
     pub fn poll(&mut self, now: Instant) {
         self.poll_and(true, now);
@@ -344,8 +344,8 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Says that this submitter may not call again for a while, as everybody does before going to sleep: a freeze need not
-    /// wait for it unless bios of it are out, and a tag it kept for its next I/O is there for others.
+    /// Announces that this submitter may not call again for a while; call it before going to sleep. A freeze then waits
+    /// for it only if bios of it are out, and a tag it kept for its next I/O is there for others.
     pub fn rest(&mut self) {
         self.return_kept_tag();
         if core::mem::take(&mut self.local.issued) {

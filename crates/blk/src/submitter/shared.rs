@@ -72,7 +72,7 @@ impl<L: Lock> SubmitterShared<L> {
         CpuId::new(u32::from(self.cpu.load(Ordering::SeqCst)))
     }
 
-    /// Whoever reads the new CPU sees what was submitted from the old one.
+    /// A thread that reads the new CPU sees what was submitted from the old one.
     pub(super) fn set_cpu(&self, cpu: CpuId) {
         // Pairs with: SubmitterShared::cpu
         self.cpu.store(cpu.index() as u16, Ordering::SeqCst);

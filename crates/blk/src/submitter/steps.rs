@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The parts of a poll, also for who decides in what order they happen: a model of a machine in which the device's interrupt,
+//! The parts of a poll, also for callers that choose their order: a model of a machine in which the device's interrupt,
 //! the worker that runs the queue and the process that waits for a tag are three.
 //!
 //! Guarantees: what one of these leaves undone the next [`Submitter::poll`] does. Runs that are left are announced by
-//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), bios that wait are not: who lets them sleep wakes
+//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), bios that wait are not: a caller that puts submitters to sleep wakes
 //! them. Not for programs that do I/O.
 
 use super::Submitter;
@@ -41,7 +41,7 @@ impl<L: Lock> Submitter<L> {
         }
         self.local.blocked_on_tag = false;
         if let Some((hctx, _)) = self.local.woken {
-            // Who was woken runs the queue before it asks for a tag: what waits there is older.
+            // A woken submitter runs the queue before it asks for a tag: what waits there is older.
             self.env.run_hctx(&mut self.local, hctx, now);
         }
         // Several go together; one goes as it would have gone.

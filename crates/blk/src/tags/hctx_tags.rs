@@ -20,7 +20,7 @@ pub(crate) enum TagClass {
     Reserved,
 }
 
-/// Who waits for a tag: the name in a wait queue, taken apart.
+/// A waiter for a tag: the name in a wait queue, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
     /// One that waits for a tag to make a request with.
@@ -55,7 +55,7 @@ impl Waiter {
         WaiterId(submitter | disk << DISK_SHIFT)
     }
 
-    /// Who `w` is.
+    /// Decodes `w`.
     pub(crate) fn of(w: WaiterId) -> Waiter {
         let number = w.0 & (IS_HCTX - 1);
         if w.0 & IS_HCTX == 0 {
@@ -104,7 +104,7 @@ impl<L: Lock> HctxTags<L> {
         self.normal.sb()
     }
 
-    /// The normal tags and who waits for one, to look at.
+    /// The normal tags and their waiters, to inspect.
     pub(crate) fn queue(&self) -> &SbitmapQueue<L> {
         &self.normal
     }
@@ -156,7 +156,7 @@ impl<L: Lock> HctxTags<L> {
         if tag < self.nr_reserved { TagClass::Reserved } else { TagClass::Normal }
     }
 
-    /// Whether somebody waits for a normal tag.
+    /// Whether a waiter is registered for a normal tag.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.normal.waiters_active() > 0
@@ -280,7 +280,7 @@ impl<L: Lock> HctxTags<L> {
         self.map(class).is_waiting(registered(class, w))
     }
 
-    /// Registers who found no tag, unless it is registered already; it must try again afterwards.
+    /// Registers a waiter that found no tag, unless it is registered already; it must try again afterwards.
     pub(crate) fn ensure_waiter(&self, class: TagClass, w: WaiterId) {
         let (map, w) = (self.map(class), registered(class, w));
         if !map.is_waiting(w) {
@@ -302,7 +302,7 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
-    /// Wakes everybody: the tags are about to be replaced.
+    /// Wakes all waiters: the tags are about to be replaced.
     pub(crate) fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.normal.wake_all(wake);
         if let Some(r) = &self.reserved {

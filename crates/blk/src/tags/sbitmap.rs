@@ -336,7 +336,7 @@ impl Sbitmap {
         (bit - within, within)
     }
 
-    /// Sets a flag. What the caller did before is visible to who finds the flag set.
+    /// Sets a flag. What the caller did before is visible to a thread that finds the flag set.
     ///
     /// # Panics
     /// If the bit is out of range.
@@ -395,7 +395,7 @@ impl Sbitmap {
         }
     }
 
-    /// Number of taken bits (or set flags). Exact only while nobody else works on the map.
+    /// Number of taken bits (or set flags). Exact only while no other thread works on the map.
     pub fn weight(&self) -> u32 {
         // Counting the bits of a word is a dozen instructions where the processor need not have one for it.
         let taken = self.words.iter().map(Word::flags).filter(|flags| *flags != 0);

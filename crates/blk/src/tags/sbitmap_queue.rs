@@ -27,9 +27,9 @@
 //! waiter. So the fence stands on the slow side and the put needs no barrier beyond its read-modify-write.
 //!
 //! Wakes come in batches, so one more step is needed. A waiter that sleeps has, after registering, seen each of the `d` bits
-//! it may use owned by somebody. Each of these owners frees it later and counts one completion, so at least `d` are
+//! it may use owned. Each of these owners frees it later and counts one completion, so at least `d` are
 //! counted, and the batch is at most `d` (see [`SbitmapQueue::wake_batch`]): a batch of waiters is woken. If the waiter is not among
-//! them, those who are take tags, put them, and count again; or they pass the wake on.
+//! them, those that are take tags, put them, and count again; or they pass the wake on.
 //!
 //! Owners that free without counting are the threads which return surplus bits to `word` (see `sbitmap::word`). They do so
 //! only if they saw no waiter before; afterwards they look again, in the way of a put, and if there is one they count a
@@ -57,7 +57,7 @@ const WAKE_BATCH_MAX: u32 = 8;
 /// Waiters each wait queue holds without allocating.
 const WAITERS_RESERVED: usize = 64;
 
-/// Name of somebody who waits for a tag; chosen by the caller, registered at most once at a time.
+/// Name of a waiter for a tag; chosen by the caller, registered at most once at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaiterId(pub u32);
 
@@ -65,13 +65,13 @@ pub struct WaiterId(pub u32);
 struct Waiting {
     /// Waiters now registered.
     active: AtomicU32,
-    /// Somebody takes tags with a limit: see [`SbitmapQueue::wake_singly`].
+    /// A user takes tags with a limit: see [`SbitmapQueue::wake_singly`].
     singly: AtomicBool,
 }
 
-/// What is written by puts, but only while somebody waits. Counts wrap round.
+/// What is written by puts, but only while waiters are registered. Counts wrap round.
 struct Accounts {
-    /// Tags freed while somebody was waiting.
+    /// Tags freed while waiters were registered.
     completions: AtomicU32,
     /// How many of these have been turned into wake-ups.
     wakeups: AtomicU32,
@@ -81,7 +81,7 @@ struct Accounts {
     wait_index: AtomicU32,
 }
 
-/// See the module header. `L` is the lock of the wait queues; it is never taken while nobody waits.
+/// See the module header. `L` is the lock of the wait queues; it is never taken without waiters.
 pub struct SbitmapQueue<L> {
     sb: Sbitmap,
     waiting: CachePadded<Waiting>,
@@ -117,7 +117,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         }
     }
 
-    /// The bitmap itself. Freeing a tag there wakes nobody.
+    /// The bitmap itself. Freeing a tag there wakes no waiter.
     #[inline]
     pub fn sb(&self) -> &Sbitmap {
         &self.sb
@@ -141,8 +141,9 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.sb.get_batch_watched(hint, n, self)
     }
 
-    /// Each tag that comes back wakes one waiter from now on, as mq-deadline has it in the kernel: who may use only some of the
-    /// tags and waits for a whole batch might wait for more than ever come back, and the next tag may not be one that it can use.
+    /// Each tag that comes back wakes one waiter from now on, as mq-deadline does in the kernel. A waiter that may use
+    /// only some of the tags might wait for a whole batch longer than any come back, and may not be able to use the
+    /// next tag.
     #[inline]
     pub fn wake_singly(&self) {
         if !self.waiting.singly.load(Ordering::Relaxed) {
@@ -192,7 +193,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         let mut queue = self.wait_queues[index as usize].lock();
         debug_assert!(!queue.contains(&waiter), "{waiter:?} is registered already");
         queue.push_back(waiter);
-        // Under the lock, so that `active` is never below the number of waiters somebody can find.
+        // Under the lock, so that `active` is never below the number of registered waiters.
         self.waiting.active.fetch_add(1, Ordering::Relaxed);
         drop(queue);
         // Pairs with: waiters_after_free. The caller's next get reads the words after this.
@@ -223,7 +224,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.wake_waiters(1, wake);
     }
 
-    /// As [`wake_one`](Self::wake_one), for the first waiter that `may` agrees to; nobody if there is none.
+    /// As [`wake_one`](Self::wake_one), for the first waiter that `may` agrees to; none if there is none.
     pub fn wake_one_of(&self, may: &dyn Fn(WaiterId) -> bool, wake: &mut dyn FnMut(WaiterId)) {
         if let Some(waiter) = self.take_waiter(may) {
             wake(waiter);
@@ -245,7 +246,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// Gives a tag back and says for how many waiters [`take_waiter`](Self::take_waiter) is due: one for the tag, and those
-    /// that a reclaim owes. For callers who know that not every waiter may use every tag, so that a wake-up per batch
+    /// that a reclaim owes. For callers that know that not every waiter may use every tag, so that a wake-up per batch
     /// would be spent on the wrong ones.
     ///
     /// # Panics
@@ -255,7 +256,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         if self.waiters_after_free() { self.wakeups_due(1, 1) } else { 0 }
     }
 
-    /// Wakes everybody, for instance because the queue goes away.
+    /// Wakes all waiters, for instance because the queue goes away.
     pub fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(u32::MAX, wake);
     }
@@ -266,7 +267,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.waiting.active.load(Ordering::Relaxed)
     }
 
-    /// True if somebody may have gone to sleep without seeing what the caller has just freed by a `SeqCst` operation.
+    /// True if a waiter may have gone to sleep without seeing what the caller has just freed by a `SeqCst` operation.
     #[inline]
     fn waiters_after_free(&self) -> bool {
         full_barrier_after_rmw();
@@ -285,8 +286,9 @@ impl<L: RawMutex> SbitmapQueue<L> {
 
     /// Counts `freed` completions; how many waiters full batches of `batch` are due for.
     ///
-    /// Relaxed counting is enough. Of all who add to `completions`, the last one in the order of its values sees them all,
-    /// and leaves less than a batch; who sees `wakeups` ahead of its own sum leaves the rest to a later adder.
+    /// Relaxed counting is enough. Of all threads that add to `completions`, the last in the order of its values sees
+    /// them all, and leaves less than a batch. A thread that sees `wakeups` ahead of its own sum leaves the rest to a
+    /// later adder.
     #[cold]
     fn wakeups_due(&self, freed: u32, batch: u32) -> u32 {
         let accounts = &self.accounts;
@@ -348,7 +350,7 @@ impl<L: RawMutex> Reclaim for SbitmapQueue<L> {
 
     fn returned(&self) {
         if self.waiters_after_free() {
-            // Who sleeps now may have missed these bits. The caller's own put will find a batch due.
+            // A waiter that sleeps now may have missed these bits. The caller's own put will find a batch due.
             self.accounts.completions.fetch_add(self.wake_batch(), Ordering::Relaxed);
         }
     }

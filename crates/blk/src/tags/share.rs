@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Driver tags that several disks, or several hardware queues, share: who may take one.
+//! Driver tags that several disks, or several hardware queues, share: which disk may take one.
 //!
 //! # The rule
 //! A disk may take one more tag of a map while it has fewer than max(ceil(depth / disks that count), 4); of a map of one
@@ -8,7 +8,7 @@
 //! tags, nor while [`TagSet::set_fair_sharing`] is off. As in the kernel the number is looked at and then raised:
 //! threads that take tags of one disk at the same moment may exceed its share by as many as they are.
 //!
-//! Waiting for a tag, and who is woken for one: `waiting`.
+//! Waiting for a tag, and wake-ups: `waiting`.
 //!
 //! Source: block/blk-mq.h (`hctx_may_queue`).
 

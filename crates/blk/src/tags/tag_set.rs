@@ -6,7 +6,7 @@
 //! alone in its set nothing is counted and nothing is shared. When a second one joins, the first must be at rest for a
 //! moment (the kernel freezes it and waits; here the caller does, if the disk is busy), and from then on
 //!
-//! - each disk may use its share of the tags (`share`: the rule, and who is woken when a tag comes free);
+//! - each disk may use its share of the tags (`share`: the rule, and which waiter is woken when a tag is freed);
 //! - a hardware queue that finds no tag waits in the wait queue of the tags, for the next one to come free may be
 //!   another disk's.
 //!
@@ -173,11 +173,11 @@ struct TagSetState<L: Lock> {
 
 /// See the module's text.
 pub struct TagSet<L: Lock> {
-    /// Held by whoever joins, freezes or updates; taken before every other lock.
+    /// Held while a disk joins, freezes or updates; taken before every other lock.
     changing: Mutex<L, ()>,
     inner: Mutex<L, TagSetState<L>>,
     fair: AtomicBool,
-    /// Nobody need look for idle disks before this time, ns.
+    /// Idle disks need not be checked before this time, ns.
     look_at: AtomicU64,
 }
 
@@ -294,7 +294,7 @@ impl<L: Lock> TagSet<L> {
         Ok(())
     }
 
-    /// Nobody uses or waits for a tag.
+    /// No submitter uses or waits for a tag.
     fn install(&self, config: TagSetConfig, tags: SetTags<L>) {
         let inner = &mut *self.inner.lock();
         tags.users.iter().for_each(|u| u.store(0, Ordering::Relaxed));
@@ -421,7 +421,7 @@ impl<L: Lock> TagSet<L> {
         disk.and_then(|d| d.upgrade()).is_some_and(|q| q.wake_waiter(Waiter::of(w)))
     }
 
-    /// Wakes whoever waits for a tag of one of the maps, because the shares change.
+    /// Wakes the waiters for a tag of one of the maps, because the shares change.
     pub(crate) fn wake_all(&self) {
         let maps = self.inner.lock().tags.maps.clone();
         maps.iter().for_each(|tags| {
@@ -431,8 +431,8 @@ impl<L: Lock> TagSet<L> {
         });
     }
 
-    /// Takes their share from disks that have been without a request for as long as their own timer takes to find out, and
-    /// that nobody polls to find it out. Called by who is refused for its share.
+    /// Takes their share from disks that have been without a request for as long as their own timer takes to find out,
+    /// if no poll finds it out. Called by a submitter that is refused for its share.
     #[cold]
     pub(crate) fn retire_idle(&self, now: Instant) {
         let at = self.look_at.load(Ordering::Relaxed);

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Driver tags that several disks, or several hardware queues, share: who waits for one, and who is woken.
+//! Driver tags that several disks, or several hardware queues, share: waiters and wake-ups.
 //!
 //! # Waiting
-//! Without an elevator submitters wait, with one hardware queues do (`TAG_WAIT` says that one is registered), all in the
-//! wait queues of the map, under names that include their disk. Whoever puts a tag wakes one waiter *that may use it*: of a
-//! disk with its share used up none is, for it is woken by its own next put. So each put is one wake-up, not an eighth of
-//! the depth as in a map of one disk, where any waiter is as good as another. Who stands in that line does not try again
-//! before it is woken: it is mostly a disk's own completion that makes it look, and it would always take back what it has
-//! just freed. Hardware queues of one disk (`host_tagset`) are woken and may try as ever.
+//! Without an elevator submitters wait, with one hardware queues do (`TAG_WAIT` says that one is registered), all in
+//! the wait queues of the map, under names that include their disk. A put wakes one waiter *that may use the tag*. A
+//! disk with its share used up has none: its own next put wakes it. So each put is one wake-up, not an eighth of the
+//! depth as in a map of one disk, where any waiter is as good as another. A registered submitter does not try again
+//! before it is woken: mostly a disk's own completion makes it poll, and it would always take back what it has just
+//! freed. Hardware queues of one disk (`host_tagset`) are woken and may try as ever.
 //!
 //! A waiter of the same disk is woken as ever. For one of another disk its submitter is notified, or its hardware queue is
 //! marked (`TAG_WOKEN`), a run is owed, and the owner of a request that waits there is notified, to poll.
 //!
-//! # Why nobody is forgotten
+//! # Why no waiter is forgotten
 //! A sleeper has registered, passed a `SeqCst` fence, and then found its disk's number at the share or the map full. A put
 //! lowers the number, then frees the bit, then looks for waiters, each with `SeqCst`. So if it does not see the sleeper,
 //! the sleeper saw both; what `sbitmap_queue` says of the bit holds for the number. If it sees the sleeper and passes it by
 //! for its share, that disk holds tags, and the put of the first of them sees a number below the share. What else may raise
-//! a share (a disk falls idle or leaves, fair sharing is turned off) wakes everybody afterwards.
+//! a share (a disk falls idle or leaves, fair sharing is turned off) wakes all waiters afterwards.
 //!
 //! A wake-up that is not used is handed on: by a submitter that waits no more, is frozen, or is refused for its share; by a
 //! hardware queue that has nothing to send (at once, in `wake`), or that took no tag when it was run though one is free. It
 //! is handed to a waiter that may use it *now*, so two that may not do not wake each other in turn.
 //!
-//! A hardware queue is registered by whoever sets `TAG_WAIT`; who finds it set relies on that. Whoever wakes it clears the
-//! mark before it looks at the list, and who leaves requests on the list looks at the mark afterwards and owes a run when it
-//! is gone. So a wake-up that comes between the two falls to one of them. One whose driver is busy leaves the line before it
-//! gives its tags back: it waits for the driver, and two like it would hand each other the same tags for ever.
+//! Setting `TAG_WAIT` registers a hardware queue; a thread that finds it set relies on that. The waker clears the mark
+//! before it checks the list. A thread that leaves requests on the list checks the mark afterwards, and owes a run when
+//! it is gone. So a wake-up that comes between the two falls to one of them. A hardware queue whose driver is busy
+//! unregisters before it gives its tags back: it waits for the driver, and two like it would hand each other the same
+//! tags for ever.
 //!
 //! Source: block/blk-mq.h (`hctx_may_queue`), blk-mq-tag.c, blk-mq.c (`blk_mq_mark_tag_wait`, `blk_mq_dispatch_wake`).
 
@@ -107,7 +108,7 @@ impl<L: Lock> RequestQueue<L> {
         }
     }
 
-    /// Has somebody poll who cannot go away before what waits on `hctx->dispatch` has ended.
+    /// Makes a submitter poll that stays until what waits on `hctx->dispatch` has ended.
     fn notify_owner_of(&self, st: &QueueState<L>, h: &Hctx<L>) {
         let owner = h.dispatch.with(|list| {
             let mut heads = list.iter().map(|rq| st.slab.get(rq.id()).bio_head());
@@ -115,7 +116,7 @@ impl<L: Lock> RequestQueue<L> {
         });
         match owner {
             Some(owner) => self.notify.notify(SubmitterId::new(owner as u32)),
-            // Only a flush command, or somebody is sending them just now.
+            // Only a flush command, or another thread is sending them just now.
             None => self.notify_all(),
         }
     }
@@ -184,7 +185,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Frees a driver tag and wakes who may use it.
+    /// Frees a driver tag and wakes a waiter that may use it.
     #[inline(always)] // A put, unless the tag is shared.
     pub(crate) fn put_driver_tag(&self, hctx: usize, tag: u32) {
         let tags = self.st.driver_tags(hctx);
@@ -306,7 +307,7 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn stop_waiting_for_driver_tag(&self, h: &Hctx<L>, class: TagClass) {
         h.take_flag(state::TAG_WOKEN[kind(class)]);
-        // Gone from the queue already: whoever took it out clears the mark.
+        // Gone from the queue already: the thread that took it out clears the mark.
         if self.st.driver_tags(h.id.index()).remove_waiter(class, self.hctx_waiter(h, class)) {
             h.take_flag(state::TAG_WAIT[kind(class)]);
         }

@@ -12,7 +12,7 @@
 //! - A batch that is issued as it left the plug, or completed in that order, is one record that names the records of its
 //!   requests ([`Log::add_run`]).
 //! - What a driver ends inside the call that issued it, and is told of next, is known by its number or tag alone
-//!   ([`Log::end_at_once`]): nobody else can have had the request in between.
+//!   ([`Log::end_at_once`]): no other thread can have had the request in between.
 //! - The paths that a plain read or write takes write their record in place and call nothing; whatever is unusual (no room,
 //!   a wait, a piece of a bio) is left to one that goes step by step.
 

@@ -279,7 +279,7 @@ impl<L: Lock> Env<L> {
         self.tell_rq(local, step::COMPLETE, self.st.slab.get(id), status, now);
     }
 
-    /// Requests on their way into an elevator. Asked before they are there: afterwards they are anybody's.
+    /// Requests on their way into an elevator. Asked before they are there: afterwards any thread may own them.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_insert(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
         if local.trace.is_on() {

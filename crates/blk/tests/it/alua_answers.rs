@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers about target port groups: what an array says is read back, and what anybody says is taken without harm.
+//! Answers about target port groups: real arrays' answers are read back, and arbitrary bytes do no harm.
 
 use blk::scsi::alua::{Access, MAX_GROUPS, MAX_PORTS, PortGroups, Support, own_group};
 use proptest::prelude::*;

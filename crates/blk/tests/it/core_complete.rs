@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Completion: who runs it (`rq_affinity`), order of what is reaped, and the legacy mode's request batching.
+//! Completion: which CPU runs it (`rq_affinity`), order of what is reaped, and the legacy mode's request batching.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;

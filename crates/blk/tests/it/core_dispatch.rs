@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dispatch step by step, on a disk that does what the test says: who waits for a tag and who is woken, restart marks,
+//! Dispatch step by step, on a disk that does what the test says: waiters for a tag and their wake-ups, restart marks,
 //! one-by-one dispatch while the driver is busy, RESOURCE and DEV_RESOURCE.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
@@ -65,7 +65,7 @@ fn a_freed_tag_wakes_the_submitter_that_waited_longest() {
     for next in 1..4 {
         harness.disk.release_all();
         let before = harness.notifications.order().len();
-        // The owner of the tag polls; who is woken polls next and gets the tag.
+        // The owner of the tag polls; the woken submitter polls next and gets the tag.
         harness.poll(next - 1);
         assert_eq!(harness.notifications.order()[before..], [next], "who waited longest, and nobody else");
         harness.poll(next);
@@ -114,7 +114,7 @@ fn a_kept_tag_is_given_up_by_who_rests_or_polls() {
         assert_eq!(harness.notifications.order(), [1], "and given up, with a wake-up");
         harness.poll(1);
         assert_eq!(sectors(&harness), [0, 1]);
-        // With somebody waiting it is not kept at all.
+        // With a waiter it is not kept at all.
         harness.submit(0, read(2));
         assert_eq!(harness.subs[0].waiting(), 1);
         harness.disk.release_all();
@@ -253,7 +253,7 @@ fn dev_resource_is_retried_when_another_hctx_completes() {
     harness.run(20);
     assert_eq!(sectors(&harness), [0]);
     harness.disk.release_all();
-    // Only somebody with a reason is polled: the run has to be owed.
+    // Only submitters with a reason are polled: the run has to be owed.
     harness.run(20);
     assert_eq!(sectors(&harness), [0, 1]);
     harness.disk.release_all();

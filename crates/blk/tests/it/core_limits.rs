@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Limits in the core: exact and even over a virtual minute, fair among submitters, live, and nothing is ever forgotten.
-//! The harness polls only who has a reason to be, so a limit that nobody watches over is a harness that stands still.
+//! The harness polls only submitters with a reason, so a limit that no submitter watches is a harness that stops.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -240,7 +240,7 @@ fn limits_change_live_and_who_waits_goes_by_the_new_ones() {
     (0..100).for_each(|n| harness.submit((n % 2) as usize, read(n, 8)));
     assert_eq!(harness.subs[0].held() + harness.subs[1].held(), 99);
     harness.q.set_live(&[("iops_total", "1000")]).expect("live");
-    // Whoever sleeps until the second that was its turn before.
+    // A submitter that sleeps until the second that was its turn before.
     assert!(harness.subs.iter().all(|s| harness.notifications.is_pending(s.id())));
     assert_eq!(harness.next_timer(), Some(Instant::ZERO));
     harness.run_dry(1000);
@@ -291,7 +291,7 @@ fn freeze_ignores_held_bios_and_they_survive_a_rebuild() {
     harness.check_idle();
 }
 
-/// Ends a freeze when somebody is notified: another thread that does so at the worst moment.
+/// Ends a freeze on a notification: as another thread that does so at the worst moment.
 #[derive(Clone, Default)]
 struct Unfreezer(Arc<Mutex<Option<Arc<RequestQueue<Lock>>>>>);
 
@@ -393,8 +393,8 @@ fn random_stacks_lose_nothing_and_never_exceed_a_limit() {
     }
 }
 
-/// What went past the limits and when, seen from outside: by who is held no longer. Each submitter has one kind of bio, so
-/// that it can be told what went.
+/// What went past the limits and when, seen from outside: by the submitter that is no longer held. Each submitter has
+/// one kind of bio, so that its bios can be told apart.
 struct Watch {
     kinds: Vec<(Op, u32)>,
     handed_in: Vec<u64>,

@@ -196,7 +196,7 @@ fn what_is_given_up_ends_and_goes_nowhere_else() {
         s.mp.set_give_up(false, s.t());
         s.now += 1;
     }
-    // Nothing waits for a path, though somebody turns queueing on meanwhile.
+    // Nothing waits for a path, though queueing is turned on meanwhile.
     s.mp.set_give_up(true, s.t());
     (0..2).for_each(|n| s.mp.fail_path(id(&s, n), s.t()));
     s.mp.queue_if_no_path(s.t());

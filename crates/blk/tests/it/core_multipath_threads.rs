@@ -73,7 +73,7 @@ fn path(n: usize, line: &Arc<Line>) -> NewPath {
     NewPath { name: n.to_string(), driver: line.clone(), args: PathArgs::default() }
 }
 
-/// How many threads are at work, and whether one has panicked: then nobody waits for it.
+/// How many threads are at work, and whether one has panicked: then none waits for it.
 struct Work {
     running: AtomicUsize,
     failed: AtomicBool,

@@ -58,7 +58,7 @@ fn finish(harness: &mut Harness) {
 #[test]
 fn tag_freed_between_the_mark_and_the_requeue() {
     let mut harness = harness(Mode::Mq, "mq-deadline", 1, 2);
-    // Of requests 1 and 2 only 1 gets a driver tag. While it is handed over, the tag of 0 is freed: whoever frees it
+    // Of requests 1 and 2 only 1 gets a driver tag. While it is handed over, the tag of 0 is freed: the freeing thread
     // takes the restart mark, and finds request 2 nowhere yet.
     while_the_other_completes(&mut harness, 0, |harness| {
         harness.plug(0, 2);

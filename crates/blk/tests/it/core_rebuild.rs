@@ -41,7 +41,7 @@ fn freeze_waits_for_requests_in_flight_and_holds_new_bios() {
     harness.disk.release_all();
     harness.run(20);
     assert!(harness.q.is_drained());
-    // Drained stays drained, whoever polls; the driver is left alone, for it may just be started anew.
+    // Drained stays drained under any poll; the driver is left alone, for it may just be started anew.
     let polls = harness.disk.polls();
     (0..2).for_each(|s| harness.poll(s));
     assert_eq!((harness.q.is_drained(), harness.disk.polls()), (true, polls));

@@ -271,7 +271,7 @@ fn a_busy_hardware_queue_holds_up_no_other() {
         assert_eq!(s.read(), BlkStatus::Ok);
         s.now - begun
     };
-    // Attempts that a busy host has everybody sit out are 3 ms apart.
+    // Attempts that a busy host delays for all devices are 3 ms apart.
     let (hctx, host) = (wait(Busy::Hctx), wait(Busy::Host));
     assert!(hctx < 6_000_000 && host > 2 * hctx, "{hctx} ns, {host} ns");
 }

@@ -270,7 +270,7 @@ fn a_device_that_tells_of_its_reset_first_is_asked_again() {
     assert_eq!(s.help(), [ABORT, LUN, READY, READY]);
 }
 
-/// It says so once: what it tells who asks how it is must be heard as well as what it tells a request.
+/// It reports this once: the answer to a test command must be examined as well as that to a request.
 #[test]
 fn a_device_that_tells_the_ladder_that_it_has_changed_is_heard() {
     for (asc, ascq) in [(0x3f, 0x0e), (0x2a, 0x09), (0x2a, 0x06)] {
@@ -280,7 +280,7 @@ fn a_device_that_tells_the_ladder_that_it_has_changed_is_heard() {
         s.debug.script(READY, None, Reply::Says(attention, Vec::new()), 1);
         s.lose(1);
         s.read(0);
-        // Who hears it may drop the session by which it is asked again.
+        // The receiver may drop the session that would test it again.
         while s.step() {
             assert!(!s.host.is_recovering() || !s.units[0].disk.has_news());
         }
@@ -337,7 +337,7 @@ fn past_its_deadline_only_the_host_is_reset() {
     assert!(s.now < 45 * SECOND);
 }
 
-/// Whatever is under way is dropped, and whoever is still out is brought back; no other try is made.
+/// Pending aid is dropped, and outstanding commands are brought back; no other try is made.
 #[test]
 fn who_wants_to_be_rid_of_commands_waits_a_second_and_no_longer() {
     let cases: [(&[EhAid], EhAid); 4] =
@@ -471,7 +471,7 @@ fn every_request_ends_once_whatever_helps_and_what_does_not() {
         assert_eq!(s.debug.resets_under_way(), [], "seed {seed}: nobody asks about them any more");
         let stats = s.host.eh_stats();
         (recoveries, given_up, late) = (recoveries + stats.recoveries, given_up + stats.offline, late + stats.late);
-        // Whoever was not given up works.
+        // Devices that were not given up work.
         s.host.set_give_up(false);
         s.run();
         for unit in 0..usize::from(luns) {

@@ -95,7 +95,7 @@ impl Stack {
         true
     }
 
-    /// Until nobody has a reason to poll.
+    /// Until no submitter has a reason to poll.
     fn run(&mut self) {
         for _ in 0..100_000 {
             if !self.step() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tag sets: shares of disks that use the same tags, host-wide tags, who wakes whom, and changes of a set in use.
+//! Tag sets: shares of disks that use the same tags, host-wide tags, wake-ups across disks, and changes of a set in
+//! use.
 
 use blk::bio::{Bio, OpFlags};
 use blk::cpumap::CpuTopology;

@@ -97,7 +97,7 @@ impl World {
             if !busy {
                 self.idle();
             }
-            // One release for each look of somebody: they find the devices with some of theirs done and some not.
+            // One release for each poll: a poll finds the devices with some of theirs done and some not.
             if hits > 0 || !has_more {
                 self.device.park();
             }
@@ -164,7 +164,7 @@ impl World {
             }
         }
         drop(sub);
-        // What it issued for others on its way out has nobody else to tell of it.
+        // What it issued for others on its way out is announced by no other thread.
         self.device.unpark();
         self.running.fetch_sub(1, Ordering::AcqRel);
     }

@@ -117,15 +117,15 @@ impl World {
             if hit.is_empty() && self.disk.in_flight() == 0 {
                 self.idle();
             }
-            // One release for each look of somebody: they find the device with some of theirs done and some not.
+            // One release for each poll: a poll finds the device with some of theirs done and some not.
             if !hit.is_empty() || !has_more {
                 self.device.park();
             }
         }
     }
 
-    /// Nothing in flight: whoever is the last to sleep asks for the next timer. That of requests that are late is not one
-    /// to wait for, as there are none: it would wake those whose wake-up was lost, and nobody would know.
+    /// Nothing in flight: the last thread to sleep asks for the next timer. It does not wait for the timer of late
+    /// requests, as there are none: it would wake threads whose wake-up was lost, and hide the loss.
     fn idle(&self) {
         if let Some(t) = self.q.next_timer().filter(|t| t.as_ns() < self.now().as_ns() + SOON_NS) {
             self.clock.fetch_max(t.as_ns(), Ordering::Relaxed);
@@ -346,7 +346,7 @@ fn behaviour(faults: bool, cap: usize) -> Behaviour {
         dev_resource: 50,
         issue_error: if faults { 20 } else { 0 },
         complete_error: if faults { 20 } else { 0 },
-        // Lost until somebody asks, or until the device thread lets it go after all.
+        // Lost until the driver is asked, or until the device thread lets it go after all.
         lost: if faults { 500 } else { 0 },
         give_back: if faults { 50 } else { 0 },
         at_once: 200,

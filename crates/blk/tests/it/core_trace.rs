@@ -157,7 +157,7 @@ fn errors_are_in_the_completion() {
     let mut refusing = harness(config("none"), |b| b.issue_error = 1000);
     refusing.submit(0, write(0, 8));
     assert_eq!(traced(&mut refusing), "Q0+8 G0+8 D0+8 C0+8", "the driver refused it at once");
-    // Refused before it is anybody's: no event, as in the kernel.
+    // Refused before a submitter has it: no event, as in the kernel.
     refusing.submit(0, write(0, 0));
     assert_eq!(traced(&mut refusing), "");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Write-back throttling in the core: it does what it is for, and nobody who is throttled is forgotten.
+//! Write-back throttling in the core: it does what it is for, and no throttled submitter is forgotten.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;

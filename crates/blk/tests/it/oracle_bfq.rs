@@ -9,7 +9,7 @@
 //!
 //! Not comparable: when a bio had to wait for a scheduler tag (bfq's depth limits count per word of the kernel's bitmap,
 //! whose words are not ours, and depend on the weight raising of the moment); the lengths of turns and waits (times of an
-//! emulated CPU at HZ=250, and with one queue nobody else could have been served meanwhile); shares, budgets and raising of
+//! emulated CPU at HZ=250, and with one queue no other could have been served meanwhile); shares, budgets and raising of
 //! several processes, which no recorded case has. Those rules are tested against hand-computed numbers in the elevator.
 
 use crate::oracle;

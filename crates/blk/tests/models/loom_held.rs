@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving (of up to two preemptions) of bios that a limit or write-back throttling holds back, explored by loom.
 //!
-//! The world of `loom_stack`. A turn or a token that is given and not told of, or told of and not given, is a deadlock; so is
-//! a held bio that nobody looks at again after the settings changed. Each bio ends once, and at the end no token is out.
+//! The world of `loom_stack`. A turn or a token that is granted without a notification, or announced without a grant,
+//! is a deadlock; so is a held bio that is not checked again after the settings changed. Each bio ends once, and at the
+//! end no token is out.
 //!
 //! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
 
@@ -36,7 +37,7 @@ fn with(setting: (&str, &str)) -> QueueConfig {
 const SOON: (&str, &str) = ("iops_total", "1000");
 /// One I/O per second: no sleeper waits for that time to come.
 const LATE: (&str, &str) = ("iops_total", "1");
-/// One token for background writes. The window is longer than anybody sleeps by time.
+/// One token for background writes. The window is longer than any sleep.
 const WBT: (&str, &str) = ("wbt_lat_usec", "2000");
 
 fn check_done(q: &Queue) {
@@ -101,7 +102,7 @@ fn turns_are_given_while_another_asks() {
 }
 
 /// Of two writers one has the only token, and the other wants it, too. Catches: a token that comes back and is given to
-/// nobody, or to somebody who is not told; one that goes on without.
+/// no waiter, or to one that is not notified; a writer that goes on without.
 #[test]
 fn a_token_reaches_who_waits_for_it() {
     explore(|| {
@@ -152,13 +153,13 @@ fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) 
     }
 }
 
-/// Catches: limits that are gone and whose turns nobody gives out.
+/// Catches: limits that are gone and whose turns are never granted.
 #[test]
 fn a_limit_that_is_lifted_lets_who_is_held_go() {
     explore_change(LATE, None, |q, _| q.set_live(&[("iops_total", "0")]).expect("live"));
 }
 
-/// Catches: throttling that is turned off and leaves its waiters behind; a token that is put by who never took it.
+/// Catches: throttling that is turned off and leaves its waiters behind; a token put by a submitter that never took it.
 #[test]
 fn throttling_that_is_turned_off_lets_who_is_held_go() {
     explore_change(WBT, Some(background), |q, _| q.set_live(&[("wbt_lat_usec", "0")]).expect("live"));

@@ -2,7 +2,7 @@
 //! Every interleaving (of up to two preemptions) of a CPU that goes away and a thread that submits from it, explored by loom.
 //!
 //! The world of `loom_stack`, on a device that closes the hardware queue of a CPU that is gone: from then on a request that
-//! comes there, or is there still, fails the model. A bio that is left where nobody looks is a deadlock.
+//! comes there, or is there still, fails the model. A bio that is left where no thread polls is a deadlock.
 //!
 //! The whole disk takes part, so each model has a single step on either side (a submission, a poll; the CPU's way out with one
 //! look) where the two may meet; before and after there is one thread. `shuttle_stack` has more of everything.
@@ -95,15 +95,15 @@ fn who_is_inside_goes_where_a_cpu_is() {
     explore_step(|t| t.submit(1), |t| t.submit(1));
 }
 
-/// Catches: completions that nobody looks for after the move; a CPU that is gone with requests out.
+/// Catches: completions that no thread reaps after the move; a CPU that is gone with requests out.
 #[test]
 fn what_is_out_ends_wherever_its_submitter_is() {
     explore_step(|t| t.submit(1), |t| t.finish());
     explore_step(|_| (), one);
 }
 
-/// The second bio waits for the one tag of the CPU's hardware queue. Catches: one that stays in that line, or takes a wake-up
-/// along that was somebody else's.
+/// The second bio waits for the one tag of the CPU's hardware queue. Catches: one that stays in that line, or takes
+/// another waiter's wake-up along.
 #[test]
 fn who_waits_for_a_tag_there_gets_one_elsewhere() {
     explore_step(|t| t.submit(2), |t| t.finish());

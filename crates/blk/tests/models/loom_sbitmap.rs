@@ -196,8 +196,8 @@ fn a_batch_meets_single_gets() {
     });
 }
 
-/// What the waiting side of a model did. A sleep is not played: whoever would sleep ends, and the model asks afterwards
-/// whether somebody would have woken it.
+/// What the waiting side of a model did. A sleep is not played: a waiter that would sleep ends, and the model asks
+/// afterwards whether it would have been woken.
 enum Outcome {
     Got(u32),
     Asleep,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving (of up to two preemptions) of two threads on disks that share their driver tags, explored by loom.
 //!
-//! The world of `loom_stack`, with a device and a condition variable per disk: a thread is told only of what its own disk has for it, so a
-//! tag of one disk that nobody tells another disk's waiter of is a deadlock. So is a share that grew unseen: the device
+//! The world of `loom_stack`, with a device and a condition variable per disk: a thread is notified only for its own
+//! disk. So a tag of one disk that is not announced to another disk's waiter is a deadlock. So is a share that grew
+//! unseen: the device
 //! that a waiter sleeps at is silent then, and nothing but the other disk can end the wait.
 //!
 //! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
@@ -164,8 +165,8 @@ fn fair_sharing_that_is_turned_off_wakes_who_waits_for_a_share() {
     }
 }
 
-/// One disk has all of its share out, and one of its tags comes back while another thread of it waits: for its share, not for
-/// a tag. Catches: a put whose disk is still at its share when the put looks whom it may wake.
+/// One disk has all of its share out, and one of its tags comes back while another thread of it waits: for its share,
+/// not for a tag. Catches: a put whose disk is still at its share when the put looks for a waiter.
 #[test]
 fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
     explore(|| {

@@ -167,7 +167,7 @@ fn an_unquiesced_queue_is_run() {
     }
 }
 
-/// The lists of two CPUs under one hctx, filled while it is stopped and taken by whoever runs it.
+/// The lists of two CPUs under one hctx, filled while it is stopped and taken by the thread that runs it.
 #[test]
 fn a_ctx_list_filled_during_a_run_is_found() {
     explore(move || {
@@ -208,7 +208,7 @@ fn a_ctx_list_filled_while_it_is_taken_keeps_its_bit() {
 }
 
 /// One looks at all requests when the timer is due and finds none, while another issues one that saw the timer armed: that
-/// is somebody's to watch, too. Catches: a submitter that rests without a look at the timer, or either fence left out.
+/// has to be watched, too. Catches: a submitter that rests without a look at the timer, or either fence left out.
 #[test]
 fn a_request_issued_during_a_look_is_watched() {
     explore(|| {

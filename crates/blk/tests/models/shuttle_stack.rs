@@ -2,7 +2,7 @@
 //! Random interleavings of a whole disk with more threads and more I/O than loom can explore, scheduled by shuttle.
 //!
 //! The same world as `loom_stack`: a lost wake-up is a deadlock. Four threads, every elevator, full devices, disks that share
-//! tags, bios that are held back, and somebody who freezes and rebuilds the queue or takes CPUs away meanwhile. Atomics are sequentially consistent here, so this finds orders of steps, not
+//! tags, bios that are held back, and a thread that freezes and rebuilds the queue or takes CPUs away meanwhile. Atomics are sequentially consistent here, so this finds orders of steps, not
 //! orders of memory; that is loom's. Run with `cargo xtask loom`; `MQBLK_SEED=n` draws other schedules, `MQBLK_SCHEDULES=n`
 //! more of them. A failure prints the schedule.
 
@@ -131,7 +131,7 @@ fn completions_are_steered() {
     }
 }
 
-/// Catches a rebuild that somebody does not wait for or does not notice, with I/O of every kind under way.
+/// Catches a rebuild that a thread does not wait for or does not notice, with I/O of every kind under way.
 #[test]
 fn settings_change_under_load() {
     for kind in KINDS {
@@ -235,8 +235,9 @@ fn what_holds_bios_back_changes_under_load() {
     }
 }
 
-/// Two disks of one set with two threads each, and somebody who turns fair sharing on and off and lets a third disk come and
-/// go. Catches: a tag of one disk that the other waits for and is not told of; a wake-up that two hand each other for ever.
+/// Two disks of one set with two threads each, and a thread that turns fair sharing on and off and adds and removes a
+/// third disk. Catches: a tag of one disk that the other waits for without a notification; a wake-up that two hand each
+/// other for ever.
 #[test]
 fn disks_share_their_tags() {
     for schedulers in [["none", "none"], ["none", "mq-deadline"], ["kyber", "mq-deadline"]] {

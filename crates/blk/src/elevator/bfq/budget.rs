@@ -7,7 +7,7 @@
 //!
 //! A turn is charged the sectors it was served; a slow one the sectors it could have been served in its time, so that a
 //! queue of random I/O gets no more than its share of the disk's time. Asynchronous service costs three times as much while
-//! everybody is alike, because writes come back as slow reads later. Source: `__bfq_bfqq_recalc_budget`,
+//! all queues are alike, because writes come back as slow reads later. Source: `__bfq_bfqq_recalc_budget`,
 //! `bfq_bfqq_charge_time`, `bfq_serv_to_charge`.
 
 use super::queue::Queue;

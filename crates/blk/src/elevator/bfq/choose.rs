@@ -37,7 +37,7 @@ pub(crate) fn is_better(b: &Request, a: &Request, head: u64, rules: &Rules) -> b
     }
 }
 
-/// Somebody waits for it.
+/// A thread waits for it.
 #[inline]
 pub(crate) fn is_sync(rq: &Request) -> bool {
     !rq.op().is_write() || rq.flags().contains(OpFlags::SYNC)

@@ -4,7 +4,7 @@
 //! Waiting keeps a disk's head where it is, and keeps a queue that issues one request at a time from losing its share to
 //! queues that are always backlogged. So it is done
 //! - for throughput: on a disk with a head that does not queue, or (with a head or without internal queueing) for a
-//!   sequential queue that issues without pause; not while anybody's weight is raised;
+//!   sequential queue that issues without pause; not while any weight is raised;
 //! - for the shares: when not all busy queues have the same weight and class, or the queue is raised and others are not,
 //!   or it is the only one that is busy;
 //! - always under `strict_guarantees`; never for asynchronous queues, the IDLE class, or with `slice_idle` 0.
@@ -58,7 +58,7 @@ fn boosts_throughput(q: &Queue, scene: &IdlingContext, rules: &Rules) -> bool {
 
 fn keeps_shares(q: &Queue, scene: &IdlingContext) -> bool {
     if scene.nr_busy <= 1 {
-        // Nobody is kept waiting, and who comes meanwhile does not find its turn given away.
+        // No queue is kept waiting, and a queue that becomes busy meanwhile still finds its slot free.
         return true;
     }
     let raised =

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The queue in service: how it is chosen, how long it stays, and what its turn costs it.
+//! The queue in service: how it is chosen, how long it stays, and what its service slot costs it.
 //!
-//! Guarantees: no turn goes on after `timeout_sync` once somebody else has requests and the disk is asked for more; a
-//! wait ends at its time even if nobody looked then (it is charged as if somebody had). [`BfqState::choose_queue`] ends: a
-//! turn that cannot serve its next request lines up again with a budget that can.
+//! Guarantees: no slot lasts longer than `timeout_sync` once another queue has requests and the disk is asked for more.
+//! A wait ends at its time even if no thread polled then: it is charged as if one had. [`BfqState::choose_queue`] ends:
+//! a slot that cannot serve its next request lines up again with a budget that can.
 //!
 //! Source: `bfq_select_queue`, `bfq_bfqq_expire`, `bfq_bfqq_handle_idle_busy_switch`.
 

@@ -290,7 +290,7 @@ fn what_the_driver_gave_back_goes_first() {
 
 #[test]
 fn a_new_queue_is_helped_to_a_start_but_not_one_of_many() {
-    // A hog with a full budget of 16384 sectors, and one who comes.
+    // A hog with a full budget of 16384 sectors, and a queue that becomes busy.
     let served_before = |burst: u32| {
         let mut f = Fixture::new(20).with(&[("low_latency", 1), ("slice_idle", 0)]);
         f.bed.set_weight(0, 41);

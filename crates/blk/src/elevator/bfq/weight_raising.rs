@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `low_latency`: the weight of queues that look like somebody sitting in front of them is raised for a while.
+//! `low_latency`: raises the weight of queues that look interactive for a while.
 //!
 //! - Interactive: a queue that comes (back) after at least [`MIN_IDLE`] without I/O gets [`COEFFICIENT`] times its weight
 //!   for as long as an application's start takes on this disk, or until it has been served [`MAX_INTERACTIVE_SERVICE`].
@@ -7,7 +7,7 @@
 //!   hundred times that for [`SOFT_RT_TIME`], again and again as long as it keeps to that rate. Not one whose last 32
 //!   requests were all seeks: random I/O is slow without being modest.
 //!
-//! Only synchronous queues of default weight are raised (a weight that somebody chose is meant), and none that came in a
+//! Only synchronous queues of default weight are raised (a weight that a user set is kept), and none that came in a
 //! large burst: many queues starting together are a job that wants throughput. Guarantees: without `low_latency` the
 //! coefficient is 1 from the queue's next turn on. Source: `bfq_update_bfqq_wr_on_rq_arrival`, `bfq_update_wr_data`,
 //! `bfq_bfqq_softrt_next_start`.
@@ -18,7 +18,7 @@ use crate::time::{Duration, Instant};
 pub(crate) const COEFFICIENT: u32 = 30;
 /// What a soft real-time queue gets more than that.
 const SOFT_RT_FACTOR: u32 = 100;
-/// A queue without I/O for this long is started by somebody, not by itself.
+/// A queue without I/O for this long is started by a user, not by itself.
 pub(crate) const MIN_IDLE: Duration = Duration::from_ms(2000);
 /// After this long a queue of a large burst is like a new one.
 const BURST_FORGOTTEN: Duration = Duration::from_ms(10_000);
@@ -130,7 +130,7 @@ impl WeightRaising {
         self.left.is_none()
     }
 
-    /// Without requests for so long that a new one is somebody's doing.
+    /// Without requests for so long that a new one is a user's doing.
     fn was_idle_for(&self, time: Duration, now: Instant) -> bool {
         self.left.is_none_or(|since| since + time < now)
     }

@@ -4,7 +4,7 @@
 //! Every class (RT, BE, IDLE) has a virtual time V that advances by `service / sum of weights`. A backlogged queue has a
 //! virtual start S and a finish F = S + budget / weight. Only a queue with S <= V is eligible; of the eligible one the
 //! one with the smallest F is served until its budget is used up or it expires otherwise. Then S becomes the finish it
-//! really had, S + service / weight. If nobody is eligible, V jumps to the smallest S: the scheduler never idles by itself.
+//! really had, S + service / weight. If no queue is eligible, V jumps to the smallest S: the scheduler never idles by itself.
 //!
 //! A queue that runs empty with F > V keeps its times until V has passed them (it counts in the sum of weights as long),
 //! so that leaving and coming back earns nothing. When a whole class has run empty it is forgotten at once.
@@ -139,7 +139,7 @@ impl ServiceTree {
         }
     }
 
-    /// Nobody wants service: V goes past all finishes, everybody starts anew.
+    /// No queue wants service: V goes past all finishes, and all queues start anew.
     fn forget_all(&mut self, entities: &mut [Entity]) {
         while let Some((id, finish)) = self.remembered.first() {
             self.vtime = self.vtime.max(finish);
@@ -254,7 +254,7 @@ impl Wf2q {
         self.trees[class].first(&self.entities)
     }
 
-    /// Chooses the queue to serve. Nobody else may be in service.
+    /// Chooses the queue to serve. No other queue may be in service.
     pub(crate) fn select(&mut self, now: Instant) -> Option<u32> {
         assert!(self.in_service.is_none(), "the queue in service has not expired");
         let id = self.peek(now)?;

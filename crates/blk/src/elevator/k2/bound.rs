@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many bulk requests may be at the disk: as few as still get out of it nearly what a deep queue does.
 //!
-//! While nobody is there to be protected there is no bound. When a latency request comes, the rate of the disk with a
+//! Without latency requests there is no bound. When a latency request comes, the rate of the disk with a
 //! deep queue is known or measured, and then the least depth is searched that delivers `throughput_pct` of it: halving
 //! until that is too little, then between the two. The depth found is held. From time to time, and when the rate at
 //! it changes (the load has another shape now), it is tried whether a quarter more gives more. If it does, still more is
@@ -43,13 +43,13 @@ const VOTES: u32 = 2;
 pub(super) struct Goal {
     /// Share of the deep queue's rate that the disk keeps, 0..=1.
     pub(super) keep: f64,
-    /// After this long without a latency request there is nobody to protect.
+    /// After this long without a latency request there is nothing to protect.
     pub(super) guard: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum BoundPhase {
-    /// Nobody to protect.
+    /// Nothing to protect.
     Lifted,
     /// A deep queue, to know what it delivers.
     Deep,
@@ -85,7 +85,7 @@ pub(super) struct Bound {
     hold: Duration,
     /// When the present or last search began.
     began: Instant,
-    /// What was found last, for when somebody is to be protected again.
+    /// The last depth found, for when latency requests come again.
     found: Option<u32>,
     /// The last measurement without a bound.
     deep: Option<(Instant, Rate)>,

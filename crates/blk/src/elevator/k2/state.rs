@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What k2's lock protects: the two lists, who has what at the disk, and the choice of the next request.
+//! What k2's lock protects: the two lists, the requests of each submitter at the disk, and the choice of the next
+//! request.
 //!
 //! A request is counted for its submitter from its insertion until it completes or is joined to another, and for its
 //! class while it is at the disk. Requests that the driver gave back go before all others, whatever the bound.
@@ -13,7 +14,7 @@ use crate::elevator::fifo::{Fifo, FifoNodes};
 use crate::elevator::interface::ElvCx;
 use crate::time::Instant;
 
-/// Somebody waits for this request alone, or it is one of many.
+/// A thread waits for this request alone, or it is one of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Latency = 0,
@@ -252,7 +253,7 @@ impl MergeQueue for Merging<'_> {
         &mut self.st.cache
     }
 
-    /// What somebody waits for does not disappear in a request that is held back.
+    /// A request that a thread waits for is not merged into one that is held back.
     fn admits(&self, rq: u32) -> bool {
         self.st.info[rq as usize].class == self.class
     }

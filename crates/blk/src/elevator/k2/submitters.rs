@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who waits for each request, and who keeps many going: submitters told apart by how deep they have queued of late.
+//! Which submitter waits for each request, and which keep many going: told apart by how deep they have queued of late.
 //!
 //! A submitter is *deep* from the moment it has more than `latency_depth` requests in the elevator or at the disk until
 //! [`MEMORY`] after the last such moment; otherwise *shallow*. A batch is counted whole before it is judged, so that the
-//! first requests of a deep submitter's next batch do not pass for somebody's only ones.
+//! first requests of a deep submitter's next batch are not taken for a shallow submitter's.
 //!
 //! Counting needs the elevator's lock; whether a submitter is deep may be asked without ([`Deep`]).
 
@@ -26,7 +26,7 @@ impl Deep {
         now.as_ns() < self.until_ns[submitter].get()
     }
 
-    /// As of the last request: for who asks without knowing the time. Errs for a submitter that has been quiet.
+    /// As of the last request: for callers without a clock. Errs for a submitter that has been quiet.
     #[inline]
     pub(super) fn was_deep(&self, submitter: usize) -> bool {
         self.until_ns[submitter].get() != 0

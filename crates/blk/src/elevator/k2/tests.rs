@@ -29,7 +29,7 @@ impl Fixture {
         Fixture::on(bed, K2::new(64, 64)).with(&[("max_inflight", max_inflight)])
     }
 
-    /// Bulk requests of somebody else fill the disk and wait for it, from sector 1000 on, 16 apart.
+    /// Bulk requests of another submitter fill the disk and wait for it, from sector 1000 on, 16 apart.
     fn crowd(&mut self) -> Vec<Rq> {
         let bios: Vec<_> = (0..10).map(|i| read(1000 + 16 * i)).collect();
         self.insert_of(MANY, &bios);

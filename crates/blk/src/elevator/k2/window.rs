@@ -8,8 +8,8 @@
 //! Latency requests count as work, too: what they take from bulk is what the bound is for, not a loss.
 //!
 //! Work is counted as sectors plus a constant per request, so that neither a mix of sizes nor a cap on requests or on
-//! bytes alone hides a change. A window ends between two readings of the clock, never inside a batch of completions: who
-//! was kept from looking for a while finds many at once.
+//! bytes alone hides a change. A window ends between two readings of the clock, never inside a batch of completions: a
+//! thread that did not poll for a while finds many at once.
 
 use crate::time::{Duration, Instant};
 

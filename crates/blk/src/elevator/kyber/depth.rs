@@ -8,7 +8,7 @@
 //! congestion only domains beyond their target change, and they can only go deeper.
 //!
 //! There is no timer here: a completion sets the time at which the kernel's would fire, and the next call into the
-//! elevator at or after it does the work *as of that time*. No sample comes between the two (whoever would add one does
+//! elevator at or after it does the work *as of that time*. No sample comes between the two (adding one does
 //! the work first), so the outcome is the timer's.
 //!
 //! Source: Linux 6.19 block/kyber-iosched.c (`kyber_timer_fn`, `kyber_resize_domain`).
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_late_look_is_made_as_of_the_time_it_was_due() {
         let mut f = Fixture::new();
-        // Due at 100 ms: the second in which few samples are not enough ends at 1100 ms, whenever somebody looks.
+        // Due at 100 ms: the second in which few samples are not enough ends at 1100 ms, whenever it is polled.
         f.complete(1, READ, 7, 0).pass_ms(30_000);
         assert_eq!(f.tokens[READ].depth(), 256);
         f.complete(1, READ, 7, 0);

@@ -82,7 +82,8 @@ pub(super) struct Tokens<L> {
 /// What one hardware queue remembers of a domain's tokens; under that queue's lock.
 pub(super) struct TokenUser {
     hint: TagAllocHint,
-    /// Set from the registration as a waiter to the next token. Whoever put a token may have taken the registration back.
+    /// Set from the registration as a waiter to the next token. A thread that put a token may have taken the
+    /// registration back.
     may_be_waiting: bool,
 }
 
@@ -110,8 +111,8 @@ impl<L: RawMutex> Tokens<L> {
 
     /// Changes the depth; kept within 1 and the greatest one.
     ///
-    /// Nobody needs to be woken: who waits has seen all tokens it may take to be out, at least one, and is told when that
-    /// is put.
+    /// No waiter needs a wake-up: each has seen that all tokens it may take are out, at least one, and is notified when
+    /// that is put.
     pub(super) fn resize(&self, depth: u64) {
         self.depth.store(depth.clamp(1, u64::from(self.max_depth)) as u32, Ordering::Relaxed);
     }
@@ -148,7 +149,7 @@ impl<L: RawMutex> Tokens<L> {
         }
         self.map.add_waiter(waiter);
         user.may_be_waiting = true;
-        // Once more: the token may have been put before anybody could see that this queue waits.
+        // Once more: the token may have been put before this queue was visible as a waiter.
         self.try_get(&mut user.hint)
     }
 

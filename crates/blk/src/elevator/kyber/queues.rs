@@ -29,7 +29,7 @@ struct Link {
     next: FieldU32,
 }
 
-/// The links of all requests. Those of a request in a list belong to whoever holds that list's lock.
+/// The links of all requests. Those of a request in a list belong to the holder of that list's lock.
 pub(super) struct Links(Box<[Link]>);
 
 impl Links {
@@ -277,7 +277,7 @@ impl<L: RawMutex> Queues<L> {
     }
 
     fn flush_ctxs(&self, h: &HctxQueue<L>, st: &mut HctxState, domain: Domain) {
-        // Before the bits are cleared, so that somebody sees the requests in one place or the other.
+        // Before the bits are cleared, so that other threads see the requests in one place or the other.
         // Pairs with: HctxQueue::has_work
         h.flushed.store(h.flushed.load(Ordering::Relaxed) | 1 << domain as u8, Ordering::Release);
         let busy = &h.busy[domain as usize];

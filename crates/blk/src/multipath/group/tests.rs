@@ -188,7 +188,7 @@ fn new_groups_are_activated_when_what_is_out_has_ended() {
     assert_eq!(s.open(), 0b10);
 }
 
-/// Whoever wants to be rid of the disk does not wait for its handler, and none is begun for it.
+/// A caller that gives the disk up does not wait for its handler, and none is begun for it.
 #[test]
 fn giving_up_does_not_wait_for_a_handler() {
     let mut s = state(&[1], queueing(0), true);

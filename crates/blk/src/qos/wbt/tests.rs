@@ -223,7 +223,7 @@ fn more_depth_wakes_at_once_and_so_does_turning_it_off() {
 }
 
 proptest! {
-    /// Whatever happens, somebody who waits is waited for: tokens are out, or it was woken.
+    /// Whatever happens, each waiter has a wake-up coming: tokens are out, or it was woken.
     #[test]
     fn nobody_waits_for_nothing(
         device in 1u32..200,

@@ -59,7 +59,7 @@ fn explore(preemptions: usize, sides: [fn(&Disk); 3]) {
         for t in threads {
             t.join().unwrap();
         }
-        // Catches: a due time that nobody is told of.
+        // Catches: a due time that no thread is notified of.
         let first = disk.hctxs.iter().filter_map(DueTime::get).min();
         assert!(first.is_none_or(|due| disk.first.get().is_some_and(|told| told <= due)));
         // Catches: a run made twice, or neither made nor owed.

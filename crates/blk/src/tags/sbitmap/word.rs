@@ -23,7 +23,7 @@
 //!
 //! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one read-modify-write of
 //!    `cleared`; if one of them is a bit it may use, it keeps that one. From this moment it owns every bit it took, so no second thread can take, free or move one of them: two movers always hold disjoint sets, and
-//!    the later and-not of `word` touches nobody else's bit. This is the safety argument; it needs no lock.
+//!    the later and-not of `word` touches no other owner's bit. This is the safety argument; it needs no lock.
 //! 2. The surplus is then given back with one and-not of `word`, which is an ordinary free. What a second allocator saw in
 //!    between was the truth: everything was owned. What is owed is the duty of every free, to see to it that a waiter
 //!    which had to go to sleep in between is woken. [`Reclaim::returned`] is that duty; the wait side discharges it.
@@ -43,7 +43,7 @@ pub(super) const WORD_BITS: u32 = u64::BITS;
 
 /// What the owner of a map wants to know about bits which are given back without a put.
 pub(crate) trait Reclaim {
-    /// True if somebody may be waiting for a bit. A stale answer costs a duty, never a wake-up.
+    /// True if a waiter may be waiting for a bit. A stale answer costs a duty, never a wake-up.
     fn waiters(&self) -> bool;
 
     /// Bits became free in `word` other than by a put, and a sleeper may have missed them. Called after a `SeqCst`
@@ -53,7 +53,7 @@ pub(crate) trait Reclaim {
     fn returned(&self);
 }
 
-/// A map nobody waits on.
+/// A map without waiters.
 pub(crate) struct NoWaiters;
 
 impl Reclaim for NoWaiters {
@@ -170,7 +170,8 @@ impl Word {
 
     /// Takes up to `n` of the `usable` bits that were given back by a deferred clear; 0 if there are none.
     ///
-    /// Returns the rest of them to `word`, also if that is all there are, unless somebody waits: see the module header.
+    /// Returns the rest of them to `word`, also if that is all there are, unless a waiter is registered: see the module
+    /// header.
     #[inline]
     pub(super) fn claim_cleared(&self, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         self.claim_cleared_from(0, usable, n, reclaim)
@@ -252,7 +253,7 @@ impl Word {
     /// Sets bits of a map used as a set of flags.
     #[inline]
     pub(super) fn set_flags(&self, mask: u64) {
-        // Pairs with: flags (what the flag announces is visible to who finds it set).
+        // Pairs with: flags (what the flag announces is visible to a thread that finds it set).
         self.take.word.fetch_or(mask, Ordering::Release);
     }
 

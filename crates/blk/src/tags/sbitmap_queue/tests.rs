@@ -195,7 +195,7 @@ proptest! {
                 _ => if let Some(client) = clients.runnable.pop() { clients.want(client) },
             }
         }
-        // Nobody wants anything new: tags come back and the woken run, until nothing moves.
+        // No new requests: tags come back and the woken run, until nothing moves.
         while !clients.held.is_empty() || !clients.runnable.is_empty() {
             clients.put(0);
             while let Some(client) = clients.runnable.pop() {

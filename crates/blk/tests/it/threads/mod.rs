@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What tests with real threads share: a place to sleep, whoever wakes sleepers, and a watchdog.
+//! What tests with real threads share: a place to sleep, wake-ups, and a watchdog.
 
 use blk::id::SubmitterId;
 use blk::queue::{Notify, RequestQueue};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several ways to one simulated disk, each of which can break, be busy or lose answers, and a multipath disk over them, polled
-//! only when somebody has a reason to.
+//! Several paths to one simulated disk, each of which can break, be busy or lose answers, and a multipath disk over
+//! them, polled only on a reason.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -258,7 +258,7 @@ impl Stack {
         way
     }
 
-    /// As [`Stack::new_way`], for somebody else to keep.
+    /// As [`Stack::new_way`], kept by the caller.
     pub fn new_way_alone(&mut self) -> Arc<PathDriver> {
         let way = self.new_way();
         self.ways.pop();
@@ -317,7 +317,7 @@ impl Stack {
         true
     }
 
-    /// Until nobody has a reason to poll.
+    /// Until no submitter has a reason to poll.
     pub fn run(&mut self) {
         for _ in 0..200_000 {
             if !self.step() {

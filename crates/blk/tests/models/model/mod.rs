@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A small disk for model checkers: the real block layer on a device that is a list, and threads that really sleep.
 //!
-//! A request is finished once the device has it; whoever polls takes it out. A thread sleeps (on the checker's condition
-//! variable) when nothing is at the device, nobody has told it to poll and no run is owed, as a driver's `wait` has it. Nothing
-//! ends a sleep by time: the timer of the request timeout, five seconds ahead, would mend every lost wake-up. So a wake-up
+//! A request is finished once the device has it; the next poll takes it out. A thread sleeps (on the checker's
+//! condition variable) when nothing is at the device, it was not notified and no run is owed, as in a driver's `wait`.
+//! Nothing
+//! ends a sleep by time: the timer of the request timeout, five seconds ahead, would hide every lost wake-up. So a wake-up
 //! that is lost is a deadlock, which the checker reports with its schedule.
 
 #![allow(dead_code, reason = "each checker uses part of it")]
@@ -62,7 +63,7 @@ struct State {
     flying: Vec<VecDeque<InFlight>>,
     /// Submitters that were told to poll, one bit each.
     told: u32,
-    /// Somebody holds the drained queue: no call may come.
+    /// A thread holds the drained queue: no call may come.
     shut: bool,
     /// A hardware queue whose CPUs are all gone: nothing may come or be there.
     closed: Option<usize>,
@@ -292,7 +293,8 @@ impl Thread {
         self.done == self.submitted
     }
 
-    /// Polls and sleeps until all bios came back and, as everybody owes who stops polling, no run is left that is due soon.
+    /// Polls and sleeps until all bios came back and no run is left that is due soon, as every thread must before it
+    /// stops polling.
     pub fn finish(&mut self) {
         self.run(None);
     }
@@ -322,7 +324,7 @@ impl Thread {
     }
 }
 
-/// After all threads rest: the queue is drained at the first look, or a tag leaked or somebody is still inside.
+/// After all threads rest: the queue is drained at the first check, or a tag leaked or a submitter is still inside.
 pub fn check_drained(q: &RequestQueue<Lock>) {
     q.begin_freeze();
     assert!(q.is_drained(), "a tag is in use or a submitter inside after everything ended");

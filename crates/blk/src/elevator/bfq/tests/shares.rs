@@ -224,7 +224,7 @@ fn a_light_submitter_is_slow_but_served() {
 
 #[test]
 fn low_latency_serves_an_interactive_submitter_at_once() {
-    // Somebody who reads a little every 50 ms, next to three copies.
+    // A queue that reads a little every 50 ms, next to three copies.
     let slowest = |low_latency| {
         let mut sources = [Source::new(0, 256, 16); 4];
         sources[3] = Source { thinks_us: 50_000, ..Source::new(0, 8, 1) };

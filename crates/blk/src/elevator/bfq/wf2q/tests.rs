@@ -16,7 +16,7 @@ fn backlogged(weights: &[u32], budget: u32) -> Wf2q {
     s
 }
 
-/// One turn of whoever is next, used up in full; who it was.
+/// One slot of the next queue, used up in full; returns that queue.
 fn turn(s: &mut Wf2q) -> u32 {
     let id = s.select(T0).expect("somebody is backlogged");
     let (weight, budget) = (s.get(id).weight(), s.get(id).budget);

@@ -91,7 +91,7 @@ fn the_last_token_goes_round() {
     explore(1, 1, 2);
 }
 
-/// Catches: a put that wakes nobody because a whole batch did not come together.
+/// Catches: a put that wakes no waiter because a whole batch did not come together.
 #[test]
 fn a_depth_below_the_map_wakes_for_each_token() {
     explore(16, 1, 2);

@@ -123,13 +123,13 @@ struct Shared {
     e: Kyber<Lock>,
     marks: Marks,
     left: AtomicUsize,
-    /// Requests at the disk: whoever comes by completes the oldest.
+    /// Requests at the disk: the next thread that polls completes the oldest.
     disk: Mutex<VecDeque<Rq>>,
     now: Instant,
 }
 
-/// One thread: inserts its requests, runs its hardware queue, and from then on only when it is marked; completes what
-/// anybody sent.
+/// One thread: inserts its requests, runs its hardware queue, and from then on only when it is marked; completes
+/// requests of any thread.
 fn worker(s: &Shared, hctx: HctxId, mut mine: Vec<Rq>) {
     let cpu = CpuId::new(2 * hctx.index() as u32);
     let cx = ElvCx { core: &s.marks, ..s.bed.cx_on(cpu, s.now) };
