@@ -120,6 +120,9 @@ impl<L: Lock> Share<L> {
     }
 }
 
+#[cfg(all(test, loom))]
+mod models;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -336,9 +336,6 @@ impl<L: Lock> Env<L> {
     }
 }
 
-#[cfg(all(test, loom))]
-mod models;
-
 #[cfg(test)]
 mod tests {
     use super::*;
