@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Listening sockets that somebody else has made and handed to this process: socket activation.
+//! Listening sockets made by another process and passed to this one: socket activation.
 //!
-//! Guarantees: descriptors are taken once, only those that are meant for this process, that are open and that listen; who asks
+//! Guarantees: descriptors are taken once, only those that are meant for this process, that are open and that listen; a caller that asks
 //! for a socket at an address gets a copy, so that an export may end and begin again at the same socket; none of them is ever
 //! removed from the file system. Needs from callers: [`take`] is called before this process opens anything that could
 //! have one of these numbers, which they are not free for. Does not do: ask systemd for anything.

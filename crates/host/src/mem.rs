@@ -6,14 +6,14 @@
 //! touches is lent out for I/O. So safe code can neither leave a region nor get a slice of memory that I/O may change:
 //! slices exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are. Spans do not
 //! leave this crate, whose drivers use them only until they complete the request.
-//! A region stays in its table until it is taken out, which only who knows of no I/O to it may do, so a resolved pointer
-//! stays valid.
+//! A region stays in its table until it is taken out, which only a caller that knows of no I/O to it may do, so a
+//! resolved pointer stays valid.
 //!
 //! Concurrent I/O to the same bytes is allowed, as on real hardware: copies (`Span::copy_to`, `Span::zero`) are
 //! done by machine code the compiler cannot see into, so a race shows old or new bytes and is not undefined behaviour.
 //!
-//! Not done here: growing a region. Regions shared with another process are in `guest`, those somebody else has mapped in
-//! this one in `foreign`.
+//! Not done here: growing a region. Regions shared with another process are in `guest`, those mapped by other code of
+//! this process in `foreign`.
 
 mod fault;
 mod foreign;
@@ -46,7 +46,7 @@ pub struct Region {
     slots: Option<(u32, Box<[AtomicBool]>)>,
     /// Another process has it, too, and it may be taken out of its table: drivers do not register it with the kernel.
     shared: Option<guest::Shared>,
-    /// Somebody else's mapping in this process, which is not ended here and may be taken out, too.
+    /// A mapping of other code in this process, which is not ended here and may be taken out, too.
     is_foreign: bool,
 }
 
@@ -284,7 +284,7 @@ mod racy {
 pub struct Regions {
     /// Each entry owns one reference to its region.
     table: Box<[AtomicPtr<Region>]>,
-    /// Held by who adds or takes out.
+    /// Held while a region is added or taken out.
     change: Mutex<()>,
 }
 
@@ -323,7 +323,7 @@ impl Regions {
         let region = self.table[usize::from(number)].swap(std::ptr::null_mut(), Ordering::AcqRel);
         assert!(!region.is_null(), "memory region {number} taken out twice");
         // SAFETY: it came from `Arc::into_raw` in `add`, and the entry that owned it is gone; by the caller's promise
-        // nobody uses what `get` or `resolve` gave of it.
+        // no thread uses what `get` or `resolve` gave of it.
         let region = unsafe { Arc::from_raw(region) };
         assert!(region.may_go(), "memory region {number} is not shared and stays");
     }
@@ -338,7 +338,7 @@ impl Regions {
     pub fn get(&self, number: u16) -> Option<&Region> {
         // Pairs with: Regions::add
         let region = self.table.get(usize::from(number))?.load(Ordering::Acquire);
-        // SAFETY: the entry owns a reference, and lasts as long as anybody uses it (`remove`).
+        // SAFETY: the entry owns a reference, and lasts as long as any use of it (`remove`).
         unsafe { region.as_ref() }
     }
 

@@ -20,7 +20,7 @@ const ENTRY_BYTES: usize = 64 << 10;
 /// Most groups of an account, as the kernel has it (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
 
-/// Who to be.
+/// The user to become.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// As it was typed.
@@ -86,7 +86,7 @@ impl Account {
     /// Makes a socket or directory of this process's user the account's.
     ///
     /// # Errors
-    /// Denied: something else is at the path by now, as who may write to the directory can have it: a link, another's socket, a
+    /// Denied: something else is at the path by now, as a user with write access to the directory can arrange: a link, another's socket, a
     /// second name of a file elsewhere. Others: as of the system.
     pub fn give(&self, path: &Path) -> Result<()> {
         let failed =
@@ -144,7 +144,7 @@ impl Account {
         for task in fs::read_dir("/proc/self/task").map_err(failed)? {
             let Some(status) = status_of(&task.map_err(failed)?.path()).map_err(failed)? else { continue };
             let name = field(&status, "Name:").unwrap_or_default();
-            // Workers of the kernel's own; they act as whoever submitted what they do.
+            // Workers of the kernel's own; they act for the submitter of their work.
             if name.starts_with("iou-") {
                 continue;
             }
@@ -163,8 +163,7 @@ impl Account {
     }
 }
 
-/// What the kernel shows of a thread; none of one that has ended, which is nobody any more. One that cannot be looked at
-/// might be anybody.
+/// What the kernel shows of a thread; none of one that has ended. One that cannot be read might belong to any user.
 fn status_of(task: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(task.join("status")) {
         Ok(status) => Ok(Some(status)),

@@ -61,7 +61,7 @@ impl History {
             }
             EventKind::Insert => self.step(e, &[LifeStage::Got, LifeStage::Requeued], LifeStage::Inserted),
             EventKind::Issue => {
-                self.step(e, &[LifeStage::Got, LifeStage::Inserted, LifeStage::Requeued], LifeStage::Issued)
+                self.step(e, &[LifeStage::Got, LifeStage::Inserted, LifeStage::Requeued], LifeStage::Issued);
             }
             EventKind::Requeue => self.step(e, &[LifeStage::Issued], LifeStage::Requeued),
             EventKind::Timeout => self.step(e, &[LifeStage::Issued], LifeStage::Issued),

@@ -87,7 +87,7 @@ fn vm_exit_ns() -> Result<f64, String> {
 const YIELDS: u32 = 500;
 
 /// Two threads on one CPU that give it to each other. The kernel counts how often it did change, so yields that stayed are told
-/// apart; `None`: somebody else had the CPU.
+/// apart; `None`: another process had the CPU.
 fn switch_ns(cpu: u32) -> Result<Option<f64>, String> {
     let there = AtomicU32::new(0);
     let until = clock::now().as_ns() + line::LIMIT_NS;
@@ -133,10 +133,10 @@ const SHOTS: usize = 20;
 /// A timer is set so far ahead, and watched for twice as long after that.
 const AHEAD_NS: u64 = 20_000;
 
-/// A one-shot timer that nobody waits for expires on this CPU: the gap that it leaves in the readings of a thread that does nothing but
+/// A one-shot timer without a waiter expires on this CPU: the gap that it leaves in the readings of a thread that does nothing but
 /// read the clock.
 fn timer_interrupt_ns() -> Result<f64, String> {
-    // SAFETY: takes two numbers; the descriptor is nobody's yet.
+    // SAFETY: takes two numbers; the descriptor has no owner yet.
     let timer = unsafe {
         let fd = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK);
         if fd < 0 {
@@ -168,7 +168,7 @@ fn timer_interrupt_ns() -> Result<f64, String> {
 }
 
 fn eventfd() -> Result<OwnedFd, String> {
-    // SAFETY: takes two numbers; the descriptor is nobody's yet.
+    // SAFETY: takes two numbers; the descriptor has no owner yet.
     unsafe {
         let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
         if fd < 0 { Err(failed("eventfd")) } else { Ok(OwnedFd::from_raw_fd(fd)) }
@@ -181,8 +181,7 @@ const WAKES: u32 = 20;
 const ASLEEP_NS: u64 = 30_000;
 
 /// A thread on `b` sleeps in a read of an eventfd, one on `a` wakes it: the time the waker's call takes more than one that
-/// wakes nobody, and from there until the other one runs; medians. `None`: somebody else had the
-/// CPUs.
+/// wakes no thread, and from there until the other one runs; medians. `None`: another process had the CPUs.
 fn wakeup_ns(a: u32, b: u32) -> Result<Option<(f64, f64)>, String> {
     let event = eventfd()?;
     let fd = event.as_raw_fd();

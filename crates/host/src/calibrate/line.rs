@@ -89,7 +89,7 @@ pub(super) fn probes(first: u32, pairs: &Pairs) -> Vec<Probe> {
 /// Times that a line goes to and fro in a sample.
 const TRIPS: u32 = 1_000;
 
-/// Time for a line to get from one CPU to the other, nanoseconds; `None`: somebody else had the CPUs.
+/// Time for a line to get from one CPU to the other, nanoseconds; `None`: another process had the CPUs.
 fn ping_pong(a: u32, b: u32) -> Result<Option<f64>, String> {
     let turns = PingPong::new();
     let side = |cpu: u32, parity: u32| {
@@ -146,7 +146,7 @@ impl PingPong {
                     self.end();
                     return false;
                 }
-                // Whoever is waited for may need the CPU.
+                // The other thread may need the CPU.
                 std::thread::yield_now();
             }
             core::hint::spin_loop();
@@ -161,7 +161,7 @@ impl PingPong {
         self.word.store(n, Ordering::Release);
     }
 
-    /// Nobody is to wait any more.
+    /// No thread is to wait any more.
     pub fn end(&self) {
         // Pairs with: Turns::is_over
         self.is_over.store(true, Ordering::Release);

@@ -2,7 +2,7 @@
 //! What our own block layer and job engine take for an I/O, on the null device: without its locks, and its locks.
 //!
 //! Guarantees: the block layer is that of a run, on a lock that reads the clock when it is taken and given back; what that reading
-//! costs is taken off. Does not do: caches that somebody else fills; a program with much of its own data pays more.
+//! costs is taken off. Does not do: caches that another program fills; a program with much of its own data pays more.
 
 use super::{CostKind, Probe, line, per_op};
 use crate::clock;
@@ -243,7 +243,7 @@ fn engine_ns() -> Result<f64, String> {
 /// Turns of a sample at the single queue.
 const TURNS: u32 = 600;
 
-/// An I/O on the single queue, of two threads by turns: on two CPUs, or on one, where a thread has both turns. `None`: somebody else had the
+/// An I/O on the single queue, of two threads by turns: on two CPUs, or on one, where a thread has both turns. `None`: another process had the
 /// CPUs.
 fn by_turns_ns(a: u32, b: u32) -> Result<Option<f64>, String> {
     let q = disk::<RawMutex>(&SINGLE_QUEUE)?;

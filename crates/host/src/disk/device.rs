@@ -25,7 +25,7 @@ pub struct Shared {
     pub(crate) waiter_lock: Arc<Mutex<()>>,
 }
 
-/// Where nobody has said how many hardware queues, there are no more than the driver can have.
+/// Where the number of hardware queues is not set, there are no more than the driver can have.
 pub(crate) fn limit_hw_queues(driver: &dyn HostDriver, config: &mut QueueConfig) {
     let special = config.nr_read_queues.saturating_add(config.nr_poll_queues);
     let most = driver.max_hw_queues().saturating_sub(special).max(1);
@@ -40,9 +40,9 @@ pub struct Disk {
     pub queue: Arc<Queue>,
     /// Its driver, for waiting.
     pub driver: Arc<dyn HostDriver>,
-    /// Who waits for it.
+    /// The table of waiting threads.
     pub waker: Arc<WakeTable>,
-    /// Held by who takes a place to wait, and by who changes what that depends on.
+    /// Held by a thread that takes a place to wait, and by one that changes what that depends on.
     pub(crate) waiter_lock: Arc<Mutex<()>>,
     /// Some job polls for its I/O, which needs a poll queue.
     pub(crate) polled: AtomicBool,

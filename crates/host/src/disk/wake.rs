@@ -16,19 +16,19 @@ use std::sync::Arc;
 
 /// The thread runs and will poll before it waits.
 const AWAKE: u32 = 0;
-/// Somebody had something for it since it last looked.
+/// It was notified since its last poll.
 const NOTIFIED: u32 = 1;
 /// It waits in the driver for hctx `state - WAITING`.
 const WAITING: u32 = 2;
 
-/// Who waits where, for all submitters of one disk.
+/// Waiting threads and where they wait, for all submitters of one disk.
 pub struct WakeTable {
     driver: Arc<dyn HostDriver>,
     states: Box<[CachePadded<AtomicU32>]>,
 }
 
 impl WakeTable {
-    /// Nobody waits.
+    /// No thread waits.
     pub fn new(driver: Arc<dyn HostDriver>) -> WakeTable {
         let states = (0..MAX_SUBMITTERS).map(|_| CachePadded::new(AtomicU32::new(AWAKE))).collect();
         WakeTable { driver, states }

@@ -61,7 +61,7 @@ struct RingSet {
     /// By binary logarithm of the depth, then the claimed one.
     rings: [OnceLock<Ring>; CLAIMED + 1],
     current: AtomicUsize,
-    /// Of the ring that is in use when nobody claims the hctx.
+    /// Of the ring that is in use while the hctx is not claimed.
     depth_log2: AtomicUsize,
 }
 
@@ -77,7 +77,7 @@ impl RingSet {
         }
     }
 
-    /// Goes to the ring of this size that belongs to nobody.
+    /// Goes to the ring of this size that has no owner.
     fn use_shared(&self, depth_log2: usize) {
         self.depth_log2.store(depth_log2, Ordering::Relaxed);
         self.current.store(depth_log2, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl RingSet {
 
     #[inline]
     fn current(&self) -> &Ring {
-        // Relaxed: OnceLock orders the ring itself, and whoever may use the hctx was told so after `start`.
+        // Relaxed: OnceLock orders the ring itself, and each user of the hctx learnt of it after `start`.
         self.rings[self.current.load(Ordering::Relaxed)].get().expect("hctx used before the driver was started for it")
     }
 }

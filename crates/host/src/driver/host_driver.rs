@@ -31,8 +31,8 @@ pub trait HostDriver: Driver {
         self.wait_since(self.wakes(hctx), hctx, min, timeout);
     }
 
-    /// How often [`HostDriver::wake`] was called for `hctx`, or more. Whoever reads it, then makes known that it is going
-    /// to wait, then waits since this number, misses no wake-up by those who know.
+    /// How often [`HostDriver::wake`] was called for `hctx`, or more. A thread that reads it, then publishes that it is
+    /// going to wait, then waits since this number, misses no wake-up by threads that saw that.
     fn wakes(&self, _hctx: HctxId) -> u64 {
         0
     }

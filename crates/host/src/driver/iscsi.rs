@@ -9,14 +9,14 @@
 //! 5: after so many seconds of silence a target is asked whether it is there, and for so many waited for. `target_user`: the target
 //! has to prove to be this one (mutual CHAP).
 //! Passwords: `LIBISCSI_CHAP_PASSWORD` and, of the target, `LIBISCSI_CHAP_TARGET_PASSWORD` in the environment, so that they need
-//! not be on a command line that everybody can read.
+//! not be on a command line that all users can read.
 //! Example: `iscsi://10.0.0.5/iqn.2026-11.com.example:disks/1?sessions=2`
 //! What becomes of a request: READ, WRITE with FUA, SYNCHRONIZE CACHE, UNMAP or WRITE SAME for discards, WRITE SAME for zeroes, by
 //! the SCSI midlayer (`blk::scsi`), which also tries again. One hardware queue is one session of one connection: no numbers that
 //! CPUs share, and a window of commands each. Requests that are issued together are sent together; data goes from and to where it
 //! lies, unless it has digests.
 //! Recovery: a session that is lost is made again in the background, for ever, with pauses of 20 ms to 1 s, as the same nexus, so
-//! that the target forgets what the old one had. Before it carries anything the logical unit is asked who it is and how large;
+//! that the target forgets what the old one had. Before it carries anything the logical unit is asked for its identity and size;
 //! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more. One that has
 //! grown is the same, of the old size. One without a name (no VPD page 0x83 or 0x80) that is written to is gone with any session.
 //! A command that is late (`io_timeout`) is aborted (ABORT TASK); if that does not help the logical unit is reset, then the target
@@ -98,7 +98,7 @@ const MAX_SEGMENTS: u16 = 128;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of the session that checks, behind those of hardware queues.
 const CHECK_SESSION: u16 = u16::MAX;
-/// What a login may take, once there is somebody to log in to.
+/// What a login may take, once a target is there.
 const LOGIN_TIME: Duration = Duration::from_secs(15);
 
 /// The driver.
@@ -108,7 +108,7 @@ pub struct Iscsi {
     disk: ScsiDisk,
     shared: Arc<Shared>,
     sessions: u16,
-    /// Whoever acts on news has it, and others wait for that.
+    /// Held while news is handled; other threads wait for that.
     acting: parking_lot::Mutex<()>,
 }
 
@@ -136,7 +136,7 @@ struct Shared {
     first_access: Option<alua::Access>,
     /// Hears that this may be otherwise now.
     tell_access: OnceLock<NotifyFn>,
-    /// Whoever checks has it: a second login of the same session would have the target end the first.
+    /// Held by a check: a second login of the same session would have the target end the first.
     checking: parking_lot::Mutex<()>,
 }
 
@@ -166,7 +166,7 @@ impl Shared {
 
     /// Nothing is sent to it any more, nor waits for an answer.
     fn is_another(&self, how: &str) -> Error {
-        // Relaxed: who sees it late is refused by the absence of a session.
+        // Relaxed: a thread that sees it late is refused by the absence of a session.
         self.gone.store(true, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_session("the logical unit is not the same any more"));
         let remedy = if self.is_path && !self.is_nameless { "it is looked for again" } else { "open it anew" };
@@ -218,13 +218,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Nobody asks about a reset any more.
+    /// No thread asks about a reset any more.
     fn forget_reset(&self, function: Function) {
         self.reset_done.store(0, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_managed(function));
     }
 
-    /// All sessions end, and the target forgets what they had; done when each has another one, failed once nobody waits for those that
+    /// All sessions end, and the target forgets what they had; done when each has another one, failed once no command waits for those that
     /// have none.
     fn reset_host(&self, now: Instant) -> Help {
         if !self.is_resetting.swap(true, Ordering::Relaxed) {
@@ -265,7 +265,7 @@ impl Reconnect for Shared {
     }
 
     /// Once the logical unit is another one, nothing is sent to it any more. As a path it is asked again and again, when no session is
-    /// left from before: who comes back is asked on a new one.
+    /// left from before: a unit that comes back is asked on a new one.
     fn wants(&self) -> Vec<(Instant, usize)> {
         let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.core.wants_connection()?, i)));
         if !self.is_gone() {
@@ -281,7 +281,7 @@ impl Reconnect for Shared {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
         let line = self.dial_again(number as u16)?;
         queue.attach(line, false).map_err(|e| e.within(&self.target.to_string()))?;
-        // It was given up when nothing helped; now it has said who it is, and how large.
+        // It was given up when nothing helped; now it has reported its identity and size.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
             device.set_state(DeviceState::Running);
         }
@@ -367,7 +367,7 @@ impl Iscsi {
         self.shared.unit.identity.to_string()
     }
 
-    /// Acts on what the unit has said of itself; what is sent after this is sent by who knows it.
+    /// Handles what the unit has reported of itself; a sender after this knows it.
     #[inline]
     fn take_news(&self) {
         if self.disk.has_news() {
@@ -651,7 +651,7 @@ impl DevicePath for Iscsi {
         true
     }
 
-    /// Empty: it does not say who it is.
+    /// Empty: it does not report an identity.
     fn identity(&self) -> Option<String> {
         Some(self.shared.unit.identity.in_full())
     }

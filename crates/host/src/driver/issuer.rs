@@ -7,11 +7,11 @@ use blk::id::HctxId;
 pub trait Issuer {
     /// `queue_rqs` for `hctx` may leave it to the next [`HostDriver::wait`](super::HostDriver::wait) or `poll` to make the device see its requests
     /// as long as there are fewer than `fewer_than`: one system call instead of two for a thread that waits right after
-    /// it has submitted what is left of a batch. 0 and 1 leave nothing. Whoever sets more must call one of the two
+    /// it has submitted what is left of a batch. 0 and 1 leave nothing. A caller that sets more must call one of the two
     /// soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
 
-    /// As how many requests, at least, [`Issuer::set_lazy_commit`] is best told by who waits soon after it has submitted:
+    /// As how many requests, at least, [`Issuer::set_lazy_commit`] is best given by a thread that waits soon after it has submitted:
     /// 0 if nothing is gained by more than a batch.
     fn lazy_hint(&self) -> u32 {
         0
@@ -20,7 +20,7 @@ pub trait Issuer {
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
     /// [`Issuer::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
     /// may have to wait until this thread submits, polls or waits, so it goes on doing so while they have anything in
-    /// flight. Nobody else may be in a call for this hctx, or have a request there, while this call or `release` runs: what
+    /// flight. No other thread may be in a call for this hctx, or have a request there, while this call or `release` runs: what
     /// they queued could be lost. Refused when something is in flight already. Says whether it makes a difference.
     /// A thread that ends without `release` ends the I/O of all others on the hctx.
     fn claim(&self, _hctx: HctxId) -> bool {
@@ -31,7 +31,7 @@ pub trait Issuer {
     fn release(&self, _hctx: HctxId) {}
 
     /// Undoes all claims and what [`Issuer::set_lazy_commit`] has set: every thread may use every hctx like any other from
-    /// now on. Nothing is in flight, and nobody is in a call that queues or polls, or comes to one meanwhile. Who had
+    /// now on. Nothing is in flight, and no thread is in a call that queues or polls, or comes to one meanwhile. A thread that had
     /// claimed an hctx still calls [`Issuer::release`].
     fn unclaim(&self) {}
 }

@@ -7,10 +7,10 @@
 //! are safe (CAN_MULTI_CONN), else 1, also if more were asked for. `reconnect_delay`, seconds for which requests wait for a
 //! server that is gone; then, and at once with the default of 0, they end with an I/O error. `timeout`, seconds for which a
 //! request waits for its reply; default 0: for as long as its connection lasts. Of TLS: `tls-certificates`, a directory laid out as
-//! for QEMU, libnbd and GnuTLS: `ca-cert.pem`, who may sign the server's certificate, with `ca-crl.pem` if it is there, and
+//! for QEMU, libnbd and GnuTLS: `ca-cert.pem`, the authorities for the server's certificate, with `ca-crl.pem` if it is there, and
 //! `client-cert.pem` with `client-key.pem` for a server that wants one from us; default: the system's authorities, and none.
 //! `tls-hostname`, the name that the server's certificate must be for; default: HOST, and `localhost` for a Unix socket.
-//! `tls-verify-peer=0`: the server may be anybody.
+//! `tls-verify-peer=0`: any server is accepted.
 //! Example: `nbd+unix:///disk0?socket=/run/nbd.sock`, `nbd://storage:10809/disk0?connections=2&reconnect_delay=60`
 //! What becomes of a request: read and write, with their data from and to where it lies; flush; FUA; discard by TRIM; write
 //! zeroes by WRITE_ZEROES, which may make holes. What the server does not offer the disk does not have. One hardware queue is
@@ -22,7 +22,7 @@
 //! twice. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
 //! block sizes) is not used.
 //! Timeout: looked at when the block layer asks (`io_timeout`, 30 s unless set, after the issue), so it is in effect the
-//! longer of the two. The connection of the late request ends with it, as in Linux's nbd: a late reply finds nobody, and what
+//! longer of the two. The connection of the late request ends with it, as in Linux's nbd: a late reply matches no request, and what
 //! else was out waits for the next one. Without another word from `timeout` a server that is paused is waited for.
 //! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
 //! the server kept that: like Linux and QEMU this driver does not repeat writes that were acknowledged, so a server that dies

@@ -10,7 +10,7 @@
 //! unless set).
 //! Example: `rbd:rbd/disk0`, `rbd:vms/tenant1/disk0:id=vm:conf=/etc/ceph/ceph.conf:exclusive=1`, `rbd:rbd/disk0@monday`
 //! What becomes of a request: read and write, with pieces of memory where they lie (librbd copies a write once, unless
-//! `rbd_disable_zero_copy_writes=false`, which only is for memory that nobody writes to meanwhile); flush; discard; write zeroes, which makes
+//! `rbd_disable_zero_copy_writes=false`, which only is for memory that is not written meanwhile); flush; discard; write zeroes, which makes
 //! holes unless they are to keep their space. Completions come by an eventfd, without a callback's thread in between.
 //! Caches: without librbd's a write has ended when the OSDs have it, and there is no cache to flush. With it (`rbd_cache=true`, or set for the
 //! image) the disk has a write cache, and a flush is librbd's. FUA is a write and a flush: only librbd's calls for one piece of memory take
@@ -24,7 +24,7 @@
 //! Limits: a snapshot, and what is opened for reading only, is read-only. Discards work in units of `rbd_discard_granularity_bytes`. A read
 //! that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout` to have it end. As a path of a multipath disk, too:
 //! without that its requests wait for their OSDs, whatever other paths there are. What is stored of an image with stripes over several
-//! objects (STRIPINGV2) is not told: all of it counts as data. When somebody makes the image smaller, requests behind its end fail; of a
+//! objects (STRIPINGV2) is not told: all of it counts as data. When the image is shrunk, requests behind its end fail; of a
 //! write across it librbd carries out the first part and says that it went well. The first open of a process keeps
 //! Ceph's libraries, and their threads last as long as a disk is open.
 //! Source: librbd.h and librados.h (Ceph 16), qemu-block-drivers(7).
@@ -64,7 +64,7 @@ const MAX_BYTES: u32 = 16 << 20;
 const MAX_RANGE: u32 = 1 << 30;
 /// Most bytes that one survey asks for.
 const SURVEY_BYTES: u64 = 4 << 30;
-/// `client_mount_timeout` where nobody has set one; Ceph's own is five minutes.
+/// `client_mount_timeout` where none is set; Ceph's own is five minutes.
 const MOUNT_TIMEOUT: &str = "30";
 const CEPHS_MOUNT_TIMEOUT: &str = "300";
 
@@ -178,7 +178,7 @@ fn place(target: &RbdTarget, read_only: bool) -> ImageName<'_> {
 
 fn connect(target: &RbdTarget) -> Result<Cluster> {
     let cluster = Cluster::new(target.cluster.as_deref(), target.user.as_deref(), target.conf.as_deref())?;
-    // Data is cached above, where somebody wants that.
+    // Data is cached above, where a cache is configured.
     cluster.set("rbd_cache", "false")?;
     if cluster.option("client_mount_timeout").as_deref() == Some(CEPHS_MOUNT_TIMEOUT) {
         cluster.set("client_mount_timeout", MOUNT_TIMEOUT)?;

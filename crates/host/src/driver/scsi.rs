@@ -18,7 +18,7 @@ pub struct Checked {
     pub ready: Result<()>,
 }
 
-/// Who is told of something from inside I/O, and may not call back from there.
+/// A callback from inside I/O; it may not call back into the driver.
 pub type NotifyFn = Box<dyn Fn() + Send + Sync>;
 
 /// What bounds the commands of a logical unit: `nr_hw_queues` multiplies tags, which the device need not have room for.
@@ -78,8 +78,8 @@ pub trait ScsiUnit {
         None
     }
 
-    /// Has `tell` called, from inside I/O, when the device says that it may be served otherwise now. The first who asks for it is
-    /// told.
+    /// Has `tell` called, from inside I/O, when the device reports that it may be served otherwise now. The first
+    /// caller's callback is kept.
     fn on_access_change(&self, _tell: NotifyFn) {}
 
     /// Sends a command past the block layer and waits for its end. `None`: it is no SCSI device.

@@ -65,8 +65,9 @@ impl Sleeper {
         self.condvar.notify_all();
     }
 
-    /// Wakes who sleeps, for the first due time has moved ahead: sleepers look again. Call after the request was added
-    /// under the lock that `next_due` of a sleeper takes: who looked before that is counted here, who looks later sees it.
+    /// Wakes the sleepers, for the first due time has moved ahead: they check again. Call after the request was added
+    /// under the lock that `next_due` of a sleeper takes. A thread that checked before that is counted here; one that
+    /// checks later sees it.
     #[inline]
     pub(crate) fn wake_sleepers(&self) {
         if self.sleepers.load(Ordering::Relaxed) > 0 {

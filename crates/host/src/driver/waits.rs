@@ -2,8 +2,8 @@
 //! Where threads wait for a hardware queue whose device tells of ends by descriptors: an epoll set of those, and an eventfd
 //! for what they do not tell of.
 //!
-//! Guarantees: a wake-up, or an end found outside of a poll, ends the sleep of all who were asleep, or on their way to it. The
-//! eventfd stays readable until nobody sleeps who could have missed it.
+//! Guarantees: a wake-up, or an end found outside of a poll, ends the sleep of all threads that were asleep, or on
+//! their way to it. The eventfd stays readable until no thread sleeps that could have missed it.
 //! Needs from callers: one lock around a queue's [`Waiting`] and all that is looked at before a sleep.
 
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ pub(super) struct Waits {
     wakes: AtomicU64,
 }
 
-/// Who sleeps, and whether they were told; under the queue's lock.
+/// Sleeping threads, and whether they were notified; under the queue's lock.
 #[derive(Default)]
 pub(super) struct Waiting {
     threads: u32,
@@ -34,7 +34,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Somebody sleeps, or the eventfd is readable.
+    /// A thread sleeps, or the eventfd is readable.
     pub(super) fn is_stirred(&self) -> bool {
         self.signalled || self.threads > 0
     }
@@ -72,7 +72,7 @@ impl Waits {
         }
     }
 
-    /// Takes a signal back once nobody is left who could miss it.
+    /// Takes a signal back once no thread is left that could miss it.
     pub(super) fn calm(&self, waiting: &mut Waiting, has_ended: bool) {
         if waiting.signalled && waiting.threads == 0 && !has_ended {
             waiting.signalled = false;
@@ -86,7 +86,7 @@ impl Waits {
             self.signal(waiting);
         }
         self.calm(waiting, has_ended);
-        // Who sleeps for what was found here would sleep for nothing if it was the last.
+        // A thread that sleeps for what was found here would sleep for nothing if it was the last.
         if waiting.threads > 0 && found_last {
             self.signal(waiting);
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who else uses a block device: mounts, swap, devices on top of it, exclusive openers.
+//! Other users of a block device: mounts, swap, devices on top of it, exclusive openers.
 //!
-//! Guarantees: a use by this mount namespace, by swap, by device-mapper, md or bcache, or by whoever has it open exclusively
-//! (a mount in another namespace has) is found. While a [`Claim`] lives nobody can mount it. Does not: find who has it open without
-//! O_EXCL, for that excludes nothing.
+//! Guarantees: a use by this mount namespace, by swap, by device-mapper, md or bcache, or by an exclusive opener (a
+//! mount in another namespace is one) is found. While a [`Claim`] lives no process can mount it. Does not: find openers
+//! without O_EXCL, for that excludes nothing.
 
 use super::device::KernelDevice;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
         let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         parts.extend(number(dir).map(|rdev| Part { name, dir: dir.to_owned(), rdev }));
     };
-    // Whoever is inside a partition is inside its disk.
+    // A user of a partition is a user of its disk.
     if whole_disk || !device.is_partition() {
         add(&device.disk_dir);
         device.partitions().iter().for_each(|p| add(&device.disk_dir.join(p)));
@@ -64,7 +64,7 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// What is to be said of uses that were `found`, with `force`; without it they are refused. `what` is what would be done to whoever
+/// What is to be said of uses that were `found`, with `force`; without it they are refused. `what` is what would be done to a process that
 /// uses it.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ pub fn use_anyway(device: &KernelDevice, found: &[String], what: &str, force: bo
     )))
 }
 
-/// What a change of settings does to whoever uses the disk.
+/// What a change of settings does to users of the disk.
 pub const SETTINGS_CHANGE: &str = "its settings would change under whoever uses it";
 
 /// Where a line of mountinfo says that device is mounted.
@@ -99,12 +99,12 @@ fn is_device(path: &str, rdev: u64) -> bool {
     fs::metadata(path.replace("\\040", " ")).is_ok_and(|m| m.file_type().is_block_device() && m.rdev() == rdev)
 }
 
-/// A device that nobody else can mount or put another device on while this lives.
+/// A device that no other process can mount or put another device on while this lives.
 #[derive(Debug)]
 pub struct Claim(#[allow(dead_code, reason = "held open")] File);
 
 impl Claim {
-    /// Claims it, or its disk; who has it now has half a second to let go. `Ok(None)`: somebody has it.
+    /// Claims it, or its disk; the present owner has half a second to let go. `Ok(None)`: it is in use.
     ///
     /// # Errors
     /// It cannot be opened for another reason.

@@ -82,7 +82,7 @@ impl SettingsGuard {
         let kept = SettingsGuard(Arc::clone(&shared));
         KEPT.lock().push(Arc::clone(&shared));
         let done = {
-            // Held until all is written, so that who puts everything back comes before or after it.
+            // Held until all is written, so that a thread that puts everything back comes before or after it.
             let mut held = shared.lock();
             let changes = held.insert(Changes { device: device.clone(), file, state });
             changes.write(&planned.writes, &mut said)
@@ -101,7 +101,7 @@ impl SettingsGuard {
         lock(device).map(drop)
     }
 
-    /// Lets the settings stay as they are now, for good: nobody puts them back.
+    /// Lets the settings stay as they are now, for good: they are not put back.
     ///
     /// # Errors
     /// The state cannot be taken away; the settings are put back then.
@@ -135,7 +135,7 @@ impl Drop for SettingsGuard {
     fn drop(&mut self) {
         for problem in put_back(&self.0) {
             log::error!("{problem}");
-            // A run that ends with an error, or a panic: there is nobody else who would say it.
+            // A run that ends with an error, or a panic: nothing else would report it.
             eprintln!("mqblk: {problem}");
         }
         KEPT.lock().retain(|other| !Arc::ptr_eq(other, &self.0));
@@ -146,8 +146,8 @@ fn put_back(shared: &Shared) -> Vec<String> {
     shared.lock().take().map(|mut changes| changes.put_back().problems).unwrap_or_default()
 }
 
-/// Writes settings of a disk that stay: all of them, or, with an error, none. What the kernel made another value of is said. As in a run,
-/// a disk that somebody uses is refused unless `force`, and it is claimed until all is written.
+/// Writes settings of a disk that stay: all of them, or, with an error, none. What the kernel made another value of is
+/// reported. As in a run, a disk in use is rejected unless `force`, and it is claimed until all is written.
 ///
 /// # Errors
 /// The disk cannot have one of them, it is in use, or another process has changed its settings for a while.
@@ -171,7 +171,7 @@ pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)], force: 
     Ok(warnings)
 }
 
-/// Puts back all that this process has changed, for who is about to end it without returning; five seconds at most. What
+/// Puts back all that this process has changed, for a caller that is about to exit without returning; five seconds at most. What
 /// could not be is said, and can be put back later.
 pub fn put_back_all() -> Vec<String> {
     let all = std::mem::take(&mut *KEPT.lock());
@@ -183,7 +183,7 @@ pub fn put_back_all() -> Vec<String> {
     let thread = std::thread::Builder::new().name("put-back".to_owned());
     let started = thread.spawn(move || {
         let problems = all.iter().flat_map(put_back).collect::<Vec<_>>();
-        // Nobody listens who has waited too long.
+        // After too long a wait no listener is left.
         let _ = tell.send(problems);
     });
     match started.ok().and_then(|_| told.recv_timeout(PATIENCE).ok()) {
@@ -280,7 +280,7 @@ impl Changes {
             }
             sysfs::write(device, name, value).map_err(|e| {
                 let now = before.map_or_else(String::new, |now| format!("; it stays {now}"));
-                // Another value may do; what is wrong with the disk itself, or with who asks, stays what it is.
+                // Another value may do; a problem of the disk itself, or of the caller, stays.
                 let kind = if e.kind() == ErrorKind::Io { ErrorKind::Refused } else { e.kind() };
                 Error::new(kind, format!("{e}{now}{}", range(device, name)))
             })?;
@@ -315,7 +315,7 @@ impl Changes {
     }
 }
 
-/// What a person may need to know who was refused.
+/// What a rejected user may need to know.
 fn range(device: &KernelDevice, name: &str) -> String {
     match name {
         "scheduler" => format!("; it has {}", sysfs::schedulers(device).join(", ")),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's own block devices: what they are, who uses them, their settings in sysfs, their counters.
+//! The kernel's own block devices: what they are, their users, their settings in sysfs, their counters.
 //!
 //! Modules in the order a run meets them: `device` finds the disk behind a path; `in_use` and `signature` say what would be
 //! lost; `settings` says what of the settings asked can be written there; `keep` writes them and puts them back, whatever

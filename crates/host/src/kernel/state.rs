@@ -74,7 +74,7 @@ fn make_directory() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Names of the disks whose settings somebody has changed, or left changed.
+/// Names of the disks whose settings a process has changed, or left changed.
 pub(super) fn disks() -> Result<Vec<String>> {
     let Ok(entries) = fs::read_dir(directory()?) else { return Ok(Vec::new()) };
     let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());

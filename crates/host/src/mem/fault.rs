@@ -2,8 +2,9 @@
 //! What happens when the pages of a client's memory go away under us: its file was made shorter, or has no room for a page.
 //!
 //! Guarantees: an access of this process to a [`Watch`]ed range ends, whatever the client does to its file: the page that is
-//! not there (SIGBUS) becomes a private zero page, and the [`Alarm`] of the range is raised before anybody can read a zero of
-//! it. So who sees no alarm after a read has read what the client had there. Other ranges, and other clients, notice nothing.
+//! not there (SIGBUS) becomes a private zero page, and the [`Alarm`] of the range is raised before any thread can read
+//! a zero of it. So a thread that sees no alarm after a read has read the client's data. Other ranges, and other
+//! clients, notice nothing.
 //! System calls that find no page (`io_uring`, `pwritev`) fail with EFAULT as ever, as long as it was not accessed before.
 //! A SIGBUS from elsewhere goes to the handler that was there before: it kills, as it should.
 //! Files that cannot shrink (`F_SEAL_SHRINK`, as QEMU's memory-backend-memfd has it) need none of this; clients are not
@@ -63,7 +64,7 @@ pub(super) struct Watch {
 }
 
 static PLACES: AtomicPtr<Watch> = AtomicPtr::new(null_mut());
-/// Held by who changes a place.
+/// Held by a thread that changes a place.
 static CHANGE: Mutex<()> = Mutex::new(());
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -111,7 +112,7 @@ impl Watch {
     fn change(&self, base: usize, len: usize, page: usize, alarm: *mut Alarm) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        // Nobody sees a new field with the old version. Pairs with: Watch::holds
+        // No reader sees a new field with the old version. Pairs with: Watch::holds
         fence(Ordering::Release);
         self.base.store(base, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
@@ -199,7 +200,7 @@ fn repair(address: usize) -> bool {
     true
 }
 
-/// Gives the signal to whom it would have gone without us.
+/// Forwards the signal to the handler that was installed before ours.
 ///
 /// # Safety
 /// Called by a handler with its arguments.

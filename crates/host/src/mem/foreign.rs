@@ -24,7 +24,7 @@ impl ForeignBuffers {
     /// Makes `len` bytes from `start` on a region of `regions`. Fails when there are too many regions.
     ///
     /// # Safety
-    /// All of the range is mapped, readable and writable, until this is dropped, and nobody unmaps it before. While I/O
+    /// All of the range is mapped, readable and writable, until this is dropped, and it is not unmapped before. While I/O
     /// to or from a part of it is in flight no `&` or `&mut` of Rust to that part is used. This is dropped only when every
     /// bio with a [`DataRef`] of it has ended, and no more will be submitted.
     pub unsafe fn new(regions: &Arc<Regions>, start: NonNull<u8>, len: usize) -> Result<ForeignBuffers> {

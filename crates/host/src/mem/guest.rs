@@ -139,11 +139,11 @@ impl Region {
         self.atomic::<AtomicU64>(at).store(value.to_le(), order);
     }
 
-    /// Sets bits of the byte at `at`, beside others who do. Panics when it is outside.
+    /// Sets bits of the byte at `at`, beside other writers. Panics when it is outside.
     #[inline]
     pub(crate) fn set_bits(&self, at: usize, bits: u8) {
         let byte = self.atomic::<AtomicU8>(at);
-        // What was written before is seen by who finds the bit. Pairs with: the front end, which takes the bits and then reads.
+        // What was written before is seen by a thread that finds the bit. Pairs with: the front end, which takes the bits and then reads.
         // A bit that is set already may be taken meanwhile, so it is set again all the same.
         byte.fetch_or(bits, Ordering::Release);
     }

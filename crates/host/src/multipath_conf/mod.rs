@@ -91,10 +91,10 @@ pub struct Setting {
     pub line: u32,
 }
 
-/// A section that says for whom its options are.
+/// A section that selects the disks its options are for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Those that say for whom among them.
+    /// The options that select among them.
     pub settings: Vec<Setting>,
     /// Where it begins.
     pub line: u32,
@@ -125,7 +125,7 @@ pub enum ListedBy {
     Device(Option<String>, Option<String>),
 }
 
-/// A device of `devices`: for whom it is.
+/// A device of `devices`: its selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// What it says.

@@ -91,7 +91,7 @@ struct Reader<'a> {
     config: Config,
     /// Sections that are open, and the lines they begin in.
     open: Vec<(Section, u32)>,
-    /// Of the innermost one that says for whom it is.
+    /// Of the innermost section that has a selector.
     block: Block,
     /// Vendor and product of a device of a blacklist.
     listed: (Option<String>, Option<String>),

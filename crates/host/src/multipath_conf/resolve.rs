@@ -70,7 +70,7 @@ pub struct Found {
     pub option: &'static OptionDef,
     /// Its value.
     pub value: String,
-    /// Who said so.
+    /// The section it came from.
     pub origin: Origin,
     /// In which line; `None` = built in.
     pub line: Option<u32>,

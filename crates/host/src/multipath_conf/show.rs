@@ -106,7 +106,7 @@ impl fmt::Display for Config {
 }
 
 impl Resolved {
-    /// As the `multipath` of a disk, each option with who said so: `multipath.conf:7, devices`.
+    /// As the `multipath` of a disk, each option with its origin: `multipath.conf:7, devices`.
     pub fn show(&self, file: &str, wwid: &str) -> String {
         let mut out = format!("multipath {{\n\twwid {}\n", quoted(wwid));
         for found in &self.found {

@@ -92,7 +92,7 @@ fn what_holds_for_a_disk_is_said_with_its_line() {
         (found.value, found.origin, found.line)
     };
     let is = |value: &str, origin, line| (value.to_owned(), origin, line);
-    // Nobody's.
+    // No section's.
     let other = disk("1", "IBM", "2107900", "1");
     assert_eq!(holds(&other, "polling_interval"), is("10", Origin::Defaults, Some(4)));
     assert_eq!(holds(&other, "path_selector"), is("queue-length 0", Origin::Defaults, Some(5)));

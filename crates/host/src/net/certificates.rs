@@ -44,7 +44,7 @@ pub enum Role {
     ClientCa,
     /// Certificates of clients that they have revoked.
     ClientCrl,
-    /// One of the files of a client of somebody else's server.
+    /// One of the files of a client of a foreign server.
     OfTarget,
 }
 
@@ -174,7 +174,7 @@ impl Tls {
         }
     }
 
-    /// Why the certificates in use are not those in the files; none if they are, as far as anybody has looked.
+    /// Why the certificates in use are not those in the files; none if they are, as of the last check.
     pub fn problem(&self) -> Option<Problem> {
         self.loaded.lock().problem.clone()
     }
@@ -198,7 +198,8 @@ impl NbdTls {
             cert: directory.join(CERT),
             key: directory.join(KEY),
             client_ca: verify_peer.then(|| directory.join(CA)),
-            // What cannot be looked at is taken to be there, and refused when it is loaded: without it nobody is revoked.
+            // A file that cannot be read is taken to be there, and rejected when it is loaded: without it no
+            // certificate is revoked.
             client_crl: (verify_peer && is_there(&crl).unwrap_or(true)).then_some(crl),
             required,
         }
@@ -262,7 +263,7 @@ pub(crate) fn unusable(cert: &Pem<'_>, key: &Pem<'_>, e: rustls::Error) -> Probl
     }
 }
 
-/// Who checks the certificates of clients.
+/// The verifier of client certificates.
 fn verifier(
     ca: &Path,
     crl: Option<&Path>,
@@ -329,7 +330,7 @@ impl<'a> Pem<'a> {
         self.all("revocation list")
     }
 
-    /// A certificate must be of its time and, in a server's file, its first one be for servers. Who signed it is for
+    /// A certificate must be of its time and, in a server's file, its first one be for servers. The signer is for
     /// clients to judge.
     pub(crate) fn check_valid(
         &self,
@@ -341,7 +342,7 @@ impl<'a> Pem<'a> {
         let parsed = ParsedCertificate::try_from(cert).map_err(|e| broken(&e))?;
         let (nobody, now) = (RootCertStore::empty(), UnixTime::now());
         let algorithms = provider.signature_verification_algorithms.all;
-        // Validity and purpose are looked at before the signer, whom nobody knows here.
+        // Validity and purpose are checked before the signer, which is unknown here.
         let found = verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], now, algorithms);
         let Err(rustls::Error::InvalidCertificate(e)) = found else { return Ok(()) };
         match e {

@@ -25,15 +25,15 @@ use std::time::Instant;
 /// Clients that wait to be accepted; the system has a limit of its own.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket at `path`: the one that this process was handed, or a new one, in place of one that nobody has any more. Of two
+/// A listening socket at `path`: the one that this process was handed, or a new one, in place of a stale one. Of two
 /// programs that find the same one left behind at the same moment, one may lose its own to the other.
-/// Nobody connects to a new one who may not by `mode` or, without it, by the umask.
+/// A process that `mode`, or without it the umask, excludes cannot connect to a new one.
 ///
 /// The umask is the process's, and `bind` obeys it: the socket gets what both allow, and the rest of `mode` when it is there. It does
-/// not listen before that, so that whoever comes earlier is refused as at a socket that was left behind.
+/// not listen before that, so that a client that comes earlier is refused as at a socket that was left behind.
 ///
 /// # Errors
-/// `AddrInUse`: somebody has it, or it is no socket. Others: as of the system.
+/// `AddrInUse`: another process has it, or it is no socket. Others: as of the system.
 pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(handed) = handed::unix(path) {
         return Ok((handed?, SocketFile { path: path.to_owned(), own: None }));
@@ -126,7 +126,7 @@ pub(crate) fn bind(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Sock
     })
 }
 
-/// Whether there is a socket that nobody has any more: nothing else may be removed to make room.
+/// Whether there is a stale socket: nothing else may be removed to make room.
 fn is_left_behind(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     is_socket && is_bound(path).is_ok_and(|bound| !bound)
@@ -164,7 +164,7 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
 pub struct Stop(OwnedFd);
 
 impl Stop {
-    /// Nobody is stopped yet.
+    /// Not stopped yet.
     ///
     /// # Errors
     /// Os: there is no descriptor for it.
@@ -172,7 +172,7 @@ impl Stop {
         event::new().map(Stop)
     }
 
-    /// Whoever waits comes back, now and from now on.
+    /// Waiting threads return, now and from now on.
     pub fn set(&self) {
         event::signal(&self.0);
     }
@@ -183,7 +183,7 @@ impl Stop {
     }
 }
 
-/// Who is at the other end, for people: a process of this machine, or an address.
+/// The peer, for messages: a process of this machine, or an address.
 pub(crate) fn peer(socket: impl AsFd) -> String {
     if let Ok(address) = rustix::net::getpeername(&socket)
         && let Some(Ok(address)) = address.map(SocketAddr::try_from)
@@ -221,8 +221,8 @@ mod tests {
         assert!(!wait(&near, PollFlags::IN, &stop, Some(now)));
     }
 
-    /// They were set by the path after it listened: for a moment anybody could connect, and whoever could write to the
-    /// directory had the permissions of something else changed.
+    /// They were set by the path after it listened: for a moment any user could connect, and a user with write access
+    /// to the directory could have the permissions of another file changed.
     #[test]
     fn a_socket_never_has_more_than_its_permissions() {
         let directory = std::env::temp_dir().join(format!("mqblk-modes-{}", std::process::id()));
@@ -259,7 +259,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// Who came between the two steps took the socket away from who had just made it.
+    /// A process that came between the two steps took the socket away from its creator.
     #[test]
     fn a_socket_that_does_not_listen_yet_is_not_left_behind() {
         let path = std::env::temp_dir().join(format!("mqblk-bound-{}", std::process::id()));

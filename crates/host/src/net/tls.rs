@@ -152,7 +152,7 @@ where
             let taken = self.tls.read_tls(&mut window)?;
             self.at += taken;
             if let Err(e) = self.tls.process_new_packets() {
-                // An alert that says why; nobody waits for it.
+                // An alert that gives the reason; it is not waited for.
                 let _ = self.flush(socket);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, e));
             }

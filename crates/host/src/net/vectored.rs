@@ -124,8 +124,8 @@ impl<'a> Incoming<'a> {
     /// Receives what is there; 0 when the peer has left.
     pub(crate) fn receive(mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
         let mut message = self.0.message();
-        // SAFETY: the message's pieces are writable: slices borrowed for writing, and spans, which may be written by
-        // anybody at any time. There is no room for an address or control data.
+        // SAFETY: the message's pieces are writable: slices borrowed for writing, and spans, which any thread may write
+        // at any time. There is no room for an address or control data.
         let n = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }

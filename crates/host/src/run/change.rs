@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 /// Longest time a change waits for I/O in flight to end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time that nobody's I/O begins because a CPU went or came.
+/// Longest time without new I/O because a CPU went or came.
 const CPU_PATIENCE: Duration = Duration::from_secs(1);
 /// How often it looks.
 const LOOK: std::time::Duration = std::time::Duration::from_micros(50);
@@ -54,7 +54,7 @@ impl Disk {
         let cpus = (0..self.queue.config().topology.nr_cpus).map(|cpu| CpuId::new(u32::from(cpu)));
         let mut other: Vec<_> = cpus.map(|cpu| (cpu, online(cpu))).collect();
         other.retain(|(cpu, online)| self.queue.is_online(*cpu) != *online);
-        // Those that come first, so that somebody is there.
+        // Those that come first, so that a CPU is online.
         other.sort_by_key(|(_, online)| !online);
         if other.is_empty() {
             return Ok(other);
@@ -109,7 +109,7 @@ impl Disk {
     }
 }
 
-/// Changes settings of a disk that shares its tags with nobody; as of [`Disk::change`].
+/// Changes settings of a disk that shares its tags with no other; as of [`Disk::change`].
 pub(crate) fn change_settings(
     queue: &Arc<Queue>,
     settings: Settings<'_>,
@@ -136,7 +136,7 @@ pub(crate) fn change_settings(
     Ok(Some(froze))
 }
 
-/// Gives a disk that shares its tags with nobody other settings altogether: what is not in `config` is as it is by default. Its
+/// Gives a disk that shares its tags with no other other settings altogether: what is not in `config` is as it is by default. Its
 /// CPUs stay. How long no I/O could begin.
 pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen: &Frozen<'_>) -> Result<Duration> {
     let replace = |present: &mut QueueConfig| {
@@ -177,7 +177,7 @@ fn wait_drained(what: &dyn Freeze, patience: Duration) -> Result<()> {
 
 /// What stands still while queues are built anew.
 pub(crate) struct Frozen<'a> {
-    /// Held by who takes a place to wait.
+    /// Held by a thread that takes a place to wait.
     pub(crate) waiter_lock: &'a parking_lot::Mutex<()>,
     pub(crate) driver: &'a dyn HostDriver,
 }
@@ -198,7 +198,7 @@ impl Frozen<'_> {
         wait_drained(what, patience)?;
         // A driver that was started with a shape once can go back to it, so that after an error the disk may go on.
         rebuild().map_err(usage)?;
-        // Who was alone may not be any more; who is finds out at its next wait.
+        // A thread that was alone may not be any more; one that is finds out at its next wait.
         self.driver.issuer().unclaim();
         Ok(clock::now().since(began))
     }

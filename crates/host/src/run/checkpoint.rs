@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a thread that calls [`Checkpoint::look`] whenever [`Checkpoint::is_due`] ends soon after its run is told to stop, whatever its
 //! load and its devices are: the load is stopped, and when a device cannot end what is out ([`give_up`](super::give_up)), the thread is told
-//! to leave that. Needs from callers: who is told so returns from its loop, calls [`Checkpoint::end`], and forgets what the I/O that is out
+//! to leave that. Needs from callers: a thread that is told so returns from its loop, calls [`Checkpoint::end`], and forgets what the I/O that is out
 //! needs. Does not do: wait, or end I/O.
 
 use crate::process::{self, UsageScope};
@@ -29,7 +29,7 @@ pub(super) struct Live {
     pub(super) ios: CachePadded<[AtomicU64; DIRS]>,
     /// Bytes completed so far per direction, since the end of the ramp.
     pub(super) bytes: [AtomicU64; DIRS],
-    /// Bios out at a device of the kernel; nobody else counts them.
+    /// Bios out at a device of the kernel; they are counted only here.
     pub(super) in_flight: AtomicU64,
     /// `ramp_time` is over, or there is none.
     pub(super) measuring: AtomicBool,

@@ -383,7 +383,7 @@ impl<L: Load + ?Sized> Loop<L> {
         let volume = &mut self.volumes[number];
         let own = slot - volume.first_slot;
         if self.slots[slot as usize].op.has_data() {
-            // SAFETY: the kernel has answered, and whoever wants more of it gets a new entry.
+            // SAFETY: the kernel has answered, and a further request gets a new entry.
             unsafe { volume.buffers.give_back(own) };
         }
         let load = &mut self.load;

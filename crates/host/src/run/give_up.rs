@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a device has [`PATIENCE`] to end what is out. Then its driver gives up what is late, as far as it can
 //! ([`HostDriver::set_give_up`](crate::driver::DevicePath::set_give_up)), again and again, for what waited above it comes to it. What a
-//! driver could not give up within [`LAST`] more, because somebody else has its memory (librbd a read's), is left out: the job threads
+//! driver could not give up within [`LAST`] more, because a library has its memory (librbd a read's), is left out: the job threads
 //! end without it. Its memory stays mapped until the process ends.
 //! Needs from callers: [`GiveUp::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
 //! it ends, or the kernel holds the thread anyway).
@@ -81,7 +81,7 @@ impl<'a> GiveUp<'a> {
             });
             if waited >= PATIENCE + LAST {
                 self.given_up[at].left = ios;
-                // Relaxed: the wake-up orders it, and whoever misses it is woken again.
+                // Relaxed: the wake-up orders it, and a thread that misses it is woken again.
                 disk.leave.store(true, Ordering::Relaxed);
                 (0..disk.queue.hctx_stats().len()).for_each(|i| disk.driver.wake(HctxId::new(i as u32)));
             }

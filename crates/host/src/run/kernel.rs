@@ -2,7 +2,7 @@
 //! Runs on the kernel's own block devices (`kernel:/dev/X`): checked, opened, their settings written.
 //!
 //! Guarantees: everything that can be refused without a write is refused before the first one; settings are written last, and put back
-//! when the run ends or fails ([`kernel::SettingsGuard`](crate::kernel::Kept)). A device that somebody uses, or that a job would write over
+//! when the run ends or fails ([`kernel::SettingsGuard`](crate::kernel::SettingsGuard)). A device in use, or that a job would write over
 //! something known, is refused unless `force`. Needs: devices of the kernel only in one run, for what a setting means is not the
 //! same elsewhere.
 
@@ -220,14 +220,14 @@ fn writes(job: &Job) -> bool {
 struct Claims(Vec<(String, Arc<Claim>)>);
 
 impl Claims {
-    /// The claim of a device, or of its disk. `Ok(Err(user))`: somebody has it.
+    /// The claim of a device, or of its disk. `Ok(Err(user))`: it is in use.
     fn take(&mut self, device: &KernelDevice, whole_disk: bool) -> Result<std::result::Result<Arc<Claim>, String>> {
         let name = if whole_disk { &device.disk } else { &device.name };
         if let Some((_, claim)) = self.0.iter().find(|(claimed, _)| claimed == name) {
             return Ok(Ok(Arc::clone(claim)));
         }
         let Some(claim) = Claim::take(device, whole_disk)? else {
-            // A disk and its partition cannot both be had, by nobody.
+            // A disk and its partition cannot both be claimed.
             let related =
                 |other: &&(String, Arc<Claim>)| other.0 == device.disk || device.partitions().contains(&other.0);
             return Ok(Err(match self.0.iter().find(related) {
@@ -241,7 +241,7 @@ impl Claims {
     }
 }
 
-/// Refuses a device that somebody uses: to write to it, or to its disk's settings, which are theirs too.
+/// Rejects a device in use: to write to it, or to its disk's settings, which are shared.
 fn guard(
     device: &KernelDevice,
     writes: bool,

@@ -12,7 +12,7 @@ use blk::settings::QueueConfig;
 use blk::stripe::StripeMap;
 use std::sync::Arc;
 
-/// A target's drivers, before anybody knows what they will be used for.
+/// A target's drivers, before their use is known.
 pub(super) struct Opened {
     pub(super) drivers: Vec<Arc<dyn HostDriver>>,
     /// Where sectors lie, if it is striped.

@@ -2,7 +2,7 @@
 //! Where a thread waits that has I/O at several devices: for the first of them that has something.
 //!
 //! Guarantees: a completion, a notification and a due time of any of them ends the wait, at once where the driver has a
-//! descriptor, else when its first request is due, or 100 us later. Nobody waits longer than [`STOP_CHECK`]. Needs from callers: a
+//! descriptor, else when its first request is due, or 100 us later. No thread waits longer than [`STOP_CHECK`]. Needs from callers: a
 //! poll of all paths after each wait. Does not do: spin.
 
 use super::waiter::STOP_CHECK;
@@ -15,7 +15,7 @@ use blk::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often who cannot be told looks.
+/// How often a thread that cannot be notified polls.
 const BLIND: Duration = Duration::from_us(100);
 
 /// A device, the thread's submitter there, and where its completions appear.
@@ -33,8 +33,8 @@ pub(super) struct WaitSet {
     /// What the settings were when the descriptors were collected; `None`: they were not.
     generation: Option<u64>,
     fds: Vec<libc::pollfd>,
-    /// Of each I/O path: some hardware queue has no descriptor. Then another thread may take a completion there, and can tell
-    /// nobody who sleeps on descriptors.
+    /// Of each I/O path: some hardware queue has no descriptor. Then another thread may take a completion there, and
+    /// cannot notify one that sleeps on descriptors.
     blind: Vec<bool>,
     /// Scratch: wake-ups at each point before the wait.
     seen: Vec<u64>,
@@ -90,7 +90,7 @@ impl WaitSet {
         let due = self.all.iter().flatten().filter_map(due_in).min();
         let blind = io_paths.iter().zip(&self.blind).any(|(i, blind)| *blind && i.outstanding() > 0).then_some(BLIND);
         let timeout = timeout.into_iter().chain(due).chain(blind).fold(STOP_CHECK, Duration::min);
-        // All are told before the first look, so that nobody's word is missed.
+        // All are registered before the first check, so that no notification is missed.
         self.seen.clear();
         let mut quiet = true;
         for p in self.all.iter().flatten() {

@@ -2,7 +2,7 @@
 //! Where a job thread waits for its I/O, and by which of the ways a driver has for that.
 //!
 //! Guarantees: a thread that has a hardware queue for itself submits to it and waits in it the cheap way; as soon as a
-//! change of the disk's settings gives it another one, or company, it does not. Needs from callers: nobody waits but by
+//! change of the disk's settings gives it another one, or company, it does not. Needs from callers: no thread waits but by
 //! [`Waiter::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
 //! wait in a claimed one is gone then, until the next run.
 
@@ -14,7 +14,7 @@ use blk::settings::Mode;
 use blk::time::Duration;
 use std::sync::Arc;
 
-/// How often who sleeps looks whether it is to stop.
+/// How often a sleeping thread checks whether it is to stop.
 pub(super) const STOP_CHECK: Duration = Duration::from_ms(50);
 
 /// What a waiter depends on, besides the disk's settings.
@@ -104,7 +104,7 @@ impl Waiter {
         }
     }
 
-    /// Waits for completions in the driver, at most until `timeout` or delayed work of the disk is due. Not for who polls.
+    /// Waits for completions in the driver, at most until `timeout` or delayed work of the disk is due. Not for a polling thread.
     pub(super) fn wait(&mut self, disk: &Disk, sub: &mut Submitter, min: u32, timeout: Option<Duration>) {
         sub.rest();
         self.follow(disk, sub);
@@ -112,16 +112,16 @@ impl Waiter {
         let first = hctxs[0];
         let at_device = sub.waiting() + sub.held() == 0 && !disk.queue.has_delayed_work();
         if *alone && *wait_first && timeout.is_none() && at_device {
-            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed, and
-            // whoever has something for it (a freeze) can wait for that end.
+            // Its own I/O at a real device is all this thread can wait for, and that ends: no timer has to be armed,
+            // and a freeze can wait for that end.
             return disk.driver.wait(first, min, None);
         }
         let now = clock::now();
         let several = hctxs.len() > 1;
         let timer = disk.queue.next_timer().map(|t| t.since(now));
         let due = hctxs.iter().skip(1).filter_map(|h| disk.driver.next_due(*h)).min().map(|t| t.since(now));
-        // With several hardware queues of which only the first can be waited in, or a bio that waits for a tag somebody
-        // else holds, the wait is cut short so that nothing is missed that another queue or submitter brings.
+        // With several hardware queues of which only the first can be waited in, or a bio that waits for another
+        // submitter's tag, the wait is cut short so that nothing is missed that another queue or submitter brings.
         let blind = several && fds.is_empty() || sub.waiting() > 0;
         let short = blind.then_some(Duration::from_us(100));
         let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
@@ -149,7 +149,7 @@ impl Waiter {
     }
 }
 
-/// Whether a thread is alone on its one hardware queue, and nobody else issues its requests: with an elevator a thread that
+/// Whether a thread is alone on its one hardware queue, and no other issues its requests: with an elevator a thread that
 /// runs a hardware queue may find another one's requests there, and a tag that one disk of a set frees may be what another
 /// one's hardware queue waits for.
 fn is_alone(queue: &Queue, cpu: CpuId, others: &[CpuId]) -> bool {
@@ -161,7 +161,7 @@ fn is_alone(queue: &Queue, cpu: CpuId, others: &[CpuId]) -> bool {
     let mine = home(cpu);
     let issued_by_others = queue.scheduler() != "none" || queue.config().mode != Mode::Mq;
     let shares = |other: &CpuId| issued_by_others || home(*other).contains(&mine[0]);
-    // Whoever's CPU is gone is somewhere else.
+    // A thread with its CPU gone is somewhere else.
     let all_home = (0..queue.config().topology.nr_cpus).all(|c| queue.is_online(CpuId::new(u32::from(c))));
     all_home && mine[0] == mine[1] && mine[0] == mine[2] && queue.tag_set().is_none() && !others.iter().any(shares)
 }

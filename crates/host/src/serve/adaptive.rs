@@ -6,7 +6,7 @@
 //! and waits near the limit have it poll in vain for ever. So here the first misses have the time grow; a catch makes good two;
 //! when more are left than are forgiven, polling is off; and then one wait in some is polled through to see.
 //!
-//! That is for clients, who come back sooner the sooner they are answered. A disk takes its time: to look for longer than a
+//! That is for clients, which come back sooner the sooner they are answered. A disk takes its time: to look for longer than a
 //! sleep costs only burns CPU. So waits with I/O out have their own state, a quarter of the greatest time, and one miss ends it.
 //! Source: QEMU's `IOThread` properties `poll-max-ns`, `poll-grow`, `poll-shrink`, and what util/aio-posix.c does with them.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From what a plan says of a disk, an IOThread or an export to the thing itself.
 //!
-//! Guarantees: what a plan may ask for and nobody does is refused with a remedy. Does not do: keep what it makes.
+//! Guarantees: a plan that asks for the impossible is rejected with a remedy. Does not do: keep what it makes.
 
 use super::check::{CheckedPlan, Export, NbdServer, same_place};
 use super::ending::END_TIME;
@@ -98,11 +98,11 @@ impl OpenDisk {
         Ok((OpenDisk { served, settings: plan.settings.clone(), closing }, warnings))
     }
 
-    /// Lets go of it, and waits until nobody has it any more: who looks at it meanwhile (a scrape, a report) keeps its driver open.
+    /// Lets go of it, and waits until it is free: a reader (a scrape, a report) keeps its driver open.
     /// Its images may be opened by others then.
     ///
     /// # Errors
-    /// Io: somebody has it after 10 s. It is closed when that ends.
+    /// Io: it is in use after 10 s. It is closed when that ends.
     pub(super) fn close(self) -> Result<()> {
         let OpenDisk { served, mut closing, .. } = self;
         let name = served.name.clone();
@@ -249,7 +249,7 @@ pub(super) fn nbd_disk(
     }
 }
 
-/// A server with these disks; the first of them is also what a client gets who gives no name.
+/// A server with these disks; the first of them is also for a client that gives no name.
 pub(super) fn nbd_server(
     threads: &Arc<IoThreads>,
     plan: &CheckedPlan,

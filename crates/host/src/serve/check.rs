@@ -60,7 +60,7 @@ pub struct PlanError {
     pub key: String,
     /// Rule, value, remedy.
     pub text: String,
-    /// Who is meant, for people: `disk 'a'`; empty for the plan.
+    /// The object that is meant, for messages: `disk 'a'`; empty for the plan.
     pub of: String,
 }
 

@@ -226,7 +226,7 @@ impl Daemon {
 
     /// Goes from the plan that runs to another one; what is the same in both is not touched. What ends lets its clients go when what
     /// they asked for has ended: if that takes longer than 10 s, it goes on by itself, and counts as failed; `by_force` it ends
-    /// with errors then, which all see who use the disk.
+    /// with errors then, which all users of the disk see.
     ///
     /// # Errors
     /// What is in the way of it, as far as that can be known; nothing was done then.
@@ -257,11 +257,11 @@ impl Daemon {
         stuck.map_or(Ok(any), Err)
     }
 
-    /// As of [`ServedDisk::resize`]; clients are told. Also, in sentences, who keeps the size it was told before.
+    /// As of [`ServedDisk::resize`]; clients are notified. Also returns, in sentences, which clients keep the old size.
     pub fn resize(&self, disk: &str, bytes: Option<u64>) -> Result<(u64, Vec<String>)> {
         let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
         let now = served.resize(bytes)?;
-        // Whoever cannot be told is no reason not to tell the others.
+        // A client that cannot be notified is no reason not to notify the others.
         let mut untold = Vec::new();
         for server in &self.servers {
             if let Err(e) = server.nbd.resized() {
@@ -292,7 +292,7 @@ impl Daemon {
     /// # Errors
     /// The move was not possible; nothing has changed.
     pub fn balance(&mut self, balance: &mut Balance) -> Result<Option<String>> {
-        // Nowhere to go: nobody is woken for that.
+        // Nowhere to go: no thread is woken for that.
         if self.numbers.len() < 2 {
             return Ok(None);
         }
@@ -410,7 +410,7 @@ impl Daemon {
         for name in &steps.close_disks {
             closed.extend(self.disks.remove(name).map(|disk| (name, Arc::new(disk))));
         }
-        // Who ends keeps the disk open, and its image locked, until then.
+        // The ending export keeps the disk open, and its image locked, until then.
         let used = |name: &String| (closed.get(name).cloned(), self.disks.get(name).map(|d| &d.served));
         let plan = &self.plan;
         let disks_of = |exports: &[String]| {
@@ -570,7 +570,7 @@ impl Daemon {
             }
             let most = begin::most_connections(new, server.listen);
             let begun = match self.server(server.listen) {
-                // Who had to go has gone before.
+                // What had to go has gone before.
                 Some(running) => update(&running.nbd, disks, most).map(drop),
                 None => begin::nbd_server(&self.threads, new, &server, disks).map(|nbd| {
                     self.servers.push(Server { listen: server.listen.clone(), nbd });

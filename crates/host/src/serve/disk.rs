@@ -28,7 +28,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
-/// One disk, ready for ports. Whoever has it keeps its drivers open, and its images locked: fields are dropped in this order.
+/// One disk, ready for ports. Its owner keeps its drivers open, and its images locked: fields are dropped in this
+/// order.
 pub struct ServedDisk {
     /// What clients know it by.
     pub name: String,
@@ -41,13 +42,13 @@ pub struct ServedDisk {
     wakeups: Arc<Wakeups>,
     /// Answers what may take long.
     pub(crate) helper: HelperThread,
-    /// Blocks that are read, changed and written, and who keeps off them.
+    /// Blocks that are read, changed and written, and the writers that keep off them.
     pub(crate) rewrites: Rewrites,
     /// Held while settings change.
     changing: Mutex<()>,
-    /// Nobody's I/O begins, by [`ServedDisk::drain`].
+    /// No I/O begins, by [`ServedDisk::drain`].
     drained: Mutex<bool>,
-    /// The same for who looks: the lock is held as long as I/O takes. Stored under it.
+    /// The same for readers: the lock is held as long as I/O takes. Stored under it.
     is_drained: AtomicBool,
     /// Writes that find no space are held, unless they are given up.
     holds_on_enospc: AtomicBool,
@@ -156,7 +157,7 @@ impl ServedDisk {
         })
     }
 
-    /// Keeps the locks of its images as long as it is there, whoever has it last. What is returned hangs up when it is gone: its
+    /// Keeps the locks of its images as long as it is there, until its last owner drops it. What is returned hangs up when it is gone: its
     /// drivers are closed then, and the locks are free.
     ///
     /// # Panics
@@ -229,7 +230,7 @@ impl ServedDisk {
     /// As of [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), at all targets; writes are not held for want of space meanwhile. Whether all targets have one
     /// of the two.
     pub(super) fn set_give_up(&self, give_up: bool) -> bool {
-        // Relaxed: changed by who changes the daemon, one at a time.
+        // Relaxed: changed by one thread at a time, which changes the daemon.
         let holds = self.holds_on_enospc.load(Ordering::Relaxed);
         let give_up_one = |m: &Member| {
             let gives_up = m.driver.path().set_give_up(give_up);
@@ -391,13 +392,13 @@ impl ServedDisk {
         was
     }
 
-    /// Whether it is drained. Does not wait for who drains, resumes or changes it.
+    /// Whether it is drained. Does not wait for a thread that drains, resumes or changes it.
     pub fn is_drained(&self) -> bool {
         self.is_drained.load(Ordering::Relaxed)
     }
 
     /// An export comes that reads, changes and writes blocks: from when this returns, [`Rewrites`] knows or counts all writes to the disk.
-    /// Nobody's I/O waits. `meet` is [`IoThreads::meet`](super::IoThreads::meet).
+    /// No I/O waits. `meet` is [`IoThreads::meet`](super::IoThreads::meet).
     pub(crate) fn expect_rewrites(&self, meet: impl FnOnce()) {
         self.rewrites.expect();
         meet();
@@ -408,7 +409,7 @@ impl ServedDisk {
         self.rewrites.unexpect();
     }
 
-    /// Nobody drains it, resumes it or changes it meanwhile.
+    /// No other thread drains it, resumes it or changes it meanwhile.
     fn unheld(&self) -> Result<MutexGuard<'_, bool>> {
         let drained = self.drained.lock();
         if *drained {
@@ -472,7 +473,7 @@ mod tests {
     use crate::target::{Needs, TargetSpec};
     use std::sync::mpsc;
 
-    /// Who lists disks waited as long as who drained one.
+    /// A list of disks waited as long as a drain of one.
     #[test]
     fn who_asks_whether_it_is_drained_does_not_wait_for_who_drains() {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };

@@ -45,7 +45,7 @@ struct Entry {
     port: usize,
     /// What is waited for at its descriptor.
     interest: epoll::EventFlags,
-    /// Somebody waits for it.
+    /// A thread waits for it.
     leaving: Option<Sender<Option<Box<dyn Source>>>>,
 }
 
@@ -62,9 +62,9 @@ pub struct IoThread {
     done: Vec<Done>,
     /// For waits for clients, and for disks.
     adaptive: [Adaptive; 2],
-    /// Finds the longest time of polling, if nobody has set one.
+    /// Finds the longest time of polling, if none is set.
     trial: Option<Trial>,
-    /// Somebody's source is leaving.
+    /// A source is leaving.
     leaving_count: usize,
     stop: bool,
     load: Load,

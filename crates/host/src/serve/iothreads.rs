@@ -2,7 +2,7 @@
 //! All IOThreads of a daemon, and where each source is.
 //!
 //! Guarantees: a source is served by one thread at a time; it is moved or handed back only when nothing of it is in flight, and
-//! meanwhile its client waits and nobody else does; a handle never reaches another source than its own, also when that has
+//! meanwhile its client waits and no other does; a handle never reaches another source than its own, also when that has
 //! left. Threads come and go at run time; one that serves something cannot go.
 //! Needs from callers: it outlives the disks' I/O; nothing here is called from an IOThread.
 
@@ -229,7 +229,7 @@ impl IoThreads {
     /// # Errors
     /// Usage: it serves something, or is not there.
     pub fn stop_one(&self, thread: usize) -> Result<()> {
-        // Nobody adds to it meanwhile.
+        // Nothing is added to it meanwhile.
         let mut threads = self.threads.write();
         let Some(running) = threads.get_mut(thread).and_then(Option::take) else { return Err(gone(thread)) };
         let (reply, answer) = mpsc::channel();
@@ -372,7 +372,7 @@ impl IoThreads {
         all
     }
 
-    /// Returns when the ports of all threads have seen which disks somebody rewrites blocks of.
+    /// Returns when the ports of all threads have seen which disks have rewrites.
     pub(crate) fn meet(&self) {
         let (reply, answers) = mpsc::channel();
         for (number, running) in self.threads.read().iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the I/Os of a source took: a log-linear histogram that its IOThread writes and anybody reads.
+//! How long the I/Os of a source took: a log-linear histogram with one writer, its IOThread, and any readers.
 //!
 //! Guarantees: recording takes no lock, no clock and no memory; one thread writes at a time, so that nothing is lost; a reader
 //! sees each count as it was at some time. It counts bios: from the round in which a source submitted one (waiting for room
@@ -26,7 +26,7 @@ impl Latency {
     #[inline]
     pub(super) fn record(&self, ns: u64) {
         let count = &self.0[Histogram::bucket_of(ns)];
-        // Relaxed: counts that nobody else writes and nothing else depends on.
+        // Relaxed: counts with one writer, and nothing else depends on them.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 

@@ -7,8 +7,8 @@
 //! or QEMU's tools that only look and do not mind a writer (qemu-img info, qemu-io -r).
 //!
 //! The form is QEMU's, so that the two see each other: shared locks on single bytes, at 100 + n for a permission that is
-//! used, at 200 + n for one that others must not use, with n = 0 consistent read, 1 write, 3 resize; who asks looks whether
-//! anybody else holds a byte that contradicts. The bytes need not exist.
+//! used, at 200 + n for one that others must not use, with n = 0 consistent read, 1 write, 3 resize. The opener then
+//! checks whether another process holds a byte that contradicts. The bytes need not exist.
 //!
 //! Source: QEMU block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`), fcntl(2), "Open file description locks".
 
@@ -45,10 +45,10 @@ impl ImageLock {
     /// Locks the image at `path`: against other writers, and with `write` against readers, too.
     ///
     /// # Errors
-    /// `Denied` if somebody uses the image in a way that does not go with this; what opening it gives.
+    /// `Denied` if the image is in use in a way that does not go with this; what opening it gives.
     pub fn take(path: &Path, write: bool) -> Result<ImageLock> {
         let lock = ImageLock { file: open(path)? };
-        // First the locks, then the look at the others': of two who come at once at least one sees the other.
+        // First the locks, then the check of the others': of two simultaneous openers at least one sees the other.
         for byte in bytes_held(write) {
             if let Err(e) = set(&lock.file, libc::F_RDLCK, byte, 1) {
                 return Err(Error::os(e, format!("image '{}' cannot be locked", path.display())));
@@ -102,7 +102,7 @@ fn used(write: bool) -> &'static [libc::off_t] {
     if write { &[READ, WRITE] } else { &[READ] }
 }
 
-/// What others must not do. As in QEMU, who reads does not want the data to change below.
+/// What others must not do. As in QEMU, a reader does not want the data to change below.
 const OTHERS_MUST_NOT: [libc::off_t; 2] = [WRITE, RESIZE];
 
 fn bytes_held(write: bool) -> impl Iterator<Item = libc::off_t> {
@@ -195,7 +195,7 @@ mod tests {
         ImageLock::take(&image.0, true).unwrap();
     }
 
-    /// A writer that was refused must not leave its locks behind, or the image would be in use by nobody.
+    /// A writer that was rejected must not leave its locks behind, or the image would be in use without a user.
     #[test]
     fn who_is_refused_and_who_only_looks_hold_nothing() {
         let image = Image::new("refused");
@@ -221,7 +221,7 @@ mod tests {
         drop(lock);
     }
 
-    /// Two names of an image are two paths of one disk. Locked twice, it would be in its own way; not at all, in nobody's.
+    /// Two names of an image are two paths of one disk. Locked twice, it would be in its own way; not at all, in no other's.
     #[test]
     fn paths_to_one_image_are_locked_once_and_against_others() {
         let image = Image::new("paths");

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a mapping that resolves names one IOThread that exists for each virtqueue; one that does not is refused
 //! with what is wrong, and what to write instead. Needs from callers: IOThread names that are unique. Does not do: choose
-//! IOThreads for who names none (see `super::plan`), start threads, move virtqueues.
+//! IOThreads for exports that name none (see `super::plan`), start threads, move virtqueues.
 //!
 //! The rules: each IOThread exists and is named once; either all entries list virtqueues or none does; without lists
 //! virtqueue i goes to entry i mod n; with lists each index is below `num_queues`, and each virtqueue is listed exactly once.

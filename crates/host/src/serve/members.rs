@@ -42,7 +42,7 @@ pub(super) fn hctx_stats(members: &[Member]) -> Vec<HctxStats> {
     members.iter().flat_map(|m| m.queue.hctx_stats()).collect()
 }
 
-/// Drivers and what lies on which: who is asked what is stored.
+/// Drivers and what lies on which: the driver to ask for what is stored.
 pub(crate) struct Stored {
     drivers: Box<[Arc<dyn HostDriver>]>,
     map: Option<Arc<StripeMap>>,

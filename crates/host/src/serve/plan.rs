@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `mqblk serve` is to do: IOThreads, disks, and the exports through which clients reach them.
 //!
-//! Guarantees: nothing; these are values as they were asked for, whoever read them (a file, a configuration, a libvirt
+//! Guarantees: nothing; these are values as they were asked for, from any reader (a file, a configuration, a libvirt
 //! domain). [`ServePlan::check`](super::check) makes a [`CheckedPlan`](super::check::CheckedPlan) of one. Two plans can be
 //! compared, which is how a reload finds what was added and removed. Does not do: read a file, open a device, start a thread.
 
@@ -22,7 +22,7 @@ pub struct ServePlan {
     pub exports: Vec<ExportPlan>,
 }
 
-/// IOThreads that nobody named are called so, with a number from 0.
+/// IOThreads without a given name are called so, with a number from 0.
 pub const DEFAULT_IOTHREAD_NAME: &str = "iothread";
 /// Most `num_queues` of a vhost-user device: a vring's index has eight bits in `VHOST_USER_SET_VRING_KICK`.
 /// Source: vhost-user specification, "Front-end message types".

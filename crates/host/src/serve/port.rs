@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An IOThread's way into one disk: its submitter, what it waits for there, and buffers for those who bring none.
+//! An IOThread's way into one disk: its submitter, what it waits for there, and buffers for sources that bring none.
 //!
 //! Guarantees: a bio that was submitted enters the block layer once, in order of submission if it could not at once; but one that
 //! writes to blocks that are being rewritten ([`rewrite`](super::rewrite)) waits for that, and lets others pass. Needs from callers:
@@ -49,7 +49,7 @@ impl SourceId {
 /// A bio that waits for a slot.
 struct Waiting {
     bio: Bio,
-    /// It may go to blocks that are being rewritten, for it is who rewrites them.
+    /// It may go to blocks that are being rewritten, for it is part of the rewrite.
     rewrites: bool,
 }
 
@@ -65,7 +65,7 @@ enum Entry {
 /// See the module's text. Fields are dropped in this order.
 pub struct Port {
     sub: IoPath,
-    /// After what uses its drivers: the last who has it frees the image.
+    /// After what uses its drivers: the last owner frees the image.
     disk: Arc<ServedDisk>,
     /// The IOThread's number.
     thread: u16,
@@ -132,7 +132,7 @@ impl Port {
     pub fn submit(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
         let writes = bio.op.is_write();
-        // By far the most: nothing waits, nobody is asked, and the bio is copied nowhere but to its slot.
+        // By far the most: nothing waits, no lock is taken, and the bio is copied nowhere but to its slot.
         if self.backlog.is_empty() && !(writes && self.asks) && self.sub.submit(&bio, now).is_ok() {
             self.writes_out += usize::from(writes);
             return;
@@ -140,7 +140,7 @@ impl Port {
         self.place(Waiting { bio, rewrites: false }, now);
     }
 
-    /// As [`Port::submit`], for who holds the blocks that it goes to.
+    /// As [`Port::submit`], for the holder of the blocks that it goes to.
     pub(crate) fn submit_rewrite(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
         self.place(Waiting { bio, rewrites: true }, now);

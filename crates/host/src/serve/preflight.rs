@@ -2,9 +2,9 @@
 //! Asks the machine whether a plan can be carried out, without touching anything.
 //!
 //! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is said with its place in the plan.
-//! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, nobody listens, no other
+//! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, no process listens, no other
 //! file is in the way. Mountpoints: there. Certificates:
-//! usable now. A multipath.conf of a disk: without mistakes. Does not do: promise that it stays so; who opens and binds checks
+//! usable now. A multipath.conf of a disk: without mistakes. Does not do: promise that it stays so; opening and binding checks
 //! again.
 
 use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
@@ -189,7 +189,7 @@ fn image(path: &Path, write: bool) -> Result<Metadata, String> {
     Ok(meta)
 }
 
-/// What is in the way of a listening socket at `path`. A socket that nobody listens on is a remainder of a daemon that was
+/// What is in the way of a listening socket at `path`. A socket without a listener is a remainder of a daemon that was
 /// killed, and not in the way.
 fn unix_socket(path: &Path) -> Result<(), String> {
     if handed::has_unix(path) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks of a disk that are being rewritten: read, changed in part and written back. Who writes to them meanwhile?
+//! Blocks of a disk that are being rewritten (read, changed in part and written back), and the writes that wait for
+//! that.
 //!
 //! Guarantees: from the time that a rewrite may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`]) to the time that it is given
 //! back, no other rewrite and no write, discard or write of zeroes to its blocks is inside the block layer, whichever export it
-//! comes by: such writes wait at their [`Port`](super::Port), and who waits sleeps and is woken. Writes that were inside when the first
-//! who rewrites came are counted, not known: they may go anywhere, and no rewrite reads before they have ended. A disk where nobody
-//! rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a lock that its IOThread has for itself.
-//! Needs from callers: a hold ends after I/O of its own only, and whoever has one waits for no other. Reads are not held back: one
+//! comes by: such writes wait at their [`Port`](super::Port), whose thread sleeps and is woken. Writes that were inside
+//! when the first rewrite came are counted, not known: they may go anywhere, and no rewrite reads before they have
+//! ended. A disk without rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a lock that its
+//! IOThread has for itself.
+//! Needs from callers: a hold ends after I/O of its own only, and the owner of one waits for no other. Reads are not held back: one
 //! that overlaps a write may see either, as on any disk.
 
 use super::disk::Waker;
@@ -97,7 +99,7 @@ impl Inside {
     }
 
     /// One bio less of a request that is known, or else of those that are not. What all that went with it had, if it was the last of
-    /// them; `Err` if nobody has heard of it.
+    /// them; `Err` if it is unknown.
     #[inline]
     fn remove(&mut self, user_data: u64) -> Result<Option<Range<u64>>, ()> {
         let (source, own) = SourceId::of(user_data);
@@ -161,7 +163,7 @@ impl Rewrites {
         self.ports.lock().retain(|w| !Arc::ptr_eq(w, writes));
     }
 
-    /// Keeps everybody else from writing to the range from now on; who is in there already is waited for by [`Rewrites::is_clear`].
+    /// Keeps all others from writing to the range from now on; [`Rewrites::is_clear`] waits for writes inside.
     /// False if another rewrite has a part of it; then the thread of `waker` is woken when it may try again.
     pub(crate) fn hold(&self, range: Range<u64>, waker: Waker) -> bool {
         let mut state = self.state.lock();
@@ -181,7 +183,7 @@ impl Rewrites {
         self.ports.lock().iter().all(clear)
     }
 
-    /// Ends a hold, and wakes who waits.
+    /// Ends a hold, and wakes waiting threads.
     pub(crate) fn give_back(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
         let at = state.held.iter().position(|h| h.range == *range).expect("a range is given back that is held");
@@ -193,7 +195,7 @@ impl Rewrites {
         waiting.iter().for_each(Waker::wake);
     }
 
-    /// Whether nobody holds, waits or writes.
+    /// Whether there is no hold, no waiter and no write.
     #[cfg(test)]
     pub(crate) fn is_unused(&self) -> bool {
         let state = self.state.lock();
@@ -300,7 +302,7 @@ mod tests {
         assert!(r.enter(&port, 1, 0..9, || waker(2)));
     }
 
-    /// The order that matters: whoever holds keeps new ones out while it waits for those that are in.
+    /// The order that matters: a holder keeps new writes out while it waits for those inside.
     #[test]
     fn a_rewrite_waits_for_the_writes_that_came_before_it() {
         let (wakeups, waker) = wakers();

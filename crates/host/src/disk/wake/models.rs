@@ -2,7 +2,7 @@
 //! Every interleaving of threads that wait in a driver and threads that have something for them, explored by loom.
 //!
 //! The table, the waker and the drivers' sleeping place are the product's; the driver around them is the smallest one. A
-//! sleep that nobody ends is a deadlock.
+//! sleep that is never ended is a deadlock.
 
 use super::*;
 use crate::driver::sleeper::Sleeper;

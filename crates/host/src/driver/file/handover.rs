@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads at one ring: who submits what another has queued, who sleeps, and who wakes whom. What a request is and what the
-//! kernel does with it is the [`Kernel`]'s: io_uring, or a list in the models.
+//! Threads at one ring: which thread submits entries queued by another, which sleeps, and how they wake each other.
+//! What a request is and what the kernel does with it is the [`Kernel`]'s: io_uring, or a list in the models.
 //!
 //! A lock guards the books and the user side of both rings. System calls that may sleep or that submit a batch are made
 //! without it, so that one thread can sleep while another queues and polls. An entry pushed by one thread may be submitted
@@ -16,9 +16,9 @@
 //! - the last completion, taken by another thread, ends the sleeps that were for it, and so does a wake-up whose mark
 //!   another thread took;
 //! - a wake-up after the owner went to sleep ends that sleep, whatever number of completions it is for, and once; it is sent again by
-//!   who takes its marks in the owner's place.
+//!   the thread that takes its marks in the owner's place.
 //!
-//! Needs from callers: who queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner goes on
+//! Needs from callers: a thread that queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner goes on
 //! entering while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end by
 //! time ([`Kernel::sleep_outside`]).
 
@@ -76,7 +76,7 @@ pub(super) struct Reaped {
 pub(super) struct Pushed<T> {
     /// The caller's answer.
     pub(super) answer: T,
-    /// The system call may be left to a later one of anybody's.
+    /// The system call may be left to a later one of any thread.
     pub(super) lazy: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Handover<K: Kernel> {
     /// Completions that the owner sleeps for, or slept for last; 0 once it was woken from that. Set under the books' lock,
     /// taken under the wake-up's.
     owner_sleeps_for: AtomicU32,
-    /// The same of a sleep that is not over, and nobody takes it; else 0. Set under the books' lock.
+    /// The same of a sleep that is not over and that no thread takes; else 0. Set under the state's lock.
     owner_wants: AtomicU32,
 }
 
@@ -135,16 +135,16 @@ impl<K: Kernel> Handover<K> {
 
     /// Ends the owner's sleep, if it sleeps: a mark for each completion that it sleeps for. Not called under the lock.
     fn wake_owner(&self) {
-        // Relaxed: whoever rings for something has had the lock since the owner said what it sleeps for, or the owner looks
+        // Relaxed: a thread that signals something has had the lock since the owner said what it sleeps for, or the owner looks
         // at it yet. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
     }
 
-    /// A mark for the owner was taken by another thread. The kernel posts it when the owner enters, and looks afterwards what there is to
-    /// sleep for: in between it may be taken, and whom it was for would sleep on.
+    /// A mark for the owner was taken by another thread. The kernel posts it when the owner enters, and then checks
+    /// what there is to sleep for: in between it may be taken, and the owner would sleep on.
     #[cold]
     fn ring_again(&self) {
-        // Relaxed: whoever takes a mark has had the lock since the owner said what it sleeps for. One that is awake by now finds a
+        // Relaxed: a thread that takes a mark has had the lock since the owner said what it sleeps for. One that is awake by now finds a
         // mark too many. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_wants.load(Ordering::Relaxed));
     }
@@ -171,8 +171,9 @@ impl<K: Kernel> Handover<K> {
         if reaped.woke && self.kernel.has_owner() && !self.kernel.may_enter() {
             self.ring_again();
         }
-        // A thread on its way into `wait` for what was reaped here would sleep for nothing, and nobody else is left to
-        // complete anything and wake it. If it looked at the rings before this reap, the lock shows its mark here. The same
+        // A thread on its way into `wait` for what was reaped here would sleep for nothing, and no other thread is left
+        // to complete anything and wake it. If it checked the rings before this reap, the lock shows its mark here. The
+        // same
         // goes for a thread that was to be woken by the mark taken here.
         // Relaxed: the lock orders it. Pairs with: Handover::wait
         if (last || reaped.woke && !self.kernel.has_owner()) && self.waiting.load(Ordering::Relaxed) > 0 {

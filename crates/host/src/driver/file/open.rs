@@ -220,7 +220,7 @@ impl Opened {
     }
 }
 
-/// The kernel would guess from all clients' reads together; who refuses this advice reads ahead twice at worst.
+/// The kernel would guess from all clients' reads together; if it refuses this advice, it reads ahead twice at worst.
 fn no_read_ahead_by_the_system(file: &fs::File) {
     // SAFETY: no memory is involved.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
@@ -238,7 +238,7 @@ fn check_kind(path: &Path) -> Result<bool> {
     Err(Error::new(ErrorKind::Denied, ctx))
 }
 
-/// With `exclusive`, a claim of somebody else's is waited for, [`CLAIM_WAIT`] at most.
+/// With `exclusive`, waits for another process's claim to end, [`CLAIM_WAIT`] at most.
 fn open_fd(path: &Path, write: bool, direct: bool, exclusive: bool) -> io::Result<fs::File> {
     let flags = if direct { libc::O_DIRECT } else { 0 } | if exclusive { libc::O_EXCL } else { 0 };
     let open = || OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);

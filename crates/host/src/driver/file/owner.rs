@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The one thread that may enter a ring of its own, and the way by which others post into that ring.
 //!
-//! Guarantees: a mark that was posted is a completion of the owner's ring, and ends a sleep that is for one. Who has to be
-//! woken when, and by how many marks, is `handover`'s.
+//! Guarantees: a mark that was posted is a completion of the owner's ring, and ends a sleep that is for one. When to
+//! wake the owner, and by how many marks, is `handover`'s.
 
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;

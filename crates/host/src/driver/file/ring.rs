@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One io_uring for one hctx.
 //!
-//! What one thread has to say to another, who submits, sleeps and wakes, is in `handover`; here is what is in the rings. Under
+//! What passes between threads (submission, sleep, wake-up) is in `handover`; here is what is in the rings. Under
 //! the lock are no system calls but submissions that make room in a full ring, and registrations.
 //!
 //! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 /// Marks the entry that ends a sleep.
 const WAKE: u64 = u64::MAX;
-/// Marks advice to read ahead, whose failure is nobody's concern. Every other entry carries a tag.
+/// Marks advice to read ahead, whose failure is ignored. Every other entry carries a tag.
 const READ_AHEAD: u64 = u64::MAX - 1;
 /// Most entries of the submission ring. It is walked round and round, so a large one costs cache; a larger batch is
 /// submitted in pieces.
@@ -60,7 +60,7 @@ struct Uring {
     ring: IoUring,
     /// The one thread that may enter the ring; all threads may if there is none.
     owner: Option<Owner>,
-    /// [`ZERO_CHUNK`] bytes that nobody writes, aligned as O_DIRECT needs it.
+    /// [`ZERO_CHUNK`] bytes that are never written, aligned as O_DIRECT needs it.
     zeroes: Arc<Region>,
     regions: Arc<Regions>,
     file: Arc<Opened>,

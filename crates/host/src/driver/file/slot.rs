@@ -190,7 +190,7 @@ impl Slot {
         if bytes == self.left {
             return Outcome::Done(BlkStatus::Ok);
         }
-        // No byte moved: the file ends before its capacity, somebody cut it short.
+        // No byte moved: the file ends before its capacity; it was truncated.
         if bytes == 0 || bytes > self.left {
             return Outcome::Done(BlkStatus::IoErr);
         }

@@ -82,7 +82,7 @@ pub(super) fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>>
     match line.ask(lun, cdb, u32::from(ALLOCATION))? {
         Answer::Good(data) => Ok(data),
         Answer::Check(Some(Sense { key: SenseKey::IllegalRequest, .. })) => Ok(Vec::new()),
-        // Who has no right to ask for modes is told nothing of them, by the rules of reservations.
+        // By the rules of reservations, an initiator without the right to ask for modes gets none.
         Answer::Status(sam::RESERVATION_CONFLICT) if cdb.opcode() == opcode::MODE_SENSE_10 => Ok(Vec::new()),
         Answer::Check(Some(sense)) => failed(format!("failed ({sense})")),
         Answer::Check(None) => failed("failed and did not say why".to_owned()),
@@ -115,7 +115,7 @@ pub(super) fn settled<T>(
     Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
 }
 
-/// Who it is and how large: what is asked again on each connection before it carries anything.
+/// Identity and size: asked again on each connection before it carries anything.
 pub(super) fn identify(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     settled(line, lun, |line| identify_once(line, lun))
 }
@@ -163,7 +163,7 @@ fn attach_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     let rotational = is_rotational(&page(vpd::BLOCK_DEVICE_CHARACTERISTICS)?).unwrap_or(true);
     let provisioning = Provisioning::parse(&page(vpd::LOGICAL_BLOCK_PROVISIONING)?);
     let caching = may(line, lun, &Cdb::mode_sense_10(CACHING_PAGE, ALLOCATION))?;
-    // Who does not say: no FUA, and as if there were a cache.
+    // A unit that does not say: no FUA, and as if there were a cache.
     let caching = Caching::parse(&caching).unwrap_or(Caching { write_cache: true, ..Caching::default() });
     let has_unmap = capacity.is_thin && provisioning.unmap && takes_unmap(&block_limits);
     let options = DiskOptions {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CHAP with MD5: who we are, and who the target is, without sending a password.
+//! CHAP with MD5: proves the initiator's and the target's identity without sending a password.
 //!
 //! Guarantees: binary values of any text are read (hexadecimal and base64) or refused, up to [`MAX_BINARY`] bytes; answers are
 //! compared without telling by the time how much of them is right.

@@ -102,7 +102,7 @@ fn connect(portal: &Portal, deadline: Deadline<'_>) -> Result<OwnedFd> {
     connect_to_one(&found.collect::<Vec<_>>(), deadline)
 }
 
-/// Each address has its share of the time that is left: one that says nothing keeps nobody from the others.
+/// Each address has its share of the time that is left: a silent one does not block the others.
 fn connect_to_one(addresses: &[SocketAddr], deadline: Deadline<'_>) -> Result<OwnedFd> {
     let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
     for (i, address) in addresses.iter().enumerate() {
@@ -248,7 +248,8 @@ impl Line<'_> {
         self.tag
     }
 
-    /// One command that brings up to `most` bytes; unit attentions are counted and left behind, and who is busy is asked again.
+    /// One command that reads up to `most` bytes; unit attentions are counted and skipped, and a busy unit is asked
+    /// again.
     pub(super) fn ask(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {
         let mut busy = 0;
         for _ in 0..MAX_ATTENTIONS + MAX_BUSY {

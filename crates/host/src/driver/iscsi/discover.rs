@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which targets a portal has, and which logical units a target.
 //!
-//! Guarantees: what is given back can be printed, whoever the target is. A discovery session is ended before the answer is given. Does
+//! Guarantees: the result can be printed, whatever the target sends. A discovery session is ended before the answer is given. Does
 //! not do: iSNS, SLP; only the portal that is asked is logged in to.
 //! Source: RFC 7143, 4.3 (discovery), appendix C (SendTargets); SPC-5, 6.33 (REPORT LUNS).
 
@@ -28,11 +28,11 @@ pub struct FoundUnit {
     pub bytes: u64,
     /// Bytes of a logical block.
     pub block_size: u32,
-    /// Who it is: what stays the same over all paths to it.
+    /// Its identity: the same over all paths to it.
     pub identity: String,
 }
 
-/// The targets that a portal tells of; who we are is taken from `target`, whose name and LUN do not matter
+/// The targets that a portal tells of; our name and password are taken from `target`, whose name and LUN do not matter
 /// ([`parse_portal`](super::parse_portal)).
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who a logical unit says it is, asked before anything else is known of it: a login, a few questions, a logout.
+//! The identity of a logical unit, asked before anything else is known of it: a login, a few questions, a logout.
 //!
 //! Guarantees: in a session of its own, which disturbs no other; nothing is asked that a unit in standby refuses. Does not do: judge
 //! whether it is a disk (`attach` does).

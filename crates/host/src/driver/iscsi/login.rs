@@ -2,7 +2,7 @@
 //! The login of a session: security and operational negotiation, as a state machine over headers and text; no I/O.
 //!
 //! Guarantees: any answer is taken; what does not belong to a login is refused, and a login ends after [`MAX_ROUNDS`] requests at most.
-//! What was negotiated ([`Params`]) is within its ranges. A target that has to prove who it is has done so before a login succeeds,
+//! What was negotiated ([`Params`]) is within its ranges. A target that has to prove its identity has done so before a login succeeds,
 //! and with a challenge that was ours alone. Does not do: more than error recovery level 0, one connection of a session, markers,
 //! Kerberos, SRP.
 //! Source: RFC 7143, 6 (text), 7 (login), 12 (authentication), 13 (keys).
@@ -66,11 +66,11 @@ pub struct Wanted {
     pub target: Option<String>,
     /// Which of our sessions.
     pub isid: [u8; 6],
-    /// Who we are.
+    /// Our identity.
     pub chap: Option<Chap>,
-    /// Who the target has to be.
+    /// The identity that the target must prove.
     pub target_chap: Option<Chap>,
-    /// A challenge for the target that nobody has seen before.
+    /// A challenge for the target that was never used before.
     pub challenge: [u8; 16],
     /// Digests of headers.
     pub header_digest: bool,
@@ -130,7 +130,7 @@ pub enum Failure {
     NotFound(String),
     /// It cannot now.
     Busy(String),
-    /// It did not prove who it is.
+    /// It did not prove its identity.
     Impostor(String),
 }
 
@@ -189,7 +189,7 @@ pub struct Login {
     more: bool,
     /// Identifier and challenge of the target.
     challenge: Option<(u8, Vec<u8>)>,
-    /// It has proved who it is.
+    /// It has proved its identity.
     is_proved: bool,
     params: Params,
 }

@@ -23,7 +23,7 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
 }
 
-/// Said once, to whoever asked. Only a new session finds out what is there now, and until there is one nothing goes there: others might,
+/// Reported once, to the next command. Only a new session finds out what is there now, and until there is one nothing goes there: others might,
 /// before that answer is heard.
 const UNHEARD: &str = "the logical unit says that it has changed";
 
@@ -38,12 +38,12 @@ pub(super) fn is_of_another(outcome: &Outcome) -> bool {
         && matches!(judge(outcome, &About::default()).event, DeviceEvent::CapacityChanged | DeviceEvent::Changed)
 }
 
-/// For whom a command goes; one at a time each.
+/// The owner of a command; at most one command each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskOwner {
     Midlayer,
     User,
-    /// Nobody waits any more.
+    /// No thread waits any more.
     Abandoned,
 }
 
@@ -237,7 +237,7 @@ impl Own {
         self.jobs.swap_remove(at).answer
     }
 
-    /// Nobody waits for it any more. Whether its answer is there and says that the unit has changed.
+    /// No thread waits for it any more. Returns whether its answer is there and reports that the unit has changed.
     pub(super) fn drop_one(&mut self, owner: TaskOwner) -> bool {
         let says_so = |j: &Job| j.owner == owner && j.answer.as_ref().is_some_and(|a| is_of_another(&a.outcome));
         let unheard = self.jobs.iter().any(says_so);
@@ -271,7 +271,7 @@ impl Own {
     /// A function is to be sent: its tag. `None` if too many are out.
     pub(super) fn manage(&mut self, function: Function, task: Option<(u16, u32)>, cmd_sn: u32) -> Option<u32> {
         if self.managed.len() >= MANY {
-            // What has ended and nobody has asked about.
+            // What has ended without being asked about.
             self.managed.retain(|m| m.is_done.is_none());
         }
         if self.managed.len() >= MAX_OUT {
@@ -298,7 +298,7 @@ impl Own {
         Some(is_done)
     }
 
-    /// Nobody waits for functions of this kind any more.
+    /// No thread waits for functions of this kind any more.
     pub(super) fn drop_managed(&mut self, function: Function) {
         self.managed.retain(|m| m.function != function || m.is_done.is_none());
         self.managed.iter_mut().filter(|m| m.function == function).for_each(|m| m.is_dropped = true);
@@ -337,7 +337,7 @@ impl Own {
             self.managed.swap_remove(at);
         }
         if is_done && managed.task.is_none() {
-            // The reset has ended what they were about: nobody waits for their answers.
+            // The reset has ended what they were about: no thread waits for their answers.
             self.drop_managed(Function::AbortTask);
         }
         managed

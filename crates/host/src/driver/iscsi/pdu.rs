@@ -84,7 +84,7 @@ pub enum Function {
 }
 
 impl Header {
-    /// Kind of a question, or an answer, whether somebody is there.
+    /// Kind of a NOP: a question whether the peer is there, or an answer.
     pub const NOP_OUT: u8 = request::NOP_OUT;
     /// Kind of a task management function.
     pub const TASK_MANAGEMENT: u8 = request::TASK_MANAGEMENT;
@@ -192,7 +192,7 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// Who are you?
+    /// Asks for the peer's identity.
     Security = 0,
     /// How shall we talk?
     Operational = 1,

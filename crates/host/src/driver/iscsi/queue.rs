@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One hardware queue: its commands, its session, and who waits for it.
+//! One hardware queue: its commands, its session, and its waiting threads.
 //!
 //! Guarantees: a command ends once; when a session is lost those that were out end with
 //! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer brings them again, and is told
@@ -290,7 +290,7 @@ impl Queue {
         }
     }
 
-    /// The unit has said that it has changed, to a request of any session: who uses this one has to ask it again. One that has told of it
+    /// The unit has said that it has changed, to a request of any session: a user of this one has to ask it again. One that has told of it
     /// itself was lost by that, and what is there now has asked.
     pub(super) fn doubt(&self) {
         if !self.core.lock().requests.take_told() {
@@ -349,7 +349,7 @@ impl Queue {
         let state = &mut *guard;
         self.transmit(state, regions);
         if state.requests.held() == 0 {
-            // Nobody polls then: what the target says unasked would keep its socket readable.
+            // No thread polls then: unsolicited PDUs of the target would keep its socket readable.
             self.receive(state, regions, clock::now());
         }
         let idle = state.requests.held() == 0 && timeout.is_none();
@@ -418,7 +418,7 @@ impl Queue {
         Some(help)
     }
 
-    /// Nobody waits any more for a function that was sent.
+    /// No thread waits any more for a function that was sent.
     pub(super) fn drop_managed(&self, function: Function) {
         self.core.lock().requests.own.drop_managed(function);
     }
@@ -447,7 +447,7 @@ impl Queue {
         state.requests.own.take_answer(owner)
     }
 
-    /// Nobody waits for it any more.
+    /// No thread waits for it any more.
     pub(super) fn drop_own(&self, owner: TaskOwner) {
         if self.core.lock().requests.own.drop_one(owner) {
             self.drop_session(&unheard().0);
@@ -459,7 +459,7 @@ impl Queue {
         self.core.sleep(&mut self.core.lock(), limit);
     }
 
-    /// Sees whether the session has gone, or the target says something unasked, though nobody polls; and whether it is there.
+    /// Checks, without a poll, whether the session has gone, the target sends something unsolicited, or is still there.
     pub(super) fn look_after(&self, regions: &Regions) {
         let mut guard = self.core.lock();
         let state = &mut *guard;

@@ -83,9 +83,9 @@ pub struct IscsiTarget {
     pub sessions: Option<u16>,
     /// Our name; `None`: the system's, or one made of the host's name.
     pub initiator: Option<String>,
-    /// How we prove who we are.
+    /// How we prove our identity.
     pub chap: Option<Chap>,
-    /// Who the target has to prove to be.
+    /// The identity that the target must prove.
     pub target_user: Option<String>,
     /// Headers have a digest.
     pub header_digest: bool,

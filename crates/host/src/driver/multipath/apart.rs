@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Work that may take long and that nobody can break off, such as opening a path: done by a thread of its own.
+//! Work that may take long and cannot be interrupted, such as opening a path: done by a thread of its own.
 //!
-//! Guarantees: who has it done comes back when it is done, or soon after the disk ends. Work that is not done by then goes on alone, with
-//! nothing but what it was given, and what it brings is dropped.
+//! Guarantees: the caller returns when the work is done, or soon after the disk ends. Work that is not done by then
+//! goes on alone, with nothing but its arguments, and its result is dropped.
 //! Needs: work that holds nothing that must be gone when the disk is.
 
 use super::watch::WatchSignals;
@@ -20,7 +20,7 @@ pub(super) fn apart<T: Send + 'static>(
 ) -> Result<T, String> {
     let (done, result) = sync_channel(1);
     let thread = std::thread::Builder::new().name("multipath-open".into()).spawn(move || {
-        // Nobody may be there any more.
+        // The caller may be gone.
         let _ = done.send(work());
     });
     let thread = thread.map_err(|e| format!("cannot start a thread to open it: {e}"))?;

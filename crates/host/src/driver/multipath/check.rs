@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One path's check: whether it is there, works, and is still the same disk.
 //!
-//! Guarantees: a path that is opened late, or again for its check, holds nobody up who ends the disk. No check uses a tag, a slot or a connection of the requests. A path whose driver has lost connections has not passed.
+//! Guarantees: a path that is opened late, or again for its check, does not delay the end of the disk. No check uses a
+//! tag, a slot or a connection of the requests. A path whose driver has lost connections has not passed.
 //! Does not do: decide what follows (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
 
 use super::apart::apart;

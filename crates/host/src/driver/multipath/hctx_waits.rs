@@ -2,8 +2,9 @@
 //! Where threads wait for a hardware queue of a disk of several paths: one epoll set of the paths' own descriptors, and an
 //! eventfd for what those do not tell of.
 //!
-//! Guarantees: a completion at any path, a wake-up, and a request that waits to be given back end the sleep of all who are asleep
-//! or on their way to it. While nobody sleeps and nothing was told, I/O pays one load for it.
+//! Guarantees: a completion at any path, a wake-up, and a request that waits to be given back end the sleep of all
+//! threads that are asleep or on their way to it. While no thread sleeps and nothing was signalled, I/O pays one load
+//! for it.
 //! Needs from callers: paths that have no descriptor end by time, and their time is the sleeper's limit.
 
 use crate::driver::waits::{Waiting, Waits};
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(super) struct HctxWaits {
     waits: Waits,
     waiting: Mutex<Waiting>,
-    /// Somebody sleeps, or is to be told that there is nothing any more.
+    /// A thread sleeps, or is to be told that there is nothing any more.
     stirred: AtomicBool,
     /// Polls and sleeps in a row that brought nothing.
     in_vain: AtomicU32,
@@ -51,11 +52,11 @@ impl HctxWaits {
         self.note(&waiting);
     }
 
-    /// Sleeps until there is something; `limit` is asked for when others can see that somebody sleeps, `None` = there is no
+    /// Sleeps until there is something; `limit` is asked for when others can see the sleeper, `None` = there is no
     /// reason to. `is_ready`: something waits to be given back.
     pub(super) fn sleep(&self, seen: u64, is_ready: impl Fn() -> bool, limit: impl FnOnce() -> Option<Duration>) {
         let mut waiting = self.waiting.lock();
-        // Said, then looked at what is in flight; who changes that looks at this then. Pairs with: HctxWaits::is_stirred
+        // Published, then in-flight requests are checked; a thread that changes those checks this. Pairs with: HctxWaits::is_stirred
         self.stirred.store(true, Ordering::SeqCst);
         if self.waits.wakes() == seen
             && !is_ready()

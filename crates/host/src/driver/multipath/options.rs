@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a multipath disk is told, in the names and with the defaults of multipath.conf(5).
+//! The options of a multipath disk, in the names and with the defaults of multipath.conf(5).
 //!
-//! Guarantees: plain values, whoever read them (a target's text, a configuration, multipath.conf). Words are read by
+//! Guarantees: plain values, from any reader (a target's text, a configuration, multipath.conf). Words are read by
 //! [`FromStr`] and written back by `Display`. Does not do: look at the paths.
 //!
 //! What differs from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands go elsewhere at once) and is about sessions and
@@ -31,7 +31,7 @@ pub struct MultipathOptions {
     pub path_selector: Selector,
     /// `path_grouping_policy`. Default `failover`.
     pub path_grouping_policy: PathGroupingPolicy,
-    /// `prio`: who says what a path is worth. Default `const`.
+    /// `prio`: the source of a path's priority. Default `const`.
     pub prio: Prioritizer,
     /// `prio_args exclusive_pref_bit`: a group of ports that is preferred and optimized is above all. Default: no.
     pub exclusive_pref_bit: bool,
@@ -105,7 +105,7 @@ impl MultipathOptions {
     }
 }
 
-/// `prio`: who says what a path is worth.
+/// `prio`: the source of a path's priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prioritizer {
     /// It is told; 1 unless said.
@@ -115,10 +115,10 @@ pub enum Prioritizer {
     Alua,
 }
 
-/// `hardware_handler`: who has a controller serve a path before it is used.
+/// `hardware_handler`: what has a controller serve a path before it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HardwareHandler {
-    /// Nobody.
+    /// None.
     #[default]
     None,
     /// `1 alua`: SET TARGET PORT GROUPS, where the target takes such orders.
@@ -142,7 +142,7 @@ pub enum PathGroupingPolicy {
 /// `failback`: what happens when a better group than the one in use has a path again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Failback {
-    /// Nothing: somebody switches by hand.
+    /// Nothing: the administrator switches by hand.
     #[default]
     Manual,
     /// It is used at once.

@@ -241,7 +241,7 @@ impl Driver for PathDriver {
             let before = done.room();
             driver.poll(hctx, done, now);
             if done.room() != before {
-                // Two who poll at once may count once: it has changed all the same.
+                // Two threads that poll at once may count once: it has changed all the same.
                 let ends = self.ends.get(hctx);
                 ends.store(ends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             }

@@ -16,8 +16,8 @@ use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
 use blk::time::Duration;
 use std::sync::atomic::Ordering;
 
-/// What the others may take to say what they are worth, when one path is another: one that is silent keeps its priority, and delays
-/// nobody for longer.
+/// What the others may take to report their priority, when one path is another: a silent one keeps its priority, and
+/// delays no other for longer.
 const ASKING_TIME: Duration = Duration::from_secs(1);
 
 /// What the state of its target's ports lets a path be used for.

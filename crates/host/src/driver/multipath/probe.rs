@@ -95,7 +95,7 @@ impl Probe {
                 disk.driver.wait(hctx, 1, Some(LOOK));
             }
         }
-        // Nobody polls until the next check.
+        // No thread polls until the next check.
         sub.rest();
         self.is_out = status.is_none();
         status

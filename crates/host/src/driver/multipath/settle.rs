@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a disk is told once it is known who it is: `conf`, a multipath.conf(5), and what is detected.
+//! The settings of a disk once its identity is known: `conf`, a multipath.conf(5), and what is detected.
 //!
 //! Guarantees: what was given with the target itself goes before anything that a file says or that is detected, but for `detect_prio=yes`
 //! given beside `prio`. Nothing is opened before all of it goes together; what does not is refused with the file's line. A disk that
@@ -184,7 +184,7 @@ fn known(said: InquiryData) -> DiskFacts {
     DiskFacts { identity, has_port_groups: access.is_some(), unasked: None }
 }
 
-/// All paths at once, until one has answered: one that is silent delays nobody.
+/// All paths at once, until one has answered: a silent one delays no other.
 fn ask(paths: &[PathTarget]) -> Result<InquiryData> {
     let enough = event::new()?;
     let asked: Vec<Result<InquiryData>> = std::thread::scope(|s| {

@@ -316,7 +316,7 @@ impl MultipathTarget {
         }
     }
 
-    /// What nobody checks, of kinds of paths that cannot say who they are.
+    /// What is not checked, of kinds of paths that have no identity.
     fn on_your_word(&self, write: bool) -> Option<String> {
         let [first, _, ..] = self.paths.as_slice() else { return None };
         let kind = match &first.spec {

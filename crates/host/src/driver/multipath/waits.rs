@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a disk of several paths does around its I/O so that nobody sleeps for what has happened already.
+//! What a disk of several paths does around its I/O so that no thread sleeps for what has happened already.
 //!
-//! Guarantees: who sleeps at a hardware queue is woken by the completions of any path, or by the time at which a path without a
-//! descriptor has one. A path that has something to say although nothing of ours is there is heard, so that nobody
-//! wakes up for it again and again.
+//! Guarantees: a thread that sleeps at a hardware queue is woken by the completions of any path, or by the time at
+//! which a path without a descriptor has one. A path that reports something without any request of ours is read, so
+//! that no thread wakes up for it again and again.
 
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};
@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Who sleeps has to look again when there is something that no descriptor tells of.
+    /// A sleeper has to check again when there is something that no descriptor signals.
     #[cold]
     fn tell_of_timed(&self, hctx: HctxId) {
         let timed = |p: &Watched| !p.driver.has_fd(hctx) && p.driver.next_due(hctx).is_some();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who looks after the paths: one thread for each, that checks it, brings it back, and fails it when it does not answer.
+//! The path checkers: one thread for each path, that checks it, brings it back, and fails it when it does not answer.
 //!
 //! Guarantees: a path comes back only after a check has passed that began after it had failed, which includes that it is still the same
 //! disk. A path that stays up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// The shortest time between two checks of a path, whoever says that it has changed, and that after which one is asked again whose
-/// state is about to change: a tick of multipathd.
+/// The shortest time between two checks of a path, whatever reports a change, and the time after which a path in
+/// transition is checked again: a tick of multipathd.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Whether another try would not help: what was asked for is wrong, or is not to be had so.
@@ -211,7 +211,7 @@ fn run(core: &Core, number: usize) {
     let shortest = core.options.polling_interval;
     let mut checker = Checker::new(path);
     let mut interval = shortest;
-    // At once: who has passed a check counts.
+    // At once: a path that has passed a check counts.
     let mut next = clock::now();
     let mut last = next;
     while let Some(woken) = core.signals.sleep(path.id.index(), next) {
@@ -277,7 +277,7 @@ impl Core {
         path.driver.set_trouble(trouble);
         match (is_up, is_active) {
             (true, true) => {
-                // Its time may have run out before somebody brought a path back by hand.
+                // Its time may have run out before an administrator brought a path back by hand.
                 if !status.features.queue_if_no_path {
                     self.allow_queueing();
                 }

@@ -29,7 +29,7 @@ pub(super) enum Lost {
     Broken(String),
     /// The server is well, but waits for the rest of a request whose memory has gone. That request has ended.
     HalfSent,
-    /// Nobody waits any more for what the server has not answered.
+    /// No request waits any more for what the server has not answered.
     GivenUp,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a client needs to speak TLS with a server: whom it trusts, who the server must be, who it is itself; and what it means
-//! when the two do not come together, in words for people.
+//! What a client needs to speak TLS with a server: trusted authorities, the server's expected name, its own
+//! certificate; and the messages for users when a handshake fails.
 //!
 //! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless
 //! the target says `tls-verify-peer=0`. Files that are replaced, as certificates are renewed, count from the next connection on;
 //! if what is there then cannot be used, or not be read any more, what was there before goes on, which is logged once. So it is if a
-//! file has gone that need not be there (a revocation list, a certificate of our own): to do without it is for who opens the target
-//! anew. One that cannot be looked at is never taken for one that is not there.
+//! file has gone that need not be there (a revocation list, a certificate of our own): only opening the target anew
+//! does without it. One that cannot be read is never taken for one that is not there.
 //! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.
 //!
 //! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.
@@ -95,7 +95,7 @@ impl Credentials {
         Arc::clone(&loaded.config)
     }
 
-    /// Whom the server's certificate must be for.
+    /// The name that the server's certificate must be for.
     pub(super) fn name(&self) -> ServerName<'static> {
         self.name.clone()
     }
@@ -132,7 +132,7 @@ impl Credentials {
         use AlertDescription as A;
         let has_own = self.loaded.lock().found.own;
         match alert {
-            // So says who wants a certificate, but also who has no cipher in common with us.
+            // A server that wants a certificate says so, but also one that has no cipher in common with us.
             A::HandshakeFailure if !has_own => format!("the server breaks TLS off ({alert:?}){}", self.hint()),
             A::CertificateRequired | A::BadCertificate | A::AccessDenied if !has_own => {
                 format!("the server wants a certificate from us ({alert:?}): {}", self.remedy())
@@ -221,7 +221,7 @@ fn load(tls: &TargetTls, before: Found) -> std::result::Result<(Arc<ClientConfig
         .with_safe_default_protocol_versions()
         .map_err(|e| failed(&e))?;
     let roots = if tls.verify_peer { Some(trusted(directory, &place, &provider)?) } else { None };
-    // Looked for after the authorities: who has named a directory that is not there hears of these.
+    // Checked after the authorities: the message for a missing directory is about these.
     let found = Found::look(directory, before)?;
     let builder = if let Some(roots) = roots {
         let mut verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
@@ -259,7 +259,7 @@ fn system_file() -> PathBuf {
     SYSTEM.iter().map(PathBuf::from).find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(SYSTEM[0]))
 }
 
-/// Who may sign a server's certificate.
+/// The authorities that may sign a server's certificate.
 fn trusted(
     directory: Option<&Path>,
     place: &Path,

@@ -2,8 +2,9 @@
 //! From an address to a socket that is ready for requests: connect and handshake, with TLS in it, in bounded time, and to be broken
 //! off.
 //!
-//! Guarantees: whoever wants TLS gets it or an error. Nothing is received beyond the answer to `NBD_OPT_STARTTLS` before TLS begins, so
-//! what somebody has put behind it in plain text comes to TLS, which does not take it. Returns within [`DIAL_TIME`], plus what looking
+//! Guarantees: a client that asks for TLS gets it or an error. Nothing is received beyond the answer to
+//! `NBD_OPT_STARTTLS` before TLS begins. So plain text injected behind it comes to TLS, which rejects it. Returns
+//! within [`DIAL_TIME`], plus what looking
 //! up the host's name takes, and soon after `stop` is readable, also if the server sends without an end.
 //! The socket does not block, and small messages leave it at once.
 
@@ -57,7 +58,7 @@ impl Line<'_> {
         self.deadline.wait(socket, what, doing)
     }
 
-    /// Whether it may go on, for who finds always something to do and does not wait.
+    /// Whether it may go on, for a loop that always finds something to do and does not wait.
     fn in_time(&self, doing: &str) -> Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut stop = [PollFd::new(self.deadline.stop, PollFlags::IN)];
@@ -219,7 +220,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// The time, and whoever wanted it broken off, were only looked at when there was nothing to be received.
+    /// The time and the stop request were only checked when there was nothing to be received.
     #[test]
     fn a_server_that_has_always_more_to_say_does_not_hold_it_up() {
         let target = super::super::parse("nbds+unix:///?socket=/nowhere&tls-verify-peer=0").unwrap();
@@ -233,7 +234,7 @@ mod tests {
             let socket = || {
                 let (client, mut server) = UnixStream::pair().unwrap();
                 client.set_nonblocking(true).unwrap();
-                // Whoever looks at it says that this is no TLS.
+                // TLS rejects it as no TLS.
                 server.write_all(&[1; 4096]).unwrap();
                 (OwnedFd::from(client), server)
             };

@@ -2,7 +2,7 @@
 //! A client's way from the server's greeting to the first request: fixed newstyle, TLS if the client wants it, structured replies if the server has
 //! them, `NBD_OPT_GO` with block sizes, `NBD_OPT_EXPORT_NAME` for servers that do not know GO. No socket, no clock.
 //!
-//! Guarantees: who wants TLS has it or an error; all that counts but the greeting's flags, which only say how long an answer is, is
+//! Guarantees: a client that asks for TLS has it or an error; all that counts but the greeting's flags, which only say how long an answer is, is
 //! negotiated behind it. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after [`MAX_REPLIES`] replies;
 //! what comes out of it is consistent (sizes are powers of two in range). The server's words are cut and made printable
 //! before they are in an error.
@@ -252,7 +252,7 @@ fn garbled(what: &str) -> Error {
     Error::new(ErrorKind::Io, format!("the server breaks the NBD protocol in {what}"))
 }
 
-/// Never without: who cuts the way to the server could answer like this.
+/// Never without: an attacker between client and server could answer like this.
 fn no_tls(kind: u32, said: &[u8]) -> Error {
     let text = format!(
         "TLS, which nbds:// requires, is refused by the server (NBD error {kind:#x}){}: turn it on there, or write nbd:// if \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One hardware queue: its requests, its connection, and who waits for it.
+//! One hardware queue: its requests, its connection, and its waiting threads.
 //!
 //! Guarantees: a request ends once, by its reply, by its age, or because the connection was away for too long; a connection
 //! that is lost takes none of them with it, they are sent again on the next one, in their order.
@@ -100,7 +100,7 @@ impl Queue {
             return;
         }
         let now = clock::now();
-        // Those that waited longer than they may have ended; nobody has looked yet.
+        // Those that waited longer than they may have ended; no poll has found it yet.
         self.expire(&mut state, now);
         state.attached = now;
         match Link::new(dialed, self.core.waits.set()) {
@@ -207,7 +207,7 @@ impl Queue {
         if is_busy && state.requests.unsent() > 0 {
             self.transmit(state, regions);
         }
-        // TLS speaks also of itself (changed keys, tickets), unasked: as long as that is not taken nobody can sleep.
+        // TLS also sends messages of its own (changed keys, tickets): until they are read no thread can sleep.
         if matches!(&state.link, LinkState::Up(link) if link.is_tls()) || is_busy && state.requests.sent() > 0 {
             self.receive(state, regions);
         }
@@ -250,7 +250,7 @@ impl Queue {
     }
 
     /// A request is late. If its connection has had its time, it and all others that have waited as long end here, and the
-    /// connection with them: a reply that comes after that finds nobody.
+    /// connection with them: a later reply matches no request.
     pub(super) fn timeout(&self, late: TimedOut, now: Instant) -> TimeoutAnswer {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -269,7 +269,7 @@ impl Queue {
         TimeoutAnswer::Done
     }
 
-    /// Sees whether the connection has gone, or says something unasked, though nobody polls.
+    /// Checks, without a poll, whether the connection has gone or the server sends something unsolicited.
     pub(super) fn look_after(&self, regions: &Regions) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -295,8 +295,8 @@ mod tests {
     use crate::nbd::wire::ReplyStyle;
     use std::os::unix::net::UnixStream;
 
-    /// A client that breaks one connection after the other has each made later than the one before, from its making; whoever breaks
-    /// one now and then, or has one given up, has another at once.
+    /// A client that breaks one connection after the other has each made later than the one before, from its making;
+    /// one that breaks a connection now and then, or has one given up, has another at once.
     #[test]
     fn connections_that_do_not_last_are_made_ever_later() {
         let patience = Timeouts { reconnect_delay: Duration::ZERO, timeout: None };

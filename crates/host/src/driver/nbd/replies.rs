@@ -34,7 +34,7 @@ pub enum Violation {
     Magic(u32),
     /// A reply to a request that is not out.
     Cookie(u64),
-    /// A kind of chunk that nobody asked for.
+    /// A kind of chunk that was not asked for.
     Chunk(u16),
     /// A chunk's length does not fit its kind.
     Length(u32),
@@ -44,7 +44,7 @@ pub enum Violation {
     Missing,
     /// A simple reply to a read although structured ones are agreed on.
     Simple,
-    /// A read in more pieces, and in greater disorder, than anybody's.
+    /// A read in more pieces, and in greater disorder, than any real server's.
     Scattered,
 }
 

@@ -225,7 +225,7 @@ impl Requests {
             true
         });
         assert_eq!(filled, into.len(), "a request's pieces are shorter than the request");
-        // Known before anybody can have read something else there.
+        // Known before anything else can be read there.
         !slot.pieces.have_gone(regions)
     }
 

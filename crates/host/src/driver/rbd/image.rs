@@ -4,7 +4,7 @@
 //! Guarantees: a cluster outlives its images, an image the I/O it was given; an [`Io`] that went in comes out of [`Image::poll`]
 //! exactly once, and its list of pieces stays in place until then. No callback of ours runs on a thread of Ceph's: completions are
 //! told by an eventfd and fetched.
-//! Needs from callers: the memory of an [`Io`]'s pieces is not given to anybody else before the I/O has come out, but for a write of an
+//! Needs from callers: the memory of an [`Io`]'s pieces is not reused before the I/O has come out, but for a write of an
 //! image that [`Image::copies_writes`].
 //! Blocking: everything but [`Image::submit`] and [`Image::poll`] may wait for the cluster.
 //! Source: `rados/librados.h` and `rbd/librbd.h` (Ceph 16); librbd reads the array of pieces of a read when it ends, that of a write in
@@ -207,7 +207,7 @@ struct Diff {
 }
 
 extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_void) -> c_int {
-    // SAFETY: the pointer is the one that `Image::extents` gave, whose value nobody else uses during the call.
+    // SAFETY: the pointer is the one that `Image::extents` gave, whose value no other thread uses during the call.
     let diff = unsafe { &mut *diff.cast::<Diff>() };
     let len = len as u64;
     if exists != 0 && offset.saturating_add(len) > diff.from {
@@ -243,7 +243,7 @@ impl Image {
             // SAFETY: the image just opened; the descriptor lives until it is closed.
             code = unsafe { (library.rbd_set_image_notification)(handle, completed.as_raw_fd(), EVENT_TYPE_EVENTFD) };
             if code < 0 {
-                // SAFETY: opened above, used by nobody.
+                // SAFETY: opened above, not used yet.
                 unsafe { (library.rbd_close)(handle) };
             }
         }
@@ -330,7 +330,7 @@ impl Image {
     }
 
     pub(super) fn resize(&self, bytes: u64) -> Result<()> {
-        // SAFETY: an open image, and nobody to tell of progress.
+        // SAFETY: an open image, and no progress callback.
         let code = unsafe { (self.library.rbd_resize2)(self.handle, bytes, true, None, null_mut()) };
         check(code, || format!("cannot give the RBD image {bytes} bytes"))
     }
@@ -364,14 +364,14 @@ impl Image {
         code >= 0 && owns != 0
     }
 
-    /// Takes the exclusive lock for good: who asks for it is refused until the image is closed.
+    /// Takes the exclusive lock for good: other clients are refused until the image is closed.
     pub(super) fn acquire_lock(&self) -> Result<()> {
         // SAFETY: an open image.
         let code = unsafe { (self.library.rbd_lock_acquire)(self.handle, LOCK_EXCLUSIVE) };
         check(code, || "cannot take the RBD image's exclusive lock".to_owned())
     }
 
-    /// Who has the exclusive lock: addresses.
+    /// The owner of the exclusive lock: addresses.
     pub(super) fn lock_owners(&self) -> Result<Vec<String>> {
         let (mut mode, mut most) = (0, 8);
         let mut list = [null_mut::<c_char>(); 8];
@@ -390,7 +390,8 @@ impl Image {
         Ok(owners)
     }
 
-    /// Who has the image open for writing, ourselves too: addresses and client numbers. It ends 30 s after a client that died.
+    /// The clients that have the image open for writing, ourselves too: addresses and client numbers. A dead client's
+    /// entry ends after 30 s.
     pub(super) fn watchers(&self) -> Result<Vec<(String, i64)>> {
         let (mut most, mut list) = (64, Vec::new());
         let code = loop {
@@ -421,7 +422,7 @@ impl Image {
         let mut completion = null_mut();
         // SAFETY: no callback; the argument is kept for `poll`; and where the completion goes.
         let made = unsafe { (l.rbd_aio_create_completion)(io.cast(), None, &raw mut completion) };
-        // SAFETY: the box of above. Nobody else has it before the calls below, and these do not change it.
+        // SAFETY: the box of above. No other thread has it before the calls below, and these do not change it.
         let (action, offset, len, list, n) = unsafe {
             let what = &*io;
             (what.action, what.offset, what.len, what.pieces.as_ptr(), what.pieces.len() as c_int)
@@ -448,7 +449,7 @@ impl Image {
             return Ok(());
         }
         if made >= 0 {
-            // SAFETY: made above, and refused: nobody will complete it.
+            // SAFETY: made above, and refused: it will never complete.
             unsafe { (l.rbd_aio_release)(completion) };
         }
         // SAFETY: the box of above, which was not taken.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One hardware queue: an image of its own, the requests it has, and who waits for them.
+//! One hardware queue: an image of its own, the requests it has, and the threads that wait for them.
 //!
 //! Guarantees: a request ends once: by what librbd says, or, of those that leave no memory with librbd, by being given up. A wake-up ends
-//! the sleep of all who were asleep, or on their way to it.
+//! the sleep of all threads that were asleep, or on their way to it.
 //! Needs from callers: nothing in flight when it ends. What was given up and librbd still has then keeps the image open until the process
 //! ends: closing it would wait for that.
 //!
 //! One lock for all: the calls under it do not wait. librbd's eventfd says that it has ended something; the other one that there is
-//! something of which that does not tell: ends that were found outside of a poll, or a wake-up. It stays readable until nobody sleeps who
+//! something of which that does not tell: ends that were found outside of a poll, or a wake-up. It stays readable until no thread sleeps that
 //! could have missed it.
 
 use super::image::{Action, Image, Io};
@@ -43,7 +43,7 @@ struct QueueState {
     spare: Vec<Box<Io>>,
     ended: VecDeque<(InFlight, BlkStatus)>,
     in_flight: usize,
-    /// I/Os that librbd has, whether anybody waits for their end or not.
+    /// I/Os that librbd has, whether or not a thread waits for their end.
     with_library: usize,
     begun: u64,
     waiting: Waiting,
@@ -112,7 +112,7 @@ impl Queue {
             io.cookie = cookie(tag, state.begun);
             let slot = &mut state.slots[tag];
             (slot.cookie, slot.action, slot.issued) = (io.cookie, Some(io.action), now);
-            // Whoever polls for its end waits for the lock.
+            // A thread that polls for its end waits for the lock.
             match self.image.submit(io) {
                 Ok(()) => {
                     slot.rq = Some(batch.accept());
@@ -275,7 +275,7 @@ fn describe(io: &mut Io, rq: &RqRef<'_>, regions: &Regions) -> std::result::Resu
     Ok(())
 }
 
-/// How an I/O has ended. A read that brought less was one over the image's end: somebody has made it smaller.
+/// How an I/O has ended. A short read was one over the image's end: the image was shrunk.
 fn status(action: Action, len: u64, result: i64) -> BlkStatus {
     match result {
         bytes @ 0.. if action == Action::Read && bytes as u64 != len => BlkStatus::IoErr,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sockets for handshakes: connected, waited for and sent to in bounded time, and until somebody says stop.
+//! Sockets for handshakes: connected, waited for and sent to in bounded time, and until a stop request.
 //!
 //! Guarantees: a socket does not block, and small messages leave it at once. No call takes longer than its deadline, or goes on
 //! after `stop` has become readable.

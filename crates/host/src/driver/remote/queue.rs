@@ -170,7 +170,8 @@ impl<P: Protocol> Queue<P> {
 
     /// Uses this connection from now on.
     pub(crate) fn use_link(&self, state: &mut QueueState<P>, link: P::Link) {
-        // A peer that leaves while nobody polls is noticed by the reconnecting thread; if not by this, a little later.
+        // A peer that leaves while no thread polls is noticed by the reconnect thread; if not by this check, a little
+        // later.
         let rdhup = epoll::EventFlags::RDHUP;
         let _ = epoll::add(self.watch.set(), link.stream().as_fd(), epoll::EventData::new_u64(0), rdhup);
         state.link = LinkState::Up(link);

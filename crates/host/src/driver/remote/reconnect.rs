@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The thread that sees to a disk's links, one per hardware queue: connections to an NBD server, sessions with an iSCSI target.
-//! It brings another one for each that was lost, and notices the loss of those that nobody uses at the moment.
+//! It replaces each that was lost, and notices the loss of those that are not in use at the moment.
 //!
 //! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; one that does not is
 //! asked less and less often. Hardware queues whose time has come have their turns, so that a link that is refused keeps no other from
@@ -24,7 +24,7 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The pauses double up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often links are looked at that nobody has told of.
+/// How often links are checked without a notification.
 const LOOK: Duration = Duration::from_secs(1);
 /// The wake-up, among numbers of hardware queues.
 const WAKEUP: u64 = u64::MAX;
@@ -39,7 +39,7 @@ pub(crate) trait Reconnect: Send + Sync + 'static {
     /// What the thread waits at.
     fn watch(&self) -> &Watch;
 
-    /// Sees whether links have gone, though nobody polls.
+    /// Checks, without a poll, whether links have gone.
     fn look_after(&self);
 
     /// The hardware queues that are to have another link, and from when on.

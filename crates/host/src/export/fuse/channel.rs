@@ -4,7 +4,7 @@
 //! Guarantees: a write's data is received where the driver takes it from, a read's is sent from where the driver put it. At most
 //! [`SLOTS`] requests are out; more wait in the kernel, for this or another descriptor of the same mount. A request that
 //! was taken is answered once, whatever happens, unless the mount is gone, which is logged once. A write of less than whole blocks reads
-//! them first, and while it does nobody writes to them through any export of the disk (`serve::rewrite`).
+//! them first, and while it does no other write to them goes through any export of the disk (`serve::rewrite`).
 //! Nothing is allocated per request.
 //! Needs from callers: a descriptor that does not block, and after INIT.
 //!
@@ -61,7 +61,7 @@ impl Shared {
         Disk { size, block: limits.logical_block_size, zeroes: limits.max_write_zeroes_sectors > 0, stored: None }
     }
 
-    /// The kernel says at `call` that there is nobody to serve any more.
+    /// The kernel reports at `call` that there is nothing to serve any more.
     #[cold]
     fn lost(&self, call: &str, e: &std::io::Error) {
         let why = match e.raw_os_error() {
@@ -236,7 +236,7 @@ impl Channel {
             libc::iovec { iov_base: rest.as_ptr().cast(), iov_len: rest.len() },
         ];
         // SAFETY: the entries name a local array and parts of regions, which live as long as their table and whose bytes
-        // nobody has a reference to.
+        // which no reference exists.
         let n = unsafe { libc::readv(self.fd.as_raw_fd(), list.as_ptr(), list.len() as i32) };
         if n < 0 {
             let e = std::io::Error::last_os_error();
@@ -347,7 +347,7 @@ impl Channel {
             }
         }
         let rewrites = &self.shared.disk.rewrites;
-        // First the right to it, then the end of those who were there before.
+        // First the right to it, then the end of earlier clients.
         let is_held = slot.alone.as_ref().is_some_and(|held| !held.is_empty());
         if !is_held && rewrites.hold(sectors_of(&cover), port.waker()) {
             slot.alone = Some(cover.clone());
@@ -559,7 +559,7 @@ impl Channel {
             last = Some(e);
             match kind {
                 Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM) => {}
-                // ENOENT: who asked was killed and waits no more.
+                // ENOENT: the caller was killed and waits no more.
                 Some(libc::ENOENT | libc::EINVAL) => return,
                 _ => break,
             }
@@ -633,8 +633,8 @@ impl Source for Channel {
         worked | (taken > 0)
     }
 
-    /// Whether there is nothing to do before the descriptor, a completion, a timer or whoever has blocks that a request here waits for
-    /// says so.
+    /// Whether there is nothing to do before the descriptor, a completion, a timer or the holder of blocks that a
+    /// request here waits for signals.
     fn prepare_sleep(&mut self) -> bool {
         self.going_on.is_empty()
     }

@@ -37,7 +37,7 @@ impl Kernel {
         kernel
     }
 
-    /// Of a disk where nobody rewrites blocks yet, over one target or striped over several.
+    /// Of a disk without rewrites yet, over one target or striped over several.
     fn unexpected(targets: &[&str], config: QueueConfig) -> Kernel {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
         let threads = Arc::new(IoThreads::start(&[option.clone(), option]).unwrap());
@@ -156,7 +156,7 @@ fn write(unique: u64, offset: u32, flags: u32, data: &[u8]) -> Vec<u8> {
     message(opcode::WRITE, unique, &[0, 0, offset, 0, data.len() as u32, flags, 0, 0, 0, 0], data)
 }
 
-/// What is no request is refused if it can be told who asked, and the next request is served.
+/// What is no request is rejected if its sender can be identified, and the next request is served.
 #[test]
 fn malformed_messages_do_not_end_the_channel() {
     let kernel = Kernel::new("ram:size=4m");
@@ -405,7 +405,7 @@ fn parts_of_a_block_that_come_by_two_exports_are_both_written() {
     kernel.check_idle();
 }
 
-/// Parts and wholes of the same few blocks from two threads at once: every answer of a whole block that nobody wrote after is there.
+/// Parts and wholes of the same few blocks from two threads at once: every answer of a whole block without a later write is there.
 #[test]
 fn two_threads_rewrite_the_same_blocks() {
     let kernel = Kernel::new("ram:size=4m,blocksize=4k");
@@ -427,7 +427,7 @@ fn two_threads_rewrite_the_same_blocks() {
     kernel.check_idle();
 }
 
-/// An IOThread with a request that waits for somebody else's blocks used to go round until it had them.
+/// An IOThread with a request that waits for another rewrite's blocks used to spin until it had them.
 #[test]
 fn who_waits_for_blocks_sleeps_and_is_woken() {
     let kernel = Kernel::new("ram:size=4m");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk as a file: mounted, served by a channel on each IOThread, unmounted at the end.
 //!
-//! Guarantees: it starts as a whole or not at all; when it is dropped and nobody has the file open, it is unmounted first (what the
+//! Guarantees: it starts as a whole or not at all; when it is dropped and the file is not open, it is unmounted first (what the
 //! page cache still holds is written). Else what was taken is answered, then the mount disappears, and the kernel ends the rest. A
 //! loop device on the file should be detached before: its I/O fails from then on.
 
@@ -143,7 +143,7 @@ impl FuseExport {
         Ok(longest)
     }
 
-    /// Says why nobody reaches the disk by it any more, if somebody else has unmounted it. It does not mount itself again.
+    /// Why the disk is not reachable by it any more, if it was unmounted from outside. It does not mount itself again.
     pub(crate) fn gone(&self) -> HealthCheck {
         let shared = Arc::downgrade(&self.shared);
         Box::new(move || shared.upgrade()?.gone.get().cloned())
@@ -152,7 +152,7 @@ impl FuseExport {
     /// The disk has another size: the kernel asks for it before it uses the old one again. A loop device on the file has to
     /// be told by its owner (`losetup --set-capacity`).
     pub fn resized(&self) {
-        // It fails when the file is unmounted, or nobody has looked at it yet.
+        // It fails when the file is unmounted, or was not read yet.
         let _ = rustix::io::write(&*self.fds[0], &wire::notify_attr());
     }
 

@@ -12,7 +12,7 @@
 //!
 //! Guarantees of the first two: no I/O, no thread, no `unsafe`; no panic whatever bytes come. Each IOThread has a descriptor of its own
 //! (`FUSE_DEV_IOC_CLONE`), so requests are taken, submitted and answered without a lock or line shared between threads.
-//! Buffered writes are sent by the kernel as they are made, so a full disk is told to who fills it; mapped pages are written
+//! Buffered writes are sent by the kernel as they are made, so a full disk is reported to the writer; mapped pages are written
 //! back later, as of any file. fsync, fdatasync, O_DSYNC and the last close reach the driver as a flush or FUA.
 //! Holes are those of the disk (SEEK_DATA, SEEK_HOLE): of a disk that does not know the kernel says that all is data, and mapped
 //! pages that are not written back may be told as a hole.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The mount: `/dev/fuse` descriptors, mounting over a regular file, and getting rid of mounts whose daemon is gone.
 //!
-//! Guarantees: nothing is mounted over a file system that somebody serves; a mount whose daemon was killed is detached first. A
-//! mount is undone when it is dropped: as a whole if nobody has the file open, else it disappears from its place, and all I/O of those
-//! who have fails from then on. What somebody else has mounted there since is left alone.
+//! Guarantees: nothing is mounted over a file system that a daemon serves; a mount whose daemon was killed is detached
+//! first. A mount is undone when it is dropped: as a whole if the file is not open, else it disappears from its place,
+//! and all I/O of open files fails from then on. A mount made there since by another process is left alone.
 //! Mounting takes root (CAP_SYS_ADMIN); other users mount by the program `fusermount3`, if it is installed.
 //!
 //! Source: mount(2), fuse(4), Linux Documentation/filesystems/fuse.rst; fusermount3(1) for `_FUSE_COMMFD`.
@@ -36,7 +36,7 @@ pub(super) struct MountOptions {
     pub(super) source: String,
     /// Nothing is written.
     pub(super) read_only: bool,
-    /// Users other than the one who mounts may open it, as its permissions have it.
+    /// Users other than the mounting one may open it, as its permissions allow.
     pub(super) allow_other: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Mount {
     /// Its device number, as lists of mounts show it.
     device: Option<Vec<u8>>,
     by_helper: bool,
-    /// There is nothing left to do, whoever mounts something there next.
+    /// There is nothing left to do, whatever is mounted there next.
     is_undone: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum MountpointState {
     File,
     /// A mount whose daemon is gone.
     Stale,
-    /// A file system that somebody serves.
+    /// A file system that a daemon serves.
     Served,
     /// Something else.
     Other,
@@ -249,7 +249,7 @@ fn unmount_by_helper(at: &Path) -> bool {
 }
 
 impl Mount {
-    /// Undoes it, and what the page cache still holds is written, unless somebody has the file open: then it stays as it is.
+    /// Undoes it, and what the page cache still holds is written, unless the file is open: then it stays as it is.
     pub(super) fn undo_if_idle(mut self) -> Option<Mount> {
         if self.by_helper {
             return None;
@@ -258,17 +258,17 @@ impl Mount {
         (!self.is_undone).then_some(self)
     }
 
-    /// Whether nobody answers at its place, as after an abort.
+    /// Whether no daemon answers at its place, as after an abort.
     pub(super) fn is_stale(&self) -> bool {
         matches!(look(&self.at), Ok(MountpointState::Stale))
     }
 
-    /// Somebody else has undone it.
+    /// Another process has undone it.
     pub(super) fn forget(mut self) {
         self.is_undone = true;
     }
 
-    /// Whether it is what is to be seen at its place: what somebody else has mounted there is not touched.
+    /// Whether it is the topmost mount at its place: another process's mount there is not touched.
     fn is_there(&self) -> bool {
         self.device.is_some() && fuse_device(&self.at) == self.device
     }

@@ -41,11 +41,11 @@ impl FileAttrs {
     }
 
     fn attr(&self, disk: Disk) -> Attr {
-        // Relaxed: three values that nobody reads as one.
+        // Relaxed: three values that are not read as one.
         let get = |value: &AtomicU32| value.load(Ordering::Relaxed);
         let mode = if self.read_only { get(&self.mode) & !WRITABLE } else { get(&self.mode) };
         let (uid, gid) = (get(&self.uid), get(&self.gid));
-        // A file system may set aside more than a file is long; who looks for holes compares the two.
+        // A file system may reserve more than a file is long; a search for holes compares the two.
         let stored = disk.stored.map_or(disk.size, |bytes| bytes.min(disk.size));
         Attr { size: disk.size, stored, time: self.time, mode: KIND | mode, uid, gid, block: disk.block.max(4096) }
     }
@@ -77,7 +77,7 @@ pub enum Action {
     Reply(Body),
     /// Refused with this errno.
     Refuse(i32),
-    /// Nobody waits for an answer.
+    /// No answer is expected.
     Silent,
     /// Bytes to be read.
     Read {

@@ -78,7 +78,7 @@ pub mod fattr {
     pub const SIZE: u32 = 1 << 3;
 }
 
-/// `fuse_write_in.write_flags`: the write comes from the page cache, whoever dirtied it.
+/// `fuse_write_in.write_flags`: the write comes from the page cache, of any process.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// A notification in the place of a reply's error: what is known of an inode is out of date.
 const NOTIFY_INVAL_INODE: i32 = 2;
@@ -139,7 +139,7 @@ pub enum Request {
     },
     Access,
     Destroy,
-    /// Nobody waits for an answer.
+    /// No answer is expected.
     Silent,
     /// An operation that is not served: INTERRUPT, and all that a single file has not.
     Unknown,
@@ -158,7 +158,7 @@ pub struct InitIn {
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Not even a header: nobody can be answered.
+    /// Not even a header: no answer is possible.
     NoHeader,
     /// The header is there; the rest is cut short, longer than it says or beyond [`MAX_DATA`].
     Body(Header),
@@ -389,7 +389,7 @@ pub struct InitOut {
     pub max_readahead: u32,
     /// Of [`init`], no more than were offered.
     pub flags: u64,
-    /// Requests that nobody waits for (read-ahead, asynchronous I/O) and that may be out.
+    /// Background requests (read-ahead, asynchronous I/O) that may be out.
     pub max_background: u16,
 }
 
@@ -404,7 +404,7 @@ impl InitOut {
     }
 }
 
-/// A message that nobody asked for: size and owner are to be asked for again.
+/// An unsolicited message: size and owner are to be asked for again.
 pub fn notify_attr() -> [u8; OUT_HEADER + 24] {
     let mut out = [0; OUT_HEADER + 24];
     out[..OUT_HEADER].copy_from_slice(&out_header(0, -NOTIFY_INVAL_INODE, 24));

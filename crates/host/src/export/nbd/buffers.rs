@@ -80,7 +80,7 @@ impl Buffers {
         Ok(None)
     }
 
-    /// Gives a buffer back; whether somebody may have waited for it.
+    /// Gives a buffer back; returns whether a connection may have waited for it.
     #[inline]
     pub(in crate::export) fn give_back(&mut self, buffer: Buffer) -> bool {
         let (Some((first, units)), Some(large)) = (buffer.large, self.large.as_deref_mut()) else { return false };

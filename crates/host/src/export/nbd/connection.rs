@@ -60,7 +60,7 @@ struct Slot {
     flushed: bool,
     /// What it writes is to be stable before it is answered.
     fua: bool,
-    /// Nobody waits for its answer.
+    /// No answer is expected.
     silent: bool,
     head: HeadBuf,
     head_bytes: usize,
@@ -101,7 +101,7 @@ enum ConnectionState {
     Open,
     /// Nothing is received any more; what is out is answered.
     Closing,
-    /// Nobody is there to answer.
+    /// No client is there to answer.
     Dead,
 }
 
@@ -153,9 +153,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped when the connection is, and
-    /// after its socket, also when there is no connection: who is told by it looks for the socket. Hence it comes first, for
-    /// parameters are dropped from the last one on.
+    /// A connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped when the connection
+    /// is, and after its socket, also when there is no connection: the code that it notifies looks for the socket.
+    /// Hence it comes first, for parameters are dropped from the last one on.
     ///
     /// # Errors
     /// There is no memory for its data.
@@ -441,7 +441,7 @@ impl Connection {
         }
     }
 
-    /// Nobody is there any more: what is in flight ends unanswered.
+    /// The client is gone: what is in flight ends unanswered.
     #[cold]
     pub(crate) fn kill(&mut self) {
         self.state = ConnectionState::Dead;

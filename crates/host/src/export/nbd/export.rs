@@ -63,7 +63,7 @@ pub struct Export {
     pub read_only: bool,
     /// Said to clients, otherwise without effect.
     pub rotational: bool,
-    /// `NBD_CMD_FLUSH` is served: whoever sets it keeps the promise of section "Ordering of messages and writes".
+    /// `NBD_CMD_FLUSH` is served: setting it is the promise of section "Ordering of messages and writes".
     pub flush: bool,
     /// `NBD_CMD_FLAG_FUA` is served.
     pub fua: bool,
@@ -75,12 +75,12 @@ pub struct Export {
     pub fast_zero: FastZero,
     /// `NBD_CMD_CACHE` is served.
     pub cache: bool,
-    /// The promise that a flush, and a FUA write, is seen by all connections to the export. Only whoever sends all of
-    /// them to one disk may set it.
+    /// The promise that a flush, and a FUA write, is seen by all connections to the export. Set it only if all of them
+    /// lead to one disk.
     pub multi_conn: bool,
     /// Block size constraints.
     pub block: BlockSizes,
-    /// Whoever serves it makes every write stable before it answers; never sent. Then `flush` is better not offered.
+    /// The server makes every write stable before it answers; never sent. Then `flush` is better not offered.
     pub write_through: bool,
     /// Clients that do not ask for the block sizes are refused. Costs interoperability; without it their unaligned
     /// requests get `NBD_EINVAL`.
@@ -171,7 +171,7 @@ pub struct ExportTable {
 }
 
 impl ExportTable {
-    /// A table of `exports`. `default` names the one that a client gets who gives no name; without it that is the
+    /// A table of `exports`. `default` names the one for a client that gives no name; without it that is the
     /// export whose name is empty, if there is one.
     ///
     /// # Errors

@@ -340,7 +340,7 @@ impl Handshake {
             Err((rep::ERR_TLS_REQD, _)) => return Step::Close(CloseReason::TlsRequired),
             Err(_) => return Step::Close(CloseReason::NoSuchExport),
         };
-        // Who cannot be told the block sizes cannot have asked for them.
+        // A client that cannot be told the block sizes cannot have asked for them.
         if export.require_block_size {
             return Step::Close(CloseReason::NoSuchExport);
         }

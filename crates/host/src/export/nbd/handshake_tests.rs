@@ -257,7 +257,7 @@ fn with_tls_required_nothing_else_is_answered_in_plain_text() {
     let negotiated = entered(client.send(opt::GO, &go("secret", &[])).0);
     assert!(negotiated.tls && negotiated.export.name == "secret");
     assert_eq!(Client::new(TlsMode::Required).closed(opt::EXPORT_NAME, b"plain"), CloseReason::TlsRequired);
-    // Who is not "fixed" cannot start TLS, so gets nothing.
+    // A client that is not "fixed" cannot start TLS, so gets nothing.
     assert_eq!(Client::with_flags(TlsMode::Required, 0).closed(opt::EXPORT_NAME, b""), CloseReason::TlsRequired);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket of an NBD server: clients are accepted, shake hands on threads of their own, and go to the IOThreads in turn.
 //!
-//! Guarantees: a Unix socket that somebody serves is not taken away, one that was left behind is replaced, and it is gone
+//! Guarantees: a Unix socket that a daemon serves is not taken away, one that was left behind is replaced, and it is gone
 //! when the server is. At most [`MAX_HANDSHAKES`] handshakes at a time, each of at most [`HANDSHAKE_TIME`], and at most
 //! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
 //! are, and nothing of theirs is in flight afterwards.
@@ -76,7 +76,7 @@ pub struct NbdOptions {
     pub address: Address,
     /// What it serves.
     pub disks: Vec<NbdDisk>,
-    /// The export that a client gets who gives no name.
+    /// The export for a client that gives no name.
     pub default: Option<String>,
     /// Permissions of a Unix socket; `None` = as the umask has it.
     pub socket_mode: Option<u32>,
@@ -108,7 +108,7 @@ impl NbdDisk {
             fast_zero: if limits.max_write_zeroes_sectors > 0 { FastZero::Served } else { FastZero::NotOffered },
             cache: self.disk.helper.stored().caches(),
             // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
-            // that it completed, whoever sent them. Nothing is cached in between.
+            // that it completed, from any connection. Nothing is cached in between.
             multi_conn: true,
             block: BlockSizes { min, preferred: limits.physical_block_size.max(min).max(4096), max: MAX_PAYLOAD },
             base_allocation: true,
@@ -187,7 +187,7 @@ impl NbdExport {
     /// # Errors
     /// As of [`NbdExport::start`]; nothing has changed then.
     pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<ClientDrain> {
-        // Nobody comes between the two: who is counted already is of the old table.
+        // No client comes between the two: one that is counted already is of the old table.
         let clients = self.shared.registry.clients.lock();
         let mut table = self.shared.table.lock();
         let new = Table::new(&self.shared.threads, disks, default, &table.served)?;
@@ -372,11 +372,12 @@ impl Clients {
     }
 }
 
-/// Who is there. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends with it.
+/// The connected clients. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends
+/// with it.
 #[derive(Default)]
 struct ClientRegistry {
     clients: Mutex<Clients>,
-    /// For whom it matters: a handshake or a client is gone, or it is time to stop.
+    /// Signalled when a handshake or a client is gone, or it is time to stop.
     changed: Condvar,
 }
 
@@ -453,7 +454,7 @@ impl Shared {
             // Without a thread for it the client is dropped.
             let _ = std::thread::Builder::new().name("mqblk-nbd-hello".into()).spawn(move || {
                 shared.welcome(socket);
-                // Who waits for the last handshake has the server to itself then.
+                // The thread that waits for the last handshake then owns the server alone.
                 drop(shared);
                 drop(shaking);
             });
@@ -496,11 +497,12 @@ impl Shared {
         }
     }
 
-    /// Counts a client who has asked for `asked`, and what it is served.
+    /// Counts a client that has asked for `asked`, and what it is served.
     fn connected(&self, socket: &Arc<OwnedFd>, asked: &Export, client: &str) -> Option<(Connected, NbdDisk)> {
         let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
-        // What was asked for may have ended during the handshake. Under this lock: who is counted is found by who ends it.
+        // What was asked for may have ended during the handshake. Under this lock: a counted client is found by the
+        // thread that ends it.
         let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone())?;
         if clients.there.len() >= most || clients.stopped {
             return None;

@@ -71,14 +71,14 @@
 //!             Command::Read => {
 //!                 let at = request.offset as usize;
 //!                 let bytes = request.length as usize;
-//!                 let n = style.data(request.who(), request.offset, bytes as u32, true, &mut head);
+//!                 let n = style.data(request.reply_to(), request.offset, bytes as u32, true, &mut head);
 //!                 out.extend_from_slice(&head[..n]); // one writev of head and data in a real server
 //!                 out.extend_from_slice(&disk[at..at + bytes]);
 //!             }
 //!             _ => {
 //!                 let n = match error_of(blk::status::BlkStatus::Ok, &request) {
-//!                     None => style.success(request.who(), &mut head),
-//!                     Some(error) => style.error(request.who(), error, &mut head),
+//!                     None => style.success(request.reply_to(), &mut head),
+//!                     Some(error) => style.error(request.reply_to(), error, &mut head),
 //!                 };
 //!                 out.extend_from_slice(&head[..n]);
 //!             }
@@ -89,12 +89,12 @@
 //!             disk[*at..*at + bytes.len()].copy_from_slice(bytes);
 //!             *at += bytes.len();
 //!             if left == 0 {
-//!                 let n = style.success(request.who(), &mut head);
+//!                 let n = style.success(request.reply_to(), &mut head);
 //!                 out.extend_from_slice(&head[..n]);
 //!             }
 //!         }
 //!         Ok(Event::Refused(refusal)) => {
-//!             let n = style.error(refusal.who, refusal.error, &mut head);
+//!             let n = style.error(refusal.reply_to, refusal.error, &mut head);
 //!             out.extend_from_slice(&head[..n]);
 //!         }
 //!         Ok(Event::NeedMore) => panic!("the input is used up: receive more"),

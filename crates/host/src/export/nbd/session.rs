@@ -96,7 +96,7 @@ impl Request {
 /// A request that may not be served: answer it with the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whom to answer.
+    /// The request to answer.
     pub reply_to: ReplyTo,
     /// The request's type on the wire, for logs.
     pub kind: u16,

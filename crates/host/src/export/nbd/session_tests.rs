@@ -166,7 +166,7 @@ fn extended_headers_have_64_bits_and_say_what_follows() {
     assert_eq!(judged(&mut s, header(1, flag::PAYLOAD_LEN, 0, 512)), Ok(Command::Write));
     // Without the flag there is no payload to step over, and nothing to write.
     assert_eq!(judged(&mut s, header(1, 0, 0, 512)), Err(NbdError::Inval));
-    // A payload nobody asked for passes by.
+    // An unexpected payload is skipped.
     for kind in [0, 3, 4, 6, 7, 99] {
         assert_eq!(judged(&mut s, header(kind, flag::PAYLOAD_LEN, 0, 512)), Err(NbdError::Inval), "{kind}");
     }

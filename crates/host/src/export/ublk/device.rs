@@ -24,7 +24,7 @@ impl Device {
     /// Opens the device of this number, which was just added.
     ///
     /// # Errors
-    /// It is not there after some seconds, or somebody else has it open.
+    /// It is not there after some seconds, or another process has it open.
     pub(super) fn open(id: u32) -> Result<Device> {
         let path = format!("/dev/ublkc{id}");
         let since = Instant::now();
@@ -47,7 +47,7 @@ impl Device {
 
     /// The data of a write.
     pub(super) fn read(&self, queue: u16, tag: u16, to: Span<'_>) -> io::Result<()> {
-        // SAFETY: the descriptor is open, and the span is part of a region, to which nobody has a reference.
+        // SAFETY: the descriptor is open, and the span is part of a region, to which no reference exists.
         self.copy(queue, tag, to, |at, len, offset| unsafe { libc::pread(self.fd(), at, len, offset) })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: the device exists when [`UblkExport::start`] returns; when the export is dropped, what is in flight ends, and the
 //! device is deleted, or, with recovery, left waiting for the next process that starts it with the same number. One that waits is
-//! taken over only for a disk that looks the same (`same`), for whoever uses it goes on as if nothing had been. A device
+//! taken over only for a disk that looks the same (`same`), for its users continue as if nothing had happened. A device
 //! that a process left behind which did not ask for recovery is deleted first; one that a living process serves is not touched.
 
 use super::control::Control;
@@ -70,7 +70,7 @@ pub struct UblkExport {
 /// How a device came to be.
 enum Origin {
     Added,
-    /// It waited for somebody to serve it, and has this size.
+    /// It waited for a server, and has this size.
     Waiting {
         bytes: u64,
     },

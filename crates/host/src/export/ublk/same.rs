@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a device that waits to be served may be served with a disk: it must look as it did, for whoever has it open goes on.
+//! Whether a device that waits to be served may be served with a disk: it must look as before, for its users continue.
 //!
 //! Guarantees: a disk of another size, block size, cache or permission, and other queues, are refused with what differs. Does not do: tell
 //! two disks apart that look the same; a ublk device carries nothing that names its disk.

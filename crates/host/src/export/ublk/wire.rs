@@ -42,7 +42,7 @@ pub(super) const F_USER_COPY: u64 = 1 << 7;
 /// Kernels that do not know it take it away when a device is added.
 pub(super) const F_UPDATE_SIZE: u64 = 1 << 10;
 
-/// `UBLK_S_DEV_LIVE`: somebody serves it.
+/// `UBLK_S_DEV_LIVE`: it is served.
 pub(super) const STATE_LIVE: u16 = 1;
 
 /// `UBLK_MAX_QUEUE_DEPTH`.
@@ -141,7 +141,7 @@ pub(super) struct DiskAttrs {
     pub(super) read_only: bool,
     /// It takes discards.
     pub(super) discard: bool,
-    /// Writes are stable when they end, so that nobody need flush.
+    /// Writes are stable when they end, so that no flush is needed.
     pub(super) write_through: bool,
 }
 
@@ -187,13 +187,13 @@ pub(super) fn no_params() -> [u8; PARAMS_BYTES] {
     b
 }
 
-/// What whoever uses a device relies on, of its parameters.
+/// The parameters that users of a device rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) bytes: u64,
     pub(super) logical_block: u64,
     pub(super) read_only: bool,
-    /// Nobody flushes.
+    /// It is never flushed.
     pub(super) write_through: bool,
 }
 
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!((word(&no_params(), 0), GET_PARAMS, UPDATE_SIZE), (60, 0x8020_7509, 0xc020_7515));
     }
 
-    /// A device that was taken over may be writable for the kernel while its disk is not; and one that nobody flushes needs each
+    /// A device that was taken over may be writable for the kernel while its disk is not; and one that is never flushed needs each
     /// write stable.
     #[test]
     fn requests_are_held_against_the_disk_as_it_is_now() {

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a virtqueue runs from the time it has a kick until its base is asked for, the device is reset or the connection
 //! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused and its
-//! sender dropped, by whoever reads the socket: most messages have no answer, and it would go on as if they were done.
+//! sender dropped, by the reader of the socket: most messages have no answer, and it would go on as if they were done.
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 
@@ -219,7 +219,7 @@ impl Connection {
             log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
         if let (Some(_), Some(call)) = (&self.inflight, &mut parts.call) {
-            // What a back end before this one published last it may have told nobody.
+            // The last entries that an earlier back end published may not have been signalled.
             call.tell(&self.device);
         }
         let source = VirtQueue::new(parts);
@@ -355,7 +355,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             match self.add(&memory, slot, file) {
                 Ok(more) => memory = more,
                 Err(e) => {
-                    // What was mapped of it is known to nobody.
+                    // What was mapped of it is not known yet.
                     let none = Arc::new(GuestMemory::new(Arc::clone(&self.alarm)));
                     let kept = std::mem::replace(&mut self.memory, none);
                     self.retire(&memory);

@@ -64,7 +64,7 @@ pub struct Device {
     pub num_queues: u16,
     /// Each write is durable when it ends; the driver is told of no cache.
     pub write_through: bool,
-    /// Told to who asks for it; padded with zeroes.
+    /// The configuration space; padded with zeroes.
     pub serial: [u8; SERIAL_BYTES],
     /// What the driver wants of its writes.
     pub cache: Cache,
@@ -146,7 +146,7 @@ impl Device {
         self.cache.set(!self.write_through);
     }
 
-    /// The driver has acknowledged `features`: without FLUSH nobody could ever make a cached write durable. One that goes on
+    /// The driver has acknowledged `features`: without FLUSH a cached write could never become durable. One that goes on
     /// after our end (`goes_on`) may have switched the cache off.
     pub fn acknowledge(&self, features: u64, goes_on: bool) {
         self.cache.set(features & feature::FLUSH != 0);

@@ -105,7 +105,7 @@ impl PackedInflight {
 
     /// What a back end before this one has left: where the ring stands, and the chains in flight, oldest first, as first
     /// entry and number. `is_available` tells of a place in the ring whether what is there is the driver's still. `None` when
-    /// it cannot be: somebody else has written here.
+    /// it cannot be: another process has written here.
     pub(super) fn recover(&mut self, is_available: impl FnOnce(Used) -> bool) -> Option<(Used, Vec<(u16, u16)>)> {
         let word = self.part.load_u64(AT_USED, Ordering::Relaxed);
         let (now, before) = ((word as u16, word >> 32 & 0xff != 0), ((word >> 16) as u16, word >> 40 & 0xff != 0));

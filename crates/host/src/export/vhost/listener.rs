@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket of a vhost-user-blk export: one front end after the other.
 //!
-//! Guarantees: a socket that somebody serves is not taken away; one that was left behind is replaced; the socket is gone before
+//! Guarantees: a socket that a daemon serves is not taken away; one that was left behind is replaced; the socket is gone before
 //! the export is, which waits for I/O. A front end that breaks the protocol, stops in the middle of a message, or takes pages of its memory away is
 //! dropped, which is logged, and the next one is served; others notice nothing.
 
@@ -64,14 +64,14 @@ pub struct VhostExport {
 struct Front {
     /// The IOThread of each virtqueue.
     mapping: Vec<usize>,
-    /// The one who is served.
+    /// The front end that is served.
     connection: Weak<Mutex<Connection>>,
 }
 
 /// What the listener's thread and others have.
 #[derive(Default)]
 struct Shared {
-    /// Here while a front end is served, and nobody else is let in.
+    /// Here while a front end is served, and no other is let in.
     listener: Mutex<Option<UnixListener>>,
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
@@ -173,7 +173,7 @@ impl VhostExport {
     /// Usage: another number of virtqueues, an IOThread that there is not; or one that cannot take a virtqueue, and those
     /// before it have moved then.
     pub fn remap(&self, mapping: Vec<usize>) -> Result<blk::time::Duration> {
-        // Held until the end: who connects meanwhile waits, and finds the new mapping.
+        // Held until the end: a front end that connects meanwhile waits, and finds the new mapping.
         let mut front = self.front.lock();
         if mapping.len() != front.mapping.len() || mapping.iter().any(|t| !self.threads.contains(*t)) {
             let (n, m) = (mapping.len(), front.mapping.len());

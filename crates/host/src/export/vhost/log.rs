@@ -33,7 +33,7 @@ impl DirtyLog {
             return;
         }
         let (first, last) = (guest / PAGE, guest.saturating_add(len - 1) / PAGE);
-        // Who asks for more than there is memory was refused; a log may be shorter than memory all the same.
+        // An access beyond the memory was rejected; a log may be shorter than memory all the same.
         let last = last.min(self.bits.len() as u64 * 8 - 1);
         for page in first..=last {
             self.bits.set_bits((page / 8) as usize, 1 << (page % 8));

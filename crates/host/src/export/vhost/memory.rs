@@ -2,7 +2,7 @@
 //! The guest's memory as the front end tells of it: which guest addresses lie where in which region.
 //!
 //! Guarantees: an address translates only if every byte of it is in a mapped slot, and to memory that stays mapped as long
-//! as the table that translated it; slots do not overlap. Needs from callers: whoever takes a slot away has seen all I/O to
+//! as the table that translated it; slots do not overlap. Needs from callers: a caller that takes a slot away has seen all I/O to
 //! it end ([`GuestMemory::without`]).
 //!
 //! Source: vhost-user protocol, "Memory region description", SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
@@ -59,7 +59,7 @@ impl GuestMemory {
         self.alarm.is_raised()
     }
 
-    /// Whether some address is not as far into its page here as it is in the guest, or a slot ends within a page. Nobody's
+    /// Whether some address is not as far into its page here as it is in the guest, or a slot ends within a page. No guest's
     /// memory is so, but that of rings alone is (virtio-driver).
     #[inline]
     pub(crate) fn is_ragged(&self) -> bool {

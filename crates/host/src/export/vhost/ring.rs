@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a descriptor is read once, so what was checked is what is used; a chain has at most as many descriptors as the
 //! queue or its indirect table; a ring that breaks a rule is an error and is not looked at again by its owner. What follows
-//! in memory from an address is checked by who translates it.
+//! in memory from an address is checked by the translation.
 //!
 //! Source: virtio 1.3, sections 2.6, 2.7, 2.8.
 
@@ -142,7 +142,7 @@ impl Ring {
         either!(self, r => r.wants_signal())
     }
 
-    /// Asks the driver to tell of the next chain. Whoever sleeps after this looks again first.
+    /// Asks the driver for a notification of the next chain. A thread that sleeps after this checks again first.
     pub(super) fn enable_kicks(&mut self) {
         either!(self, r => r.set_kicks(true));
     }
@@ -188,7 +188,7 @@ pub(super) fn read_indirect(
         return Err(RingError::IndirectLength { len, most });
     }
     let mut hint = 0;
-    // A descriptor may lie across two slots of memory, but nobody does that: it would have to be put together.
+    // A descriptor may lie across two slots of memory, but no driver does that: it would have to be put together.
     let at = |i: usize, hint: &mut usize| {
         let addr = addr.checked_add((i * DESC_BYTES) as u64).ok_or(RingError::IndirectAddress { addr })?;
         let (data, here) =

@@ -54,7 +54,7 @@ impl SplitRing {
         // What was published before is there still.
         let next_used = used.load_u16(2, Ordering::Relaxed);
         if features.event_idx {
-            // Nobody has to look at it, and it must be 0 (2.7.10.2).
+            // It is not read, and it must be 0 (2.7.10.2).
             used.store_u16(0, 0, Ordering::Relaxed);
         }
         Some(SplitRing {
@@ -121,7 +121,7 @@ impl SplitRing {
     /// See [`Ring::prefetch`](super::ring::Ring::prefetch).
     #[inline]
     pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
-        // A ring that breaks a rule is told of by who takes from it.
+        // A ring that breaks a rule is reported when chains are taken from it.
         if !self.has_more().is_ok_and(|more| more) {
             return;
         }

@@ -180,10 +180,10 @@ impl VirtQueue {
         (self.view, self.hint) = (view, 0);
     }
 
-    /// Whom to tell of what was given back; nobody, for a driver that polls.
+    /// The driver's eventfd for used chains; none, for a driver that polls.
     pub(super) fn set_call(&mut self, call: Option<Call>) {
         self.call = call;
-        // What was published meanwhile may have been told to nobody.
+        // What was published meanwhile may not have been signalled.
         self.signal();
     }
 
@@ -201,7 +201,7 @@ impl VirtQueue {
         self.kick
     }
 
-    /// Empties the kick, which may be full of what was served long ago, for whoever looks at it next. It is not read while the
+    /// Empties the kick, which may be full of what was served long ago, for the next reader. It is not read while the
     /// virtqueue runs: that could wait, and its IOThread is woken by each kick anew.
     pub(super) fn empty_kick(&self) {
         if let Some(kick) = &self.kick {
@@ -215,7 +215,7 @@ impl VirtQueue {
     fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, StopCause> {
         let Some(head) = self.ring.next(&self.view, &mut self.chain)? else { return Ok(false) };
         let request = request::parse(&self.view, &self.chain, &mut self.segments, &mut self.hint)?;
-        // Else it may be made of zeroes that nobody wrote: a write to somewhere.
+        // Else it may be made of zeroes that were never written: a write to somewhere.
         if self.view.memory.is_lost() {
             return Err(StopCause::Lost);
         }
@@ -467,7 +467,7 @@ impl VirtQueue {
             }
             port.give_buffer_back(buffer);
         }
-        // Else it may be a read into pages that nobody has, or a write of zeroes from them.
+        // Else it may be a read into pages that are gone, or a write of zeroes from them.
         if s.error.is_none() && self.view.memory.is_lost() {
             s.error = Some(S_IOERR);
         }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving (of up to three preemptions) of threads at one ring, explored by loom. The ring is a list.
 //!
-//! The product's are the hand-over itself and, in front of it, the table of who waits where. The list does as the kernel does
-//! (io_uring/io_uring.c of Linux 6.x): requests complete when they are submitted, a sleep for n completions ends when the
+//! The product's are the hand-over itself and, in front of it, the table of waiting threads. The list does as the
+//! kernel does
 //! completion ring's tail has come to n past where its head was when the sleep began, entries may stay in the submission
-//! ring, and what completes in a ring with an owner is posted when that thread enters. Nothing ends a sleep by time, so one
-//! that nobody ends is a deadlock; only who may not enter a ring looks again and again.
+//! ring, and what completes in a ring with an owner is posted when that thread enters. Nothing ends a sleep by time, so
+//! a lost wake-up is a deadlock; only a thread that may not enter a ring polls again and again.
 //!
-//! What the list adds: whoever enters the kernel sees what those did that entered before, as in a kernel with a lock.
+//! What the list adds: a thread that enters the kernel sees what earlier ones did, as in a kernel with a lock.
 
 use super::*;
 use crate::disk::{WakeTable, Waker};
@@ -277,7 +277,7 @@ impl Ended {
     }
 }
 
-/// Polls and sleeps until both requests have ended, whoever takes them; nobody is told of anything.
+/// Polls and sleeps until both requests have ended, whichever thread takes them; no thread is notified.
 fn until_all_ended(bed: &ModelRing, ended: &Ended) {
     loop {
         ended.note(&bed.poll());
@@ -289,7 +289,7 @@ fn until_all_ended(bed: &ModelRing, ended: &Ended) {
 }
 
 /// Two threads queue a request each and take what they find, each until both have ended. Catches: a sleep for a completion
-/// that another thread has taken, the last there was; an entry that nobody submits.
+/// that another thread has taken, the last there was; an entry that is never submitted.
 #[test]
 fn the_last_completion_taken_by_another_ends_the_sleep() {
     for lazy_below in [0, 2] {
@@ -309,7 +309,7 @@ fn the_last_completion_taken_by_another_ends_the_sleep() {
     }
 }
 
-/// Submitters with a request each, of the same tag; who takes another's tells it.
+/// Submitters with a request each, of the same tag; one that takes another's notifies it.
 struct World {
     bed: Arc<ModelRing>,
     ended: Ended,
@@ -333,7 +333,7 @@ impl World {
         Waker(self.table.clone()).notify(SubmitterId::new(submitter));
     }
 
-    /// Polls and sleeps until `enough`; and once more, as others do who have other things to do.
+    /// Polls and sleeps until `enough`; and once more, as threads do that have other things to do.
     fn work(&self, me: u32, enough: impl Fn(&Ended) -> bool) {
         loop {
             self.poll(me);
@@ -398,7 +398,7 @@ fn who_only_polls_submits_and_has_posted_what_there_is() {
     });
 }
 
-/// The owner works until nobody has anything in flight; the other thread may only queue and take completions. Catches: an
+/// The owner works until nothing is in flight; the other thread may only queue and take completions. Catches: an
 /// entry that is queued while the owner goes to sleep; a wake-up before there is something to see.
 #[test]
 fn an_owner_submits_what_others_queue() {

@@ -6,7 +6,7 @@
 //! for a record that has not arrived as a whole: what is left to be received is in the socket, and the socket tells of it. What TLS
 //! has to say (ciphertext that did not fit, answers to changed keys) goes out with the next call of either kind, and so do requests
 //! that wait for it: as long as the socket was full and something of either is left, it is watched until it is writable. The
-//! end of the stream is a lost connection, whether the server has declared it or somebody has cut it.
+//! end of the stream is a lost connection, whether the server has declared it or it was cut.
 //! A write whose memory has gone while it was copied is not sent: none of what is found in its place.
 
 use super::{Link, Lost, MOST_LEFT, take};
@@ -161,8 +161,8 @@ impl Link {
                 Received::Nothing | Received::Data => {}
             }
         }
-        // Changed keys are answered, and what did not fit before may now: all of it, also what is not encrypted yet. Who flushed
-        // here and did nothing about that would have the socket tell of room no more, though requests wait for it.
+        // Changed keys are answered, and what did not fit before may now: all of it, also what is not encrypted yet. A
+        // partial flush here would lose the socket's edge, though requests wait for room.
         if stream.full || tls.stream.wants_write() {
             return self.transmit_tls(requests, regions, set);
         }

@@ -20,8 +20,9 @@ impl Drop for Guard {
     }
 }
 
-/// Who ends an export looks for the sockets of its clients whenever a guard has gone. When there was no memory for a connection its
-/// guard went before its socket, which was seen, and nobody said when it had gone: the export never ended.
+/// The end of an export looks for the sockets of its clients whenever a guard has gone. Without memory for a
+/// connection, its guard went before its socket, which was seen, and nothing signalled the socket's end: the export
+/// never ended.
 #[test]
 fn the_socket_goes_before_its_guard_also_without_memory() {
     let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
