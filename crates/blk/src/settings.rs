@@ -6,6 +6,7 @@
 
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
+use crate::elevator::registry::{CustomElevator, MqElevator};
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
 use crate::qos::rates::IoLimits;
 use crate::suggest::nearest;
@@ -61,6 +62,8 @@ pub struct QueueConfig {
     pub nr_requests: Option<u32>,
     /// Elevator; `None` = the kernel's default for this number of queues.
     pub scheduler: Option<String>,
+    /// Elevators that `scheduler` may name beside the built-in ones (mq).
+    pub custom_elevators: &'static [CustomElevator],
     /// That default is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): the layer below or above has an elevator.
     pub no_sched_by_default: bool,
     /// Elevator tunables by name, applied when the elevator is made.
@@ -99,6 +102,7 @@ impl Default for QueueConfig {
             host_tagset: false,
             nr_requests: None,
             scheduler: None,
+            custom_elevators: &[],
             no_sched_by_default: false,
             iosched: Vec::new(),
             nomerges: 0,
@@ -350,6 +354,9 @@ impl QueueConfig {
             let rate = name.trim_end_matches("_burst");
             return err(format!("{name}={burst}: a burst needs its rate; set {rate} as well, or {name}=0"));
         }
+        if let Some(taken) = self.custom_elevators.iter().find(|e| MqElevator::named(e.name).is_some()) {
+            return err(format!("custom_elevators: '{}' is built in; choose another name", taken.name));
+        }
         if !(1..=BLK_MQ_MAX_DEPTH).contains(&self.queue_depth) {
             return err(format!("queue_depth={}: must be 1..={BLK_MQ_MAX_DEPTH}", self.queue_depth));
         }
@@ -392,6 +399,14 @@ mod tests {
         let mut c = QueueConfig::default();
         c.set("nr_requests", "1").unwrap();
         assert_eq!(c.nr_requests, Some(4));
+    }
+
+    #[test]
+    fn a_custom_elevator_cannot_take_a_built_in_name() {
+        const TAKEN: CustomElevator = CustomElevator { name: "bfq", make: |_| unreachable!("refused before") };
+        let config = QueueConfig { custom_elevators: &[TAKEN], ..QueueConfig::default() };
+        let text = config.check().unwrap_err().0;
+        assert_eq!(text, "custom_elevators: 'bfq' is built in; choose another name");
     }
 
     #[test]

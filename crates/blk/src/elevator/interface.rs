@@ -80,7 +80,9 @@ pub trait Elevator: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Tries to merge a bio into a queued request (one-hit cache, back merge by hash, front merge).
-    fn bio_merge(&self, cx: &ElvCx<'_>, bio: BioRef) -> BioMerge;
+    fn bio_merge(&self, _cx: &ElvCx<'_>, _bio: BioRef) -> BioMerge {
+        BioMerge::No
+    }
 
     /// Takes over requests, oldest first, draining `rqs`. With `at_head` they are dispatched before everything else. A
     /// request that can be joined to a queued neighbour is put into `freed` for the core to free.
@@ -115,14 +117,16 @@ pub trait Elevator: Send + Sync {
 
     /// A request that this elevator gave out has completed, or has ended with an error without being issued. Requests
     /// that the driver gave back instead come again through [`Elevator::insert`], at the head.
-    fn completed(&self, cx: &ElvCx<'_>, rq: &Rq);
+    fn completed(&self, _cx: &ElvCx<'_>, _rq: &Rq) {}
 
     /// The driver has given back a request that this elevator gave out. It comes again through [`Elevator::insert`], at
     /// the head, perhaps after a delay; until then what it went to the disk with may go to others.
     fn requeued(&self, _cx: &ElvCx<'_>, _rq: &Rq) {}
 
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
-    fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32>;
+    fn limit_depth(&self, _op: Op, _flags: OpFlags) -> Option<u32> {
+        None
+    }
 
     /// The same for a request of one submitter, where an elevator tells them apart.
     fn limit_depth_of(&self, _submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
@@ -135,10 +139,14 @@ pub trait Elevator: Send + Sync {
     }
 
     /// All tunables with their present values.
-    fn tunables(&self) -> Vec<Tunable>;
+    fn tunables(&self) -> Vec<Tunable> {
+        Vec::new()
+    }
 
     /// Sets a tunable. The error says the rule and the value, or names the nearest tunable.
-    fn set_tunable(&self, name: &str, value: u64) -> Result<(), String>;
+    fn set_tunable(&self, name: &str, _value: u64) -> Result<(), String> {
+        Err(format!("{name}: {} has no tunables", self.name()))
+    }
 }
 
 /// What an elevator shows of itself under `sched/`.

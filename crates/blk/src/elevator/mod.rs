@@ -2,7 +2,8 @@
 //! I/O schedulers: what the core asks of one, those that exist, and what they are made of.
 //!
 //! - [`Elevator`]: the trait, with what goes in and out of its calls. The core knows elevators only through it.
-//! - `registry`: the elevators there are, [`MqElevator`]; one row there adds one.
+//! - `registry`: the elevators there are, [`MqElevator`]; one row there adds one. Another crate adds its own to a disk by
+//!   [`CustomElevator`].
 //! - [`mq_deadline`], [`kyber`], [`bfq`] are the kernel's, [`k2`] is not; [`deadline`] and [`noop`] are policies of the
 //!   single-queue mode, in the frame that `legacy` gives them.
 //! - Parts: `tunables`; `bio_merge` with `merge_filter` and `merge_hash` (merging with queued requests); `fifo`, `rbtree`,
@@ -36,5 +37,6 @@ pub(crate) mod testutil;
 
 pub use interface::{BioMerge, BioRef, DebugAttr, Elevator, ElvCx, HctxRunner, Tunable};
 pub use registry::{
-    ElevatorError, ElevatorFacts, LEGACY_NAMES, LeftOut, MqElevator, NAMES, NONE, by_name, default_name, for_map,
+    CustomElevator, DiskShape, ElevatorError, ElevatorFacts, LEGACY_NAMES, LeftOut, MqElevator, NAMES, NONE, by_name,
+    default_name, for_map,
 };

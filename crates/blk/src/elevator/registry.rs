@@ -18,12 +18,27 @@ use lock_api::RawMutex;
 pub const NONE: &str = "none";
 
 /// The disk that an elevator is made for.
-struct DiskShape<'a> {
-    /// Requests in all.
-    nr_slab_requests: usize,
-    map: &'a QueueMap,
+#[derive(Clone, Copy, Debug)]
+pub struct DiskShape<'a> {
+    /// Requests of all hardware queues: a [`RequestId`](crate::request::RequestId) is below it.
+    pub nr_slab_requests: usize,
+    /// Which CPU uses which hardware queue.
+    pub map: &'a QueueMap,
     /// Scheduler tags per hardware queue.
-    nr_requests: u32,
+    pub nr_requests: u32,
+}
+
+/// An elevator from outside this crate, which a multi-queue disk offers beside [`MqElevator::ALL`]: see
+/// [`QueueConfig::custom_elevators`](crate::settings::QueueConfig::custom_elevators).
+///
+/// Merging bios into queued requests needs the parts of the elevators in this crate: [`Elevator::bio_merge`] of a custom
+/// elevator returns [`BioMerge::No`](super::BioMerge::No). Bios of one plug are merged before.
+#[derive(Clone, Copy, Debug)]
+pub struct CustomElevator {
+    /// The name in `queue/scheduler`: what [`Elevator::name`] returns.
+    pub name: &'static str,
+    /// Makes one for a disk, at its creation and whenever its settings are changed under a freeze.
+    pub make: fn(&DiskShape<'_>) -> Box<dyn Elevator>,
 }
 
 /// What consumers need to know of an elevator beside its name.
@@ -208,7 +223,7 @@ pub enum ElevatorError {
     },
 }
 
-fn unknown(name: &str, names: &'static [&'static str]) -> ElevatorError {
+fn unknown(name: &str, names: &[&'static str]) -> ElevatorError {
     let remedy =
         nearest(name, names.iter().copied()).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
     ElevatorError::Unknown { name: name.to_owned(), valid: names.join(", "), remedy }
@@ -226,8 +241,29 @@ pub fn for_map<L>(
 where
     L: RawMutex + Send + Sync + 'static,
 {
-    let elevator = MqElevator::named(name).ok_or_else(|| unknown(name, &NAMES))?;
-    Ok(elevator.make::<L>(&DiskShape { nr_slab_requests, map, nr_requests }))
+    make::<L>(name, &[], &DiskShape { nr_slab_requests, map, nr_requests })
+}
+
+/// As [`for_map`], for a disk that also offers `custom` elevators.
+///
+/// # Panics
+/// If a custom elevator returns another name than that it is offered under.
+pub(crate) fn make<L>(
+    name: &str,
+    custom: &[CustomElevator],
+    disk: &DiskShape<'_>,
+) -> Result<Option<Box<dyn Elevator>>, ElevatorError>
+where
+    L: RawMutex + Send + Sync + 'static,
+{
+    if let Some(elevator) = MqElevator::named(name) {
+        return Ok(elevator.make::<L>(disk));
+    }
+    let names = || NAMES.iter().copied().chain(custom.iter().map(|e| e.name)).collect::<Vec<_>>();
+    let offered = custom.iter().find(|e| e.name == name).ok_or_else(|| unknown(name, &names()))?;
+    let elevator = (offered.make)(disk);
+    assert_eq!(elevator.name(), name, "an elevator is offered under another name than its own");
+    Ok(Some(elevator))
 }
 
 /// As [`for_map`], for a disk with `nr_hw_queues` hardware queues of one CPU each: what tests and benches of elevators
@@ -283,6 +319,9 @@ pub(crate) fn legacy_by_name(name: &str, nr_requests: usize) -> Result<Box<dyn L
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elevator::interface::ElvCx;
+    use crate::id::HctxId;
+    use crate::request::Rq;
 
     type Lock = parking_lot::RawMutex;
 
@@ -305,6 +344,31 @@ mod tests {
         assert!(text.contains("did you mean 'mq-deadline'?"), "{text}");
         let e = legacy_by_name("cfq", 16).err().expect("not built");
         assert_eq!(e.to_string(), "scheduler=cfq: must be one of deadline, noop");
+    }
+
+    #[test]
+    fn custom_elevators_are_found_and_named_beside_the_built_in() {
+        const OWN: CustomElevator =
+            CustomElevator { name: "own", make: |disk| Box::new(Own(disk.nr_slab_requests, disk.nr_requests)) };
+        struct Own(usize, u32);
+        impl Elevator for Own {
+            fn name(&self) -> &'static str {
+                "own"
+            }
+            fn insert(&self, _: &ElvCx<'_>, _: &mut Vec<Rq>, _: bool, _: &mut Vec<Rq>) {}
+            fn dispatch(&self, _: &ElvCx<'_>, _: HctxId, _: usize, _: &mut Vec<Rq>) {}
+            fn has_work(&self, _: HctxId) -> bool {
+                (self.0, self.1) == (16, 8)
+            }
+        }
+        let map = QueueMap::new(&CpuTopology::uniform(1), 1, 0, 0).unwrap();
+        let shape = DiskShape { nr_slab_requests: 16, map: &map, nr_requests: 8 };
+        let own = make::<Lock>("own", &[OWN], &shape).unwrap().expect("an elevator");
+        assert!(own.has_work(HctxId::new(0)), "it was made for another disk");
+        assert_eq!(own.set_tunable("x", 1), Err("x: own has no tunables".to_owned()));
+        assert_eq!(make::<Lock>("bfq", &[OWN], &shape).unwrap().map(|e| e.name()), Some("bfq"));
+        let text = make::<Lock>("on", &[OWN], &shape).err().expect("not offered").to_string();
+        assert_eq!(text, "scheduler=on: must be one of none, mq-deadline, kyber, bfq, k2, own; did you mean 'own'?");
     }
 
     #[test]

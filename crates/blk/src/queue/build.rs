@@ -6,7 +6,7 @@
 //! Does not do: starting the driver, putting the state into effect; that is the queue's.
 
 use crate::cpumap::{HctxType, QueueMap};
-use crate::elevator::registry::{self, NONE};
+use crate::elevator::registry::{self, DiskShape, NONE};
 use crate::id::{CpuId, HctxId};
 use crate::lock::Lock;
 use crate::queue::hctx::{Ctx, Hctx, RqList};
@@ -36,8 +36,9 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     let stride = 1 + if with_elevator { nr_requests } else { depth };
     check_memory(config, nr_hctx, stride)?;
     let slab = RequestSlab::new(nr_hctx as usize * stride as usize);
+    let shape = DiskShape { nr_slab_requests: slab.len(), map: &map, nr_requests };
     let elevator =
-        registry::for_map::<L>(name, slab.len(), &map, nr_requests).map_err(|e| SettingError(e.to_string()))?;
+        registry::make::<L>(name, config.custom_elevators, &shape).map_err(|e| SettingError(e.to_string()))?;
     if let Some(e) = &elevator {
         for (k, v) in &config.iosched {
             e.set_tunable(k, *v).map_err(SettingError)?;
