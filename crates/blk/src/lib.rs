@@ -48,3 +48,17 @@ pub mod debugfs;
 // The disk that wires it, and its legacy twin.
 pub mod queue;
 mod sq;
+
+// The names that a user of the crate needs first.
+pub use bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
+pub use driver::{Completions, Driver, InFlight, RqBatch, RqRef};
+pub use elevator::{BioMerge, BioRef, CustomElevator, DiskShape, Elevator, ElvCx, Tunable};
+pub use id::{CpuId, HctxId, Sector, SubmitterId, Tag};
+pub use limits::Limits;
+pub use lock::Lock;
+pub use queue::{NoNotify, Notify, RequestQueue};
+pub use request::{Request, Rq, Segment};
+pub use settings::{Mode, QueueConfig, SettingError};
+pub use status::{BlkStatus, QueueRqStatus};
+pub use submitter::{Done, SubmitError, Submitter};
+pub use time::{Duration, Instant};
