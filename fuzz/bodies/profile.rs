@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) -> usize {
     match profile {
         Ok(p) => {
             let job = write::job_file(&p);
-            // Options of results are anyone's: that they are no job file is said by who reads it.
+            // Options of results are anyone's: the reader reports that they are no job file.
             let file = JobFile::parse_str(&job, &ParseContext { ncpus: 4096, ..ParseContext::bare("j") }, &[]);
             assert!(form % 3 == 2 || file.is_ok(), "{job}");
             let machine = write::edit("", &write::machine_lines(&p));

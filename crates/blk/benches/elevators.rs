@@ -84,7 +84,7 @@ fn run(load: Load, nr: u64) -> (f64, u64) {
             None => out.extend(queue.drain(..load.batch.min(queue.len()))),
         }
         if out.is_empty() {
-            // It keeps the disk idle for somebody (bfq). In the made-up time that costs nothing.
+            // It keeps the disk idle for a queue (bfq). In the made-up time that costs nothing.
             let until = elevator.and_then(Elevator::next_run).expect("what is held back is announced");
             waited += until.since(now).as_ns();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a tag costs, in nanoseconds, when nobody else wants one; and what a free costs a submitter when it happens on
-//! another CPU.
+//! What a tag costs, in nanoseconds, without contention; and what a free costs a submitter when it happens on another
+//! CPU.
 //!
 //! `cargo bench -p mqblk-blk --bench sbitmap` measures; under `cargo test` the same code runs at smoke size and only the digest
 //! (which sums what was handed out, so that the work cannot be optimised away) means something.

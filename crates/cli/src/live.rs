@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
 /// Most bytes of a question.
 const MOST_ASKED: u64 = 1 << 20;
-/// Who may ask at the same time.
+/// Clients that may ask at the same time.
 const CLIENTS: usize = 64;
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 30;
@@ -106,7 +106,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens for those who ask about these disks. `None` if that is not possible here.
+    /// Listens for clients that ask about these disks. `None` if that is not possible here.
     pub fn start(run: &Prepared) -> Option<Server> {
         let path = directory()?.join(format!("{}.sock", std::process::id()));
         // Left behind by a process that had this number before.

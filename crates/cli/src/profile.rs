@@ -31,7 +31,7 @@ pub fn main(args: &ProfileArgs) -> Outcome {
         (None, None) => unreachable!("one of them is required"),
     };
     let job = write::job_file(&profile);
-    // What is printed can be run: found out here, not by who tries it.
+    // What is printed can be run: checked here, not when the user tries it.
     JobFile::parse_str(&job, &ParseContext { ncpus: 4096, ..ParseContext::bare("the profile") }, &[])
         .map_err(|e| Failure::new(format!("{}: its options make no job file: {e}", profile.source)))?;
     let machine = match args.machine.as_deref() {

@@ -70,7 +70,7 @@ impl<'a, P: Copy + Eq + Hash> Reader<'a, P> {
         self.lines.partition_point(|start| *start <= span.start)
     }
 
-    /// Something is wrong; `of` = whom it concerns, or nothing.
+    /// Something is wrong; `of` = the object it concerns, or nothing.
     pub fn refuse(&mut self, line: usize, text: impl Display, of: &str) {
         let of = if of.is_empty() { String::new() } else { format!(" ({of})") };
         self.problems.push((line, format!("{text}{of}")));
@@ -104,7 +104,7 @@ impl<'a, P: Copy + Eq + Hash> Reader<'a, P> {
     }
 }
 
-/// A table with its name and who is meant.
+/// A table with its name and the object that messages name.
 pub struct Section<'t, 'a, P> {
     reader: &'t mut Reader<'a, P>,
     table: &'t DeTable<'t>,
@@ -140,7 +140,7 @@ impl<'t, 'a, P: Copy + Eq + Hash> Section<'t, 'a, P> {
         Section { reader, table, kind: kind.to_owned(), of: String::new(), place, line, prefix: "", known: Vec::new() }
     }
 
-    /// Who is meant by messages from here on: `disk 'a'`.
+    /// The object that messages name from here on: `disk 'a'`.
     pub fn is(&mut self, of: String) {
         self.of = of;
     }

@@ -210,7 +210,7 @@ impl Job {
 
     fn write_flags(&self) -> OpFlags {
         let durable = if self.options.sync { OpFlags::FUA } else { OpFlags::NONE };
-        // A direct write is one that somebody waits for, and write-back throttling leaves it alone.
+        // A thread waits for a direct write, and write-back throttling leaves it alone.
         let direct = if self.options.direct { OpFlags::SYNC.union(OpFlags::IDLE) } else { OpFlags::SYNC };
         durable.union(direct)
     }

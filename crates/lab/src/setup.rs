@@ -33,7 +33,7 @@ pub struct Setup {
     pub clocksource: Option<String>,
     /// Block devices the job's files lie on, by name.
     pub devices: BTreeMap<String, BTreeMap<String, String>>,
-    /// Machines that runs were simulated on, in words; then the rest is only about who simulated.
+    /// Machines that runs were simulated on, in words; then the rest is only about the simulating host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub simulated: Vec<String>,
 }

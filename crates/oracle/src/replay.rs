@@ -233,7 +233,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Who wakes up runs the queue, goes on and runs it again. Whether the first run issued nothing and the second did.
+    /// A woken process runs the queue, goes on and runs it again. Whether the first run issued nothing and the second
+    /// did.
     fn issues_after_insertion(&self, at: usize) -> bool {
         let before = self.theirs[..at].iter().rev().find(|e| matches!(e.kind, Kind::Issue | Kind::Complete));
         let mut after = self.theirs[at + 1..].iter().skip_while(|e| matches!(e.kind, Kind::Insert | Kind::Unplug(_)));

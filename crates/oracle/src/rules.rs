@@ -59,7 +59,7 @@ pub fn rules(scheduler: &str, theirs: &[Event]) -> Vec<Rules> {
     let bfq =
         Rules { tags_told: true, pieces_told: splits, because: Some("how long a process waits for a tag"), ..ALL };
     let mut rules = match scheduler {
-        // A process that runs out of tags inside a plug sleeps, and the kernel flushes the plug of who sleeps by way of the
+        // A process that runs out of tags inside a plug sleeps, and the kernel flushes the sleeper's plug by way of the
         // software queue; without sleep it goes to the driver directly. Here nothing sleeps.
         "none" => {
             vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }]

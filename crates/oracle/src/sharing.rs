@@ -31,7 +31,7 @@ struct Disk {
     name: String,
     driver: Arc<NullDisk>,
     queue: Arc<RequestQueue<Lock>>,
-    /// Who serves timers when no process does.
+    /// The thread that serves timers when no process does.
     worker: Submitter<Lock>,
     issued: usize,
     max: usize,

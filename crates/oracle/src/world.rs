@@ -3,7 +3,7 @@
 //!
 //! Guarantees: the process does what `guest/ioscript.c` does under the kernel: it submits in order, and while a bio of it
 //! waits for a tag it does nothing (the kernel sleeps in `io_submit()`). Time is whatever the caller says it is.
-//! Needs from callers: times that do not go back. Who decides when to call is [`replay`](crate::replay) or
+//! Needs from callers: times that do not go back. The caller that decides when is [`replay`](crate::replay) or
 //! [`free`](crate::free).
 
 use crate::Lock;
@@ -232,7 +232,7 @@ impl World {
     }
 
     /// As [`World::poll`], but the queue is not run: what the process does when it wakes up before the worker has been.
-    /// Without an elevator who wakes up is who issues.
+    /// Without an elevator the woken process is the one that issues.
     pub fn wake(&mut self, us: u64) {
         let has_elevator = self.queue.scheduler() != "none";
         if has_elevator {

@@ -161,7 +161,7 @@ pub struct Chart {
     pub summary: String,
     /// The picture.
     pub plot: Plot,
-    /// The figures for those who read rather than look, folded below the picture.
+    /// The figures for readers that prefer numbers, folded below the picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<Table>,
 }

@@ -47,7 +47,7 @@ pub fn render(d: &Document) -> String {
     page.into_string()
 }
 
-/// A sign for each tone, for those who see no colour.
+/// A sign for each tone, for readers who see no colour.
 const fn sign(tone: Tone) -> &'static str {
     match tone {
         Tone::Neutral => "\u{2248}",

@@ -160,7 +160,7 @@ pub(crate) fn paths(groups: &[(Selector, usize)], features: &Features, first: us
     f.0
 }
 
-/// A disk, what is below it, and who uses it.
+/// A disk, what is below it, and its users.
 pub(crate) fn disk(config: &QueueConfig, b: &Behaviour, submitters: &[u16]) -> String {
     let mut f = Facts::default();
     let on = joined(submitters, " ");

@@ -24,7 +24,7 @@ use blk::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Remembers who was notified.
+/// Remembers which submitters were notified.
 pub struct Notifications {
     pending: Vec<AtomicU64>,
     order: Mutex<Vec<usize>>,
@@ -86,7 +86,7 @@ pub struct Harness {
     pub paths: Option<Arc<Paths>>,
     /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
-    /// Who was notified.
+    /// The submitters that were notified.
     pub notifications: Arc<Notifications>,
     /// The submitters.
     pub subs: Vec<Submitter<Lock>>,

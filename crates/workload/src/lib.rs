@@ -10,7 +10,7 @@
 //! | [`schedule`] | which instances start when |
 //! | [`engine`] | one job thread: what to issue next, what to make of completions |
 //! | [`oltp`] | another kind of job thread: the transactions of database users |
-//! | [`load`] | what both kinds of job thread are to who drives them |
+//! | [`load`] | the interface of both kinds of job thread to their driver |
 //! | [`rng`] | fio's random numbers and seeds |
 //! | [`offsets`], [`sizes`], [`rate`] | where, how long and when the next I/O is |
 //! | [`buffer`], [`verify`] | what a write carries, and whether a read got it back |

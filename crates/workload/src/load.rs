@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a job thread is to who drives it, whatever it does: the calls of [`JobThread`], and where its I/O goes.
+//! The interface of a job thread to its driver, whatever it does: the calls of [`JobThread`], and where its I/O goes.
 //!
 //! Guarantees: the protocol is the one of [`crate::engine`]; the slots of a load are numbered through its volumes, those of the
 //! first one first. Needs from callers: as there. Does not do: I/O, time.

@@ -50,7 +50,7 @@ mod deep {
         }
     }
 
-    /// Nobody stands in for mqblk there, so the rows of paths run by themselves, with settings of a second.
+    /// No program replaces mqblk there, so the rows of paths run by themselves, with settings of a second.
     #[test]
     fn rows_of_paths_count_shares_and_gaps() {
         let results = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-paths");

@@ -84,7 +84,7 @@ fn nbd_hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
         let text = qemu_tls(nbd, directory);
         hints.push(Hint { key: "qemu_img", title: "qemu-img (QEMU takes the same objects)", text });
     }
-    // fio and nbd-client speak no TLS. fio only reads: a pasted line must not cost anybody their data.
+    // fio and nbd-client speak no TLS. fio only reads: a pasted line must not destroy data.
     if nbd.tls.is_none() {
         let drive = match read_only {
             true => {
@@ -151,7 +151,7 @@ fn nbd_client(nbd: &NbdPlan) -> String {
 fn fuse_hints(fuse: &FusePlan, read_only: bool) -> Vec<Hint> {
     let path = quoted(&absolute(&fuse.mountpoint));
     let flag = if read_only { " --read-only" } else { "" };
-    // fio takes a colon in a name for the end of the name. It only reads: a pasted line must not cost anybody their data.
+    // fio takes a colon in a name for the end of the name. It only reads: a pasted line must not destroy data.
     let file = quoted(&format!("--filename={}", absolute(&fuse.mountpoint).replace(':', "\\:")));
     vec![
         Hint {

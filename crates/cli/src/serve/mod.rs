@@ -119,7 +119,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     manager.stopping();
     drop((watchdog, metrics));
     ::log::info!("ending: clients are let go");
-    // Who asks meanwhile is answered before anything ends.
+    // A command that comes meanwhile is answered before anything ends.
     drop(server);
     operator.end();
     ::log::info!("ended");

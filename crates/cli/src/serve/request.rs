@@ -34,7 +34,7 @@ pub struct Request {
     pub warnings: Vec<String>,
 }
 
-/// Who can say where in the input an error is.
+/// Finds where in the input an error is.
 enum Origin<'a> {
     CommandLine,
     Config(Box<Config<'a>>),

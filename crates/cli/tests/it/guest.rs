@@ -129,7 +129,7 @@ fn run(case: Case) {
     done.exits(0);
 }
 
-/// Waits until somebody listens.
+/// Waits until a process listens.
 fn wait_for_socket(path: &Path) {
     let end = Instant::now() + Duration::from_secs(60);
     while !path.exists() {

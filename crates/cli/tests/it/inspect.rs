@@ -134,7 +134,7 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     ask_until(&dir, &["inspect", "--live", &other.0.id().to_string()], |_| true);
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live"]).output().unwrap());
     assert!(status == 2 && err.contains("several runs") && err.contains(&pid), "{err}");
-    // Killed, it leaves its socket behind, which nobody takes for a run.
+    // Killed, it leaves its socket behind, which is not taken for a run.
     drop(other);
     ask_until(&dir, &["inspect", "--live"], |t| t.contains(&format!("process {pid}:")));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "1"]).output().unwrap());

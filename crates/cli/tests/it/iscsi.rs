@@ -107,7 +107,7 @@ fn the_commands_of_the_documentation_run() {
         let control = control();
         let script = script.replace("33260", &port.to_string());
         let script = script.replace("--control-port 7 ", &format!("--control-port {control} "));
-        // Whoever types is slower than a tgtd that goes into the background.
+        // A user who types is slower than a tgtd that goes into the background.
         let (_, from_tgtd) = script.split_once("\ntgtd ").expect("starts one");
         let started = format!("tgtd {}", from_tgtd.lines().next().unwrap());
         let is_up = format!("tgtadm --control-port {control} --lld iscsi --op show --mode sys >/dev/null 2>&1");

@@ -144,7 +144,7 @@ fn every_elevator_is_in_effect_while_it_runs_and_put_back() {
             "{scheduler}"
         );
         assert!(number(&v, "/mqblk/iostat/0/counted/write/ios_per_s") > 0.0);
-        // Stages of the kernel's requests nobody has measured.
+        // Stages of the kernel's requests are not measured.
         assert_eq!(number(&v, "/mqblk/stages/times/n"), 0.0);
         assert_eq!(disk.settings(), before, "{scheduler}");
         let (a, results) = (format!("scheduler={scheduler},nr_requests=64"), format!("{scheduler}.jsonl"));
@@ -285,7 +285,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
     disk.dir.mqblk(&["restore", disk.name()]).exits(0).prints(&["nothing to put back"]);
-    // A state of another boot is nobody's.
+    // A state of another boot has no owner.
     kill();
     let text = fs::read_to_string(disk.state()).unwrap();
     let other =
@@ -332,7 +332,7 @@ fn a_device_in_use_or_with_data_is_rejected_without_force() {
     }
     disk.run(&[]).exits(2).says(&["there is swap space on it"]);
     disk.run(&["--force"]).exits(0).says(&["--force: it is written over"]);
-    // Somebody has it exclusively, whoever that is.
+    // A process has it open exclusively.
     disk.dir.program("dd", &["if=/dev/zero", &format!("of={}", disk.node), "bs=1M", "count=32"]).exits(0);
     let hold =
         "import os,sys\nfd=os.open(sys.argv[1],os.O_RDWR|os.O_EXCL)\nprint('held',flush=True)\nsys.stdin.readline()\n";
@@ -469,7 +469,7 @@ fn two_partitions_of_one_disk_share_its_settings() {
     let whole = job.replace(&two, &disk.target().replace(':', "\\:"));
     let refused = run(&whole, &[]).exits(2);
     refused.says(&["is in use", "another job of this run is on"]);
-    // Another process with other settings is refused, and says who.
+    // Another process with other settings is rejected, with the owner's name.
     let other = disk.start(&["--set", "scheduler=mq-deadline"], "mq-deadline");
     run(&job, &["--set", "scheduler=none", "--set", "nomerges=2"])
         .exits(2)

@@ -41,7 +41,7 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
     let mqblk = format!("mqblk() {{ '{}' \"$@\"; }}; ", env!("CARGO_BIN_EXE_mqblk"));
     let first = args.split_whitespace().next().unwrap_or_default();
     let program = match first {
-        // Beside a run, that nobody else's tests see.
+        // Beside a run that other tests do not see.
         "set" => format!(
             "export XDG_RUNTIME_DIR=$PWD; '{}' run examples/randread-null.fio --job-set runtime=60 > run.out & run=$!
              {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; done

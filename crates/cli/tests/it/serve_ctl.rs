@@ -325,7 +325,7 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
     d.ends();
 }
 
-/// The first would have been a socket in place of somebody's data.
+/// The first would have been a socket in place of a user's data.
 #[test]
 fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
     let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve` with a FUSE export: the printed commands work, a mount that a killed daemon has left is taken over, and who is
-//! not root mounts by fusermount3. Needs root, /dev/fuse and loop devices.
+//! `mqblk serve` with a FUSE export: the printed commands work, a mount that a killed daemon has left is taken over,
+//! and a user other than root mounts by fusermount3. Needs root, /dev/fuse and loop devices.
 
 use crate::common;
 
@@ -81,8 +81,8 @@ fn the_printed_commands_work() {
     assert_eq!(mounts(&dir.path("mount")), 0);
 }
 
-/// What was acknowledged before a kill -9 is in the file that the next daemon mounts, however often, and whoever still has the
-/// old one open.
+/// What was acknowledged before a kill -9 is in the file that the next daemon mounts, however often, even if the old
+/// one is still open.
 #[test]
 fn the_mount_of_a_killed_daemon_is_taken_over() {
     let dir = directory(Dir::new("serve-fuse"));
@@ -116,7 +116,8 @@ fn the_mount_of_a_killed_daemon_is_taken_over() {
     assert_eq!(mounts(&dir.path("mount")), 0);
 }
 
-/// Somebody unmounts it: said once, and to be seen, not only by I/O that goes nowhere; the export can be taken away and added again.
+/// It is unmounted from outside: logged once, and visible, not only by I/O that goes nowhere; the export can be taken
+/// away and added again.
 #[test]
 fn a_mount_that_somebody_else_undoes_is_said() {
     let dir = directory(Dir::new("serve-fuse"));
@@ -192,7 +193,7 @@ fn mountpoints_that_cannot_be_are_refused() {
     refused("/dev/null", "mountpoint=/dev/null: must be a regular file");
 }
 
-/// A user without rights mounts by fusermount3, which is set-uid. /dev/fuse is everybody's there, as on a desktop.
+/// A user without rights mounts by fusermount3, which is set-uid. /dev/fuse is open to all users there, as on a desktop.
 #[test]
 fn an_ordinary_user_mounts_too() {
     let dir = directory(Dir::public("serve-fuse"));

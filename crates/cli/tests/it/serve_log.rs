@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log of a daemon: what is in it, for people and for programs, and that nothing hangs on who reads it.
+//! The log of a daemon: what is in it, for people and for programs, and that a slow reader blocks nothing.
 
 use crate::common;
 

@@ -163,7 +163,8 @@ fn who_asks_badly_or_slowly_or_often_is_told_or_let_go() {
         let answer = ask(request);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
-    // Those who say nothing take places, for a while; those too many are told so, and then there are places again.
+    // Silent clients take places, for a while; excess clients are rejected with a message, and then there are places
+    // again.
     let mut idle: Vec<_> = (0..64).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let mut told = 0;
     for client in &mut idle {

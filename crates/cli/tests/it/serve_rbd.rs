@@ -61,7 +61,7 @@ fn rbd_images_are_served_by_one_host_at_a_time() {
     dir.program("nbdcopy", &[&uri, "back"]).exits(0);
     assert!(std::fs::read(dir.path("back")).unwrap() == data);
     dir.program("qemu-img", &["compare", "-f", "raw", "-F", "raw", "data", &uri]).exits(0);
-    // A second host is told who has it.
+    // A second host learns which client has it.
     std::fs::create_dir(dir.path("other")).unwrap();
     let refused = dir.mqblk(&["serve", &image.target(":exclusive=1"), "--socket-dir", "other"]);
     assert!(format!("{refused:?}").contains("has the exclusive lock"), "{refused:?}");
@@ -90,7 +90,7 @@ fn writes(dir: &Dir, byte: u8) -> bool {
     dir.program("qemu-io", &["-f", "raw", "-c", &command, "-c", "flush", &uri(dir)]).status == 0
 }
 
-/// Serves the image as soon as the cluster takes the lock from who has it.
+/// Serves the image as soon as the cluster takes the lock from its owner.
 fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     let began = Instant::now();
     doing("the cluster takes the lock from a host that is gone");

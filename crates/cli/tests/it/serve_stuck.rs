@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk whose NBD server is down for good: what is moved goes on where it was, what is removed says so or ends by force, and
-//! meanwhile the daemon answers who only looks.
+//! meanwhile the daemon answers read-only commands.
 
 use crate::common;
 
@@ -177,7 +177,8 @@ fn a_disk_whose_server_is_down_is_removed_by_force() {
     daemon.ends().exits(0);
 }
 
-/// The answer says that nothing is in flight, so it cannot come before that is so. Only who asked waits for it.
+/// The answer says that nothing is in flight, so it cannot come before that is so. Only the sender of the command waits
+/// for it.
 #[test]
 fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     let dir = Dir::new("stuck");
@@ -268,7 +269,7 @@ fn an_end_waits_for_what_was_removed_before() {
     daemon.ends().exits(0);
 }
 
-/// Nobody could name the first any more.
+/// The first could not be named any more.
 #[test]
 fn a_removed_disk_is_force_ended_even_if_its_name_is_reused() {
     let dir = Dir::new("stuck");

@@ -145,7 +145,7 @@ fn clients_are_served_on_sockets_that_systemd_has_made() {
         // By the name of the export, by its path, and the control socket by its own name.
         let sockets = [(tcp.as_str(), "a.n"), (paths[0], "unknown"), (paths[1], "control")];
         let mut child = activated(&dir, &sockets, &["serve", "serve.toml"]);
-        // It listens before the daemon runs: who comes first is served when it does.
+        // It listens before the daemon runs: a client that comes earlier is served when it does.
         while TcpStream::connect(free).is_err() || UnixStream::connect(&ctl).is_err() {
             if child.try_wait().unwrap().is_some() {
                 return None;

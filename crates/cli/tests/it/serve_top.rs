@@ -26,7 +26,7 @@ fn intervals_of_a_daemon_under_load() {
         let mut top = dir.command(&["top", "--control=ctl.sock", "-d", "0.1", "--json"]);
         let mut top = Running::start(top.stdout(Stdio::piped()));
         let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
-        // Until an interval in which both virtqueues did something; it ends when nobody reads.
+        // Until an interval in which both virtqueues did something; it ends when its output is closed.
         let found = lines.find_map(|line| {
             let view: Value = serde_json::from_str(&line.unwrap()).unwrap();
             let queues = view["queues"].as_array().unwrap();

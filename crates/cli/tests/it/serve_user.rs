@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve --user`: a daemon that was root is nobody, in every thread, and serves on. Needs root.
+//! `mqblk serve --user`: a daemon that was root becomes user `nobody`, in every thread, and serves on. Needs root.
 
 use crate::common;
 
@@ -21,7 +21,7 @@ fn threads(pid: u32, key: &str) -> Vec<(String, String)> {
         let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap().trim().to_owned();
         all.push((field("Name:"), field(key)));
     }
-    // The kernel's workers act as whoever submits.
+    // The kernel's workers act for the submitting user.
     all.retain(|(name, _)| !name.starts_with("iou-"));
     all
 }

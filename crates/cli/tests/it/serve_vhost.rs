@@ -59,7 +59,7 @@ fn written_data_survives_a_restart_and_no_socket_is_left() {
 }
 
 /// The first daemon's disk takes an hour for each request; it is killed with writes in flight. The second one, on the image
-/// itself, finds them in the notes of the first and does them, though nobody submits anything again.
+/// itself, finds them in the in-flight region of the first and does them, without a new submission.
 #[test]
 fn requests_in_flight_at_a_kill_are_done_by_the_next_daemon() {
     resume_after_kill(Format::Split, 0);

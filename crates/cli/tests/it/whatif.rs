@@ -57,7 +57,7 @@ fn a_profiled_workload_runs_the_same_in_the_simulator() {
     let (measured, simulated) = (iops["measured"].as_f64().unwrap(), iops["simulated"]["median"].as_f64().unwrap());
     assert!((simulated / measured - 1.0).abs() < 0.05 && (measured - 7976.0).abs() < 80.0, "{measured} {simulated}");
     let verdict = |q: usize| answers["answers"][q]["figures"][0]["verdict"].as_str().unwrap();
-    // Twice as fast is better; more at a time than was ever seen nobody knows.
+    // Twice as fast is better; the effect of more at a time than was measured is unknown.
     assert_eq!((verdict(0), verdict(1)), ("better", "cannot_tell"), "{answers:#}");
     assert_eq!(answers["answers"][1]["figures"][0]["decides"], "disk.parallel");
     let text = ask(&["--what-if", "disk.read_us=500", "--what-if", "iothreads=4", "--what-if", "nomerges=2"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon in this process, on plans made by hand: what a change may touch, and who is told of it.
+//! A daemon in this process, on plans made by hand: what a change may touch, and which clients are notified.
 
 use crate::common;
 use crate::own_process;
@@ -214,7 +214,7 @@ fn export_with_stuck_io_ends_by_itself_or_by_force() {
         assert!(told.contains(part), "'{part}' is missing in: {told}");
     }
     assert!(daemon.disk("a").is_none() && daemon.disk("b").is_some());
-    // Nobody's image is in two hands: it is closed when it has ended.
+    // No image has two owners: it is closed when it has ended.
     assert!(daemon.finish("a", false).unwrap_err().to_string().contains("has not ended"));
     assert!(daemon.finish("first", true).unwrap());
     assert!(!daemon.finish("first", true).unwrap() && !daemon.finish("b", true).unwrap());
@@ -257,7 +257,7 @@ fn what_is_held_for_want_of_space_ends_by_force() {
     fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
     let held = DiskPlan { on_enospc: OnEnospc::Stop, ..disk("a", image.to_str().unwrap()) };
     let mut daemon = start(&[held], &[export("first", "a", &socket, "io0")]);
-    // It is gone when the last who has a file open there has closed it.
+    // It is gone when the last open file there is closed.
     run("umount", &["--lazy", full.to_str().unwrap()]);
     let mut client = Command::new("qemu-io");
     client.args(["-f", "raw", "-c", "write 0 4m", &uri(&socket)]);
@@ -282,7 +282,7 @@ fn is_open(image: &Path) -> bool {
     open.any(|file| file == image)
 }
 
-/// They were removed by their names, whoever had them by then.
+/// They were removed by their names, whatever had them by then.
 #[test]
 fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
     let directory = Directory::new();
@@ -306,7 +306,8 @@ fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
     assert_eq!(sockets.map(|s| s.exists()), [true, true, false]);
 }
 
-/// Nobody here has it; but a program that another test starts has all that this process had open until it is that program.
+/// It is not in use here; but a program that another test starts has all that this process had open until it is that
+/// program.
 #[track_caller]
 fn wait_until_free(image: &Path) {
     let until = Instant::now() + LONG;

@@ -432,7 +432,7 @@ fn a_read_only_export_takes_no_write() {
     mounted.check_idle();
 }
 
-/// Who has the file open when the export ends gets errors, and nobody waits for him.
+/// A process that has the file open when the export ends gets errors, and the end does not wait for it.
 #[test]
 fn an_open_file_does_not_hold_the_export() {
     let mut mounted = Mounted::new("ram:size=16m", 2);
@@ -450,7 +450,7 @@ fn an_open_file_does_not_hold_the_export() {
     mounted.check_idle();
 }
 
-/// Somebody else has unmounted the file, and has another disk there by now.
+/// Another process has unmounted the file, and has another disk there by now.
 #[test]
 fn an_export_that_ends_leaves_the_next_one_in_its_place() {
     let mut first = Mounted::new("ram:size=16m", 1);
@@ -503,7 +503,7 @@ fn what_cannot_be_mounted_is_refused() {
     mounted.check_idle();
 }
 
-/// Clients that are killed in the middle, and somebody who unmounts the file under us.
+/// Clients that are killed in the middle, and a thread that unmounts the file under us.
 #[test]
 fn clients_that_vanish_leave_nothing_behind() {
     for target in ["ram:size=64m", "file"] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The iSCSI driver against Debian's tgtd: who is let in and who is not, sessions, long requests, and what becomes of requests when
+//! The iSCSI driver against Debian's tgtd: which initiators are let in, sessions, long requests, and what becomes of requests when
 //! sessions are cut, the target is killed, or comes back as another. What all drivers must do is in `driver_conformance`.
 
 use crate::common;
@@ -210,7 +210,8 @@ fn nothing_is_written_to_another_disk() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
-/// A checker and who sorts paths by their states may ask at the same time: the target ended the first of two sessions of one name.
+/// A path checker and a prioritizer may log in at the same time: the target ended the first of two sessions of one
+/// name.
 #[test]
 fn checks_at_the_same_time_do_not_end_each_other() {
     let tgt = Tgt::new();

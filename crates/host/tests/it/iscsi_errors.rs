@@ -41,7 +41,7 @@ fn rig(url: &str, io_timeout: &str) -> (DriverFixture, Arc<Iscsi>) {
             c.set(name, value).unwrap();
         }
     });
-    // Somebody has to look at the time.
+    // A thread has to check the time.
     rig.may_wait = false;
     (rig, driver)
 }

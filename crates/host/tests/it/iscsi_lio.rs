@@ -53,7 +53,7 @@ fn compare_and_write_writes_only_over_what_was_expected() {
 
     // What it is for: hosts that count in one block, over two portals, lose nothing.
     const ROUNDS: u64 = 100;
-    /// If nobody was too late until then, nobody ever came between another's read and write.
+    /// If no command was too late until then, none ever came between another's read and write.
     const MOST_ROUNDS: u64 = 10_000;
     assert_eq!(here.write(8, &[0; 4096], OpFlags::NONE), BlkStatus::Ok);
     let lost_races = AtomicU64::new(0);
@@ -122,7 +122,7 @@ fn all_login_kinds_read_the_same_data_and_errors_are_named() {
     lio.does(&format!("cd {NODE}/tpgt_1/param && echo No >ImmediateData && echo Yes >InitialR2T && echo 4096 >MaxBurstLength && echo 512 >FirstBurstLength"));
     writes_and_reads(&lio.url(1, "?data_digest=crc32c"), 0x11a);
 
-    // The second portal group wants to know who it is.
+    // The second portal group wants authentication.
     lio.does(&format!(
         "cd {NODE}/tpgt_2 && echo 1 >attrib/authentication && echo -n me >auth/userid && echo -n secretsecret1 >auth/password && echo CHAP >param/AuthMethod"
     ));

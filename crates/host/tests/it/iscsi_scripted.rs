@@ -225,7 +225,7 @@ fn unit_change_seen_by_a_user_command_is_verified() {
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
-/// Nobody takes what the request came to: whoever sends another one meanwhile does it by a session that has asked.
+/// The outcome of the request is not taken: the next sender uses a session that has asked.
 #[test]
 fn unit_change_seen_by_a_request_is_verified_at_once() {
     for is_another in [false, true] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Commands that do not end, and sessions that are not made again, at a target that does what no proper one would: it answers a reset
-//! that nobody waits for any more, rejects task management, refuses one session of several, and asks for more than it may.
+//! with a late response, rejects task management, refuses one session of several, and asks for more than it may.
 
 use crate::common;
 
@@ -81,7 +81,7 @@ fn rig(target: &Scripted, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
             c.set(name, value).unwrap();
         }
     });
-    // Somebody has to look at the time.
+    // A thread has to check the time.
     rig.may_wait = false;
     (rig, driver)
 }
@@ -112,7 +112,7 @@ fn an_answer_to_a_reset_of_long_ago_helps_nobody() {
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
-/// No help has worked, and no session can be made: whoever wants to be rid of the disk does not wait until nobody waits for one.
+/// No recovery has worked, and no session can be made: a caller that ends the disk does not wait for one.
 #[test]
 fn giving_up_ends_what_is_being_helped() {
     let (target, state) = target(false, |peer, request, _| match request.function() {

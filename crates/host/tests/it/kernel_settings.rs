@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a loop device put back by who drops them, panics, or ends the process at once.
+//! Settings of a loop device restored by a drop, a panic, or the immediate end of the process.
 //!
 //! Needs root, losetup and loop devices.
 
@@ -51,7 +51,7 @@ fn settings_are_put_back_however_it_ends() {
     assert_eq!(apply(&device).put_back(), Vec::<String>::new());
     assert_eq!(in_effect(&device), before);
 
-    // For good, all or none, and then nobody puts them back.
+    // For good, all or none, and then they are not put back.
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     write_for_good(&device, &[pair("nomerges", "1"), pair("nr_requests", "99999999")], false).expect_err("too many");
     assert_eq!(in_effect(&device), before);

@@ -39,7 +39,7 @@ fn move_around(served: &Served, over: &AtomicBool, moves: &AtomicU64) {
 }
 
 /// Runs a client while all is being moved around, and again until it was moved often enough: how often that is in one run depends on
-/// who else wants the CPUs.
+/// what else wants the CPUs.
 fn under_moves<T: Send>(served: &Served, client: impl Fn() -> T + Sync) -> T {
     const ENOUGH: u64 = 10;
     let (over, moves) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -91,7 +91,7 @@ fn rig_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>
     (rig, open.driver)
 }
 
-/// Writes blocks whose content says which write they are of, and reads them back, while somebody pulls paths. No error may be seen, and
+/// Writes blocks whose content says which write they are of, and reads them back, while a thread pulls paths. No error may be seen, and
 /// nothing but the last write of each block.
 struct Load<'a> {
     rig: &'a mut DriverFixture,
@@ -311,7 +311,7 @@ fn io_affinity_takes_the_path_of_the_cpu() {
 }
 
 /// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
-/// old connection's copy of it, which arrives when a newer write was acknowledged, finds nobody.
+/// old connection's copy of it, which arrives when a newer write was acknowledged, matches no request.
 #[test]
 fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let tgt = Tgt::new();
@@ -354,7 +354,7 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
 }
 
 /// The forwarder in front of a path stops, with a write in it, and refuses new connections; the target behind it lives, and gets the
-/// write later. That nobody listens proves nothing: the write waits until the nexus was made anew.
+/// write later. That no process listens proves nothing: the write waits until the nexus was made anew.
 #[test]
 fn a_portal_that_refuses_connections_proves_nothing() {
     let tgt = Tgt::new();
@@ -568,7 +568,7 @@ fn failback_is_as_it_is_told() {
     }
 }
 
-/// Nobody writes meanwhile: the group that was switched to is not in use yet when a better one comes back.
+/// No writes meanwhile: the group that was switched to is not in use yet when a better one comes back.
 #[test]
 fn an_idle_disk_fails_back_to_the_best_group_of_several() {
     let file = TempFile::new();
@@ -612,7 +612,7 @@ fn a_bad_request_fails_no_path() {
     assert_eq!(active(&disk), 2);
 }
 
-/// Somebody who wants to be rid of the disk gets errors where requests would wait.
+/// A caller that ends the disk gets errors where requests would wait.
 #[test]
 fn giving_up_ends_what_waits_for_a_path() {
     let a = Tgt::new();
@@ -674,7 +674,7 @@ fn two_files_are_not_one_disk() {
     assert!(text.contains("it is file-") && text.contains("it leads to another disk"), "{text}");
 }
 
-/// Requests wait for a path again, whoever brought one back: after `no_path_retry` had run out, and a path was reinstated by hand, they
+/// Requests wait for a path again, whatever brought one back: after `no_path_retry` had run out, and a path was reinstated by hand, they
 /// failed at the next loss.
 #[test]
 fn queueing_is_allowed_again_while_a_path_works() {

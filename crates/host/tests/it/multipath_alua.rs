@@ -152,7 +152,7 @@ fn open(options: &str, urls: &[String]) -> host::error::Result<(OpenTarget, Arc<
 const OPTIONS: &str = "path_grouping_policy=group_by_prio,prio=alua,failback=immediate,polling_interval=1,\
     max_polling_interval=1,fast_io_fail_tmo=0";
 
-/// A disk, and who writes and reads it. No error may be seen, and nothing but what was written last.
+/// A disk, and a thread that writes and reads it. No error may be seen, and nothing but what was written last.
 struct Load {
     rig: DriverFixture,
     disk: Arc<dyn HostDriver>,
@@ -246,7 +246,7 @@ fn paths_are_regrouped_when_port_states_change() {
     let changes = {
         let array = array.clone();
         std::thread::spawn(move || {
-            // Once somebody was told of it.
+            // Once it was notified of it.
             let began = Instant::now();
             while array.lock().unwrap().refused[1] == 0 {
                 assert!(began.elapsed() < LONG, "nobody comes");

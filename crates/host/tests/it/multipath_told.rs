@@ -130,7 +130,7 @@ fn device_settings_apply_before_those_of_the_wwid() {
          queue\n\t\talias redo\n\t}}\n\tmultipath {{\n\t\twwid another\n\t\tfailback manual\n\t}}\n}}\n"
     );
     let conf = Conf::new(&multipaths);
-    // One path is gone: the other says who the disk is.
+    // One path is gone: the other has the disk's identity.
     b.kill();
     let disk = conf.open("", &[&two, &one]).unwrap();
     let is = topology(&disk);
@@ -160,7 +160,7 @@ fn what_is_wrong_is_said_with_its_line() {
     let file = image();
     let path = file.0.to_str().unwrap();
 
-    // The file itself: all of it, whoever the disk is.
+    // The file itself: all of it, for any disk.
     let conf = Conf::new("defaults {\n\tpath_selecter x\n\tfailback later\n}\n");
     let (kind, said) = conf.refused("", &["/nowhere"]);
     assert_eq!(kind, ErrorKind::Usage);

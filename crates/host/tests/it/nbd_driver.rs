@@ -84,7 +84,7 @@ fn requests_wait_for_as_long_as_the_delay_and_no_longer() {
     assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
 }
 
-/// Nobody polls an idle disk; its loss, and the server's return, are noticed all the same.
+/// An idle disk is not polled; its loss, and the server's return, are noticed all the same.
 #[test]
 fn an_idle_disk_reconnects_by_itself() {
     let mut peer = Peer::nbdkit_file(&[], &[]);
@@ -201,7 +201,7 @@ fn a_paused_server_is_waited_for() {
     assert_eq!(nbd.status().0[0].losses, 0);
 }
 
-/// Does something for which somebody else gives requests up again and again.
+/// Does something while another thread gives requests up again and again.
 fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
     /// Says that it is over, also when a test fails.
     struct StopOnDrop<'a>(&'a AtomicBool);
@@ -223,7 +223,7 @@ fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Each look took the connection away from all who had something in flight.
+/// Each check took the connection away from all requests in flight.
 #[test]
 fn what_is_answered_soon_is_not_given_up() {
     let peer = Peer::nbdkit(&["--filter=delay", "memory", "1m", "rdelay=50ms"]);
@@ -250,7 +250,7 @@ fn what_is_not_answered_is_given_up_once() {
     assert_eq!(nbd.status().0[0].losses, 1);
 }
 
-/// It began anew whenever somebody had done with giving up.
+/// It began anew after each end of giving up.
 #[test]
 fn patience_ends_when_it_would_have_without_giving_up() {
     let mut peer = Peer::nbdkit(&["memory", "1m"]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The NBD driver under TLS: against servers that are not ours and against our own, killed under load and coming back; against
 //! certificates that are not as they should be; and against servers of the tests' own that do what none does: plain text behind
-//! STARTTLS, records cut anywhere, ends that nobody declared.
+//! STARTTLS, records cut anywhere, ends that were not declared.
 
 use crate::common;
 use crate::nbd_load;
@@ -211,10 +211,10 @@ fn a_server_that_is_not_the_right_one_is_refused() {
     has(&at(&other, ""), &["not for 'localhost' but for", "other.example"]);
     put(&other, authority.issue(For::Client, 4, NOW));
     has(&at(&other, ""), &["not for servers (extended key usage)"]);
-    // Without a directory it is the system's authorities that count, of whom none knows it.
+    // Without a directory the system's authorities count, none of which knows it.
     let peer = pki.peer("nbdkit", &["memory", "1M"]);
     has(&refused(&format!("nbds+unix:///?socket={}", peer.socket().display())), &["tls-certificates=DIR"]);
-    // Who does not care is let in, with a server that nobody knows and under any name.
+    // A client that does not verify is let in, with an unknown server and under any name.
     fs::copy(pki.client.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
     let peer = Peer::under_tls("nbdkit", &["--tls=on", "memory", "1M"], &stranger, &pki.client);
     let trusting = peer.target("&tls-verify-peer=0&tls-hostname=anybody");
@@ -254,7 +254,7 @@ fn unusable_credentials_are_rejected_before_connecting() {
     let pki = Pki::new();
     let (parent, authority) = (&pki.directory, &pki.authority);
     let at = |directory: &Path| {
-        // Nobody listens there: it does not come to that.
+        // No process listens there: it does not come to that.
         refused(&format!("nbds://localhost:9/d?tls-certificates={}", directory.display()))
     };
     has(&at(&parent.join("none")), &["tls-certificates=", "none/ca-cert.pem: No such file", "name a PEM file"]);
@@ -319,7 +319,7 @@ fn renewed_certificates_count_when_it_connects_again() {
     assert_eq!((nbd.status().0[0].losses, is_connected(&nbd)), (2, true));
 }
 
-/// Who takes a revocation list away, or replaces it and is not through, has revoked nothing less by that.
+/// Removing a revocation list, or replacing it half-way, revokes nothing less.
 #[test]
 fn a_revocation_list_that_has_gone_still_counts() {
     let pki = Pki::new();
@@ -416,7 +416,8 @@ fn answer(cookie: [u8; 8], data: &[u8]) -> Vec<u8> {
 
 type ServerStep = Box<dyn FnOnce(UnixStream, &Arc<ServerConfig>) + Send>;
 
-/// Who is on the way to a server could put answers behind that to STARTTLS, for a client that has read them before TLS began.
+/// An attacker between client and server could put answers behind that to STARTTLS, for a client that has read them
+/// before TLS began.
 #[test]
 fn plain_text_behind_the_answer_to_starttls_is_refused() {
     let pki = Pki::new();
@@ -502,8 +503,8 @@ fn an_end_that_nobody_declared_is_a_lost_connection() {
     server.join().unwrap();
 }
 
-/// Records say nothing of where answers begin and end; several answers in one are all told to who sleeps for the first; and the
-/// server may change its keys, and want ours changed, whenever it likes.
+/// Records say nothing of where answers begin and end; several answers in one are all reported to a thread that sleeps
+/// for the first; and the server may change its keys, and want ours changed, whenever it likes.
 #[test]
 fn records_may_be_cut_anywhere() {
     let pki = Pki::new();
@@ -554,7 +555,7 @@ fn records_may_be_cut_anywhere() {
     server.join().unwrap();
 }
 
-/// What TLS says of itself while nothing is asked (new keys here, tickets elsewhere) was left in the socket, and who would sleep
+/// What TLS says of itself while nothing is asked (new keys here, tickets elsewhere) was left in the socket, and a thread that would sleep
 /// polled in vain until the reconnect thread's next look.
 #[test]
 fn what_tls_says_of_itself_does_not_keep_anybody_awake() {
@@ -603,7 +604,8 @@ fn a_server_that_does_not_read_is_waited_for() {
     let turn: ServerStep = Box::new(move |stream, config| {
         let mut stream = encrypted(stream, config);
         // Three megabytes are to come; the socket holds some hundred kilobytes, and tells of room when three quarters of it are
-        // free. The buffer behind it, and more, is read without that, and without an answer, which would wake who waits.
+        // free. The buffer behind it, and more, is read without that, and without an answer, which would wake the
+        // waiter.
         let mut answers = Vec::new();
         for i in 0..96 {
             if i < SLOWLY {

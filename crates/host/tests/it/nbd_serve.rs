@@ -258,7 +258,7 @@ fn a_raw_client_may_cut_its_bytes_anywhere() {
     server.check_idle();
 }
 
-/// A client that asks for much and takes nothing is not received from any more, and nobody else has to wait for it.
+/// A client that sends many requests and reads nothing is not received from any more, and no other has to wait for it.
 #[test]
 fn a_client_that_takes_no_replies_stops_only_itself() {
     let server = Server::new("ram:size=16m", 1);
@@ -413,7 +413,7 @@ fn a_server_ends_under_silent_clients() {
     drop(silent);
 }
 
-/// Each waited until nobody held the client's socket, its own fellows included, who did not say when they were done.
+/// Each waited until the client's socket had no holder, its own fellows included, which did not signal their end.
 #[test]
 fn a_client_that_many_let_go_at_once_is_gone_for_all_of_them() {
     let mut server = Server::new("null:size=1m", 1);

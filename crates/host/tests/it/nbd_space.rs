@@ -306,7 +306,8 @@ assert h.pread(4096, 4096) == b'x' * 4096
     server.check_idle();
 }
 
-/// Nobody can be told of another size; who comes later sees it, and who was there meets no surprise within the old one.
+/// Clients cannot be notified of another size; a later one sees it, and an earlier one meets no surprise within the old
+/// one.
 #[test]
 fn a_resize_shows_to_those_who_come_later() {
     let server = Server::new("file");

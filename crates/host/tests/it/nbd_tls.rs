@@ -301,7 +301,7 @@ fn requests_and_records_may_be_cut_anywhere() {
     server.check_idle();
 }
 
-/// Garbage before, in and after the handshake ends its client and nobody else.
+/// Garbage before, in and after the handshake ends its client and no other.
 #[test]
 fn garbage_ends_its_client_only() {
     let server = Server::new("ram:size=16m", false, true, false);
@@ -345,7 +345,7 @@ fn garbage_ends_its_client_only() {
     server.check_idle();
 }
 
-/// A client that stops in the TLS handshake is let go after the time for handshakes, and keeps nobody waiting: others come
+/// A client that stops in the TLS handshake is let go after the time for handshakes, and delays no other: others come
 /// in meanwhile, and a server that ends does not wait for it.
 #[test]
 fn a_client_that_stalls_in_the_handshake_is_let_go() {

@@ -142,7 +142,7 @@ fn rbd_names_and_options_that_are_wrong_are_said_so() {
     assert!(kind == ErrorKind::NotFound && text.contains("pool 'nopool'"), "{text}");
     let (_, text) = refused("rbd:rbd/a:conf=/no/such/file", false);
     assert!(text.contains("/no/such/file (option conf)"), "{text}");
-    // A port nobody listens on: it ends when the timeout says so.
+    // A port without a listener: it ends when the timeout says so.
     let (_, text) = refused(&image.target(":mon_host=v1\\:127.0.0.1\\:1:client_mount_timeout=1"), false);
     assert!(text.contains("cannot connect to the Ceph cluster") && text.contains("v1:127.0.0.1:1"), "{text}");
     let (kind, text) = refused(&image.target(":images=2:rbd_cache=true"), true);
@@ -398,7 +398,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
         assert!(statuses.iter().all(|s| s.is_ok()), "round {round}, seed {seed:#x}: {statuses:?}");
     }
     drop(rig);
-    // Once more with nothing in anybody's memory.
+    // Once more with nothing cached.
     osd.kill();
     osd.start();
     let mut rig = rig_of(&image.target(""));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A striped disk served to real clients: what lies where in its files, and what its members' errors, flushes and settings are to
-//! who uses the whole.
+//! users of the whole.
 
 use crate::common;
 use crate::serving;
@@ -142,7 +142,7 @@ fn a_flush_and_a_discard_reach_every_member() {
     assert_eq!(server.disk().stats().op(Op::Flush).ios, 4);
     server.python("h.trim(1 << 20, 32768)\n");
     assert_eq!(count(&server, Op::Discard), [1; 4], "one range of each");
-    // 16 and a half chunks from the middle of the first on; what of it is a hole nobody can say, so it is data.
+    // 16 and a half chunks from the middle of the first on; its holes are unknown, so it is data.
     server.python("assert h.pread(4096, 32768) == bytes(4096)\nassert h.pread(512, 0) == b'x' * 512\n");
     server.python(
         "told = []\nh.block_status(1 << 20, 0, lambda c, o, e, err: told.extend(e) and 0)\nassert told == [1 << 20, 0], told\n",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Front ends that mean harm with the descriptors they give: whoever shares an IOThread with them is served as ever.
+//! Front ends that do harm with the descriptors they give: other clients of the IOThread are served as before.
 
 use crate::serving;
 
@@ -41,7 +41,7 @@ fn read(raw: &mut Raw, what: &str) {
     raw.guest.rewind(mark);
 }
 
-/// Has the next write to the descriptor wait for somebody who reads it.
+/// Has the next write to the descriptor wait for a reader.
 fn fill(call: impl AsFd) {
     rustix::io::ioctl_fionbio(&call, true).unwrap();
     // What is in it already must leave room.
@@ -97,7 +97,7 @@ fn a_call_that_waits_now_and_then_hangs_nobody_else() {
     let _ = fs::remove_dir_all(&served.directory);
 }
 
-/// What a write to it, a read of it or a wait for it does is decided by who made it.
+/// The descriptor's creator decides what a write to it, a read of it or a wait for it does.
 #[test]
 fn descriptors_that_are_no_eventfds_are_refused() {
     let served = Served::new("hostile", "ram:size=16m", 1);

@@ -26,7 +26,7 @@ fn client_that_truncates_its_memory_is_dropped_alone() {
 }
 
 /// A request whose memory was gone broke its connection to the NBD server, was sent again on the next one and broke that too, for
-/// ever; nobody else on the queue got anywhere, or all of them failed. It fails alone, also when half of it was sent.
+/// ever; no other request on the queue made progress, or all of them failed. It fails alone, also when half of it was sent.
 #[test]
 fn requests_without_memory_fail_alone_on_an_nbd_disk() {
     // Not nbdkit, whose 1.32 dies now and then when a client leaves in the middle of its answers.

@@ -417,8 +417,8 @@ fn clients_that_come_and_go_leave_nothing_behind() {
     server.check_idle();
 }
 
-/// Requests that waited for a buffer were never done once their queue was stopped, or had broken a rule, and whoever stopped
-/// it waited for them for ever: more of them than there are buffers, and then the client goes.
+/// Requests that waited for a buffer were never done once their queue was stopped, or had broken a rule, and the stop
+/// waited for them for ever: more of them than there are buffers, and then the client goes.
 #[test]
 fn requests_waiting_for_a_buffer_end_with_their_queue() {
     for (format, _) in BOTH {
@@ -584,7 +584,7 @@ fn another_size_is_told_over_the_channel_of_the_front_end() {
             assert_eq!((said.request, said.flags, said.payload.len()), (2, 1, 0), "CONFIG_CHANGE_MSG");
             assert_eq!(size(&mut raw), server.disk.capacity().0);
         }
-        // Nobody at the other end is no harm.
+        // No peer at the other end is no harm.
         drop(channel);
         assert!(!export.resized());
         assert_eq!(size(&mut raw), server.disk.capacity().0);
@@ -638,7 +638,7 @@ fn data_across_slots_that_end_anywhere_is_whole() {
     }
 }
 
-/// Half a message holds nobody up: the export can end, and its sender is dropped.
+/// Half a message delays no other: the export can end, and its sender is dropped.
 #[test]
 fn half_a_message_does_not_hold_up_the_end_of_an_export() {
     let server = Server::new("ram:size=16m", 1, 1);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bio {
-    /// Who submitted it.
+    /// The thread that submitted it.
     pub pid: u32,
     /// What it does.
     pub class: Class,

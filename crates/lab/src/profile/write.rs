@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A profile as a job file, and what it knows of the disk as lines of a machine file.
 //!
-//! Guarantees: both can be read back by who reads such files. A machine file that is there keeps its comments and all that a profile
+//! Guarantees: both can be read back by the readers of such files. A machine file that is there keeps its comments and all that a profile
 //! does not know.
 
 use super::service::Estimate;

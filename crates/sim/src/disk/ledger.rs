@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has which tag of a tag set, over all its disks: as a host adapter would know it.
+//! The owner of each tag of a tag set, over all its disks: as a host adapter would know it.
 //!
 //! Guarantees: a tag that is at one disk and given to another, or twice to one, is a panic that names both. A disk has a tag
 //! from its acceptance until the disk hands it back, which is before the core frees it.

@@ -32,7 +32,7 @@ impl SimDevice {
         SimDevice { spec, station: Arc::new(Station::new(path, service)) }
     }
 
-    /// The same without interrupts: who waits sleeps until something may be done, and collects it.
+    /// The same without interrupts: a waiting thread sleeps until something may be done, and collects it.
     pub fn polled(spec: DeviceSpec, path: PathCosts, service: Box<dyn Service>) -> SimDevice {
         SimDevice { spec, station: Arc::new(Station::polled(path, service)) }
     }

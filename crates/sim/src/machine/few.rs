@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A line in which mostly one stands, or none: the first is kept in place, so that who looks at the line of a CPU reads what it has read
-//! anyway.
+//! A queue that mostly holds at most one entry: the first is kept in place, so that a check of a CPU's queue touches a
+//! line that is read anyway.
 //!
 //! Guarantees: the order of a `VecDeque`. Memory is taken for the second in it, and kept.
 

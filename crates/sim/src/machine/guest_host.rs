@@ -2,8 +2,9 @@
 //! What virtual machines and the users of a database have in common, as arithmetic on times: how deep the host's cores sleep, the
 //! hottest lock of a database, and the log that has to be durable before a transaction ends.
 //!
-//! Guarantees: the same calls give the same answers; what is given out in turn is given in the order of the calls. Does not do: who
-//! waits for a lock keeps computing, and one that is preempted with a lock in its hands is not told apart.
+//! Guarantees: the same calls give the same answers; what is given out in turn is given in the order of the calls. Does
+//! not do: a thread that waits for a lock keeps computing, and one that is preempted with the lock held is not told
+//! apart.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -75,7 +76,7 @@ pub struct LogSpec {
     pub commit_ns: u64,
 }
 
-/// The logs of all virtual machines on one storage of the host. Each has one flush under way at most, and who comes meanwhile is in
+/// The logs of all virtual machines on one storage of the host. Each has one flush under way at most, and a later commit is in
 /// the next one (group commit); flushes of several wait for each other.
 #[derive(Debug)]
 pub(super) struct Logs {

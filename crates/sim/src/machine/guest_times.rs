@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the time of a database's transactions goes in a virtual machine, and who serves which virtqueue.
+//! Where the time of a database's transactions goes in a virtual machine, and which thread serves which virtqueue.
 //!
 //! Guarantees: the parts of a transaction do not overlap, and add up to it but for I/Os that are under way when counting begins or ends.
 //! Does not: simulate; [`super::guest`] tells what takes how long.

@@ -57,7 +57,7 @@ pub struct DiskSpec {
     pub luns: u16,
     /// The block layer of each; the topology is the machine's.
     pub config: QueueConfig,
-    /// It does not interrupt: as the driver `model` in real time, it is looked at by who waits for it.
+    /// It does not interrupt: as with the driver `model` in real time, waiting threads poll it.
     pub polled: bool,
     /// It is a LUN behind the SCSI midlayer.
     pub scsi: Option<ScsiSpec>,
@@ -87,7 +87,7 @@ pub struct JobsRun {
     pub elapsed_ns: u64,
     /// Events it took.
     pub events: u64,
-    /// Who looked on has ended it.
+    /// The observer has ended it.
     pub stopped: bool,
     /// Settings that were in effect.
     pub config: QueueConfig,

@@ -178,7 +178,7 @@ impl MeteredLock {
     }
 }
 
-/// A lock whose holds are known beforehand: of those that take it late in a piece it keeps a calendar, so that who comes before has it
+/// A lock whose holds are known beforehand: of those that take it late in a piece it keeps a calendar, so that an earlier one has it
 /// before. For locks that nothing is guarded by but time.
 #[derive(Default)]
 pub struct Calendar(parking_lot::Mutex<LockHolds>);

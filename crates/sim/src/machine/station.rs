@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where requests are while a device works on them: who is done when, and when the machine has to look.
+//! Where requests are while a device works on them: which ends when, and when the machine has to poll.
 //!
 //! Guarantees: what is done is given out at or after its time, in the order of times; each hardware queue with something in it
 //! has announced the time of its first one. A request costs the CPU that runs what the path's costs say.

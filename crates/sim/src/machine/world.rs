@@ -72,11 +72,11 @@ struct Disk {
     first_cpu: u32,
     /// The thread of each submitter, by its number.
     tasks: Vec<Option<u32>>,
-    /// Who collects the completions of each hardware queue.
+    /// The CPU that collects the completions of each hardware queue.
     handlers: Vec<Handlers>,
     /// Completions go to the CPUs that requests came from.
     spread: bool,
-    /// There are no interrupts: who waits has a timer of its own, and polls.
+    /// There are no interrupts: a waiting thread has a timer of its own, and polls.
     is_polled: bool,
     /// When the machine will poll for the block layer's own sake; `u64::MAX`: not.
     timer_at: u64,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What k2 owes a request, from its rules (blk's `elevator/k2.rs`).
 //!
-//! Clients here are of one class for good, so that the bound knows who is what: with `latency_depth=0` everybody with a
+//! Clients here are of one class for good, so that the bound knows their classes: with `latency_depth=0` each client with a
 //! request is deep, and only a request of class RT is a latency request.
 //!
 //! **Between classes.** A bulk request could be used when one is queued and fewer than `max_inflight` are at the disk. Each

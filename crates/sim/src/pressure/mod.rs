@@ -7,7 +7,7 @@
 //! about the device; each is derived in its module from the elevator's rules, as a worst case, and asserted for every
 //! request of every case.
 //!
-//! | elevator | who takes turns | bound | derived in |
+//! | elevator | what takes turns | bound | derived in |
 //! |---|---|---|---|
 //! | none | CPUs of the hardware queue | order of each CPU's requests kept; between two of one CPU at most one of each other, and one that was refused | `none` |
 //! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after its expiry, those before it in the FIFO times `fifo_batch`; a lower class after `prio_aging_expire` | `deadline` |

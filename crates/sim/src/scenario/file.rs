@@ -281,7 +281,7 @@ pub struct Scenario {
     /// What it is about, in a line; a machine file may have none.
     #[serde(default)]
     pub title: String,
-    /// Who published it, and where; where a machine file has its figures from.
+    /// Its author and source; where a machine file has its figures from.
     #[serde(default)]
     pub source: String,
     /// The job file, beside this file; of virtual machines there is none.

@@ -4,8 +4,8 @@
 //! A study is a list of [`Cell`]s in series; each cell is a machine, settings and a load, and gives a [`Point`]. Guarantees: the
 //! same study of the same machine gives the same points to the last digit, cell by cell, in whatever order they are simulated.
 //! A cell runs until it has as many I/Os as its [`Effort`] says, however fast or slow it is, so a table costs in proportion to
-//! its cells. Needs from callers: nothing. Does not do: measure; who wants to set real figures beside the points runs
-//! [`Cell::job`] with [`Cell::set`] himself.
+//! its cells. Needs from callers: nothing. Does not do: measure; a caller that wants real figures beside the points
+//! runs [`Cell::job`] with [`Cell::set`] itself.
 //!
 //! | module | what it is |
 //! |---|---|

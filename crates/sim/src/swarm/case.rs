@@ -2,8 +2,8 @@
 //! One case: bios of all kinds from several submitters on a stack drawn from the seed, with settings changing on the way.
 //!
 //! Checked: everything accepted ends exactly once, at the submitter it came from; data and counters are right; what was
-//! acknowledged as durable survives a crash; no bio waits for ever. A violation is a panic that says which; whoever runs
-//! the case turns it into a failure with its seed (see `swarm`).
+//! acknowledged as durable survives a crash; no bio waits for ever. A violation is a panic that says which; the runner
+//! of the case turns it into a failure with its seed (see `swarm`).
 
 use super::limits::{self, Limits};
 use super::load::Load;

@@ -4,7 +4,7 @@
 //! **Rates.** From outside it is seen when a bio was submitted and when it ended; it went somewhere in between. So
 //! of the bios submitted at `a` or later, those that ended well by `b` all went within `[a, b]`, and of those a rate lets
 //! through at most `rate * (b - a)` and the burst, or one I/O if that is more. This holds for every `a` and `b` between two
-//! changes of the rate, however late anybody is polled: what is made up for late is accounted to when it could have gone. A
+//! changes of the rate, however late a poll is: what is made up for late is accounted to when it could have gone. A
 //! bio that was submitted before a change is not counted, since either rate may have let it go.
 //!
 //! **Nothing is held for ever.** That is the liveness phase's to see, as for all bios; tokens of write-back throttling have

@@ -3,12 +3,12 @@
 //!
 //! Putting a tag wakes the next of the submitters that may use one: the first of the next of [`WAIT_QUEUES`] lines. So with n
 //! waiters in all one of them is woken after n puts for each line at most, and others cannot have been given tags more
-//! often than there were free ones at first and puts. When it asks the tag may be gone: as in the kernel, who did not wait
-//! may take a tag that comes free before one who does. So within a bound a waiter is owed a wake-up and not a tag; and what
-//! it gets of tags at all is for the end of the phase to show, at which everything has ended.
+//! often than there were free ones at first and puts. When it asks the tag may be gone: as in the kernel, a submitter
+//! that did not wait may take a freed tag before one that does. So within a bound a waiter is owed a wake-up and not a
+//! tag; and what it gets of tags at all is for the end of the phase to show, at which everything has ended.
 //!
 //! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon, as it does when
-//! its elevator holds requests back (mq-deadline does for the sake of a higher class, bfq for who is in service). Of which map it wants one, and
+//! its elevator holds requests back (mq-deadline does for the sake of a higher class, bfq for the queue in service). Of which map it wants one, and
 //! whether a reserved one, is not to be seen from outside, so it is held against those of which least was given to others.
 
 use crate::disk::ledger::TagLedger;

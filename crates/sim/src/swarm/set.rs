@@ -3,8 +3,8 @@
 //! Disks fall idle, leave, join, are frozen and quiesced; fair sharing is switched; depth and queues of the set change.
 //!
 //! Checked, beside all that holds for one disk (`load`): a tag of the set is at one disk at a time
-//! ([`TagLedger`]); no disk takes a tag beyond its share while others are active and the switch is on; whoever waits for a
-//! tag that another disk has is told (submitters sleep, see [`SetHarness`]); no disk starves beside others ([`Progress`]); a
+//! ([`TagLedger`]); no disk takes a tag beyond its share while others are active and the switch is on; a waiter for a
+//! tag that another disk has is notified (submitters sleep, see [`SetHarness`]); no disk starves beside others ([`Progress`]); a
 //! change of the set takes effect for all disks or for none.
 //!
 //! Phases: safety as in the main case; the liveness phase, in which all ends; then the disks compete without faults, and

@@ -156,7 +156,7 @@ impl Stack {
         Stack { q, subs }
     }
 
-    /// Two requests per submitter, then time passes and everybody looks.
+    /// Two requests per submitter, then time passes and all poll.
     fn work(&mut self, per_submitter: u64) {
         let start = Instant::from_ns(1_000_000);
         for (s, sub) in self.subs.iter_mut().enumerate() {

@@ -98,7 +98,7 @@ impl Load for Stuck {
     }
 }
 
-/// Whoever runs a machine in stretches of time would go on with it for ever.
+/// A caller that runs a machine in stretches of time would continue it for ever.
 #[test]
 #[should_panic(expected = "1 threads sleep, and nothing will wake them")]
 fn a_lost_wake_up_is_reported_at_once() {
@@ -158,7 +158,7 @@ fn busy_threads_of_a_core_share_it() {
         let shape = Shape { sockets: 1, cores, threads };
         iops(&random_reads(shape, Costs { path, ..Costs::default() }, &fast(Mode::Mq), 1))
     };
-    // Who waits for the device lets the other be faster for so long.
+    // A wait for the device lets the other be faster for so long.
     let (alone, cores, threads) = (on(1, 1), on(2, 1), on(1, 2));
     assert!((cores / alone - 2.0).abs() < 0.02, "{alone} {cores}");
     assert!((1.2..1.45).contains(&(threads / alone)), "{alone} {threads}");

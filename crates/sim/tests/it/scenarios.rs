@@ -127,7 +127,7 @@ fn iothreads_help_while_the_host_has_cpu_left() {
     assert!(gain(10) > 1.15 && gain(10) > gain(40) && gain(40) > gain(100), "{} {} {}", gain(10), gain(40), gain(100));
 }
 
-/// An hour of virtual time, which would take days: who asks for its end need not wait for that.
+/// An hour of virtual time, which would take days: a caller that ends it need not wait for that.
 #[test]
 fn guests_stop_when_asked_and_the_flag_changes_nothing_else() {
     let scenario = read("rhel94-oracle.toml");
@@ -145,7 +145,8 @@ fn guests_stop_when_asked_and_the_flag_changes_nothing_else() {
     assert!(matches!(ended, Err(JobsError::Stopped)), "with I/O out, and none of it lost");
 }
 
-/// Users that all want one lock: with shorter I/O more of them are there to slow down who has it, and IOThreads make it worse.
+/// Users that all want one lock: with shorter I/O more of them are there to slow down its holder, and IOThreads make it
+/// worse.
 #[test]
 fn iothreads_cost_under_a_lock_and_guests_share_flushes() {
     let rows = simulate("rhel94-mssql.toml", |name| name.starts_with("1 VM") || name == "8 VMs, no IOThreads");
@@ -182,7 +183,7 @@ fn users_sharing_an_iothread_queue_and_wake_it_less_often() {
         assert!((of(run, "storage") / 140_000.0 - 1.0).abs() < 0.01, "{name}: two reads of 60 us, a write of 20");
         assert!(run.tx_p99_ns.unwrap() as f64 > run.tx_ns, "{name}");
     }
-    // Who serves more of them sleeps less.
+    // An IOThread that serves more of them sleeps less.
     let (more, less) = (of(&blocks, "turn") / of(&turns, "turn"), of(&blocks, "wake-up") / of(&turns, "wake-up"));
     assert!(more > 1.5 && less < 0.7, "{:?} {:?}", turns.times, blocks.times);
 }

@@ -125,7 +125,7 @@ impl Guest {
             .map_err(Error::io(format!("cannot make a memfd {len} bytes long")))
     }
 
-    /// One number that stays where it is, for who looks at it often.
+    /// One number that stays where it is, for callers that read it often.
     ///
     /// # Errors
     /// When no region holds it, or it is not aligned.

@@ -40,7 +40,7 @@ pub struct JobFile {
 /// One job section. `numjobs` instances of it run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    // ---- who
+    // ---- identity
     /// Section name, or `name=`.
     pub name: String,
     /// Line of the section header in the main file, 1-based; 0 when not from a file.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The redo log: who commits leaves a record, the log writer writes what has gathered, and acknowledges all of it at once.
+//! The redo log: a commit leaves a record; the log writer writes what has gathered, and acknowledges all of it at once.
 //!
 //! Guarantees: one write is out at a time; records are written in the order they came, each once; a record is durable when the
 //! write that has it ended without error, and not before. A write holds what came while the last one was out, and what came

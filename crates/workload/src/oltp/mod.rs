@@ -293,7 +293,7 @@ impl Oltp {
         self.ended = ended;
     }
 
-    /// Blocks were written back: who waited for room goes on.
+    /// Blocks were written back: a thread that waited for room continues.
     fn feed_starved(&mut self, now_ns: u64) {
         while let Some(s) = self.starved.front().copied()
             && self.dirty.has_room(self.plan.oltp.changes())
@@ -321,7 +321,7 @@ impl Oltp {
         self.active -= 1;
     }
 
-    /// Sends everybody away who has nothing out and nothing in the log.
+    /// Ends all sessions that have nothing out and nothing in the log.
     fn send_away(&mut self) {
         let idle = self.ready.drain(..).chain(self.starved.drain(..)).chain(self.thinking.drain(..).map(|(_, s)| s));
         for s in idle.collect::<Vec<_>>() {

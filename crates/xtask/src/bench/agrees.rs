@@ -3,7 +3,7 @@
 //! simulated machine of two CPUs.
 //!
 //! Guarantees: both get the same job text, device and settings. Figures are those that the patch published: bandwidth of the readers,
-//! I/Os a second of the writer. What decides them is who gets a tag or a place at the device when several threads wait: the simulated
+//! I/Os a second of the writer. What decides them is which thread gets a tag or a place at the device when several threads wait: the simulated
 //! disk is one without interrupts, as the driver is (`attach = "model"`). How long a CPU of this machine sleeps on when it has something
 //! to do (`idle_ns`, `idle_spread_ns`) is measured before each simulated run by I/Os of a known latency, and what the program does for
 //! an I/O by `mqblk calibrate`. The timer, the wake-up and the switch are in the former, and cost nothing beside it.

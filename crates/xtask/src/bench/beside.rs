@@ -2,7 +2,7 @@
 //! What both sides of a row use and neither is: an iSCSI target, a Ceph cluster and a loop device, started when a row needs them, ended with the bench.
 //!
 //! Guarantees: on loopback, in the scratch directory; ended also when the bench fails. tgtd has a file in the page cache as LUN 1, of the
-//! same identity in every process, so that several are paths to one disk; it can be killed, stopped and started again; the cluster's image `rbd/disk0` has data everywhere, so that a read is one of an object. Their CPU time is nobody's: neither is waited for
+//! same identity in every process, so that several are paths to one disk; it can be killed, stopped and started again; the cluster's image `rbd/disk0` has data everywhere, so that a read is one of an object. Their CPU time is counted for no side: neither is waited for
 //! while a side runs.
 
 use std::fs::File;
@@ -52,7 +52,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // Best effort: it is of no use to anybody.
+        // Best effort: the result does not matter.
         let _ = Command::new("losetup").args(["--detach", &self.0]).output();
     }
 }
@@ -106,7 +106,7 @@ impl Tgtd {
         let child = command.spawn().map_err(|e| format!("cannot run tgtd: {e}"))?;
         let mut tgtd = Tgtd { child: Some(child), control, port, file: file.to_owned() };
         let until = Instant::now() + START;
-        // The port is this one's alone: who has the number may be another.
+        // The port is this one's alone: another process may have the number.
         while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.admin("--op show --mode sys").is_ok()) {
             let ended = tgtd.child.as_mut().map(Child::try_wait).transpose().map_err(|e| e.to_string())?;
             if ended.flatten().is_some() {

@@ -56,7 +56,7 @@ impl Link {
                 if own.is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                // Who is not carried sees its connection end.
+                // A client whose link is cut sees its connection end.
                 let _ = client.and_then(|client| own.clone().carry(client));
             }
         });

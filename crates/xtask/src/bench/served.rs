@@ -113,7 +113,7 @@ impl Server {
         let mut server = Server { child, socket, directory, mount };
         server.wait_until_ready(by).map_err(&failed)?;
         server.wait_until_mounted().map_err(&failed)?;
-        // A vhost-user server would take who only knocks for its client.
+        // A vhost-user server would take a probe for its client.
         if is_nbd(served.client) {
             server.knock().map_err(failed)?;
         }
@@ -154,7 +154,7 @@ impl Server {
         let sign = match by {
             By::Mqblk => "serving on",
             By::Qsd => "QMP",
-            // It says nothing; who knocks finds out.
+            // It prints nothing; a probe finds out.
             By::Nbdkit => return Ok(()),
         };
         let out = self.child.stdout.take().map(|o| Box::new(o) as Box<dyn std::io::Read + Send>);
@@ -218,7 +218,7 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(mount) = &self.mount {
-            // Who is killed leaves its mount.
+            // A killed server leaves its mount.
             let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
         }
         let _ = fs::remove_dir_all(&self.directory);

@@ -274,7 +274,7 @@ impl Bench {
         Ok(path)
     }
 
-    /// Who runs in the place of `side`: where fio stands in for us, the peer that has the same job.
+    /// The program that runs in the place of `side`: where fio stands in for us, the peer that has the same job.
     fn stand_in<'a>(&self, row: &'a Row, side: &'a Side) -> &'a Side {
         let is_ours = side.program == Program::Mqblk && self.mqblk.is_none();
         let mut peers = row.sides.iter().filter(|peer| match peer.program {

@@ -33,11 +33,11 @@ use std::time::Duration;
 pub struct Operator {
     /// None when it has ended. Held while it is changed, which may take as long as I/O.
     daemon: Mutex<Option<Daemon>>,
-    /// Who only looks does not wait for that.
+    /// Read-only commands do not wait for that.
     view: Mutex<Option<Arc<View>>>,
     /// What it was started with.
     args: ServeArgs,
-    /// Who is told what is served.
+    /// Callbacks that learn what is served.
     manager: Manager,
     /// What was told.
     told: Mutex<String>,
@@ -131,7 +131,7 @@ impl Operator {
         }
     }
 
-    /// Has this process be `user` from now on, who gets the sockets of exports and `others`.
+    /// Has this process be `user` from now on, which gets the sockets of exports and `others`.
     ///
     /// # Errors
     /// It is not: it must end.

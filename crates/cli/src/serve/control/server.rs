@@ -2,7 +2,7 @@
 //! The control socket: lines in, lines out.
 //!
 //! Guarantees: only the daemon's user can reach it, unless it is put elsewhere; one that was left behind is replaced, one
-//! that is in use is not; sockets of daemons that were killed are removed by the next one; a client that sends no line end, or too long a line, is let go and costs nobody anything; the socket
+//! that is in use is not; sockets of daemons that were killed are removed by the next one; a client that sends no line end, or too long a line, is dropped and delays no other; the socket
 //! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};

@@ -9,7 +9,7 @@ use host::serve::view::View;
 use host::serve::{Member, ServedDisk};
 use serde_json::{Map, Value, json};
 
-/// The plan that runs, with what is not in it: clients, sizes, who serves what now.
+/// The plan that runs, with what is not in it: clients, sizes, and which IOThread serves what now.
 pub fn list(daemon: &View) -> Value {
     let mut all = show::value(daemon.plan());
     let disks = daemon.plan().disks();

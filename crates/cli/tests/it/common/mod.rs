@@ -238,7 +238,7 @@ impl Started {
         &self.seen
     }
 
-    /// Nobody reads its standard error any more.
+    /// Its standard error is not read any more.
     pub fn closes_err(self) -> Running {
         self.child
     }

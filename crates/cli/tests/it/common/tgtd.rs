@@ -25,7 +25,7 @@ pub fn control() -> u32 {
 }
 
 impl Tgtd {
-    /// With a target of this name that everybody may use; LUNs from 1 on are these files of the directory.
+    /// With a target of this name that any initiator may use; LUNs from 1 on are these files of the directory.
     pub fn start(dir: &Dir, iqn: &str, luns: &[&str]) -> Tgtd {
         let mut tgtd = (0..20).find_map(|_| Tgtd::try_start()).expect("tgtd finds a port");
         iqn.clone_into(&mut tgtd.iqn);
@@ -53,7 +53,7 @@ impl Tgtd {
         let process = Running::start(quiet(command.args(["--control-port", &control.to_string()])));
         let mut tgtd = Tgtd { process, control, port, iqn: String::new(), is_ours: true };
         let began = Instant::now();
-        // The port is this one's alone: who has the number may be another.
+        // The port is this one's alone: another process may have the number.
         while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.try_admin("--op show --mode sys")) {
             if tgtd.process.try_wait().unwrap().is_some() {
                 // What has this number is another's.

@@ -10,7 +10,7 @@ use rcgen::{
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who signs.
+/// The signer.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,

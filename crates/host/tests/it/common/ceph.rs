@@ -78,7 +78,7 @@ fn give_up(directory: &Path, place: &Location<'_>) {
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
         text.extend(lines[lines.len().saturating_sub(10)..].iter().map(|line| format!("    {line}\n")));
-        // A test may have stopped it, and who cleans up would wait for it, too.
+        // A test may have stopped it, and the clean-up would wait for it, too.
         let _ = Command::new("kill").args(["-CONT", pid.trim()]).status();
     }
     let _ = std::io::stderr().write_all(text.as_bytes());

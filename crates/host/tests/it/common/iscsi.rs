@@ -28,12 +28,12 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// One whose LUN 1 everybody may use.
+    /// One whose LUN 1 any initiator may use.
     pub fn new() -> Tgt {
         Tgt::with_users(&[])
     }
 
-    /// One that wants a login of those who have no `true`, and proves to be those who have.
+    /// One that wants a login of initiators that have no `true`, and proves its identity to those that have.
     pub fn with_users(users: &[(&str, &str, bool)]) -> Tgt {
         Tgt::on(Arc::new(TempFile::new()), users)
     }

@@ -21,7 +21,7 @@ pub enum Tampering {
     Answer(u8),
     /// They are about another task.
     WrongTag,
-    /// Before the next message one to task management that nobody asked for.
+    /// Before the next message an unsolicited one about task management.
     Unasked,
 }
 

@@ -329,7 +329,7 @@ impl DriverFixture {
         self.submitter.poll(now());
     }
 
-    /// Whether who sleeps at the first hardware queue's descriptor wakes at once.
+    /// Whether a thread that sleeps at the first hardware queue's descriptor wakes at once.
     pub fn is_readable(&self) -> bool {
         let fd = self.driver.ring_fd(HctxId::new(0)).expect("a driver with a descriptor");
         // SAFETY: it is the driver's own, which lives as long as the rig.
@@ -388,7 +388,7 @@ impl DriverFixture {
             }
         }
         assert_eq!(self.submitter.outstanding(), 0);
-        // Nobody polls until the next I/O: a freeze in between has nothing to wait for here.
+        // There is no poll until the next I/O: a freeze in between has nothing to wait for here.
         self.submitter.rest();
     }
 

@@ -135,7 +135,7 @@ impl Drop for Proxy {
 
 impl Shared {
     fn connect(self: &Arc<Self>, client: TcpStream) {
-        // Nobody there: the client sees it end.
+        // No peer is there: the client sees it end.
         let Ok(server) = TcpStream::connect(("127.0.0.1", self.upstream)) else { return };
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);

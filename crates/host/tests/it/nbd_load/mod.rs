@@ -25,7 +25,7 @@ pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
     (Arc::new(nbd), regions)
 }
 
-/// A disk with one hardware queue and a short `io_timeout`, polled: who sleeps in a driver alone does not ask about late requests.
+/// A disk with one hardware queue and a short `io_timeout`, polled: a thread that sleeps in a driver alone does not ask about late requests.
 pub fn rig(target: &str) -> (DriverFixture, Arc<Nbd>) {
     let (nbd, regions) = open(target);
     let mut rig = DriverFixture::on(nbd.clone(), regions, |c| {
@@ -98,7 +98,7 @@ pub fn check_clean(outcome: &RunOutcome) {
     }
 }
 
-/// Kills a server under load and starts it again, several times; nobody may notice.
+/// Kills a server under load and starts it again, several times; no client may notice.
 pub fn survives_kills(mut peer: Peer, end: impl Fn(&mut Peer)) {
     let target = peer.target("&reconnect_delay=60");
     let outcome = run_while(&target, |disk| {

@@ -18,7 +18,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A disk that is served by nobody yet.
+/// A disk that is not served yet.
 pub struct Served {
     pub directory: PathBuf,
     pub threads: Arc<IoThreads>,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Disks without interrupts: who waits collects, as the threads of this program do at its driver `model` in real time.
+//! Disks without interrupts: waiting threads collect, as the threads of this program do at its driver `model` in real
+//! time.
 //!
 //! A thread that waits sleeps until the first I/O of its hardware queue is done, on a timer of its own; so all that wait in one are woken
 //! for the same I/O, and each polls: it collects what is done, for all threads, and tries its bios that wait for a tag. While it has
 //! such bios it does so every 100 us. What makes one of them look at once (a notification, an I/O that is done before all others)
-//! makes all of the hardware queue look. That decides who gets a tag, and it is not how a kernel behaves, where a process that waits for a
+//! makes all of the hardware queue look. That decides which thread gets a tag, and it is not how a kernel behaves, where a process that waits for a
 //! tag sleeps through completions.
 //!
 //! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is free. Does not
@@ -19,7 +20,7 @@ const BLIND_NS: u64 = 100_000;
 const LOOK_AROUND_NS: u64 = 50_000_000;
 
 impl Machine {
-    /// A disk does not interrupt, and its device is made so: who waits for it sleeps until something of its hardware queue may be done,
+    /// A disk does not interrupt, and its device is made so: a thread that waits for it sleeps until something of its hardware queue may be done,
     /// and collects whatever is. Before threads are added.
     pub fn let_waiters_poll(&mut self, disk: u16) {
         self.disks[usize::from(disk)].is_polled = true;

@@ -3,11 +3,11 @@
 //! used over and over.
 //!
 //! Guarantees: what ends was with the device, once, and its status byte is looked at; kicks go out when the device wants them
-//! (EVENT_IDX, or the ring's flags), calls come only to who waits; every wait ends. Per request it writes an entry of the
+//! (EVENT_IDX, or the ring's flags), calls come only to waiting threads; every wait ends. Per request it writes an entry of the
 //! available ring (packed: the chain's descriptors) and reads a used one and a status; per batch there is one barrier and at
 //! most one kick. References into guest memory are checked once, when it is made.
 //! Needs: [`Raw::lay`] before, on a ring that was not used by other means, and is not afterwards. Does not compare data; a
-//! device that leaves the status of an earlier turn is found out only by who calls [`FixedQueue::rewrite`].
+//! device that leaves the status of an earlier turn is found out only by a caller of [`FixedQueue::rewrite`].
 //! Source: virtio 1.2, 2.7 and 2.8; 5.2.6 for the request.
 
 mod packed;

@@ -64,7 +64,7 @@ const QUEUE_LENGTH: &str = "queue-length";
 const SERVICE_TIME: &str = "service-time";
 const HISTORICAL: &str = "historical-service-time";
 
-/// Who looks at what is in flight must not be worse than who does not.
+/// A selector that weighs what is in flight must not be worse than one that does not.
 const SELECTORS: &[Goal] = &[
     beside(QUEUE_LENGTH, Metric::Iops, Need::AtLeast(1.0)),
     beside(SERVICE_TIME, Metric::Iops, Need::AtLeast(1.0)),

@@ -22,7 +22,7 @@ pub struct Row {
 pub struct Side {
     /// Its name in the row.
     pub name: &'static str,
-    /// Who runs it.
+    /// The programs that run it.
     pub program: Program,
     /// The job file, with blanks. Where `{nbd}` is named, in it, in `extra` or in `args`, nbdkit serves a disk there that does
     /// nothing, while the side runs; `{iscsi}` is a logical unit of a tgtd, `{ceph}` the directory of a cluster.
@@ -99,13 +99,13 @@ pub enum Pulled {
 /// A server and what is asked of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Served {
-    /// Who serves.
+    /// The server.
     pub by: By,
     /// What: `true` a file past the page cache, `false` a disk that does nothing.
     pub file: bool,
     /// IOThreads, where the server has a choice.
     pub iothreads: u16,
-    /// Who asks.
+    /// The client.
     pub client: Client,
     /// IOThread and client of each virtqueue share one CPU, that of its number.
     pub pinned: bool,
