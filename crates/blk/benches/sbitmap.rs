@@ -50,7 +50,7 @@ fn floor(n: u64, digest: &mut u64) {
 fn single(n: u64, depth: u32, digest: &mut u64) {
     let queue = Queue::new(depth, false);
     let mut hint = TagAllocHint::new(0);
-    let mut wake = |_| unreachable!("nobody waits");
+    let mut wake = |_| unreachable!("no waiter");
     measure(&format!("get+put, depth {depth}"), n, digest, || {
         let tag = queue.get(&mut hint).expect("free");
         queue.put(tag, Some(&mut hint), &mut wake);
@@ -62,7 +62,7 @@ fn single(n: u64, depth: u32, digest: &mut u64) {
 fn ring(n: u64, depth: u32, busy: usize, digest: &mut u64) {
     let queue = Queue::new(depth, false);
     let mut hint = TagAllocHint::new(0);
-    let mut wake = |_| unreachable!("nobody waits");
+    let mut wake = |_| unreachable!("no waiter");
     let mut held: Vec<u32> = (0..busy).map(|_| queue.get(&mut hint).expect("free")).collect();
     let mut at = 0;
     measure(&format!("get+put, depth {depth}, {busy} busy"), n, digest, || {
@@ -77,7 +77,7 @@ fn ring(n: u64, depth: u32, busy: usize, digest: &mut u64) {
 fn batch(n: u64, depth: u32, size: u32, digest: &mut u64) {
     let queue = Queue::new(depth, false);
     let mut hint = TagAllocHint::new(0);
-    let mut wake = |_| unreachable!("nobody waits");
+    let mut wake = |_| unreachable!("no waiter");
     measure(&format!("get_batch({size})+put_batch, depth {depth}"), n, digest, || {
         let batch = queue.get_batch(&mut hint, size);
         queue.put_batch(batch.base, batch.mask, &mut wake);
@@ -98,7 +98,7 @@ fn across(n: u64, depth: u32, digest: &mut u64) {
                 let stopping = stop.load(Ordering::Acquire);
                 let tag = boxes[at].swap(EMPTY, Ordering::Acquire);
                 if tag != EMPTY {
-                    queue.put(tag, None, &mut |_| unreachable!("nobody waits"));
+                    queue.put(tag, None, &mut |_| unreachable!("no waiter"));
                     at = (at + 1) % boxes.len();
                 } else if stopping {
                     return;

@@ -198,7 +198,7 @@ mod tests {
         let other = UnixListener::bind(&path).unwrap();
         drop(acceptor);
         other.set_nonblocking(true).unwrap();
-        assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody came");
+        assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "no client came");
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_knows_who_shares_its_disks() {
+    fn a_job_knows_which_jobs_share_its_disks() {
         show(0x1000, "null:size=1g?nr_requests=64");
         show(0x2000, "null:size=1g?nr_requests=64");
         show(0x1000, "null:size=1g?nr_requests=65");
         let (first, second) = (place(0x1000), place(0x2000));
         assert!(!first.forked && first.number != second.number);
         assert!(first.others.unwrap().contains(&second.number));
-        assert_eq!(place(0x3000).others, None, "of who was not shown nothing is known");
+        assert_eq!(place(0x3000).others, None, "nothing is known of what was not shown");
     }
 
     #[test]

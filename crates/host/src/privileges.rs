@@ -60,7 +60,7 @@ impl Account {
             (None, None) => return refuse(format!("there is no user '{user}'")),
         };
         if uid == 0 || gid == 0 || uid == u32::MAX || gid == u32::MAX {
-            return refuse("is root or nobody can be it; name an account of the daemon's own".to_owned());
+            return refuse("is root or no valid id; name an account of the daemon's own".to_owned());
         }
         let groups = if entry.is_some() { groups_of(user, gid) } else { vec![gid] };
         if groups.contains(&0) {
@@ -291,7 +291,7 @@ mod tests {
         assert!(nobody.give(&at("nothing")).is_err());
         nobody.give(&at("socket")).unwrap();
         assert_eq!(owner("socket"), nobody.uid);
-        assert!(nobody.give(&at("socket")).is_err(), "it is somebody else's now");
+        assert!(nobody.give(&at("socket")).is_err(), "another user owns it now");
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -139,7 +139,7 @@ mod tests {
 
     /// A client cleared O_NONBLOCK of the descriptor that it shares with us and filled it: the IOThread stood still for ever.
     #[test]
-    fn a_full_descriptor_that_waits_holds_nobody_up() {
+    fn a_full_descriptor_that_blocks_delays_no_other() {
         let (send, ended) = mpsc::channel();
         std::thread::spawn(move || {
             let fd = full_and_waiting();

@@ -295,7 +295,7 @@ fn nbd_requests_and_replies_do_not_allocate() {
                                 requests += 1;
                                 replies += session.style().success(r.reply_to(), head);
                             }
-                            Event::Disconnect => panic!("nobody disconnects"),
+                            Event::Disconnect => panic!("no client disconnects"),
                         }
                     }
                 }

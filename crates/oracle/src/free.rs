@@ -53,7 +53,7 @@ pub fn simulate(script: &Script, settings: &Settings, cpus: u16) -> Result<Vec<E
                 process += us;
             }
             Next::Wait => world.pass(),
-            Next::Asleep => unreachable!("who sleeps is polled until it wakes"),
+            Next::Asleep => unreachable!("a sleeper is polled until it wakes"),
             Next::End => return Ok(world.drain()),
         }
     }

@@ -166,7 +166,7 @@ impl Plant {
             Plant::LostWakeUp => "bios are stuck",
             Plant::EndedTwice => "ended twice",
             Plant::SameTagTwice => "given to the driver twice",
-            Plant::TagLeak => "in use by nobody",
+            Plant::TagLeak => "in use without an owner",
             Plant::LostWrite
             | Plant::Misplaced
             | Plant::Corrupt

@@ -353,7 +353,7 @@ impl Harness {
         // Leaving is part of a poll.
         (0..self.subs.len()).for_each(|s| self.poll(s));
         let tags = self.q.in_progress();
-        assert!(tags == 0, "{tags} tags of an idle disk are in use by nobody\n{}", self.describe());
+        assert!(tags == 0, "{tags} tags of an idle disk are in use without an owner\n{}", self.describe());
         assert!(self.q.is_drained(), "idle but not drained\n{}", self.describe());
         self.q.unfreeze();
         assert_eq!(self.q.stats().in_flight, 0, "in_flight of an idle disk\n{}", self.describe());

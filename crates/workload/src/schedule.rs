@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_nobody_is_refused_and_cancel_ends_the_rest() {
+    fn waiting_for_no_job_is_rejected_and_cancel_ends_the_rest() {
         let e = plan(&[job("a", |j| j.wait_for = Some("zz".into()))], 0).unwrap_err();
         assert!(e.to_string().starts_with("wait_for=zz: must name a job"));
         let mut s = Schedule::new(plan(&[job("a", |_| ()), job("b", |j| j.stonewall = true)], 0).unwrap());

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_somebody_else_is_not_ended() {
+    fn a_process_of_another_user_is_not_ended() {
         let directory = std::env::temp_dir().join(format!("mqblk-pids-{}", std::process::id()));
         fs::create_dir_all(directory.join("run")).unwrap();
         fs::write(directory.join("run/osd.0.pid"), std::process::id().to_string()).unwrap();

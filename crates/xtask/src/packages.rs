@@ -104,7 +104,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "fuse3",
         stand_in: Alternative::Program("fusermount3"),
-        why: "a test has users mount who are not root",
+        why: "a test mounts as a user other than root",
     },
     Package {
         name: "postgresql",

@@ -19,7 +19,7 @@ e2fsck -fn /dev/ublkb3 >fsck 2>&1 || { cat fsck; fail fsck; }
 [ "$(du -k disk.img | cut -f1)" -lt "$used" ] || fail "discards did not free blocks: $used KiB before"
 config 3 1 false null:size=1m >other.toml
 mqblk serve other.toml >o 2>e && fail "two daemons have one device"
-grep -q "ublk device 3 is in use by process $server" e || { cat e; fail "not said who has it"; }
+grep -q "ublk device 3 is in use by process $server" e || { cat e; fail "the owner is not reported"; }
 kill -9 "$server"; wait "$server"
 # Without recovery the kernel ends the device, and its number is left behind.
 until_true 30 test ! -e /dev/ublkb3

@@ -339,7 +339,7 @@ fn settle(rq: InFlight, verdict: Verdict, done: &mut Completions) {
         Verdict::End(status) => done.push(rq, status),
         Verdict::Retry => done.retry(rq, None),
         Verdict::Requeue(delay) => done.requeue(rq, delay),
-        Verdict::Recover => unreachable!("who waits for recovery is kept"),
+        Verdict::Recover => unreachable!("what waits for recovery is kept"),
     }
 }
 

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_stands_in_line_once_and_in_order() {
+    fn a_waiter_is_queued_once_and_in_order() {
         let mut list = RequestList::new(4);
         let mut batching = Batching::default();
         while list.take(&mut batching, Instant::ZERO) {}
@@ -214,7 +214,7 @@ mod tests {
             [true, true, true, true, false, false]
         );
         assert_eq!(list.stop_waiting(WaiterId(3)), None, "it was in line");
-        assert_eq!(list.stop_waiting(WaiterId(3)), None, "nothing is free that somebody else could have");
+        assert_eq!(list.stop_waiting(WaiterId(3)), None, "nothing is free for another");
         list.wait(WaiterId(3));
         let woken = std::iter::from_fn(|| (list.count() > 0).then(|| list.put())).flatten().take(3);
         assert_eq!(woken.map(|w| w.0).collect::<Vec<_>>(), [700, 64, 0]);

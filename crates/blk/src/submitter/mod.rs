@@ -230,7 +230,7 @@ impl<L: Lock> Submitter<L> {
 
     #[cold]
     fn serve_owed_now(&mut self, now: Instant) {
-        assert!(self.inside, "what is owed comes of being inside, and nobody leaves before it is done");
+        assert!(self.inside, "what is owed comes of being inside, and no submitter leaves before it is done");
         self.local.owes = false;
         self.env.serve_pending(&mut self.local, now);
         if !self.local.waiting.is_empty() {

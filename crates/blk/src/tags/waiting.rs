@@ -236,7 +236,7 @@ impl<L: Lock> Env<L> {
             };
             match next {
                 None => return false,
-                Some(w) if self.wake_who(w) => return true,
+                Some(w) if self.wake_named(w) => return true,
                 Some(_) => {}
             }
         }
@@ -245,14 +245,14 @@ impl<L: Lock> Env<L> {
     /// Wakes `w`, or, when it has no use for a tag, the next one.
     #[cold]
     pub(crate) fn wake(&self, w: WaiterId) {
-        if !self.wake_who(w)
+        if !self.wake_named(w)
             && let Waiter::Hctx(hctx, class) = Waiter::of(w)
         {
             self.wake_next(hctx.index(), class);
         }
     }
 
-    fn wake_who(&self, w: WaiterId) -> bool {
+    fn wake_named(&self, w: WaiterId) -> bool {
         if let Some(share) = &self.st.share
             && disk_of(w) != share.slot
         {

@@ -141,7 +141,7 @@ fn full_request_list_admits_one_batch_then_all_wait() {
     (0..20).for_each(|n| harness.submit(0, read(n)));
     assert_eq!(harness.subs[0].waiting(), 20 - 12);
     harness.submit(1, read(50));
-    assert_eq!(harness.subs[1].waiting(), 1, "nobody passes one and a half");
+    assert_eq!(harness.subs[1].waiting(), 1, "none passes one and a half");
     // Writes have a list of their own.
     let write = Bio { op: Op::Write, ..read(60) };
     let mut other = harness.q.submitter(blk::id::CpuId::new(2)).expect("a free place");
@@ -184,7 +184,7 @@ fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
 }
 
 #[test]
-fn nobody_is_forgotten_in_line_when_a_waiter_no_longer_wants() {
+fn no_waiter_is_lost_when_another_stops_waiting() {
     // 1 stands in line for a read, then its only bio is refused; 2 behind it must be woken.
     let mut harness = Harness::new(7, manual(), sq(4, 1), &[0, 1, 2]);
     (0..6).for_each(|n| harness.submit(0, read(n)));

@@ -67,7 +67,7 @@ fn a_freed_tag_wakes_the_submitter_that_waited_longest() {
         let before = harness.notifications.order().len();
         // The owner of the tag polls; the woken submitter polls next and gets the tag.
         harness.poll(next - 1);
-        assert_eq!(harness.notifications.order()[before..], [next], "who waited longest, and nobody else");
+        assert_eq!(harness.notifications.order()[before..], [next], "the longest waiter, and no other");
         harness.poll(next);
         assert_eq!(sectors(&harness).last(), Some(&(next as u64)));
     }
@@ -97,7 +97,7 @@ fn a_request_that_ends_while_it_is_issued_needs_no_poll() {
 }
 
 #[test]
-fn a_kept_tag_is_given_up_by_who_rests_or_polls() {
+fn a_rest_or_a_poll_releases_a_kept_tag() {
     for rests in [true, false] {
         let mut harness = Harness::new(6, manual(), config(4, 1, 1, "none"), &[0, 1]);
         harness.submit(0, read(0));
@@ -143,7 +143,7 @@ fn a_kept_tag_of_another_hctx_is_given_up_too() {
 }
 
 #[test]
-fn who_stops_waiting_passes_the_wake_up_on() {
+fn a_submitter_that_stops_waiting_passes_its_wake_up_on() {
     // 1 tries without waiting and 3 waits behind it: the tag that comes free must not be announced to 1.
     let mut harness = Harness::new(3, manual(), config(4, 1, 1, "none"), &[0, 1, 3]);
     harness.submit(0, read(0));

@@ -116,7 +116,7 @@ fn flushes_that_wait_together_share_one_command() {
         harness.run(10);
         assert_eq!(harness.disk.issues().len(), 1, "{stack:?}");
         complete_one(&mut harness);
-        assert_eq!(harness.take_done(0).len(), 1, "{stack:?}: only who was there when it was issued");
+        assert_eq!(harness.take_done(0).len(), 1, "{stack:?}: only waiters that were there when it was issued");
         assert_eq!(harness.disk.issues().len(), 2, "{stack:?}");
         complete_one(&mut harness);
         assert_eq!((harness.take_done(0).len(), harness.take_done(1).len()), (3, 1), "{stack:?}");

@@ -106,7 +106,7 @@ fn token_of_a_requeued_request_is_free_while_it_waits() {
 }
 
 #[test]
-fn nobody_ever_needs_the_look_after_three_milliseconds() {
+fn the_poll_after_three_milliseconds_is_never_needed() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let hw = 2 + rng.below(6) as u16;
@@ -165,7 +165,7 @@ fn load(harness: &mut Harness, rng: &mut Rng, until: u64) -> [usize; 2] {
 }
 
 #[test]
-fn whoever_meets_its_target_makes_room_for_who_does_not() {
+fn a_domain_within_its_target_makes_room_for_others() {
     let mut rng = Rng::new(4);
     let behaviour = Behaviour { service: Service::Any { max_ns: MS }, record: false, ..Behaviour::default() };
     let mut harness = Harness::new(4, behaviour, config(2, 2), &[0, 0, 1, 1]);

@@ -217,7 +217,7 @@ fn one_that_must_not_wait_fails_instead() {
     harness.submit(0, nowait(3));
     harness.run_dry(100);
     let again = harness.take_done(0).iter().filter(|d| d.status == BlkStatus::Again).count();
-    assert_eq!(again, 1, "not past who was there first");
+    assert_eq!(again, 1, "not past earlier ones");
     harness.check_idle();
 }
 
@@ -235,7 +235,7 @@ fn a_split_io_counts_once() {
 }
 
 #[test]
-fn limits_change_live_and_who_waits_goes_by_the_new_ones() {
+fn limits_change_live_and_apply_to_waiters() {
     let mut harness = harness(&[("iops_total", 1)], &[0, 1]);
     (0..100).for_each(|n| harness.submit((n % 2) as usize, read(n, 8)));
     assert_eq!(harness.subs[0].held() + harness.subs[1].held(), 99);

@@ -345,7 +345,7 @@ fn elevator_and_tunables_survive_other_changes_together() {
 }
 
 #[test]
-fn more_memory_than_anybody_means_is_refused() {
+fn absurd_amounts_of_memory_are_rejected() {
     let settings =
         QueueConfig { topology: CpuTopology::uniform(4096), nr_hw_queues: None, queue_depth: 10240, ..config(1, 1) };
     let e = Harness::try_new(15, Behaviour::default(), settings, &[0]).err().expect("gigabytes").0;

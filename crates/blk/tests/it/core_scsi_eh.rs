@@ -120,7 +120,7 @@ impl Stack {
         let dues = self.units.iter().flat_map(|u| {
             [self.debug.next_due(u.disk.lun(), hctx), u.queue.next_timer(), u.disk.next_due()].into_iter().flatten()
         });
-        let next = dues.min().expect("something is outstanding, and nobody would look at it");
+        let next = dues.min().expect("something is outstanding, and no poll would find it");
         self.now = next.as_ns().max(self.now + 1000);
         for unit in &mut self.units {
             unit.submitter.poll(Instant::from_ns(self.now));
@@ -339,7 +339,7 @@ fn past_its_deadline_only_the_host_is_reset() {
 
 /// Pending aid is dropped, and outstanding commands are brought back; no other try is made.
 #[test]
-fn who_wants_to_be_rid_of_commands_waits_a_second_and_no_longer() {
+fn giving_up_commands_takes_a_second_at_most() {
     let cases: [(&[EhAid], EhAid); 4] =
         [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST), (&[ABORT], READY)];
     for (of_no_use, silent) in cases {
@@ -468,7 +468,7 @@ fn every_request_ends_once_whatever_helps_and_what_does_not() {
             assert_eq!(s.debug.lost(unit.disk.lun()), 0, "seed {seed}: the device has one of a request that ended");
             assert_eq!(unit.disk.device().unwrap().in_flight(), 0, "seed {seed}");
         }
-        assert_eq!(s.debug.resets_under_way(), [], "seed {seed}: nobody asks about them any more");
+        assert_eq!(s.debug.resets_under_way(), [], "seed {seed}: no thread asks about them any more");
         let stats = s.host.eh_stats();
         (recoveries, given_up, late) = (recoveries + stats.recoveries, given_up + stats.offline, late + stats.late);
         // Devices that were not given up work.

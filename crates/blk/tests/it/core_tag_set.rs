@@ -119,7 +119,7 @@ fn the_grace_of_an_idle_disk_is_its_io_timeout_if_that_is_short() {
 }
 
 #[test]
-fn a_disk_nobody_polls_any_more_loses_its_share_all_the_same() {
+fn a_disk_without_polls_loses_its_share() {
     for scheduler in NAMES {
         let mut w = two_disks(scheduler);
         w.submit_reads(1, 0, 1);
@@ -163,7 +163,7 @@ fn without_fair_sharing_first_come_is_first_served() {
         w.set.set_fair_sharing(false);
         assert!(!w.set.config().fair_tag_sharing);
         w.settle();
-        assert_eq!(w.in_flight(), [15, 1], "{scheduler}: those who waited were told");
+        assert_eq!(w.in_flight(), [15, 1], "{scheduler}: waiters were notified");
         w.submit_reads(1, 0, 20);
         w.set.set_fair_sharing(true);
         w.disks[0].disk.release(|i| i.n < 10);
@@ -347,7 +347,7 @@ fn a_busy_disk_refuses_company_until_it_is_frozen() {
     assert!(w.set.is_drained());
     w.join(manual(), c, &[0]);
     w.submit_reads(1, 0, 1);
-    assert_eq!(w.in_flight(), [0, 0], "who joins a frozen set is frozen, too");
+    assert_eq!(w.in_flight(), [0, 0], "a disk that joins a frozen set is frozen, too");
     w.set.unfreeze();
     w.settle();
     assert_eq!(w.in_flight(), [4, 1]);
@@ -389,7 +389,7 @@ fn a_freeze_of_one_disk_waits_for_its_own_tags_only() {
 }
 
 #[test]
-fn who_is_frozen_or_quiesced_hands_a_wake_up_on() {
+fn a_frozen_or_quiesced_disk_passes_a_wake_up_on() {
     for scheduler in NAMES {
         let c = config(1, 1, 8, scheduler);
         let mut w = SetHarness::new(12, &c);
@@ -440,7 +440,7 @@ fn frozen_submitter_passes_its_wake_up_on() {
 }
 
 #[test]
-fn who_is_refused_for_its_share_hands_the_wake_up_on() {
+fn a_disk_at_its_share_passes_the_wake_up_on() {
     let c = config(1, 1, 16, "none");
     let mut w = SetHarness::new(18, &c);
     for cpus in [&[0u16, 0][..], &[0], &[0]] {
@@ -563,7 +563,7 @@ fn a_set_in_use_is_not_changed() {
 }
 
 #[test]
-fn a_late_request_is_asked_about_once_whoever_else_has_tags() {
+fn a_late_request_is_asked_about_once_beside_other_disks() {
     for scheduler in NAMES {
         let c = QueueConfig { io_timeout_ms: 20, ..config(1, 1, 16, scheduler) };
         let mut w = SetHarness::new(15, &c);

@@ -458,7 +458,7 @@ fn stress(
     let timed_out = w.timed_out.load(Ordering::Relaxed);
     println!("{name}: {timed_out} timed out");
     // With one tag it is mostly free when the clock jumps: chance.
-    assert!(timed_out > 0 || change.is_none(), "{name}: no bio timed out: the clock does not jump, or nobody asks");
+    assert!(timed_out > 0 || change.is_none(), "{name}: no bio timed out: the clock does not jump, or no thread asks");
     w.q.begin_freeze();
     assert!(w.q.is_drained(), "a tag is still in use\n{}", w.dump());
 }

@@ -181,7 +181,7 @@ fn a_write_that_merges_needs_no_token() {
     harness.submit(0, Bio::write(Sector(7 * 16 - 8), 8, DataRef::new(0, 0)));
     assert_eq!((harness.subs[0].held(), harness.q.wbt().inflight), (0, [8, 0]));
     harness.submit(0, write(100));
-    assert_eq!((harness.subs[0].held(), harness.disk.in_flight()), (1, 8), "whoever waits flushes its plug");
+    assert_eq!((harness.subs[0].held(), harness.disk.in_flight()), (1, 8), "a waiting submitter flushes its plug");
     harness.unplug(0);
     harness.disk.behave(|b| b.manual = false);
     harness.disk.release_all();

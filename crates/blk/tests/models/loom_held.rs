@@ -60,7 +60,7 @@ fn two_threads(kind: Kind, setting: (&str, &str), bio: fn(Sector) -> Bio) -> (Ar
 /// One polls when the other's turn has come; the other sleeps and knows no time. Catches: a turn that is given and not told
 /// of, or told of before it is given.
 #[test]
-fn a_turn_is_told_to_who_waits_for_it() {
+fn the_waiter_is_notified_of_its_turn() {
     explore(|| {
         let (_, q, [mut a, mut b]) = two_threads(Kind::Ready, LATE, model::read);
         one(&mut a);
@@ -104,7 +104,7 @@ fn turns_are_given_while_another_asks() {
 /// Of two writers one has the only token, and the other wants it, too. Catches: a token that comes back and is given to
 /// no waiter, or to one that is not notified; a writer that goes on without.
 #[test]
-fn a_token_reaches_who_waits_for_it() {
+fn a_token_reaches_its_waiter() {
     explore(|| {
         let (device, q, [mut a, mut b]) = two_threads(Kind::Silent, WBT, background);
         device.at_most(1);
@@ -155,13 +155,13 @@ fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) 
 
 /// Catches: limits that are gone and whose turns are never granted.
 #[test]
-fn a_limit_that_is_lifted_lets_who_is_held_go() {
+fn a_lifted_limit_releases_held_bios() {
     explore_change(LATE, None, |q, _| q.set_live(&[("iops_total", "0")]).expect("live"));
 }
 
 /// Catches: throttling that is turned off and leaves its waiters behind; a token put by a submitter that never took it.
 #[test]
-fn throttling_that_is_turned_off_lets_who_is_held_go() {
+fn throttling_turned_off_releases_held_bios() {
     explore_change(WBT, Some(background), |q, _| q.set_live(&[("wbt_lat_usec", "0")]).expect("live"));
 }
 

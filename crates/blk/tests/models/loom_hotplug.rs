@@ -77,7 +77,7 @@ fn explore_step(before: fn(&mut Thread), step: fn(&mut Thread)) {
 
 /// Catches: one that comes in by what it knew of the CPUs before.
 #[test]
-fn who_comes_in_goes_where_a_cpu_is() {
+fn an_entering_submitter_moves_to_an_online_cpu() {
     explore_step(|_| (), |t| t.submit(1));
     // The second goes elsewhere, with the first still there.
     explore_step(
@@ -91,7 +91,7 @@ fn who_comes_in_goes_where_a_cpu_is() {
 
 /// Catches: one that is inside and does not look at the gate, or moves before what it had there is known.
 #[test]
-fn who_is_inside_goes_where_a_cpu_is() {
+fn a_submitter_inside_moves_to_an_online_cpu() {
     explore_step(|t| t.submit(1), |t| t.submit(1));
 }
 
@@ -105,7 +105,7 @@ fn what_is_out_ends_wherever_its_submitter_is() {
 /// The second bio waits for the one tag of the CPU's hardware queue. Catches: one that stays in that line, or takes
 /// another waiter's wake-up along.
 #[test]
-fn who_waits_for_a_tag_there_gets_one_elsewhere() {
+fn a_tag_waiter_of_an_offline_cpu_gets_one_elsewhere() {
     explore_step(|t| t.submit(2), |t| t.finish());
     explore_step(|_| (), two);
 }
@@ -170,6 +170,6 @@ fn a_cpu_comes_back_before_it_is_gone() {
         drop(t);
         check_drained(&q);
         q.begin_offline(CpuId::new(LEAVES)).expect("another is left");
-        assert!(q.is_offline(CpuId::new(LEAVES)), "nobody is there");
+        assert!(q.is_offline(CpuId::new(LEAVES)), "none is there");
     });
 }

@@ -293,7 +293,7 @@ fn a_sleeper_that_looked_during_a_transfer_is_woken() {
         }
         let other_asleep = mover.join().unwrap();
         let asleep = matches!(outcome, Outcome::Asleep);
-        assert!(!(asleep && other_asleep), "nobody holds a tag and nobody got one");
+        assert!(!(asleep && other_asleep), "no thread holds a tag and none got one");
         assert!(!asleep || woken.contains(me), "asleep for ever with 16 free tags");
         assert!(!other_asleep || woken.contains(WaiterId(1)), "the mover sleeps for ever with 16 free tags");
     });
@@ -346,6 +346,6 @@ fn two_puts_at_once_make_a_batch() {
         let mine = get_or_sleep(&queue, WaiterId(1));
         other.join().unwrap();
         assert!(woken.contains(WaiterId(0)), "asleep for ever with a free tag");
-        assert!(matches!(mine, Outcome::Got(_)), "one of two free tags, and nobody else took one");
+        assert!(matches!(mine, Outcome::Got(_)), "one of two free tags, and no other thread took one");
     });
 }

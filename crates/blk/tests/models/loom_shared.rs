@@ -134,7 +134,7 @@ fn growing(scheduler: &str, grow: fn(&mut World, Thread), waits_first: bool) {
 
 /// Catches: a disk that leaves its set without a word to those that waited for their share.
 #[test]
-fn a_disk_that_leaves_gives_its_share_to_who_waits() {
+fn a_disk_that_leaves_gives_its_share_to_waiters() {
     for scheduler in ["none", "mq-deadline"] {
         explore_growing(scheduler, |world, b| {
             drop(b);
@@ -146,7 +146,7 @@ fn a_disk_that_leaves_gives_its_share_to_who_waits() {
 
 /// Catches: a disk that finds itself idle and keeps that to itself.
 #[test]
-fn a_disk_that_falls_idle_gives_its_share_to_who_waits() {
+fn a_disk_that_falls_idle_gives_its_share_to_waiters() {
     for scheduler in ["none", "mq-deadline"] {
         explore_growing(scheduler, |world, mut b| {
             b.now = world.disks[1].next_timer().expect("armed by its request");
@@ -159,7 +159,7 @@ fn a_disk_that_falls_idle_gives_its_share_to_who_waits() {
 
 /// Catches: a look at the rule, or at the waiters, that is older than the change.
 #[test]
-fn fair_sharing_that_is_turned_off_wakes_who_waits_for_a_share() {
+fn fair_sharing_that_is_turned_off_wakes_waiters() {
     for scheduler in ["none", "mq-deadline"] {
         explore_growing(scheduler, |world, _| world.set.set_fair_sharing(false));
     }

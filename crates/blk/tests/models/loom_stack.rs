@@ -72,12 +72,12 @@ fn a_driver_without_resources_is_asked_again_after_a_time() {
 }
 
 #[test]
-fn what_ends_in_the_driver_serves_who_waits() {
+fn an_end_inside_the_driver_serves_waiters() {
     explore_two(Kind::Inline, || config(2, 1, 1, "none"), one);
 }
 
 #[test]
-fn a_completion_goes_to_who_submitted() {
+fn a_completion_goes_to_its_submitter() {
     for rq_affinity in [0, 2] {
         explore_two(Kind::Ready, move || QueueConfig { rq_affinity, ..config(2, 1, 2, "none") }, one);
     }
@@ -120,7 +120,7 @@ fn freeze_once(q: &RequestQueue<Lock>, device: &Device, then: impl FnOnce()) {
 }
 
 #[test]
-fn a_drained_queue_is_entered_by_nobody() {
+fn no_submitter_enters_a_drained_queue() {
     explore(|| {
         let device = Device::new(Kind::Ready);
         let q = disk(&device, config(2, 1, 2, "none"));
@@ -234,7 +234,7 @@ fn a_request_issued_during_a_look_is_watched() {
             polls += 1;
             assert!(polls < 4, "never found late");
             b.sub.rest();
-            b.now = b.now.max(q.next_timer().expect("nobody watches a request that is at the driver"));
+            b.now = b.now.max(q.next_timer().expect("a request at the driver is not watched"));
         }
         assert!(b.now <= due + Duration::from_secs(6), "found late only at {:?}", b.now);
         b.sub.rest();

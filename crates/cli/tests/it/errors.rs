@@ -130,7 +130,7 @@ fn files_that_may_not_be_used() {
     fs::create_dir(dir.path("closed")).unwrap();
     let run = |job: &str, target: &str| {
         dir.file("j.fio", job);
-        dir.as_nobody(&["run", "j.fio", "--target", target]).exits(2)
+        dir.as_user_nobody(&["run", "j.fio", "--target", target]).exits(2)
     };
     open("data", 0o444);
     run("[a]\nrw=write\nsize=1m\n", "data").says(&["'data'", "Permission denied"]);

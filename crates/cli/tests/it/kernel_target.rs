@@ -195,7 +195,7 @@ fn bad_input_is_refused_before_anything_is_touched() {
         (&["--set", "nr_hw_queues=4"], &["cannot be changed in sysfs", "has 1 from its driver (loop)"]),
         (&["--set", "mode=sq"], &["is a setting of our block layer"]),
         (&["--set", "queue_depth=8"], &["is no SCSI disk (loop)", "it has 128"]),
-        (&["--set", "logical_block_size=4096"], &["the kernel lets nobody change it; in effect: 512"]),
+        (&["--set", "logical_block_size=4096"], &["the kernel does not allow changing it; in effect: 512"]),
         (&["--set", "iosched.read_expire=1"], &["scheduler none", "has no tunables; add scheduler=NAME"]),
         (&["--set", "scheduler=mq-deadline", "--set", "iosched.read_expires=1"], &["did you mean 'read_expire'"]),
         (&["--set", "scsi_mid.use_blk_mq=1"], &["did you mean 'scsi_mod'"]),
@@ -316,7 +316,7 @@ fn a_device_in_use_or_with_data_is_rejected_without_force() {
     let mount = InUse("umount", disk.dir.path("at").display().to_string());
     let at = format!("{} is mounted at {}", disk.name(), mount.1);
     disk.run(&[]).exits(2).says(&["is in use", &at, "the job would write to it", "--force"]);
-    read(&["--set", "nomerges=1"]).exits(2).says(&[&at, "its settings would change under whoever uses it"]);
+    read(&["--set", "nomerges=1"]).exits(2).says(&[&at, "its settings would change under its users"]);
     read(&[]).exits(0);
     read(&["--set", "nomerges=1", "--force"]).exits(0).says(&["warning: ", &at, "--force: used all the same"]);
     drop(mount);
@@ -594,11 +594,7 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     disk.dir.program("mount", &[&disk.node, "at"]).exits(0);
     let mount = InUse("umount", disk.dir.path("at").display().to_string());
     let apply = |more: &[&str]| tune(&[&["--resume", "w", "--apply"], more].concat());
-    apply(&[]).exits(2).says(&[
-        "nothing was written",
-        "is mounted at",
-        "its settings would change under whoever uses it",
-    ]);
+    apply(&[]).exits(2).says(&["nothing was written", "is mounted at", "its settings would change under its users"]);
     assert_eq!(disk.settings(), before);
     apply(&["--force"]).exits(0).says(&["--force: used all the same", "nr_requests=64"]);
     assert_eq!(disk.value("nr_requests"), "64");

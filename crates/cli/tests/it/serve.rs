@@ -249,7 +249,10 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     let long = "x".repeat(100);
     refused(&["disk.img", "--socket-dir", &long], &["has 120 bytes, Unix sockets take 107; choose a shorter path"]);
     let socket = UnixListener::bind(dir.path("disk.img.nbd.sock")).unwrap();
-    refused(&["disk.img"], &["socket=disk.img.nbd.sock: somebody listens there already", "(export 'disk.img.nbd')"]);
+    refused(
+        &["disk.img"],
+        &["socket=disk.img.nbd.sock: another program listens there already", "(export 'disk.img.nbd')"],
+    );
     drop(socket);
     // A child process that another test has just forked has a copy of it until it is executed.
     let until = Instant::now() + Duration::from_secs(60);

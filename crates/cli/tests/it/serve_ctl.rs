@@ -206,7 +206,7 @@ fn queues_move_settings_change_and_sizes_grow_under_load() {
 }
 
 #[test]
-fn who_speaks_to_the_socket_badly_is_told_or_let_go() {
+fn bad_requests_to_the_socket_are_answered_or_dropped() {
     let d = Daemon::start("ctl", DISK_A);
     let ask = |lines: &[u8]| {
         let mut client = UnixStream::connect(d.dir.path("ctl.sock")).unwrap();

@@ -110,7 +110,7 @@ fn the_mount_of_a_killed_daemon_is_taken_over() {
     let second = dir.mqblk(&["serve", "c.toml"]).exits(2);
     second.says(&[
         "target=disk.img: image 'disk.img' is in use",
-        "mountpoint=mount: somebody serves a file system there",
+        "mountpoint=mount: another program serves a file system there",
     ]);
     daemon.ends_by("INT").exits(0);
     assert_eq!(mounts(&dir.path("mount")), 0);
@@ -119,7 +119,7 @@ fn the_mount_of_a_killed_daemon_is_taken_over() {
 /// It is unmounted from outside: logged once, and visible, not only by I/O that goes nowhere; the export can be taken
 /// away and added again.
 #[test]
-fn a_mount_that_somebody_else_undoes_is_said() {
+fn an_unmount_from_outside_is_reported() {
     let dir = directory(Dir::new("serve-fuse"));
     let started = dir.start(&["serve", "--control", "ctl.sock", "c.toml"], "serving on 0 sockets and 1 mount: ");
     let daemon = Daemon(Some(started));

@@ -84,7 +84,7 @@ fn a_line_for_people_and_only_as_many_as_wanted() {
 }
 
 #[test]
-fn nobody_who_reads_the_log_is_no_reason_to_stop() {
+fn a_log_without_a_reader_does_not_stop_the_daemon() {
     let dir = Dir::new("log");
     let daemon = serving(&dir, &[]);
     let daemon = daemon.closes_err();

@@ -143,7 +143,7 @@ fn a_page_has_what_was_done() {
 }
 
 #[test]
-fn who_asks_badly_or_slowly_or_often_is_told_or_let_go() {
+fn bad_slow_or_frequent_scrapes_are_rejected_or_dropped() {
     let dir = Dir::new("metrics");
     let (daemon, _) = serving(&dir, "unix:m.sock");
     let path = dir.path("m.sock");
@@ -170,7 +170,7 @@ fn who_asks_badly_or_slowly_or_often_is_told_or_let_go() {
     for client in &mut idle {
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
-        assert!(text.is_empty() || text.starts_with("HTTP/1.1 503 "), "who says nothing is let go: {text}");
+        assert!(text.is_empty() || text.starts_with("HTTP/1.1 503 "), "a silent client is dropped: {text}");
         told += usize::from(!text.is_empty());
     }
     assert!(told >= 16, "only {told} of 64 were too many");

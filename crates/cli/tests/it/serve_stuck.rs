@@ -81,7 +81,7 @@ fn beside(dir: &Dir, args: &[&str]) -> Done {
             assert!(number(&json_of(dir, "stats"), "/uptime_ns") > 0.0);
             seen += u32::from(!waits.is_finished());
         }
-        assert!(seen > 0, "nobody was answered while it waited");
+        assert!(seen > 0, "no client was answered while it waited");
         waits.join().unwrap()
     })
 }

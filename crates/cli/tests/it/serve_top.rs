@@ -36,7 +36,7 @@ fn intervals_of_a_daemon_under_load() {
             (busy.count() == 2).then_some(view)
         });
         drop(lines);
-        assert!(top.wait().unwrap().success(), "who reads no more is no error");
+        assert!(top.wait().unwrap().success(), "a closed output is no error");
         drop(go);
         load.join().unwrap();
         found.unwrap()

@@ -64,7 +64,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     ctl(&["set", "a", "scheduler=kyber"]).exits(0);
     ctl(&["resize", "a", "48m"]).exits(0);
     let refused = ctl(&["add", "b.img"]).exits(2);
-    refused.says(&["Permission denied", "since --user the daemon is 'nobody', who must be allowed to"]);
+    refused.says(&["Permission denied", "since --user the daemon runs as 'nobody', which must be allowed to"]);
     ctl(&["add", "ram:size=4m"]).exits(2).says(&["Permission denied"]);
     verify(socket.to_str().unwrap(), &options).unwrap();
     daemon.signal("TERM");
@@ -91,12 +91,12 @@ fn sockets_that_cannot_be_removed_are_reported_and_replaced() {
 }
 
 #[test]
-fn who_cannot_be_become_is_told_before_anything_is_touched() {
+fn an_impossible_user_is_rejected_before_any_change() {
     let dir = Dir::public("user");
     fs::set_permissions(dir.as_path(), fs::Permissions::from_mode(0o777)).unwrap();
     File::create(dir.path("a.img")).unwrap().set_len(1 << 20).unwrap();
     dir.mqblk(&["serve", "a.img", "--user=no-such-user"]).exits(2).says(&["there is no user 'no-such-user'"]);
     dir.mqblk(&["serve", "a.img", "--user=root"]).exits(2).says(&["is root"]);
-    dir.as_nobody(&["serve", "a.img", "--user=daemon"]).exits(2).says(&["only root can become another user"]);
+    dir.as_user_nobody(&["serve", "a.img", "--user=daemon"]).exits(2).says(&["only root can become another user"]);
     assert_eq!(dir.list(), ["a.img"]);
 }

@@ -81,7 +81,7 @@ pub fn use_anyway(device: &KernelDevice, found: &[String], what: &str, force: bo
 }
 
 /// What a change of settings does to users of the disk.
-pub const SETTINGS_CHANGE: &str = "its settings would change under whoever uses it";
+pub const SETTINGS_CHANGE: &str = "its settings would change under its users";
 
 /// Where a line of mountinfo says that device is mounted.
 fn mounted(line: &str, rdev: u64) -> Option<String> {

@@ -158,7 +158,7 @@ pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)], force: 
         let mut found = in_use::uses(device, true)?;
         if found.is_empty() {
             claim = in_use::Claim::take(device, true)?;
-            found.extend(claim.is_none().then(|| format!("somebody has {} open exclusively", device.disk)));
+            found.extend(claim.is_none().then(|| format!("another process has {} open exclusively", device.disk)));
         }
         if !found.is_empty() {
             warnings.push(in_use::use_anyway(device, &found, in_use::SETTINGS_CHANGE, force)?);

@@ -168,7 +168,7 @@ fn check(device: &KernelDevice, name: &str, value: &str, scheduler: Option<&Stri
     }
     if let Some(now) = sysfs::value_of(device, name) {
         return Err(Error::usage(format!(
-            "{name}={value}: {disk}'s driver has set it, and the kernel lets nobody change it; in effect: {now}"
+            "{name}={value}: {disk}'s driver has set it, and the kernel does not allow changing it; in effect: {now}"
         )));
     }
     let has = |n: Option<usize>| n.map_or_else(|| "an unknown number of".to_owned(), |n| n.to_string());

@@ -387,7 +387,7 @@ impl Reader<'_> {
         if let Some(missing) = needed.iter().find(|name| block.get(name).is_none()) {
             if !said {
                 let now = std::mem::replace(&mut self.line, line);
-                self.wrong(format!("{} has no '{missing}', by which it is known for whom it is", place.name()));
+                self.wrong(format!("{} has no '{missing}', which selects its disks", place.name()));
                 self.line = now;
             }
             return;

@@ -365,7 +365,7 @@ fn multipath_prints_the_same() {
 }
 
 #[test]
-fn who_says_what_is_printed() {
+fn each_option_is_printed_with_its_origin() {
     let config = parse(FILE);
     let wwid = "360000000000000000e00000000010001";
     let text = config.resolve(&disk(wwid, "LIO-ORG", "disk17", "4.0")).show("multipath.conf", wwid);

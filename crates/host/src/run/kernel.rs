@@ -232,7 +232,7 @@ impl Claims {
                 |other: &&(String, Arc<Claim>)| other.0 == device.disk || device.partitions().contains(&other.0);
             return Ok(Err(match self.0.iter().find(related) {
                 Some((other, _)) => format!("another job of this run is on {other}, which has the same blocks"),
-                None => format!("somebody has {} open exclusively", device.name),
+                None => format!("another process has {} open exclusively", device.name),
             }));
         };
         let claim = Arc::new(claim);
@@ -265,7 +265,7 @@ fn guard(
         return Ok(claim);
     }
     let what = match (writes, sets) {
-        (true, true) => "the job would write to it, and its settings would change under whoever uses it",
+        (true, true) => "the job would write to it, and its settings would change under its users",
         (true, false) => "the job would write to it",
         _ => kernel::SETTINGS_CHANGE,
     };

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_always_sleeps_still_finds_out_that_polling_is_worth_it() {
+    fn a_sleeper_still_finds_that_polling_is_worth_it() {
         let mut a = Adaptive::new(rules(), MAX, For::Client);
         (0..=For::Client.forgiven()).for_each(|_| a.slept());
         let probes = (0..64).filter(|_| {

@@ -155,7 +155,7 @@ mod tests {
             "the small one is not worth it, the large one no gain"
         );
         assert_eq!(chosen(2, &[(0, 1.0)], &[0, 1]), None);
-        assert_eq!(chosen(2, &[(0, 0.15), (0, 0.15)], &[0, 1]), None, "nobody is busy");
+        assert_eq!(chosen(2, &[(0, 0.15), (0, 0.15)], &[0, 1]), None, "no IOThread is busy");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl OpenDisk {
             return Ok(());
         }
         let text = format!(
-            "disk '{name}' has nothing in flight, but is looked at by somebody (list, stats or metrics) since more than {} s; it is \
+            "disk '{name}' has nothing in flight, but is still referenced after {} s (list, stats or metrics); it is \
              closed, and its image unlocked, when that ends",
             END_TIME.as_secs()
         );

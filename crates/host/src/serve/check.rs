@@ -224,7 +224,7 @@ impl ServePlan {
         if self.disks.is_empty() {
             errors.add(PlanItem::Plan, "", "", "there is no disk: nothing could be served; add a [[disk]]");
         } else if self.exports.is_empty() {
-            errors.add(PlanItem::Plan, "", "", "there is no export: nobody could reach a disk; add an [[export]]");
+            errors.add(PlanItem::Plan, "", "", "there is no export: no disk is reachable; add an [[export]]");
         }
         if errors.0.is_empty() { self.check_running(host) } else { Err(PlanErrors(errors.0)) }
     }

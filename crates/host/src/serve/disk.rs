@@ -475,7 +475,7 @@ mod tests {
 
     /// A list of disks waited as long as a drain of one.
     #[test]
-    fn who_asks_whether_it_is_drained_does_not_wait_for_who_drains() {
+    fn asking_whether_it_is_drained_does_not_wait_for_a_drain() {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
         let threads = IoThreads::start(&[option]).unwrap();
         let regions = Arc::new(Regions::new());

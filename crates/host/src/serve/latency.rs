@@ -89,7 +89,7 @@ mod tests {
         assert_eq!([took(3, 100), took(0, 0), took(3, 1023)], [Some(2500), Some(1500), Some(500)]);
         assert_eq!([took(3, 1024), took(4, 0), took(1, 0)], [None; 3]);
         starts.begin(of(0, u32::MAX), at(1));
-        assert_eq!(starts.took(of(0, u32::MAX), at(2)), None, "no memory for numbers that nobody has");
+        assert_eq!(starts.took(of(0, u32::MAX), at(2)), None, "no memory for unused numbers");
         let latency = Latency::new();
         [5, 5, 1_000_000].into_iter().for_each(|ns| latency.record(ns));
         let bins = latency.bins();

@@ -116,7 +116,7 @@ fn look(file: &File, path: &Path, write: bool) -> Result<()> {
         match locked_by_another(file, byte) {
             Ok(false) => {}
             Ok(true) => {
-                let does = if byte >= UNSHARED { "has it and lets nobody write" } else { "writes to it" };
+                let does = if byte >= UNSHARED { "has it and allows no writer" } else { "writes to it" };
                 let name = path.display();
                 let text = format!(
                     "image '{name}' is in use: another program {does} (QEMU, qemu-img or mqblk; 'lslocks' shows which); \
@@ -184,7 +184,7 @@ mod tests {
         let second = ImageLock::take(&image.0, false).unwrap();
         let e = ImageLock::take(&image.0, true).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Denied);
-        assert!(e.to_string().contains("is in use: another program has it and lets nobody write"), "{e}");
+        assert!(e.to_string().contains("is in use: another program has it and allows no writer"), "{e}");
         drop((first, second));
         let writer = ImageLock::take(&image.0, true).unwrap();
         for write in [false, true] {
@@ -197,7 +197,7 @@ mod tests {
 
     /// A writer that was rejected must not leave its locks behind, or the image would be in use without a user.
     #[test]
-    fn who_is_refused_and_who_only_looks_hold_nothing() {
+    fn rejected_openers_and_readers_hold_no_lock() {
         let image = Image::new("refused");
         let reader = ImageLock::take(&image.0, false).unwrap();
         ImageLock::take(&image.0, true).unwrap_err();
@@ -211,7 +211,7 @@ mod tests {
 
     /// Another thread's `fork` duplicates every descriptor, until the child's `exec`; what came then was refused for a moment.
     #[test]
-    fn who_has_let_go_holds_nothing_though_a_child_has_the_file() {
+    fn a_released_lock_is_free_though_a_child_has_the_file() {
         let image = Image::new("forked");
         let lock = ImageLock::take(&image.0, true).unwrap();
         let _of_the_child = lock.file.try_clone().unwrap();

@@ -214,7 +214,7 @@ fn unix_socket(path: &Path) -> Result<(), String> {
     }
     match is_bound(path) {
         Ok(false) => Ok(()),
-        Ok(true) => Err("somebody listens there already; end that program or choose another path".to_owned()),
+        Ok(true) => Err("another program listens there already; end that program or choose another path".to_owned()),
         Err(e) => Err(e.to_string()),
     }
 }
@@ -245,9 +245,8 @@ fn mountpoint(path: &Path) -> Result<(), String> {
         // A mount that a killed daemon has left is detached when the export begins.
         Ok(fuse::mount::MountpointState::File | fuse::mount::MountpointState::Stale) => {}
         Ok(fuse::mount::MountpointState::Served) => {
-            return Err(
-                "somebody serves a file system there already; end that program or choose another file".to_owned()
-            );
+            return Err("another program serves a file system there already; end that program or choose another file"
+                .to_owned());
         }
         Ok(fuse::mount::MountpointState::Other) => {
             return Err("must be a regular file: the disk is mounted over it".to_owned());

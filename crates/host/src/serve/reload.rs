@@ -171,7 +171,7 @@ mod tests {
 
     /// Without that the second export would move to the IOThread that the first had.
     #[test]
-    fn who_stays_keeps_its_iothreads_when_others_come_and_go() {
+    fn an_export_keeps_its_iothreads_when_others_come_and_go() {
         let mut less = checked(plan(&["x", "y"], &[("b", "ram")], &[("eb", "b", 1)]));
         assert_eq!(less.exports().next().unwrap().iothreads, [0]);
         let steps = reload(&checked(two()), &mut less);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_does_not_overlap_and_who_waits_is_woken() {
+    fn holds_do_not_overlap_and_waiters_are_woken() {
         let (wakeups, waker) = wakers();
         let r = Rewrites::default();
         assert!(r.hold(8..16, waker(0)) && r.hold(16..64, waker(0)));
@@ -323,7 +323,7 @@ mod tests {
 
     /// A request with bios from before and after may end in any order.
     #[test]
-    fn a_rewrite_waits_for_the_writes_that_nobody_knows() {
+    fn a_rewrite_waits_for_unknown_writes() {
         let (wakeups, waker) = wakers();
         let r = Rewrites::default();
         let port = r.add_port();
@@ -332,7 +332,7 @@ mod tests {
         assert!(r.hold(8..16, waker(0)) && !r.is_clear(&(8..16)) && !r.is_unused());
         assert!(r.leave(&port, 7) && r.leave(&port, 1) && !is_rung(&wakeups, 0) && !r.is_clear(&(8..16)));
         assert!(r.leave(&port, 1) && is_rung(&wakeups, 0) && r.is_clear(&(8..16)));
-        assert!(!r.leave(&port, 1), "who rewrites");
+        assert!(!r.leave(&port, 1), "the rewrite itself");
         r.give_back(&(8..16));
         assert!(r.is_unused());
     }

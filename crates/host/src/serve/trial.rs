@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_for_a_disk_tries_nothing() {
+    fn a_sleep_for_a_disk_is_no_trial() {
         let (mut trial, mut usage) = (Trial::default(), ThreadUsage::default());
         run(&mut trial, &mut usage, 40, |time| (time.as_ns(), Duration::from_ms(2)));
         assert!(trial.best > 0);

@@ -241,7 +241,7 @@ fn a_server_that_cannot_go_on_with_what_is_left_ends() {
     assert!(changes.failed.iter().any(|e| e.to_string().contains("IOThread")), "{:?}", changes.failed);
     assert!(daemon.disk("a").is_none());
     assert_eq!(daemon.plan().exports().count(), 0, "what runs");
-    assert!(!socket.exists(), "nobody is served");
+    assert!(!socket.exists(), "no client is served");
     wait_until_free(&image);
     assert!(daemon.change(plan(&disks[..1], &[]), false).unwrap().failed.is_empty());
 }
@@ -319,7 +319,7 @@ fn wait_until_free(image: &Path) {
 
 /// The lock was free while a list, stats or a scrape still had the disk, and with it the file, open.
 #[test]
-fn an_image_is_locked_as_long_as_somebody_looks_at_its_disk() {
+fn an_image_is_locked_while_its_disk_is_referenced() {
     let directory = Directory::new();
     let (socket, image) = (directory.at("one.sock"), directory.at("disk.img"));
     fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
@@ -331,7 +331,7 @@ fn an_image_is_locked_as_long_as_somebody_looks_at_its_disk() {
         let closing = scope.spawn(|| change(&mut daemon, plan(&[], &[])));
         let until = Instant::now() + LONG;
         while Arc::strong_count(&looked_at) > 1 {
-            assert!(Instant::now() < until, "somebody else keeps it");
+            assert!(Instant::now() < until, "another process keeps it");
             std::thread::yield_now();
         }
         assert!(is_open(&image));
@@ -347,7 +347,7 @@ fn an_image_is_locked_as_long_as_somebody_looks_at_its_disk() {
 
 /// A client in the middle of its handshake kept all disks of its server open for up to 10 s, without a lock.
 #[test]
-fn who_shakes_hands_keeps_no_disk_open() {
+fn a_handshake_keeps_no_disk_open() {
     let directory = Directory::new();
     let (socket, image) = (directory.at("one.sock"), directory.at("disk.img"));
     fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();

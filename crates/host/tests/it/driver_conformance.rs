@@ -212,7 +212,7 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
 }
 
 /// While one thread sleeps in `wait`, another submits to and polls the same hctx; a wake-up ends the sleep.
-fn a_waiting_thread_blocks_nobody(kind: Kind) {
+fn a_waiting_thread_blocks_no_other(kind: Kind) {
     let mut rig = DriverFixture::new(kind);
     let driver = rig.driver.clone();
     let hctx = HctxId::new(0);
@@ -284,7 +284,7 @@ fn all_but_lazy(kind: Kind) {
     many_ios_end_exactly_once(kind);
     two_threads_share_one_hctx(kind);
     a_claimed_hctx_serves_others_too(kind);
-    a_waiting_thread_blocks_nobody(kind);
+    a_waiting_thread_blocks_no_other(kind);
     data_survives_a_change_of_hardware_queues(kind);
     limits_hold_together(kind);
 }
@@ -340,7 +340,7 @@ fn rbd_through_librbds_cache() {
         data_matches_a_model(kind);
         merged_requests_scatter_and_gather(kind);
         flush_and_fua_succeed(kind);
-        a_waiting_thread_blocks_nobody(kind);
+        a_waiting_thread_blocks_no_other(kind);
         limits_hold_together(kind);
     }
 }
@@ -354,7 +354,7 @@ macro_rules! conformance {
             use super::*;
             conformance!(@each $kind; data_matches_a_model, merged_requests_scatter_and_gather,
                 what_is_out_of_range_fails_and_changes_nothing, flush_and_fua_succeed, many_ios_end_exactly_once,
-                two_threads_share_one_hctx, a_claimed_hctx_serves_others_too, a_waiting_thread_blocks_nobody,
+                two_threads_share_one_hctx, a_claimed_hctx_serves_others_too, a_waiting_thread_blocks_no_other,
                 lazy_commit_reaches_the_device_by_wait_or_poll, data_survives_a_change_of_hardware_queues,
                 limits_hold_together);
         })*

@@ -495,7 +495,7 @@ fn a_process_that_is_being_started_does_not_outlast_the_export() {
 fn what_cannot_be_mounted_is_refused() {
     let mounted = Mounted::new("ram:size=16m", 1);
     let refused = |change: &dyn Fn(&mut FuseOptions)| mounted.start(change).err().expect("it is refused").to_string();
-    assert!(refused(&|_| {}).contains("somebody serves a file system there"));
+    assert!(refused(&|_| {}).contains("another program serves a file system there"));
     assert!(refused(&|o| o.mountpoint = mounted.directory.clone()).contains("must be a regular file"));
     assert!(refused(&|o| o.mountpoint = mounted.directory.join("none")).contains("No such file"));
     assert!(refused(&|o| o.iothreads = vec![1]).contains("IOThreads that there are"));

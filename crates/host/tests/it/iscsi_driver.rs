@@ -22,7 +22,7 @@ use sim::rng::Rng;
 use std::sync::Arc;
 
 #[test]
-fn chap_lets_in_who_has_the_password_and_says_what_is_wrong() {
+fn chap_accepts_the_password_and_reports_what_is_wrong() {
     let tgt = Tgt::with_users(&[("me", "secretsecret1", false)]);
     let (mut rig, _) = rig(&tgt.url_as("me%secretsecret1@", ""), 1);
     assert_eq!(rig.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
@@ -36,9 +36,9 @@ fn chap_lets_in_who_has_the_password_and_says_what_is_wrong() {
 }
 
 #[test]
-fn a_target_of_another_make_proves_who_it_is() {
+fn a_target_of_another_make_proves_its_identity() {
     const PASSWORD: &str = "LIBISCSI_CHAP_TARGET_PASSWORD";
-    let name = "iscsi_driver::a_target_of_another_make_proves_who_it_is";
+    let name = "iscsi_driver::a_target_of_another_make_proves_its_identity";
     if !own_process::is_alone(name, &[(PASSWORD, "secretsecret2")]) {
         return;
     }
@@ -133,7 +133,7 @@ fn a_target_that_is_killed_and_comes_back_is_not_noticed() {
 }
 
 #[test]
-fn requests_end_when_nobody_comes_back_in_time() {
+fn requests_end_when_no_target_returns_in_time() {
     let mut tgt = Tgt::new();
     let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), 1);
     tgt.kill();

@@ -81,7 +81,7 @@ fn compare_and_write_writes_only_over_what_was_expected() {
     });
     let (_, bytes) = here.read(8, 4096);
     assert_eq!(bytes[..BLOCK], done.to_be_bytes().repeat(BLOCK / 8));
-    assert!(lost_races.into_inner() > 0, "{done} rounds, and nobody was ever too late");
+    assert!(lost_races.into_inner() > 0, "{done} rounds, and none was ever too late");
 }
 
 #[test]

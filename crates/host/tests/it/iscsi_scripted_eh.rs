@@ -92,7 +92,7 @@ fn losses(driver: &Iscsi) -> u64 {
 
 /// The first reset is answered when its command has ended by itself, and another one waits to be helped.
 #[test]
-fn an_answer_to_a_reset_of_long_ago_helps_nobody() {
+fn a_late_response_to_a_reset_is_ignored() {
     let (target, state) = target(false, |peer, request, state| match request.function() {
         Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
         Some(LUN_RESET) if state.functions.iter().filter(|f| **f == LUN_RESET).count() == 1 => {

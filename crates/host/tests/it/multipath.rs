@@ -701,7 +701,7 @@ fn a_path_that_is_being_opened_does_not_hold_up_the_end() {
             began.send(()).unwrap();
             let _ = released.lock().unwrap().recv();
         }
-        Err(host::error::Error::new(host::error::ErrorKind::Io, "nobody answers"))
+        Err(host::error::Error::new(host::error::ErrorKind::Io, "no answer"))
     });
     let (disk, troubles) = Multipath::open(quick(), vec![file_path("a", &file.0, &regions), silent]).unwrap();
     assert_eq!(troubles.len(), 1);

@@ -249,7 +249,7 @@ fn paths_are_regrouped_when_port_states_change() {
             // Once it was notified of it.
             let began = Instant::now();
             while array.lock().unwrap().refused[1] == 0 {
-                assert!(began.elapsed() < LONG, "nobody comes");
+                assert!(began.elapsed() < LONG, "no request comes");
                 std::thread::yield_now();
             }
             let mut array = array.lock().unwrap();
@@ -308,7 +308,7 @@ fn handler_activates_the_other_group_once() {
     let ghost = (true, "ghost");
     load.until(|t| shape(t) == [(50, vec![UP]), (1, vec![ghost, ghost])]);
     assert_eq!(load.disk.path().topology().unwrap().hardware_handler, "1 alua");
-    assert_eq!(array.lock().unwrap().orders, [0; 0], "nobody needs the other group");
+    assert_eq!(array.lock().unwrap().orders, [0; 0], "the other group is not needed");
     assert_eq!(array.lock().unwrap().served[2], 0);
     // The only path to what is served goes.
     drop(targets.remove(0));
@@ -449,7 +449,7 @@ fn port_groups_are_detected_and_used() {
     assert_eq!(of(&format!("conf={}", file_c.display())), is(by_tpg, &[50, 50, 10], "0"));
     let file_d = conf("d", &format!("{device}\t\tdetect_prio no\n\t}}\n}}\n"));
     assert_eq!(of(&format!("conf={}", file_d.display())), is(in_order, &[1; 4], "0"));
-    assert_eq!(array.lock().unwrap().orders, [0; 0], "nobody has used it");
+    assert_eq!(array.lock().unwrap().orders, [0; 0], "it was not used");
     // One that says no group of this way, or nothing of it, has none.
     array.lock().unwrap().tpgs = 0;
     assert_eq!(of(&a), is(in_order, &[1; 4], "0"));

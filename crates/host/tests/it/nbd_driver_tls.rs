@@ -446,7 +446,7 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
 
 /// Whatever ends a connection in the middle of TLS ends nothing else: what was asked is asked again on the next one.
 #[test]
-fn an_end_that_nobody_declared_is_a_lost_connection() {
+fn an_undeclared_end_is_a_lost_connection() {
     let pki = Pki::new();
     let ends: Vec<fn(Encrypted, Vec<u8>)> = vec![
         // Cut between two records, in the middle of an answer, and before any.
@@ -558,7 +558,7 @@ fn records_may_be_cut_anywhere() {
 /// What TLS says of itself while nothing is asked (new keys here, tickets elsewhere) was left in the socket, and a thread that would sleep
 /// polled in vain until the reconnect thread's next look.
 #[test]
-fn what_tls_says_of_itself_does_not_keep_anybody_awake() {
+fn unsolicited_tls_records_keep_no_thread_awake() {
     let pki = Pki::new();
     let (go, going) = channel::<()>();
     let (tell, told) = channel();

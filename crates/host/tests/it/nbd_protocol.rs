@@ -386,7 +386,7 @@ fn a_tls_client_begins_its_handshake_after_the_answer() {
     for tls in [TlsMode::Optional, TlsMode::Required] {
         let server = Server::start(vec![(everything("d"), Disk::of(vec![0; MIB]))], tls);
         let uri = server.uri("d").replace("nbd+unix", "nbds+unix");
-        assert!(!try_run("nbdinfo", &[&uri]).status.success(), "nobody answers its hello");
+        assert!(!try_run("nbdinfo", &[&uri]).status.success(), "its hello is not answered");
         assert_eq!(server.tls_record(), 22, "a handshake record");
     }
     let server = blank("d", MIB);

@@ -309,7 +309,7 @@ assert h.pread(4096, 4096) == b'x' * 4096
 /// Clients cannot be notified of another size; a later one sees it, and an earlier one meets no surprise within the old
 /// one.
 #[test]
-fn a_resize_shows_to_those_who_come_later() {
+fn a_resize_shows_to_later_clients() {
     let server = Server::new("file");
     let size = || run("nbdinfo", &["--size", &server.uri()]).trim().parse::<u64>().unwrap();
     let resize = |bytes: u64| {

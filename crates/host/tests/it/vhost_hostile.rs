@@ -52,7 +52,7 @@ fn fill(call: impl AsFd) {
 
 /// O_NONBLOCK is of the open file, which the client has too: it cleared it after we had set it, and filled the counter.
 #[test]
-fn a_call_that_waits_hangs_nobody_else() {
+fn a_blocking_call_hangs_no_other_client() {
     let served = Served::new("hostile", "ram:size=16m", 1);
     let (bad, good) = (export(&served, "bad"), export(&served, "good"));
     let mut neighbour = client(&served.directory, "good");
@@ -71,7 +71,7 @@ fn a_call_that_waits_hangs_nobody_else() {
 
 /// The flag may change between any look at it and the write.
 #[test]
-fn a_call_that_waits_now_and_then_hangs_nobody_else() {
+fn a_call_that_blocks_at_times_hangs_no_other_client() {
     let served = Served::new("hostile", "ram:size=16m", 1);
     let (bad, good) = (export(&served, "bad"), export(&served, "good"));
     let mut neighbour = client(&served.directory, "good");

@@ -110,7 +110,7 @@ fn fail_alone_on(target: &str) {
 /// keep the server, and all others on the queue, busy with nothing else. Others wait for the pauses, how long these are is for a
 /// test of the driver's, and do not fail for them.
 #[test]
-fn who_has_connections_made_anew_fails_alone() {
+fn a_request_that_breaks_connections_fails_alone() {
     const LEN: u32 = 128 << 10;
     // Our own server: nbdkit 1.32 aborts (`sock >= 0`) now and then when a client leaves while it answers.
     let far = Served::new("paced", "ram:size=64m", 1);
@@ -182,7 +182,7 @@ fn tls_writes_nothing_in_place_of_lost_memory() {
     run("nbdcopy", &[&plain, copy.to_str().unwrap()]);
     let bytes = fs::read(&copy).unwrap();
     let at = bytes[16 << 20..20 << 20].iter().position(|byte| ![0x5a, 0x77].contains(byte));
-    assert_eq!(at, None, "bytes that nobody has written");
+    assert_eq!(at, None, "bytes that were never written");
     drop(nbd);
     fs::remove_dir_all(&far.directory).unwrap();
 }

@@ -570,7 +570,7 @@ fn another_size_is_told_over_the_channel_of_the_front_end() {
     let server = Server::new("ram:size=16m", 1, 1);
     let export = server.export.as_ref().unwrap();
     let size = |raw: &mut Raw| u64::from_le_bytes(raw.config(0, 8).unwrap().try_into().unwrap());
-    assert!(!export.resized(), "nobody is there");
+    assert!(!export.resized(), "none is there");
     for answers in [0, protocol::REPLY_ACK] {
         let protocol = protocol::MQ | protocol::CONFIG | protocol::BACKEND_REQ | answers;
         let mut raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, protocol).unwrap();

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_maximizes_a_latency() {
+    fn latencies_are_never_maximized() {
         let e = Goal::parse(true, "all.p99", &jobs()).unwrap_err();
         assert_eq!(e, "--maximize all.p99: is better when it is smaller; use --minimize all.p99");
         assert!(Goal::parse(false, "all.bw", &jobs()).unwrap_err().ends_with("use --maximize all.bw"));

@@ -152,7 +152,7 @@ mod tests {
         let host = HostLoad::new(4, 200, 0);
         assert_eq!(host.deep_share(1000), 1.0, "nothing has been woken");
         (0..2).for_each(|_| host.begin());
-        assert_eq!(host.deep_share(1000), 1.0, "who computes has woken nothing by that alone");
+        assert_eq!(host.deep_share(1000), 1.0, "computing alone wakes nothing");
         (0..2).for_each(|_| host.wake());
         host.end();
         // Three idle cores, two wake-ups in 1000 ns: 1500 ns of idle time each.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spins_makes_a_lock_slower_for_those_before() {
+    fn spinning_slows_a_lock_for_earlier_waiters() {
         let (mut lock, spec) = (Lock::default(), LockSpec { hold_ns: 100, waiter_ns: 10 });
         assert_eq!([0, 0, 0].map(|at| lock.take(spec, at)), [100, 210, 330]);
         assert_eq!(lock.take(spec, 329), 440, "one has it");

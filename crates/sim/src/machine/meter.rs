@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_while_it_is_held_waits() {
+    fn a_late_taker_waits_while_it_is_held() {
         configure_two_by_two();
         let m = Mutex::new(());
         run(0, 0, 1000, || drop(m.lock()));
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(late, Spent { end_ns: 10_151, spun_ns: 0 });
         assert_eq!(run(0, 5_000, 50, || c.take_for(100)), Spent { end_ns: 5_151, spun_ns: 0 });
         assert_eq!(run(0, 9_900, 50, || c.take_for(100)).spun_ns, 250, "the gap before is too short");
-        assert_eq!(run(0, 10_010, 50, || c.take_for(100)).spun_ns, 290, "who comes meanwhile waits for all before");
+        assert_eq!(run(0, 10_010, 50, || c.take_for(100)).spun_ns, 290, "a later one waits for all before");
     }
 
     #[test]

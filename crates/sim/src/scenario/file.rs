@@ -372,10 +372,7 @@ impl Scenario {
         let bad = |name: &str, why: &str| Err((key([name]), why.to_owned()));
         for (name, text) in [("title", &self.title), ("source", &self.source)] {
             if text.is_empty() {
-                return bad(
-                    "title",
-                    &format!("{name} is missing: a scenario says what it is about and who published it"),
-                );
+                return bad("title", &format!("{name} is missing: a scenario names its subject and its publisher"));
             }
         }
         if self.row.is_empty() {

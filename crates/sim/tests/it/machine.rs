@@ -105,7 +105,7 @@ fn a_lost_wake_up_is_reported_at_once() {
     let mut machine = Machine::new(sockets(1, 1), Costs::default());
     machine.add_task(0, Box::new(Stuck(JobStats::default())), 1, &[]).expect("a thread");
     machine.run(machine.now_ns() + 1_000_000);
-    assert!(machine.is_over(), "it came back from a thread that nobody wakes");
+    assert!(machine.is_over(), "it came back from a thread that is never woken");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn busy_threads_of_a_core_share_it() {
 
 /// More threads than CPUs: what is done waits for them, and not for a tag.
 #[test]
-fn who_waits_for_a_cpu_is_told_from_who_waits_for_a_tag() {
+fn waits_for_a_cpu_and_for_a_tag_are_told_apart() {
     let costs = Costs { path: PathCosts { app_ns: 100_000, ..PathCosts::default() }, ..Costs::default() };
     let run = |n: u32| {
         let text = format!("[a]\nrw=randread\nbs=4k\nnumjobs={n}\nsize=1g\ntime_based\nruntime=20ms\n");
@@ -195,7 +195,7 @@ fn latency_is_the_sum_of_its_parts() {
 
 /// Without interrupts a sleep ends by a timer, late by what the CPU needs to begin, and once.
 #[test]
-fn who_waits_without_interrupts_has_a_timer() {
+fn a_waiter_without_interrupts_has_a_timer() {
     let p = Costs::default().path;
     for idle_ns in [0, 40_000] {
         let costs = Costs { path: PathCosts { idle_ns, ..p }, ..Costs::default() };

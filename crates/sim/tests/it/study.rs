@@ -63,7 +63,7 @@ fn an_elevator_with_one_lock_has_an_end() {
 }
 
 #[test]
-fn iothreads_help_those_who_fill_one() {
+fn iothreads_help_loads_that_fill_one() {
     let p = points(Study::Iothreads, |c| [1, 4].contains(&c.x));
     assert!(iops(&p, "128 users", 4) > 3.0 * iops(&p, "128 users", 1), "{p:?}");
     assert!(iops(&p, "8 users", 4) < 1.1 * iops(&p, "8 users", 1), "{p:?}");

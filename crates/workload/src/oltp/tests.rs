@@ -161,7 +161,7 @@ fn a_transaction_is_acknowledged_when_its_redo_is_written() {
 }
 
 #[test]
-fn who_only_reads_waits_for_no_commit() {
+fn a_read_only_session_waits_for_no_commit() {
     let oltp = OltpJob { update_pct: 0, transactions: Some(3), ..SMALL };
     let (seen, load) = Harness::run(instance(&job(oltp)), &mut steady);
     let t = tx(&load);
@@ -229,7 +229,7 @@ fn nothing_is_written_behind_redo_that_failed() {
 }
 
 #[test]
-fn who_is_abandoned_has_measured_until_then() {
+fn an_abandoned_job_has_measured_until_then() {
     let mut load = instance(&job(OltpJob { users: 2, transactions: None, ..SMALL }));
     let at = |us: u64| Instant::from_ns(EPOCH + us * US);
     for _ in 0..2 {

@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a blank is left")]
-    fn a_blank_nobody_fills_is_a_mistake_in_the_row() {
+    fn an_unfilled_placeholder_is_a_mistake_in_the_row() {
         blanks().fill("cpus_allowed={cpu1}", "");
     }
 

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_nobody_declares_is_dead() {
+    fn an_undeclared_file_is_dead() {
         let mut reach = Reach::default();
         reach.files.insert("a.rs".to_owned(), false);
         let files = ["a.rs".to_owned(), "b.rs".to_owned()];

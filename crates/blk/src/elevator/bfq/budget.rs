@@ -165,7 +165,7 @@ mod tests {
         let mut waits_for_disk = queue(true, 1000);
         waits_for_disk.nr_out = 1;
         assert_eq!(turn(Expiry::TooIdle, 300, 1).next_budget(&waits_for_disk), 2000);
-        assert_eq!(turn(Expiry::TooIdle, 300, 1).next_budget(&queue(false, 10)), MAX, "nobody waits for async");
+        assert_eq!(turn(Expiry::TooIdle, 300, 1).next_budget(&queue(false, 10)), MAX, "async I/O has no waiter");
     }
 
     #[test]

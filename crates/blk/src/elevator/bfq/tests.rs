@@ -179,7 +179,7 @@ fn disk_idles_for_a_sequential_queue_at_most_slice_idle() {
 }
 
 #[test]
-fn a_wait_that_nobody_watched_ends_at_its_time() {
+fn an_unwatched_wait_ends_at_its_time() {
     let mut f = Fixture::rotational(2);
     f.insert(0, &[read(0)]);
     assert_eq!(f.drain(), [0]);

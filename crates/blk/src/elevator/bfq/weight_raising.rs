@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_a_pause_is_interactive_for_a_while() {
+    fn a_queue_is_interactive_for_a_while_after_a_pause() {
         let mut r = WeightRaising::new(ms(0));
         arrive(&mut r, 10_000);
         assert_eq!(r.coefficient(), 30, "a new one as well");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_real_time_is_who_keeps_to_the_rate() {
+    fn a_queue_that_keeps_to_the_rate_is_soft_real_time() {
         let mut r = started();
         // 20000 sectors take 2.857 s at 7000 a second, and it paused for 50 ms. A frame: 700 take 100 ms.
         let frame = |r: &mut WeightRaising, at: u64| {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_served_is_raised_for_longer() {
+    fn an_unserved_queue_is_raised_for_longer() {
         let mut r = started();
         arrive(&mut r, 9600);
         r.begin_turn(ms(9600), TIMEOUT);

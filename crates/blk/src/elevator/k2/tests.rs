@@ -74,18 +74,18 @@ fn prio(prio: IoPrio, bio: Bio) -> Bio {
 }
 
 #[test]
-fn what_somebody_waits_for_overtakes() {
+fn awaited_requests_overtake() {
     let mut f = Fixture::new(2);
     assert!(f.overtakes(FEW, read(0)));
     assert!(f.overtakes(FEW, write(0).with_flags(OpFlags::SYNC)));
     assert!(f.overtakes(FEW, write(0).with_flags(OpFlags::FUA)));
     assert!(f.overtakes(FEW, prio(BE0, read(0))));
-    assert!(!f.overtakes(FEW, write(0)), "written back for nobody in particular");
-    assert!(!f.overtakes(FEW, read(0).with_flags(OpFlags::RAHEAD)), "nobody asked for it yet");
+    assert!(!f.overtakes(FEW, write(0)), "written back without a waiter");
+    assert!(!f.overtakes(FEW, read(0).with_flags(OpFlags::RAHEAD)), "not asked for yet");
     assert!(!f.overtakes(FEW, prio(IDLE0, read(0))));
     assert!(!f.overtakes(FEW, Bio { op: Op::WriteZeroes, ..read(0) }));
     assert!(!f.overtakes(MANY, read(0)), "one of many");
-    assert!(f.overtakes(MANY, prio(RT0, read(0))), "whoever it is from");
+    assert!(f.overtakes(MANY, prio(RT0, read(0))), "from any submitter");
     assert!(f.overtakes(FEW, Bio { nr_sectors: 256, ..read(0) }));
     assert!(!f.overtakes(FEW, Bio { nr_sectors: 264, ..read(0) }), "latency_kb=128");
     let mut f = f.with(&[("latency_kb", 0)]);

@@ -262,7 +262,7 @@ fn each_domain_is_bounded_by_its_tokens_and_by_them_alone() {
         assert_eq!(last.len(), 1);
         f.complete(late);
         f.complete(last);
-        assert_eq!(f.bed.take_run(), None, "nobody waits any more");
+        assert_eq!(f.bed.take_run(), None, "no waiter is left");
         assert!(!f.e.has_work(HCTX) && !f.e.has_work(HctxId::new(1)));
     }
 }

@@ -24,7 +24,7 @@ fn entry(submitter: u32, dir: Dir, bytes: u64, since: u64) -> WaitEntry {
     WaitEntry { submitter: SubmitterId::new(submitter), fifo: 0, dir, bytes, since: Instant::from_ns(since) }
 }
 
-fn nobody(entry: WaitEntry) {
+fn none_granted(entry: WaitEntry) {
     panic!("{entry:?} was granted");
 }
 
@@ -33,10 +33,10 @@ fn times(l: &mut Limiter, dir: Dir, bytes: u64, n: usize, start: u64) -> Vec<u64
     let mut now = start;
     (0..n)
         .map(|_| {
-            if !l.ask(entry(0, dir, bytes, start), Instant::from_ns(now), &mut nobody) {
-                now = l.next_due().expect("somebody waits").as_ns();
+            if !l.ask(entry(0, dir, bytes, start), Instant::from_ns(now), &mut none_granted) {
+                now = l.next_due().expect("an entry waits").as_ns();
                 let mut granted = 0;
-                l.serve(Instant::from_ns(now - 1), &mut nobody);
+                l.serve(Instant::from_ns(now - 1), &mut none_granted);
                 l.serve(Instant::from_ns(now), &mut |_| granted += 1);
                 assert_eq!(granted, 1);
             }
@@ -68,9 +68,9 @@ fn bytes_are_exact_at_odd_rates_too() {
 #[test]
 fn an_io_of_more_bytes_than_a_product_holds_does_not_wrap() {
     let mut l = limiter(&[("bps_total", 1)]);
-    assert!(l.ask(entry(0, Dir::Write, 1 << 41, 0), Instant::ZERO, &mut nobody));
+    assert!(l.ask(entry(0, Dir::Write, 1 << 41, 0), Instant::ZERO, &mut none_granted));
     assert!(
-        !l.ask(entry(0, Dir::Write, 512, 0), Instant::from_ns(u64::MAX - 1), &mut nobody),
+        !l.ask(entry(0, Dir::Write, 512, 0), Instant::from_ns(u64::MAX - 1), &mut none_granted),
         "paid for in 69000 years"
     );
     assert_eq!(l.next_due(), Some(Instant::MAX));
@@ -79,7 +79,9 @@ fn an_io_of_more_bytes_than_a_product_holds_does_not_wrap() {
 #[test]
 fn what_is_saved_up_goes_at_once_and_no_more() {
     let at_once = |l: &mut Limiter, now: u64, bytes: u64| {
-        (0..).find(|_| !l.try_now(entry(0, Dir::Read, bytes, now), Instant::from_ns(now), &mut nobody)).expect("ends")
+        (0..)
+            .find(|_| !l.try_now(entry(0, Dir::Read, bytes, now), Instant::from_ns(now), &mut none_granted))
+            .expect("ends")
     };
     let mut l = limiter(&[("iops_total", 100), ("iops_total_burst", 25)]);
     assert_eq!(at_once(&mut l, 0, 4096), 25);
@@ -107,30 +109,30 @@ fn the_tightest_limit_counts_and_the_others_are_paid_as_well() {
 #[test]
 fn a_discard_is_an_io_without_bytes() {
     let mut l = limiter(&[("bps_total", 512)]);
-    assert!(l.ask(entry(0, Dir::Write, 4096, 0), Instant::ZERO, &mut nobody));
-    assert!(l.ask(entry(0, Dir::Write, 0, 0), Instant::ZERO, &mut nobody), "bytes are owed, but it has none");
+    assert!(l.ask(entry(0, Dir::Write, 4096, 0), Instant::ZERO, &mut none_granted));
+    assert!(l.ask(entry(0, Dir::Write, 0, 0), Instant::ZERO, &mut none_granted), "bytes are owed, but it has none");
     let mut l = limiter(&[("iops_total", 10)]);
-    assert!(l.ask(entry(0, Dir::Write, 0, 0), Instant::ZERO, &mut nobody));
-    assert!(!l.ask(entry(0, Dir::Write, 0, 0), Instant::ZERO, &mut nobody));
+    assert!(l.ask(entry(0, Dir::Write, 0, 0), Instant::ZERO, &mut none_granted));
+    assert!(!l.ask(entry(0, Dir::Write, 0, 0), Instant::ZERO, &mut none_granted));
 }
 
 #[test]
 fn direction_limit_lets_the_other_pass_a_common_one_none() {
     let mut l = limiter(&[("iops_write", 10)]);
-    assert!(l.ask(entry(0, Dir::Write, 512, 0), Instant::ZERO, &mut nobody));
-    assert!(!l.ask(entry(1, Dir::Write, 512, 0), Instant::ZERO, &mut nobody));
+    assert!(l.ask(entry(0, Dir::Write, 512, 0), Instant::ZERO, &mut none_granted));
+    assert!(!l.ask(entry(1, Dir::Write, 512, 0), Instant::ZERO, &mut none_granted));
     for _ in 0..100 {
-        assert!(l.ask(entry(2, Dir::Read, 512, 0), Instant::ZERO, &mut nobody));
+        assert!(l.ask(entry(2, Dir::Read, 512, 0), Instant::ZERO, &mut none_granted));
     }
-    assert!(!l.try_now(entry(2, Dir::Write, 0, 0), Instant::ZERO, &mut nobody), "not past who came before");
+    assert!(!l.try_now(entry(2, Dir::Write, 0, 0), Instant::ZERO, &mut none_granted), "not past earlier entries");
     assert_eq!(l.next_due(), Some(Instant::from_ns(SEC / 10)));
 
     // A large write waits until all bytes are paid for; a small read would fit into the burst before, and must not go.
     let mut l = limiter(&[("bps_total", 1000), ("bps_total_burst", 1000)]);
-    assert!(l.ask(entry(0, Dir::Write, 800, 0), Instant::ZERO, &mut nobody));
-    assert!(!l.ask(entry(0, Dir::Write, 1000, 0), Instant::ZERO, &mut nobody));
-    assert!(!l.ask(entry(1, Dir::Read, 100, 0), Instant::ZERO, &mut nobody));
-    l.serve(Instant::from_ns(8 * SEC / 10 - 1), &mut nobody);
+    assert!(l.ask(entry(0, Dir::Write, 800, 0), Instant::ZERO, &mut none_granted));
+    assert!(!l.ask(entry(0, Dir::Write, 1000, 0), Instant::ZERO, &mut none_granted));
+    assert!(!l.ask(entry(1, Dir::Read, 100, 0), Instant::ZERO, &mut none_granted));
+    l.serve(Instant::from_ns(8 * SEC / 10 - 1), &mut none_granted);
     assert_eq!(l.next_due(), Some(Instant::from_ns(8 * SEC / 10)));
     let mut order = Vec::new();
     l.serve(Instant::from_ns(8 * SEC / 10), &mut |t| order.push(t.submitter.index()));
@@ -143,28 +145,28 @@ fn direction_limit_lets_the_other_pass_a_common_one_none() {
 #[test]
 fn turns_go_round() {
     let mut l = limiter(&[("iops_total", 1000)]);
-    assert!(l.ask(entry(9, Dir::Read, 512, 0), Instant::ZERO, &mut nobody));
+    assert!(l.ask(entry(9, Dir::Read, 512, 0), Instant::ZERO, &mut none_granted));
     for submitter in 0..4 {
         let dir = if submitter % 2 == 0 { Dir::Read } else { Dir::Write };
-        assert!(!l.ask(entry(submitter, dir, 512, 0), Instant::ZERO, &mut nobody));
+        assert!(!l.ask(entry(submitter, dir, 512, 0), Instant::ZERO, &mut none_granted));
     }
     let mut order = Vec::new();
     for _ in 0..12 {
-        let now = l.next_due().expect("somebody waits");
+        let now = l.next_due().expect("an entry waits");
         let mut t = None;
         l.serve(now, &mut |x| t = Some(x));
         let again = t.expect("one goes at its time");
         order.push(again.submitter.index());
-        assert!(!l.ask(again, now, &mut nobody));
+        assert!(!l.ask(again, now, &mut none_granted));
     }
     assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
 }
 
 #[test]
-fn who_is_late_catches_up_but_not_for_long() {
+fn a_late_entry_catches_up_but_not_for_long() {
     let mut l = limiter(&[("iops_total", 1000)]);
     let go = |l: &mut Limiter, now: u64| {
-        (0..).find(|_| !l.try_now(entry(0, Dir::Read, 512, 0), Instant::from_ns(now), &mut nobody)).expect("ends")
+        (0..).find(|_| !l.try_now(entry(0, Dir::Read, 512, 0), Instant::from_ns(now), &mut none_granted)).expect("ends")
     };
     assert_eq!(go(&mut l, 0), 1);
     assert_eq!(go(&mut l, SEC / 20), 50, "it wanted to go all the time");
@@ -172,16 +174,16 @@ fn who_is_late_catches_up_but_not_for_long() {
     // One that did not want to go has missed nothing.
     let mut l = limiter(&[("iops_total", 1000)]);
     for now in [0, SEC / 20] {
-        assert!(l.try_now(entry(0, Dir::Read, 512, now), Instant::from_ns(now), &mut nobody));
-        assert!(!l.try_now(entry(0, Dir::Read, 512, now), Instant::from_ns(now), &mut nobody));
+        assert!(l.try_now(entry(0, Dir::Read, 512, now), Instant::from_ns(now), &mut none_granted));
+        assert!(!l.try_now(entry(0, Dir::Read, 512, now), Instant::from_ns(now), &mut none_granted));
     }
 }
 
 #[test]
 fn new_rate_counts_from_now_and_the_same_changes_nothing() {
     let mut l = limiter(&[("iops_total", 1), ("iops_read", 10)]);
-    assert!(l.ask(entry(0, Dir::Read, 512, 0), Instant::ZERO, &mut nobody));
-    assert!(!l.ask(entry(0, Dir::Read, 512, 0), Instant::ZERO, &mut nobody));
+    assert!(l.ask(entry(0, Dir::Read, 512, 0), Instant::ZERO, &mut none_granted));
+    assert!(!l.ask(entry(0, Dir::Read, 512, 0), Instant::ZERO, &mut none_granted));
     assert_eq!(l.next_due(), Some(Instant::from_ns(SEC)));
     l.set(&limits(&[("iops_total", 1), ("iops_read", 10), ("bps_write", 5)]), 4);
     assert_eq!(l.next_due(), Some(Instant::from_ns(SEC)));

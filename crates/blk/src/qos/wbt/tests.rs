@@ -9,11 +9,11 @@ const MS: u64 = 1_000_000;
 
 fn throttle(target_ms: u64, device_depth: u32, write_cache: bool) -> Throttle {
     let mut t = Throttle::new();
-    t.set(Params { target: Duration::from_ms(target_ms), device_depth, write_cache }, 8, &mut nobody);
+    t.set(Params { target: Duration::from_ms(target_ms), device_depth, write_cache }, 8, &mut no_grant);
     t
 }
 
-fn nobody(submitter: SubmitterId, kind: usize) {
+fn no_grant(submitter: SubmitterId, kind: usize) {
     panic!("{submitter} got a token of kind {kind}");
 }
 
@@ -180,7 +180,7 @@ fn full(write_cache: bool) -> Throttle {
     for submitter in 0..11 {
         assert_eq!(t.start(Class::Normal, Some(SubmitterId::new(submitter)), false, Instant::ZERO), submitter < 8);
     }
-    assert!(!t.start(Class::HiPrio, None, false, Instant::ZERO), "not past those who wait");
+    assert!(!t.start(Class::HiPrio, None, false, Instant::ZERO), "not past waiters");
     t
 }
 
@@ -191,7 +191,7 @@ fn release(t: &mut Throttle) -> Vec<usize> {
 }
 
 #[test]
-fn who_waits_is_woken_for_half_the_background_limit_in_order() {
+fn waiters_wake_in_order_for_half_the_background_limit() {
     let mut t = full(false);
     assert_eq!(release(&mut t), [] as [usize; 0]);
     assert_eq!(release(&mut t), [8, 9]);
@@ -201,7 +201,7 @@ fn who_waits_is_woken_for_half_the_background_limit_in_order() {
 }
 
 #[test]
-fn with_a_write_cache_nobody_is_woken_before_all_is_done() {
+fn with_a_write_cache_no_waiter_wakes_before_all_is_done() {
     let mut t = full(true);
     (0..7).for_each(|_| assert!(release(&mut t).is_empty()));
     assert_eq!(release(&mut t), [8, 9, 10]);
@@ -225,7 +225,7 @@ fn more_depth_wakes_at_once_and_so_does_turning_it_off() {
 proptest! {
     /// Whatever happens, each waiter has a wake-up coming: tokens are out, or it was woken.
     #[test]
-    fn nobody_waits_for_nothing(
+    fn no_waiter_waits_for_nothing(
         device in 1u32..200,
         write_cache: bool,
         ops in prop::collection::vec((0u8..6, any::<bool>(), 0u64..4), 1..400),

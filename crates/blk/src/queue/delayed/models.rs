@@ -75,7 +75,7 @@ fn a_run_is_made_once_or_its_time_is_told() {
 }
 
 #[test]
-fn two_who_serve_forget_nothing() {
+fn two_serving_threads_lose_no_due_time() {
     explore(
         2,
         [

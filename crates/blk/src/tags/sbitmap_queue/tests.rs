@@ -10,7 +10,7 @@ use std::thread;
 
 type Queue = SbitmapQueue<RawMutex>;
 
-fn nobody(waiter: WaiterId) {
+fn no_waiter(waiter: WaiterId) {
     panic!("woke {waiter:?}");
 }
 
@@ -36,14 +36,14 @@ fn wake_batch_is_an_eighth_until_a_waiter_is_limited() {
 #[test]
 fn a_full_batch_of_completions_wakes_a_batch_of_waiters() {
     let queue = full(64);
-    queue.put(63, None, &mut nobody);
-    assert_eq!(queue.get(&mut TagAllocHint::new(63)), Some(63), "nobody waited, so that put does not count");
+    queue.put(63, None, &mut no_waiter);
+    assert_eq!(queue.get(&mut TagAllocHint::new(63)), Some(63), "there was no waiter, so that put does not count");
     for id in 0..10 {
         queue.add_waiter(WaiterId(id));
     }
     assert_eq!(queue.waiters_active(), 10);
     for tag in 0..7 {
-        queue.put(tag, None, &mut nobody);
+        queue.put(tag, None, &mut no_waiter);
     }
     let mut woken = Vec::new();
     queue.put(7, None, &mut |w| woken.push(w.0));
@@ -118,7 +118,7 @@ fn the_freed_tag_becomes_the_hint_unless_round_robin() {
         let mut hint = TagAllocHint::new(0);
         assert_eq!((queue.get(&mut hint), queue.get(&mut hint)), (Some(0), Some(1)));
         let tag = queue.get(&mut TagAllocHint::new(40)).unwrap();
-        queue.put(tag, Some(&mut hint), &mut nobody);
+        queue.put(tag, Some(&mut hint), &mut no_waiter);
         let again = queue.get(&mut hint).map(|bit| if round_robin { bit } else { queue.sb().word_of(bit).0 });
         assert_eq!(again, next);
     }

@@ -231,7 +231,7 @@ fn wrong_types_and_ranges_say_the_right_ones() {
         assert_eq!(said, format!("c.toml:6: {says}"));
     }
     let e = "c.toml:6: name=7: must be a text in quotation marks, such as name = \"data.vhost\"";
-    assert_eq!(with("name = 7"), e, "who is meant is not known");
+    assert_eq!(with("name = 7"), e, "the export is not known");
     assert_eq!(with("socket_mode = \"0660\""), "");
     assert_eq!(with("socket_mode = 0o660"), "");
     let e = said("[[disk]]\ntarget = \"null\"\nwrite_cache = \"write trough\"\n[[export]]\ntype = \"nbd\"\n");

@@ -194,7 +194,7 @@ impl Operator {
             Ok(value) => Answer::Ok(value),
             Err(Refused { mut message, done }) => {
                 if let Some(user) = self.args.user.as_ref().filter(|_| message.contains("Permission denied")) {
-                    message += &format!(" (since --user the daemon is '{user}', who must be allowed to)");
+                    message += &format!(" (since --user the daemon runs as '{user}', which must be allowed to)");
                 }
                 Answer::Error { message, done }
             }

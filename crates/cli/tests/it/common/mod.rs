@@ -109,7 +109,7 @@ impl Dir {
     }
 
     /// Runs mqblk as an ordinary user: as uid 65534 where the test runs as root, from a copy that this user can reach.
-    pub fn as_nobody(&self, args: &[&str]) -> Done {
+    pub fn as_user_nobody(&self, args: &[&str]) -> Done {
         let home = std::env::temp_dir().join(format!("mqblk-nobody-{}", std::process::id()));
         fs::create_dir_all(&home).unwrap();
         let program = home.join("mqblk");

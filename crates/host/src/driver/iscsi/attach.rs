@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn fua_is_for_caches_and_unmap_for_who_says_so() {
+    fn fua_is_for_caches_and_unmap_for_units_that_have_it() {
         let caching = Caching { fua: true, write_cache: true, write_protected: true };
         let plain = limits(&CAPACITY, &BlockLimits::default(), Provisioning::default(), caching, true);
         assert!(plain.fua && plain.write_cache && plain.read_only && plain.rotational);

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
+    fn a_silent_address_does_not_block_the_next() {
         let stop = crate::event::new().unwrap();
         let (_listener, _only, silent) = silent();
         let good = TcpListener::bind("127.0.0.1:0").unwrap();

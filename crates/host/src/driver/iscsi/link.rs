@@ -120,7 +120,7 @@ impl Link {
         let Line { socket, input: left, params, cmd_sn, exp_stat_sn, max_cmd_sn, .. } = line;
         let mut stream = Stream::new(socket, INPUT_BYTES, set)?;
         stream.filled = left.len();
-        stream.input.get_mut(..left.len()).ok_or("it sent much that nobody asked for")?.copy_from_slice(&left);
+        stream.input.get_mut(..left.len()).ok_or("it sent too much unsolicited data")?.copy_from_slice(&left);
         let reader = Reader::new(params.header_digest, params.data_digest, MAX_RECV_DATA);
         let session = Session {
             params,

@@ -340,7 +340,7 @@ impl Login {
         }
         if self.wanted.target_chap.is_some() && !self.is_proved {
             return Err(Failure::Impostor(
-                "the target did not prove who it is; take target_user away if it cannot".into(),
+                "the target did not prove its identity; take target_user away if it cannot".into(),
             ));
         }
         if next == Stage::FullFeature {
@@ -361,7 +361,9 @@ impl Login {
                 Some("CHAP") if self.wanted.chap.is_some() => self.step = Step::Algorithm,
                 Some("None") | None if self.wanted.target_chap.is_none() => self.step = Step::Agree,
                 Some("None") | None => {
-                    return Err(Failure::Impostor("the target does not prove who it is; take target_user away".into()));
+                    return Err(Failure::Impostor(
+                        "the target does not prove its identity; take target_user away".into(),
+                    ));
                 }
                 Some(method) => return Err(Failure::Refused(self.no_method(method))),
             },

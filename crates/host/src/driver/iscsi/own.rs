@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_still_known_when_it_ends() {
+    fn an_abandoned_command_is_still_known_when_it_ends() {
         let mut own = Own::default();
         let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
         assert!(!own.drop_one(TaskOwner::Midlayer));
@@ -396,7 +396,7 @@ mod tests {
             let mut own = Own::default();
             let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
             assert!(!own.drop_one(TaskOwner::Midlayer));
-            assert_eq!(own.completed(tag, status, data).is_ok(), is_none, "though nobody hears of it");
+            assert_eq!(own.completed(tag, status, data).is_ok(), is_none, "though no thread waits for it");
             // It is there when it is dropped.
             let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
             own.completed(tag, status, data).unwrap();

@@ -200,7 +200,7 @@ fn made(authority: &str, name: &str, lun: LunId, query: &str) -> std::result::Re
     }
     if target.target_user.is_some() && target.chap.is_none() {
         return Err(
-            "target_user: a target proves who it is only to who does so too; write USER@ before the host".into()
+            "target_user: a target proves its identity only to an initiator that does, too; write USER@ before the host".into()
         );
     }
     Ok(target)

@@ -127,7 +127,8 @@ impl Multipath {
         };
         let common = Common { limits: path::strictest(opened.iter().flatten()), ..Common::of(first.as_ref()) };
         if common.identity.as_deref() == Some("") {
-            let text = "the disk does not say who it is (no VPD page 0x83 or 0x80): nobody can tell whether its paths lead to one disk";
+            let text =
+                "the disk has no identity (no VPD page 0x83 or 0x80): it is unknown whether its paths lead to one disk";
             return Err(Error::new(ErrorKind::Denied, text));
         }
         let max_hw_queues = opened.iter().flatten().map(|d| d.max_hw_queues()).min().unwrap_or(1);

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_ports_stay_together_and_who_is_gone_does_not_count() {
+    fn groups_of_ports_stay_together_without_gone_paths() {
         let of = |all: &[(u32, u16, bool)]| {
             let paths: Vec<_> = all
                 .iter()

@@ -308,7 +308,7 @@ impl MultipathTarget {
             Some(other) => conflict(
                 "",
                 format!(
-                    "path {} is of another kind than path {}: nobody can tell whether they lead to one disk",
+                    "path {} is of another kind than path {}: it is unknown whether they lead to one disk",
                     other.name, self.paths[0].name
                 ),
             ),
@@ -338,7 +338,7 @@ impl MultipathTarget {
             false => "",
         };
         Some(format!(
-            "the paths are {kind}, which do not say who they are: only their sizes are compared, and that they lead to one disk is \
+            "the paths are {kind}, which have no identity: only their sizes are compared, and that they lead to one disk is \
              your word{late}{hangs} (docs/multipath.md)"
         ))
     }

@@ -107,7 +107,7 @@ impl Line<'_> {
 
     /// Shakes hands once more, for TLS.
     fn start_tls(&mut self, socket: &OwnedFd) -> Result<()> {
-        let credentials = self.credentials.expect("who does not ask for TLS is not given it");
+        let credentials = self.credentials.expect("TLS only if it was asked for");
         let mut tls = Box::new(TlsStream::to(credentials.config(), credentials.name())?);
         loop {
             self.in_time("beginning TLS")?;

@@ -256,7 +256,7 @@ fn garbled(what: &str) -> Error {
 fn no_tls(kind: u32, said: &[u8]) -> Error {
     let text = format!(
         "TLS, which nbds:// requires, is refused by the server (NBD error {kind:#x}){}: turn it on there, or write nbd:// if \
-         nobody else can read and change what goes to it and comes from it",
+         no third party can read or change the traffic",
         quoted(said)
     );
     Error::new(ErrorKind::Denied, text)

@@ -53,7 +53,7 @@ impl fmt::Display for Violation {
         match self {
             Violation::Magic(magic) => write!(f, "a reply that begins with {magic:#010x}"),
             Violation::Cookie(cookie) => write!(f, "a reply to request {cookie:#x}, which is not out"),
-            Violation::Chunk(kind) => write!(f, "a chunk of kind {kind} that nobody asked for"),
+            Violation::Chunk(kind) => write!(f, "an unsolicited chunk of kind {kind}"),
             Violation::Length(bytes) => write!(f, "a chunk of {bytes} bytes, which does not fit its kind"),
             Violation::Range => f.write_str("data outside of what was read, or twice"),
             Violation::Missing => f.write_str("the end of a read without all of its data"),

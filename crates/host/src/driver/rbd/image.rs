@@ -381,7 +381,7 @@ impl Image {
         if code == -libc::ENOENT {
             return Ok(Vec::new());
         }
-        check(code, || "cannot find out who has the RBD image's exclusive lock".to_owned())?;
+        check(code, || "cannot find the owner of the RBD image's exclusive lock".to_owned())?;
         let told = &list[..most.min(list.len())];
         // SAFETY: what was told are strings, until they are given back.
         let owners = told.iter().map(|o| unsafe { CStr::from_ptr(*o) }.to_string_lossy().into_owned()).collect();
@@ -403,7 +403,7 @@ impl Image {
                 break code;
             }
         };
-        check(code, || "cannot find out who uses the RBD image".to_owned())?;
+        check(code, || "cannot list the users of the RBD image".to_owned())?;
         let n = most.min(list.len());
         // SAFETY: an address that was told is a string, until it is given back.
         let all = list[..n]

@@ -260,7 +260,7 @@ mod tests {
             }
             self.is_linked.store(true, Ordering::Relaxed);
             let is_seen = self.looks.load(Ordering::Relaxed) > before;
-            if is_seen { Ok(()) } else { Err(Error::usage("nobody looked")) }
+            if is_seen { Ok(()) } else { Err(Error::usage("no poll")) }
         }
     }
 

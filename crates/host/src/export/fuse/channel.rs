@@ -73,7 +73,7 @@ impl Shared {
         // Relaxed: only for the log.
         if self.gone.set(why.clone()).is_ok() && !self.ends.load(Ordering::Relaxed) {
             let (export, disk) = (self.name.as_str(), self.disk.name.as_str());
-            log::error!(export, disk; "the mount is gone: {why}; nobody reaches the disk by it any more: remove the export and \
+            log::error!(export, disk; "the mount is gone: {why}; the disk is no longer reachable by it: remove the export and \
                 add it again to mount it anew");
         }
     }
@@ -303,14 +303,14 @@ impl Channel {
     }
 
     fn slot(&mut self, number: u16) -> &mut Slot {
-        self.slots[usize::from(number)].as_mut().expect("who has a number has a slot")
+        self.slots[usize::from(number)].as_mut().expect("a number has a slot")
     }
 
     /// Begins a request, or has it wait.
     #[inline]
     fn begin(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         let block = u64::from(self.shared.disk.limits().logical_block_size);
-        let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
+        let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
         let cover = slot.cover(block);
         match slot.kind {
             Kind::Read if cover.end - cover.start > SMALL_BYTES as u64 => {
@@ -337,7 +337,7 @@ impl Channel {
     /// Begins a write from the page cache, or of less than whole blocks.
     #[cold]
     fn begin_alone(&mut self, number: u16, cover: Range<u64>, block: u64, id: SourceId, port: &mut Port, now: Instant) {
-        let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
+        let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
         let is_whole = cover == (slot.offset..slot.offset + slot.bytes);
         if !is_whole && slot.whole.is_none() {
             slot.whole = self.memory.take().or_else(|| self.landing.take());
@@ -449,7 +449,7 @@ impl Channel {
         }
         // The blocks of a write are there: what is new in them goes over what is old.
         let small = self.memory.small(number);
-        let slot = self.slots[usize::from(number)].as_mut().expect("who has a number has a slot");
+        let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
         let (Some(whole), Some(cover)) = (&slot.whole, slot.alone.clone()) else {
             unreachable!("blocks were read to somewhere");
         };
@@ -500,7 +500,7 @@ impl Channel {
 
     #[inline]
     fn answer(&mut self, number: u16) {
-        let slot = self.slots[usize::from(number)].take().expect("who has a number has a slot");
+        let slot = self.slots[usize::from(number)].take().expect("a number has a slot");
         match (errno_of(slot.status), slot.kind) {
             (Some(error), _) => self.reply(slot.unique, error, &[]),
             (None, Kind::Read) => self.reply_data(number, &slot),

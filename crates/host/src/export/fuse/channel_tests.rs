@@ -429,7 +429,7 @@ fn two_threads_rewrite_the_same_blocks() {
 
 /// An IOThread with a request that waits for another rewrite's blocks used to spin until it had them.
 #[test]
-fn who_waits_for_blocks_sleeps_and_is_woken() {
+fn a_waiter_for_blocks_sleeps_and_is_woken() {
     let kernel = Kernel::new("ram:size=4m");
     let whole = 0..8;
     assert!(kernel.disk.rewrites.hold(whole.clone(), kernel.disk.any_waker()));

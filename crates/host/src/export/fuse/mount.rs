@@ -133,7 +133,7 @@ pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metad
         MountpointState::File => {}
         MountpointState::Served => {
             return Err(Error::usage(format!(
-                "mountpoint '{shown}': somebody serves a file system there; end it first"
+                "mountpoint '{shown}': another program serves a file system there; end it first"
             )));
         }
         MountpointState::Stale | MountpointState::Other => {

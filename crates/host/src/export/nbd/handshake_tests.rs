@@ -322,7 +322,7 @@ fn long_data_is_skipped_and_keeps_no_memory() {
 }
 
 #[test]
-fn nobody_talks_for_ever() {
+fn no_handshake_lasts_for_ever() {
     let mut client = Client::new(TlsMode::Off);
     for _ in 0..MAX_OPTIONS {
         assert_eq!(client.ask(4711, &[]), rep::ERR_UNSUP);

@@ -130,7 +130,9 @@ impl UblkExport {
             let queue = Queue::new(&options.name, index as u16, info.queue_depth, &device, disk, rules)?;
             let handle = self.threads.add(*thread, disk, queue)?;
             self.queues.push(handle.clone());
-            self.threads.visit(&handle, Queue::fetch_all).unwrap_or_else(|| unreachable!("nobody else removes it"))?;
+            self.threads
+                .visit(&handle, Queue::fetch_all)
+                .unwrap_or_else(|| unreachable!("only this thread removes it"))?;
         }
         let pid = u64::from(std::process::id());
         let control = self.control.get_mut();

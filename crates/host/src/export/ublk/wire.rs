@@ -344,7 +344,7 @@ mod tests {
         assert_eq!((word(&b, 4), word(&b, 8), word(&b, 48)), (1, 1, 0), "read-only: nothing that writes");
         assert_eq!(Shape::of(&b), Shape { bytes: 4096, read_only: true, write_through: true, ..shape });
         let b = params(&limits, &DiskAttrs { write_through: true, ..face });
-        assert_eq!((word(&b, 4), word(&b, 8)), (3, 0), "nobody need flush");
+        assert_eq!((word(&b, 4), word(&b, 8)), (3, 0), "no flush is needed");
         assert_eq!(Shape::of(&b), Shape { write_through: true, ..shape });
         assert_eq!(Shape::of(&[0xff; PARAMS_BYTES]).logical_block, 0, "nonsense of a kernel is no panic");
         assert_eq!((word(&no_params(), 0), GET_PARAMS, UPDATE_SIZE), (60, 0x8020_7509, 0xc020_7515));

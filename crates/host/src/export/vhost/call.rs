@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_it_wait_is_told_otherwise() {
+    fn a_blocking_client_is_signalled_by_the_ring() {
         let device = Device {
             name: "export".into(),
             limits: Limits::default(),

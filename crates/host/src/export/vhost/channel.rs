@@ -118,7 +118,7 @@ mod tests {
         // One that is never read from does not hold us up.
         assert!((0..100_000).any(|_| !say_changed(&channel)), "it is never full");
         drop(theirs);
-        assert!(!say_changed(&channel), "nobody is there");
+        assert!(!say_changed(&channel), "none is there");
     }
 
     #[test]

@@ -159,9 +159,10 @@ fn a_socket_in_use_is_told_from_one_left_behind() {
     let listener = UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();
     assert!(
-        say(&socket).contains("somebody listens there already; end that program or choose another path (export 'e')")
+        say(&socket)
+            .contains("another program listens there already; end that program or choose another path (export 'e')")
     );
-    assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody has connected");
+    assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "no client has connected");
     drop(listener);
     assert_eq!(say(&socket), "", "its owner is gone");
     assert!(say(&image).contains("a file of that name is there, which is no socket"));
@@ -218,5 +219,5 @@ fn a_reload_is_not_in_its_own_way() {
     let steps = crate::serve::reload::reload(&old, &mut new);
     preflight_added(&new, &steps).unwrap();
     let _other = UnixListener::bind(dir.0.join("b.sock")).unwrap();
-    assert!(preflight_added(&new, &steps).unwrap_err().to_string().contains("b.sock: somebody listens there"));
+    assert!(preflight_added(&new, &steps).unwrap_err().to_string().contains("b.sock: another program listens there"));
 }

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn without_event_idx_flags_say_who_wants_what() {
+    fn without_event_idx_flags_suppress_signals() {
         let (raw, slots, ring) = raw(Format::Split, 0, true);
         let mut fixed = raw.fixed_queue(0, &slots).unwrap();
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 1, "calls are not wanted");

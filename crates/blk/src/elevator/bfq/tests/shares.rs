@@ -193,7 +193,7 @@ fn shares_hold_for_random_io_on_flash_and_without_low_latency() {
 }
 
 #[test]
-fn idling_keeps_the_share_of_who_issues_one_at_a_time() {
+fn idling_keeps_the_share_at_a_depth_of_one() {
     let sources = [Source::new(400, 64, 1), Source::new(100, 64, 16)];
     let share = |slice_idle| {
         let f = Fixture::new(2).with(&[("max_budget", 2048), ("slice_idle", slice_idle)]);

@@ -18,7 +18,7 @@ fn backlogged(weights: &[u32], budget: u32) -> Wf2q {
 
 /// One slot of the next queue, used up in full; returns that queue.
 fn turn(s: &mut Wf2q) -> u32 {
-    let id = s.select(T0).expect("somebody is backlogged");
+    let id = s.select(T0).expect("a queue is backlogged");
     let (weight, budget) = (s.get(id).weight(), s.get(id).budget);
     s.serve(id, budget);
     s.expire(id, Some((weight, budget)));
@@ -103,7 +103,7 @@ fn leaving_and_coming_back_earns_nothing() {
 }
 
 #[test]
-fn who_is_back_in_time_goes_on_where_it_stopped() {
+fn a_queue_back_in_time_continues_where_it_stopped() {
     let mut s = backlogged(&[1, 1], 100);
     assert_eq!(s.select(T0), Some(0));
     s.serve(0, 10);

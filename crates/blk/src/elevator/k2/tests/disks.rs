@@ -166,7 +166,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        let ((at, _), (rq, i, start)) = self.at_disk.pop_first().expect("somebody keeps the disk busy");
+        let ((at, _), (rq, i, start)) = self.at_disk.pop_first().expect("a request keeps the disk busy");
         self.now = at;
         let sub = &mut self.subs[i];
         sub.latencies.push(at - start);

@@ -79,7 +79,7 @@ fn every_queue_that_waits_is_told() {
             completed += 1;
             run_all_told(&mut f, &mut at_disk, &mut rng);
         }
-        assert_eq!(completed, inserted, "seed {seed}: requests of queues that nobody told to run");
+        assert_eq!(completed, inserted, "seed {seed}: requests of queues that were not told to run");
         assert_eq!(f.e.tokens_in_use(), [0; NR_DOMAINS], "seed {seed}: tokens left");
     }
 }
@@ -100,7 +100,7 @@ fn a_busy_queue_does_not_keep_the_tokens_from_the_others() {
     while served.len() < 5 {
         let rq = at_disk.pop_front().expect("one is at the disk");
         f.complete(vec![rq]);
-        let hctx = f.bed.take_run().expect("somebody is told");
+        let hctx = f.bed.take_run().expect("a queue is told to run");
         served.push(hctx.index());
         at_disk.extend(f.dispatch(hctx.index() as u32, 10));
         assert_eq!((at_disk.len(), f.bed.take_run()), (1, None));
@@ -145,7 +145,7 @@ fn worker(s: &Shared, hctx: HctxId, mut mine: Vec<Rq>) {
             s.e.dispatch(&cx, hctx, 64, &mut out);
         }
         let done = {
-            let mut disk = s.disk.lock().expect("nobody panics with it");
+            let mut disk = s.disk.lock().expect("no panic with it held");
             disk.extend(out);
             disk.pop_front()
         };

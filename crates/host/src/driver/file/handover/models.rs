@@ -348,7 +348,7 @@ impl World {
 /// Something that takes long is in flight all the time, so that no completion is the last. Catches: the mark of a wake-up that
 /// another thread takes, and that is used up by it.
 #[test]
-fn a_mark_taken_by_another_wakes_whom_it_was_for() {
+fn a_mark_taken_by_another_wakes_its_owner() {
     explore(|| {
         let world = World::new(None);
         world.bed.0.with_state(|_, state| state.in_flight += 1);
@@ -367,7 +367,7 @@ fn a_mark_taken_by_another_wakes_whom_it_was_for() {
 
 /// Catches: a poll that leaves what another has queued lazily, or what the kernel has put off, to a sleep that never comes.
 #[test]
-fn who_only_polls_submits_and_has_posted_what_there_is() {
+fn a_poll_alone_submits_and_posts_what_there_is() {
     explore(|| {
         let bed = ModelRing::new(None, 2);
         let ended = Ended::default();

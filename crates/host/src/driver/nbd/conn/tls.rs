@@ -185,9 +185,7 @@ impl Link {
 
 fn broken(e: &io::Error) -> Lost {
     match e.kind() {
-        io::ErrorKind::InvalidData => {
-            Lost::Broken(format!("the server, or somebody on the way to it, breaks TLS: {e}"))
-        }
+        io::ErrorKind::InvalidData => Lost::Broken(format!("the server, or a relay on the way to it, breaks TLS: {e}")),
         _ => Lost::Broken(format!("receiving failed: {e}")),
     }
 }
