@@ -2,7 +2,7 @@
 //! Messages of `/dev/fuse` of arbitrary bytes: no panic, and what is to be done stays inside the disk, is whole blocks or alone, and
 //! writes nothing to a disk that is read-only.
 //!
-//! The first byte chooses the disk. Lengths are mended, or nearly no input would get past the header; the in-tree twins, whose
+//! The first byte chooses the disk. Lengths are fixed up, or nearly no input would get past the header; the in-tree twins, whose
 //! lengths are wrong as well, are `wire_tests.rs` and `channel_tests.rs` in `crates/host/src/export/fuse`.
 //! Run on arbitrary bytes by `fuzz/fuzz_targets`, and on seeds by plain tests.
 

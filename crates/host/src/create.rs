@@ -2,7 +2,7 @@
 //! Making a file large enough to be a target.
 //!
 //! Guarantees: what is in an existing file stays as it is; a file is only ever made longer, never truncated. If the work
-//! fails or is broken off, a file that was made here is removed and one that was extended has its old size again.
+//! fails or is interrupted, a file that was made here is removed and one that was extended has its old size again.
 //! Directories, special files and block devices that are too small are refused, and so is a size for which the file
 //! system has no room, before anything is written.
 //!
@@ -48,7 +48,7 @@ const STEP_BYTES: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Sees to it that `path` has at least `size_bytes`. `progress` is told how many of how many bytes are done and may
-/// break off.
+/// interrupt it.
 pub fn create(
     path: &Path,
     size_bytes: u64,
@@ -174,7 +174,7 @@ fn fill(
         }
         at += step;
         if progress(at - from, to - from).is_break() {
-            let ctx = format!("creation of '{}' was broken off; it is as it was before", path.display());
+            let ctx = format!("creation of '{}' was interrupted; it is as it was before", path.display());
             return Err(Error::new(ErrorKind::Interrupted, ctx));
         }
     }

@@ -2,7 +2,7 @@
 //! Atomics, lock and condition variable of the protocols by which threads wait in drivers: real ones, or loom's under
 //! `--cfg loom`, so that the models explore the code that ships.
 //!
-//! Under loom a sleep is never ended by time: what only a timeout would mend is a deadlock there.
+//! Under loom a sleep is never ended by time: what only a timeout would hide is a deadlock there.
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Condvar, Mutex};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! null_blk as a driver: it takes what it has tags for and is done with each request a fixed time later.
+//! null_blk as a driver: it takes what it has tags for and finishes each request a fixed time later.
 //!
 //! Guarantees: completions are given out in the order in which they became due (those told by [`NullDisk::finish`] in the
 //! order told), each on the hctx it was issued on. It refuses nothing, as null_blk's queue_rq does. Has no data.

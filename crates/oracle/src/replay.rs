@@ -2,7 +2,7 @@
 //! The world driven by a recorded trace.
 //!
 //! From the trace comes what the block layer does not decide: when the process submitted each I/O, when the device was
-//! done with each request, and in what order interrupt, worker and woken process then came (which is the kernel's CPU
+//! finished each request, and in what order interrupt, worker and woken process then came (which is the kernel's CPU
 //! scheduler's business): a completion is told when it was, and what runs the queue or goes on does so when the kernel's
 //! did something. What a run that did nothing has seen no trace tells. All else is ours. A decision of ours that differs shows as a difference of events and does not stop the
 //! replay: the next ones tell whether it was one or many.
@@ -198,7 +198,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The device is done with a request: its tag comes free and the elevator is told; the queue is run when the kernel's is.
+    /// The device has finished a request: its tag comes free and the elevator is told; the queue is run when the kernel's is.
     fn complete(&mut self, at: usize, e: Event) {
         self.check_late(at);
         if !self.world.disk.finish(e.extent) && self.rules.may_be_late {
@@ -314,7 +314,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The device was done with something between the submission of a bio and the allocation of its request, for which the
+    /// The device finished something between the submission of a bio and the allocation of its request, for which the
     /// process did not sleep: here the two are one moment, so it comes before.
     fn finish_before_allocation(&mut self, at: usize) {
         let queued = self.theirs[at];

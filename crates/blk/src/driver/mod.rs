@@ -181,7 +181,7 @@ pub struct RqBatch<'a> {
     pub(crate) ended: &'a mut Vec<Ended>,
 }
 
-/// A request, by its tag, that the device is done with.
+/// A request, by its tag, that the device has finished.
 pub(crate) type Ended = (Tag, BlkStatus);
 
 impl<'a> RqBatch<'a> {

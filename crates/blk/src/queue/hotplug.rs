@@ -170,7 +170,7 @@ impl<L: Lock> Submitter<L> {
         local.left_behind.dedup();
     }
 
-    /// Part of a poll of one that is not at home, or not yet done with the hardware queues it came from.
+    /// Part of a poll of one that is not at home, or still polling the hardware queues it came from.
     #[cold]
     pub(crate) fn poll_displaced(&mut self, now: Instant) {
         let (env, local) = (&self.env, &mut self.local);

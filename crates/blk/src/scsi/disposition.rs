@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What becomes of a command that a transport is done with: it has ended, goes again, or the device needs help.
+//! What becomes of a command that a transport has finished: it has ended, goes again, or the device needs help.
 //!
 //! Guarantees: a function of what it is told, no state; every combination of bytes has an answer. What it decides in one step
 //! the kernel decides in two (whether the command is done, then what its request gets).

@@ -62,7 +62,7 @@ pub struct Submitter<L: Lock> {
     inside: bool,
     /// The CPU it was made for.
     pub(crate) home: CpuId,
-    /// It is not at home, or not yet done with hardware queues it came from.
+    /// It is not at home, or still polling hardware queues it came from.
     pub(crate) displaced: bool,
 }
 

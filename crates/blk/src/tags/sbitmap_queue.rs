@@ -219,7 +219,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.wait_queues.iter().any(|queue| queue.lock().contains(&waiter))
     }
 
-    /// Passes on a wake-up whose receiver has turned away.
+    /// Passes on a wake-up whose receiver no longer waits.
     pub fn wake_one(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(1, wake);
     }

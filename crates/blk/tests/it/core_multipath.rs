@@ -556,7 +556,7 @@ fn behaviour(rng: &mut Rng, promise: Promise) -> Behaviour {
     b
 }
 
-/// A path is broken, mended, failed, brought back, removed or added, or a group changed.
+/// A path is broken, repaired, failed, brought back, removed or added, or a group changed.
 fn something_happens(rng: &mut Rng, s: &mut Stack, promise: Promise, nr_groups: usize) {
     let first = usize::from(promise == Promise::OneIsLeft) as u64;
     let n = first + rng.below(s.ways.len() as u64 - first);

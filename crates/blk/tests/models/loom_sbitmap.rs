@@ -299,7 +299,7 @@ fn a_sleeper_that_looked_during_a_transfer_is_woken() {
     });
 }
 
-/// Catches: a wake-up lost with a waiter that turned away without a tag just when it was spent on it.
+/// Catches: a wake-up lost with a waiter that left without a tag just when it was spent on it.
 #[test]
 fn a_waiter_that_turns_away_passes_its_wake_up_on() {
     explore(|| {

@@ -335,7 +335,7 @@ mod deep {
         let text = fs::read_to_string(dir.path("r.jsonl")).unwrap();
         let cut = text.trim_end().rfind('\n').unwrap() + 1;
         dir.file("cut.jsonl", &text[..cut]);
-        let said = "cut.jsonl: the tuning has not ended; go on with: mqblk tune j.fio ";
+        let said = "cut.jsonl: the tuning has not ended; resume with: mqblk tune j.fio ";
         dir.mqblk(&["report", "cut.jsonl", "-o", "cut.html"]).exits(2).says(&[said]);
         assert!(!dir.path("cut.html").exists());
     }

@@ -252,8 +252,8 @@ fn committed_transactions_survive_killing_database_and_daemon() {
         machine.clear();
 
         machine.start_daemon();
-        let mended = machine.dir.program("e2fsck", &["-fy", &machine.device]);
-        assert!(mended.status <= 1, "{mended:?}");
+        let repaired = machine.dir.program("e2fsck", &["-fy", &machine.device]);
+        assert!(repaired.status <= 1, "{repaired:?}");
         machine.run("e2fsck", &["-fn", &machine.device]);
         machine.mount();
         machine.start_postgres();

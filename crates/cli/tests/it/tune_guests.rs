@@ -29,7 +29,7 @@ fn iothreads_are_found_confirmed_explained_and_written() {
         "users2.tpm>=99%: kept: ",
         "'one IOThread' (iothreads=1): beaten: users16.tpm +",
         "turn of a transaction ",
-        ": waiting until the thread that serves the virtqueue is done with requests of others\n",
+        ": waiting until the thread that serves the virtqueue has finished the requests of others\n",
         "# sysfs\n# not in this form: ",
         " (of the virtual machine: libvirt, qemu, toml)\n",
         "-object iothread,id=iothread1\n-object iothread,id=iothread2\n",

@@ -118,7 +118,7 @@ fn guest_what_ifs_name_the_part_of_a_transaction_that_changes() {
         " (exits of the guest, and threads of the hypervisor that sleep being woken)",
         "  why: users16: a transaction takes ",
         "turn is ",
-        " (waiting until the thread that serves the virtqueue is done with requests of others)",
+        " (waiting until the thread that serves the virtqueue has finished the requests of others)",
     ] {
         assert!(threads.contains(part), "{part:?} in\n{threads}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be broken off.
+//! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be interrupted.
 //!
 //! Guarantees: a socket that a program has, even one that does not listen yet, is not taken from it; what is removed at the end is
 //! what was made; the process's umask stays as it is. Needs /proc, for a socket with permissions of its own.

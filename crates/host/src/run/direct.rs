@@ -2,7 +2,7 @@
 //! A job thread whose I/O goes to devices of the kernel, through an io_uring of its own and nothing of ours.
 //!
 //! Guarantees: as of [`super::worker`]: every I/O that was handed out is completed before the thread ends, or left behind with its memory
-//! when the run is to stop and the device does not end it; a short transfer is gone on with. What the job submits together the
+//! when the run is to stop and the device does not end it; a short transfer is continued. What the job submits together the
 //! kernel is handed in one call, as fio does it, for that is what it plugs and merges; only a depth of one shares its call with
 //! the wait. Does not do: polled I/O (`hipri`), discards without waiting (BLKDISCARD, as fio's engine).
 //!
@@ -85,7 +85,7 @@ struct Volume {
 }
 
 struct Loop<L: Load + ?Sized> {
-    // Dropped first: the kernel is done with the buffers when it is.
+    // Dropped first: the kernel has released the buffers when it is.
     ring: IoUring,
     load: Box<L>,
     volumes: Vec<Volume>,

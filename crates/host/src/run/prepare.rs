@@ -42,7 +42,7 @@ pub struct RunPlan<'a> {
     pub target: Option<&'a str>,
     /// Settings of every disk, an unset CPU count being this host's, and of the run ([`RUN_SETTINGS`](super::RUN_SETTINGS)).
     pub settings: &'a [(String, String)],
-    /// Told of file creation: path, bytes done, bytes in all. May break off.
+    /// Called on file creation: path, bytes done, bytes in all. May interrupt it.
     pub laying_out: &'a mut dyn FnMut(&Path, u64, u64) -> ControlFlow<()>,
     /// Ends the run early when set.
     pub stop: Arc<AtomicBool>,

@@ -19,12 +19,12 @@ fn with_op(op: Op, sector: u64, nr_sectors: u32) -> Bio {
 
 /// Random writes, reads, discards and zeroes of random size against a copy in memory.
 fn data_matches_a_model(kind: Kind) {
-    let mut rig = DriverFixture::new(kind);
+    let mut fixture = DriverFixture::new(kind);
     let mut rng = Rng::new(0x5eed_0001);
     let sectors = 2048;
-    let block = rig.block_sectors();
+    let block = fixture.block_sectors();
     let mut model = vec![0u8; sectors * 512];
-    rig.write_zeroes_all(sectors as u32);
+    fixture.write_zeroes_all(sectors as u32);
     for round in 0..400 {
         let nr = (1 + rng.below(u64::from(SLOT_SECTORS / block))) as u32 * block;
         let sector = rng.below((sectors as u64 - u64::from(nr)) / u64::from(block)) * u64::from(block);
@@ -32,11 +32,11 @@ fn data_matches_a_model(kind: Kind) {
         match rng.below(8) {
             0..3 => {
                 let fill = rng.bytes(range.len());
-                assert_eq!(rig.write(sector, &fill, OpFlags::NONE), BlkStatus::Ok, "round {round}");
+                assert_eq!(fixture.write(sector, &fill, OpFlags::NONE), BlkStatus::Ok, "round {round}");
                 model[range].copy_from_slice(&fill);
             }
             3..6 => {
-                let (status, read) = rig.read(sector, range.len());
+                let (status, read) = fixture.read(sector, range.len());
                 assert_eq!(status, BlkStatus::Ok);
                 assert!(
                     !kind.keeps_data() || read == model[range],
@@ -44,14 +44,14 @@ fn data_matches_a_model(kind: Kind) {
                 );
             }
             6 if kind.discard_zeroes() => {
-                assert_eq!(rig.io(with_op(Op::Discard, sector, nr)), BlkStatus::Ok);
+                assert_eq!(fixture.io(with_op(Op::Discard, sector, nr)), BlkStatus::Ok);
                 model[range].fill(0);
             }
-            _ if rig.driver.limits().max_write_zeroes_sectors == 0 => {
-                assert_eq!(rig.io(with_op(Op::WriteZeroes, sector, nr)), BlkStatus::NotSupp);
+            _ if fixture.driver.limits().max_write_zeroes_sectors == 0 => {
+                assert_eq!(fixture.io(with_op(Op::WriteZeroes, sector, nr)), BlkStatus::NotSupp);
             }
             _ => {
-                assert_eq!(rig.io(with_op(Op::WriteZeroes, sector, nr)), BlkStatus::Ok);
+                assert_eq!(fixture.io(with_op(Op::WriteZeroes, sector, nr)), BlkStatus::Ok);
                 model[range].fill(0);
             }
         }
@@ -60,7 +60,7 @@ fn data_matches_a_model(kind: Kind) {
 
 /// Adjacent bios merge into requests whose pieces lie all over memory; data still lands where each bio says.
 fn merged_requests_scatter_and_gather(kind: Kind) {
-    let mut rig = DriverFixture::new(kind);
+    let mut fixture = DriverFixture::new(kind);
     let mut rng = Rng::new(0x5eed_0002);
     let blocks = 32usize;
     let fill = rng.bytes(blocks * 4096);
@@ -69,70 +69,72 @@ fn merged_requests_scatter_and_gather(kind: Kind) {
     for op in [Op::Write, Op::Read] {
         for (i, slot) in order.iter().enumerate() {
             let block = &fill[i * 4096..][..4096];
-            rig.pool.with_slot(*slot, |b| if op == Op::Write { b[..4096].copy_from_slice(block) } else { b.fill(0) });
+            fixture
+                .pool
+                .with_slot(*slot, |b| if op == Op::Write { b[..4096].copy_from_slice(block) } else { b.fill(0) });
         }
         let bios = order
             .iter()
             .enumerate()
             .map(|(i, slot)| (*slot, Bio { op, ..Bio::read(Sector(i as u64 * 8), 8, DataRef::NONE) }));
-        let before = rig.disk.stats().merges();
-        let statuses = rig.io_batch(bios.collect());
+        let before = fixture.disk.stats().merges();
+        let statuses = fixture.io_batch(bios.collect());
         assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?}");
-        assert!(rig.disk.stats().merges() > before, "nothing merged: the test tests nothing");
+        assert!(fixture.disk.stats().merges() > before, "nothing merged: the test tests nothing");
     }
     for (i, slot) in order.iter().enumerate().filter(|_| kind.keeps_data()) {
-        rig.pool.with_slot(*slot, |b| assert_eq!(b[..4096], fill[i * 4096..][..4096], "block {i}"));
+        fixture.pool.with_slot(*slot, |b| assert_eq!(b[..4096], fill[i * 4096..][..4096], "block {i}"));
     }
 }
 
 fn what_is_out_of_range_fails_and_changes_nothing(kind: Kind) {
-    let mut rig = DriverFixture::new(kind);
-    let end = rig.disk.capacity().0;
-    let block = rig.block_sectors();
-    assert_eq!(rig.write(end - 8, &[0x5a; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let mut fixture = DriverFixture::new(kind);
+    let end = fixture.disk.capacity().0;
+    let block = fixture.block_sectors();
+    assert_eq!(fixture.write(end - 8, &[0x5a; 4096], OpFlags::NONE), BlkStatus::Ok);
     for (sector, nr) in [(end, block), (end - 8, 16), (u64::MAX - 7, 8)] {
-        assert_ne!(rig.io(with_op(Op::Discard, sector, nr)), BlkStatus::Ok);
-        assert_ne!(rig.io_with_slot(0, Bio::write(Sector(sector), nr, DataRef::NONE)), BlkStatus::Ok);
+        assert_ne!(fixture.io(with_op(Op::Discard, sector, nr)), BlkStatus::Ok);
+        assert_ne!(fixture.io_with_slot(0, Bio::write(Sector(sector), nr, DataRef::NONE)), BlkStatus::Ok);
     }
-    assert!(!kind.keeps_data() || rig.read(end - 8, 4096).1 == [0x5a; 4096]);
+    assert!(!kind.keeps_data() || fixture.read(end - 8, 4096).1 == [0x5a; 4096]);
     if kind.touches_data() {
-        let pool = rig.pool_region();
+        let pool = fixture.pool_region();
         let not_lent = DataRef::new(pool, 0);
         for data in [DataRef::new(pool + 1, 0), DataRef::new(pool, DataRef::MAX_OFFSET - 4096), not_lent] {
-            assert_eq!(rig.io(Bio::read(Sector(0), 8, data)), BlkStatus::Inval, "{data:?}");
-            assert_eq!(rig.io(Bio::write(Sector(0), 8, data)), BlkStatus::Inval, "{data:?}");
+            assert_eq!(fixture.io(Bio::read(Sector(0), 8, data)), BlkStatus::Inval, "{data:?}");
+            assert_eq!(fixture.io(Bio::write(Sector(0), 8, data)), BlkStatus::Inval, "{data:?}");
         }
     }
-    assert_eq!(rig.io(Bio::flush()), BlkStatus::Ok, "the disk goes on");
+    assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok, "the disk goes on");
 }
 
 fn flush_and_fua_succeed(kind: Kind) {
-    let mut rig = DriverFixture::new(kind);
+    let mut fixture = DriverFixture::new(kind);
     let fill = Rng::new(0x5eed_0003).bytes(8192);
-    assert_eq!(rig.write(64, &fill, OpFlags::FUA), BlkStatus::Ok);
-    assert_eq!(rig.write(80, &fill, OpFlags::FUA.union(OpFlags::PREFLUSH)), BlkStatus::Ok);
-    assert_eq!(rig.io(Bio::flush()), BlkStatus::Ok);
+    assert_eq!(fixture.write(64, &fill, OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(fixture.write(80, &fill, OpFlags::FUA.union(OpFlags::PREFLUSH)), BlkStatus::Ok);
+    assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok);
     for sector in [64, 80] {
-        assert!(!kind.keeps_data() || rig.read(sector, 8192).1 == fill);
+        assert!(!kind.keeps_data() || fixture.read(sector, 8192).1 == fill);
     }
 }
 
 /// Far more I/Os than tags: the driver is full again and again, and every I/O ends once.
 fn many_ios_end_exactly_once(kind: Kind) {
     for (queue_depth, scheduler) in [(1, "none"), (4, "none"), (7, "none"), (100, "none")] {
-        let mut rig = DriverFixture::with(kind, |c| {
+        let mut fixture = DriverFixture::with(kind, |c| {
             c.set("queue_depth", &queue_depth.to_string()).unwrap();
             c.set("scheduler", scheduler).unwrap();
         });
         let mut rng = Rng::new(0x5eed_0004);
-        let slots = rig.pool.slots();
+        let slots = fixture.pool.slots();
         for _ in 0..3 {
             let bios = (0..slots).map(|slot| {
                 let sector = Sector(rng.below(200) * 8);
                 let op = if rng.below(2) == 0 { Op::Read } else { Op::Write };
                 (slot, Bio { op, ..Bio::read(sector, 8, DataRef::NONE) })
             });
-            let statuses = rig.io_batch(bios.collect());
+            let statuses = fixture.io_batch(bios.collect());
             assert_eq!(statuses, vec![BlkStatus::Ok; slots as usize]);
         }
     }
@@ -140,20 +142,20 @@ fn many_ios_end_exactly_once(kind: Kind) {
 
 /// Completions of one thread's I/O are found by another thread that polls the same hctx, and both wait as they go.
 fn two_threads_share_one_hctx(kind: Kind) {
-    let rig = DriverFixture::with(kind, |c| {
+    let fixture = DriverFixture::with(kind, |c| {
         c.set("nr_cpus", "2").unwrap();
         c.set("nr_hw_queues", "1").unwrap();
         c.set("queue_depth", "8").unwrap();
     });
-    let (mut a, mut b) = rig.split_in_two();
-    let worker = |rig: &mut DriverFixture, seed: u64| {
+    let (mut a, mut b) = fixture.split_in_two();
+    let worker = |fixture: &mut DriverFixture, seed: u64| {
         let mut rng = Rng::new(seed);
         let base = rng.below(2) * 4096 + seed % 2 * 8192;
         for round in 0..200 {
             let fill = rng.bytes(4096);
             let sector = base + rng.below(128) * 8;
-            assert_eq!(rig.write(sector, &fill, OpFlags::NONE), BlkStatus::Ok);
-            let (status, read) = rig.read(sector, 4096);
+            assert_eq!(fixture.write(sector, &fill, OpFlags::NONE), BlkStatus::Ok);
+            let (status, read) = fixture.read(sector, 4096);
             assert_eq!(status, BlkStatus::Ok);
             assert!(!kind.keeps_data() || read == fill, "round {round}, seed {seed:#x}");
         }
@@ -167,24 +169,24 @@ fn two_threads_share_one_hctx(kind: Kind) {
 /// A thread that claims the hctx is not alone after all: another one's I/O passes, with the owner asleep or not, and
 /// after the release every thread is as good as another.
 fn a_claimed_hctx_serves_others_too(kind: Kind) {
-    let rig = DriverFixture::with(kind, |c| {
+    let fixture = DriverFixture::with(kind, |c| {
         c.set("nr_cpus", "2").unwrap();
         c.set("nr_hw_queues", "1").unwrap();
         c.set("queue_depth", "8").unwrap();
     });
-    let (mut owner, mut other) = rig.split_in_two();
+    let (mut owner, mut other) = fixture.split_in_two();
     let hctx = HctxId::new(0);
-    let turn = |rig: &mut DriverFixture, base: u64| {
+    let turn = |fixture: &mut DriverFixture, base: u64| {
         for i in 0..100 {
             let fill = Rng::new(base + i).bytes(4096);
-            assert_eq!(rig.write(base + i * 8, &fill, OpFlags::NONE), BlkStatus::Ok);
-            let (status, read) = rig.read(base + i * 8, 4096);
+            assert_eq!(fixture.write(base + i * 8, &fill, OpFlags::NONE), BlkStatus::Ok);
+            let (status, read) = fixture.read(base + i * 8, 4096);
             assert_eq!(status, BlkStatus::Ok);
             assert!(!kind.keeps_data() || read == fill, "I/O {i} at {base}");
         }
-        let slots = rig.pool.slots();
+        let slots = fixture.pool.slots();
         let bios = (0..slots).map(|slot| (slot, Bio::read(Sector(u64::from(slot) * 16), 8, DataRef::NONE)));
-        assert!(rig.io_batch(bios.collect()).iter().all(|s| s.is_ok()));
+        assert!(fixture.io_batch(bios.collect()).iter().all(|s| s.is_ok()));
     };
     let claimed = owner.driver.issuer().claim(hctx);
     // Needs Linux 6.1.
@@ -213,8 +215,8 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
 
 /// While one thread sleeps in `wait`, another submits to and polls the same hctx; a wake-up ends the sleep.
 fn a_waiting_thread_blocks_no_other(kind: Kind) {
-    let mut rig = DriverFixture::new(kind);
-    let driver = rig.driver.clone();
+    let mut fixture = DriverFixture::new(kind);
+    let driver = fixture.driver.clone();
     let hctx = HctxId::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -225,51 +227,51 @@ fn a_waiting_thread_blocks_no_other(kind: Kind) {
             }
         });
         for i in 0..50 {
-            assert_eq!(rig.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
         }
         stop.store(true, Ordering::Release);
         while !waiter.is_finished() {
-            rig.driver.wake(hctx);
+            fixture.driver.wake(hctx);
             std::thread::yield_now();
         }
     });
-    assert_eq!(rig.io(Bio::flush()), BlkStatus::Ok, "left-over wake-ups do no harm");
+    assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok, "left-over wake-ups do no harm");
 }
 
 fn lazy_commit_reaches_the_device_by_wait_or_poll(kind: Kind) {
-    let mut rig = DriverFixture::new(kind);
-    rig.driver.issuer().set_lazy_commit(HctxId::new(0), 8);
-    let slots = rig.pool.slots();
+    let mut fixture = DriverFixture::new(kind);
+    fixture.driver.issuer().set_lazy_commit(HctxId::new(0), 8);
+    let slots = fixture.pool.slots();
     for wait in [true, false] {
-        rig.may_wait = wait;
+        fixture.may_wait = wait;
         let bios = (0..slots).map(|slot| (slot, Bio::read(Sector(u64::from(slot) * 16), 8, DataRef::NONE)));
-        assert!(rig.io_batch(bios.collect()).iter().all(|s| s.is_ok()));
-        assert_eq!(rig.write(8, &[1; 512 * 8], OpFlags::FUA), BlkStatus::Ok);
+        assert!(fixture.io_batch(bios.collect()).iter().all(|s| s.is_ok()));
+        assert_eq!(fixture.write(8, &[1; 512 * 8], OpFlags::FUA), BlkStatus::Ok);
     }
 }
 
 fn data_survives_a_change_of_hardware_queues(kind: Kind) {
-    let mut rig = DriverFixture::with(kind, |c| c.set("nr_cpus", "4").unwrap());
+    let mut fixture = DriverFixture::with(kind, |c| c.set("nr_cpus", "4").unwrap());
     let fill = Rng::new(0x5eed_0005).bytes(8192);
     for (queues, depth) in [("1", "2"), ("4", "200"), ("2", "64")] {
-        assert_eq!(rig.write(8, &fill, OpFlags::NONE), BlkStatus::Ok);
-        rig.disk.begin_freeze();
-        assert!(rig.disk.is_drained());
+        assert_eq!(fixture.write(8, &fill, OpFlags::NONE), BlkStatus::Ok);
+        fixture.disk.begin_freeze();
+        assert!(fixture.disk.is_drained());
         let change = |c: &mut blk::settings::QueueConfig| {
             c.set("nr_hw_queues", queues)?;
             c.set("queue_depth", depth)
         };
-        rig.disk.rebuild(change).unwrap();
-        rig.disk.unfreeze();
-        let (status, read) = rig.read(8, 8192);
+        fixture.disk.rebuild(change).unwrap();
+        fixture.disk.unfreeze();
+        let (status, read) = fixture.read(8, 8192);
         assert_eq!(status, BlkStatus::Ok);
         assert!(!kind.keeps_data() || read == fill);
     }
 }
 
 fn limits_hold_together(kind: Kind) {
-    let rig = DriverFixture::new(kind);
-    let (limits, capacity) = (rig.driver.limits(), rig.driver.capacity());
+    let fixture = DriverFixture::new(kind);
+    let (limits, capacity) = (fixture.driver.limits(), fixture.driver.capacity());
     assert_eq!(limits.check(), Ok(()));
     assert!(capacity.0 > 0 && capacity.0 % u64::from(limits.logical_block_sectors()) == 0);
     assert!(SLOT_BYTES as u32 <= limits.max_segment_size);

@@ -67,17 +67,17 @@ fn the_size_is_rounded_down_to_blocks() {
 #[test]
 fn only_what_is_written_changes_in_the_file() {
     for kind in [Kind::FileDirect, Kind::FileBuffered] {
-        let mut rig = DriverFixture::new(kind);
-        let path = rig.path().to_owned();
+        let mut fixture = DriverFixture::new(kind);
+        let path = fixture.path().to_owned();
         let mut rng = Rng::new(0x5eed_0010);
         let mut expected = rng.bytes(fs::metadata(&path).unwrap().len() as usize);
         fs::write(&path, &expected).unwrap();
         let fill = rng.bytes(8192);
-        assert_eq!(rig.write(24, &fill, OpFlags::FUA), BlkStatus::Ok);
+        assert_eq!(fixture.write(24, &fill, OpFlags::FUA), BlkStatus::Ok);
         let zero = Bio { op: Op::WriteZeroes, ..Bio::read(Sector(100), 3 * 8, DataRef::NONE) };
-        assert_eq!(rig.io(zero), BlkStatus::Ok);
+        assert_eq!(fixture.io(zero), BlkStatus::Ok);
         let discard = Bio { op: Op::Discard, ..zero };
-        assert_eq!(rig.io(Bio { sector: Sector(1000), ..discard }), BlkStatus::Ok);
+        assert_eq!(fixture.io(Bio { sector: Sector(1000), ..discard }), BlkStatus::Ok);
         expected[24 * 512..][..8192].copy_from_slice(&fill);
         expected[100 * 512..][..3 * 4096].fill(0);
         expected[1000 * 512..][..3 * 4096].fill(0);
@@ -87,13 +87,13 @@ fn only_what_is_written_changes_in_the_file() {
 
 #[test]
 fn discard_gives_space_back() {
-    let mut rig = DriverFixture::new(Kind::FileDirect);
-    let path = rig.path().to_owned();
+    let mut fixture = DriverFixture::new(Kind::FileDirect);
+    let path = fixture.path().to_owned();
     fs::write(&path, Rng::new(0x5eed_0011).bytes(8 << 20)).unwrap();
     fs::File::open(&path).unwrap().sync_all().unwrap();
     let before = fs::metadata(&path).unwrap().blocks();
-    let all = rig.disk.capacity().0 as u32;
-    assert_eq!(rig.io(Bio { op: Op::Discard, ..Bio::read(Sector(0), all, DataRef::NONE) }), BlkStatus::Ok);
+    let all = fixture.disk.capacity().0 as u32;
+    assert_eq!(fixture.io(Bio { op: Op::Discard, ..Bio::read(Sector(0), all, DataRef::NONE) }), BlkStatus::Ok);
     let after = fs::metadata(&path).unwrap();
     assert!(after.blocks() < before && after.len() == 8 << 20, "{before} -> {} blocks", after.blocks());
 }
@@ -103,24 +103,24 @@ fn discard_gives_space_back() {
 #[test]
 fn a_file_cut_short_gives_io_errors() {
     for kind in [Kind::FileDirect, Kind::FileBuffered] {
-        let mut rig = DriverFixture::new(kind);
-        fs::File::options().write(true).open(rig.path()).unwrap().set_len(1 << 20).unwrap();
-        assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
-        assert_eq!(rig.read(4096, 4096).0, BlkStatus::IoErr, "{kind:?}");
-        assert_eq!(rig.read(2048 - 8, 8192).0, BlkStatus::IoErr, "{kind:?}");
-        assert_eq!(rig.read(2048 - 8, 4096).0, BlkStatus::Ok);
+        let mut fixture = DriverFixture::new(kind);
+        fs::File::options().write(true).open(fixture.path()).unwrap().set_len(1 << 20).unwrap();
+        assert_eq!(fixture.read(8, 4096).0, BlkStatus::Ok);
+        assert_eq!(fixture.read(4096, 4096).0, BlkStatus::IoErr, "{kind:?}");
+        assert_eq!(fixture.read(2048 - 8, 8192).0, BlkStatus::IoErr, "{kind:?}");
+        assert_eq!(fixture.read(2048 - 8, 4096).0, BlkStatus::Ok);
     }
 }
 
 /// Regions that are added after the rings were made are as good as the ones before.
 #[test]
 fn data_may_lie_in_regions_added_later() {
-    let rig = DriverFixture::new(Kind::FileDirect);
-    let file = fs::File::open(rig.path()).unwrap();
-    let (mut first, mut second) = rig.split_in_two_on_cpu(0);
-    for (i, rig) in [&mut first, &mut second].into_iter().enumerate() {
+    let fixture = DriverFixture::new(Kind::FileDirect);
+    let file = fs::File::open(fixture.path()).unwrap();
+    let (mut first, mut second) = fixture.split_in_two_on_cpu(0);
+    for (i, fixture) in [&mut first, &mut second].into_iter().enumerate() {
         let fill = Rng::new(0x5eed_0012 + i as u64).bytes(4096);
-        assert_eq!(rig.write(i as u64 * 8, &fill, OpFlags::FUA), BlkStatus::Ok);
+        assert_eq!(fixture.write(i as u64 * 8, &fill, OpFlags::FUA), BlkStatus::Ok);
         let mut seen = vec![0; 4096];
         file.read_exact_at(&mut seen, i as u64 * 4096).unwrap();
         assert!(seen == fill);

@@ -9,7 +9,7 @@ use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::driver::Driver;
 use blk::id::Sector;
 use blk::status::BlkStatus;
-use common::initiator::{an_absence_is_not_noticed, open, refused, rig, target};
+use common::initiator::{an_absence_is_not_noticed, fixture, open, refused, target};
 use common::iscsi::{IQN, Tgt};
 use common::istgt::{Istgt, Options};
 use common::proxy::Proxy;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 #[test]
 fn chap_accepts_the_password_and_reports_what_is_wrong() {
     let tgt = Tgt::with_users(&[("me", "secretsecret1", false)]);
-    let (mut rig, _) = rig(&tgt.url_as("me%secretsecret1@", ""), 1);
-    assert_eq!(rig.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (mut fixture, _) = fixture(&tgt.url_as("me%secretsecret1@", ""), 1);
+    assert_eq!(fixture.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
     let (kind, text) = refused(&tgt.url_as("me%secretsecret2@", ""));
     assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
     let (kind, text) = refused(&tgt.url_as("you%secretsecret1@", ""));
@@ -46,9 +46,9 @@ fn a_target_of_another_make_proves_its_identity() {
     let rightly = target(&istgt.url_as("me%secretsecret1@", "?target_user=them"));
     let regions = Arc::new(Regions::new());
     let driver = Arc::new(Iscsi::open(&rightly, true, regions.clone()).unwrap());
-    let mut rig = DriverFixture::on(driver, regions, |_| ());
-    assert_eq!(rig.write(0, &[9; 8192], OpFlags::FUA), BlkStatus::Ok);
-    assert_eq!(rig.read(0, 8192), (BlkStatus::Ok, vec![9; 8192]));
+    let mut fixture = DriverFixture::on(driver, regions, |_| ());
+    assert_eq!(fixture.write(0, &[9; 8192], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(fixture.read(0, 8192), (BlkStatus::Ok, vec![9; 8192]));
     let (kind, text) = refused(&istgt.url_as("me%secretsecret2@", "?target_user=them"));
     assert!(kind == ErrorKind::Denied && text.contains("user 'me' was refused"), "{text}");
     let (kind, text) = refused(&istgt.url_as("me%secretsecret1@", "?target_user=others"));
@@ -85,12 +85,12 @@ fn a_portal_tells_its_targets() {
 #[test]
 fn each_hardware_queue_has_a_session_of_its_own() {
     let tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url("?sessions=3"), 3);
-    assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&tgt.url("?sessions=3"), 3);
+    assert_eq!(fixture.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let shown = tgt.show(&["--op", "show", "--mode", "target"]);
     assert_eq!(shown.matches("I_T nexus:").count(), 3, "{shown}");
     assert_eq!(driver.path().connections().unwrap().up, 3);
-    drop((rig, driver));
+    drop((fixture, driver));
     until(|| !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
 }
 
@@ -104,23 +104,23 @@ fn long_requests_go_both_ways() {
         let driver = open(&tgt.url(options), &regions);
         assert!(driver.limits().max_sectors as usize >= BYTES >> 9);
         let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
-        let mut rig = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
+        let mut fixture = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "1").unwrap());
         let fill = Rng::new(0x5eed_1234).bytes(BYTES);
         pool.with_slot(0, |b| b.copy_from_slice(&fill));
         for (slot, op) in [(0, Op::Write), (1, Op::Read)] {
             let data = pool.lend(slot);
             let bio = Bio { op, ..Bio::read(Sector(64), (BYTES >> 9) as u32, data) };
-            assert_eq!(rig.io(bio), BlkStatus::Ok, "{options}");
+            assert_eq!(fixture.io(bio), BlkStatus::Ok, "{options}");
             common::give_back(&mut pool, slot);
         }
         assert!(pool.with_slot(1, |b| b[..] == fill[..]), "{options}");
         // In pieces all over memory, too.
         let slots: Vec<_> =
             (0..32).map(|i| (i * 7 % 32, Bio::read(Sector(64 + u64::from(i) * 8), 8, DataRef::NONE))).collect();
-        assert!(rig.io_batch(slots).iter().all(|s| s.is_ok()));
+        assert!(fixture.io_batch(slots).iter().all(|s| s.is_ok()));
         for i in 0..32_u32 {
             let at = i as usize * 4096;
-            rig.pool.with_slot(i * 7 % 32, |b| assert_eq!(b[..4096], fill[at..][..4096], "block {i}"));
+            fixture.pool.with_slot(i * 7 % 32, |b| assert_eq!(b[..4096], fill[at..][..4096], "block {i}"));
         }
     }
 }
@@ -128,17 +128,17 @@ fn long_requests_go_both_ways() {
 #[test]
 fn a_target_that_is_killed_and_comes_back_is_not_noticed() {
     let mut tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url(""), 2);
-    an_absence_is_not_noticed(&mut rig, &driver, |serves| if serves { tgt.start() } else { tgt.kill() });
+    let (mut fixture, driver) = fixture(&tgt.url(""), 2);
+    an_absence_is_not_noticed(&mut fixture, &driver, |serves| if serves { tgt.start() } else { tgt.kill() });
 }
 
 #[test]
 fn requests_end_when_no_target_returns_in_time() {
     let mut tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url("?recovery_timeout=1"), 1);
+    let (mut fixture, driver) = fixture(&tgt.url("?recovery_timeout=1"), 1);
     tgt.kill();
     until(|| driver.path().connections().unwrap().up == 0);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Transport);
     assert!(driver.path().troubles()[0].contains("cannot connect"), "{:?}", driver.path().troubles());
 }
 
@@ -148,13 +148,14 @@ fn requests_end_when_no_target_returns_in_time() {
 fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) =
+        fixture(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
     std::thread::scope(|s| {
-        let rig = &mut rig;
-        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        let fixture = &mut fixture;
+        let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
         until(|| writer.is_finished() || driver.path().troubles().iter().any(|t| t.contains("portal group 2")));
         assert!(!writer.is_finished(), "it went by another nexus");
         proxy.alter(None);
@@ -164,7 +165,7 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
     until(|| driver.path().connections().unwrap().losses >= 2 && driver.path().connections().unwrap().up == 1);
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
 /// Only then it is known, as far as it can be, that the target has forgotten what it had: a way that is there then is used.
@@ -172,12 +173,13 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
 fn other_portal_group_is_used_after_recovery_timeout() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) =
+        fixture(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
     assert!(driver.status().0[0].replayed > 0, "the write was cut off");
 }
 
@@ -186,25 +188,26 @@ fn other_portal_group_is_used_after_recovery_timeout() {
 fn a_read_that_was_cut_off_goes_again_by_any_portal_group() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, _driver) = rig(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, _driver) =
+        fixture(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
 }
 
 #[test]
 fn nothing_is_written_to_another_disk() {
     let mut tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url(""), 1);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&tgt.url(""), 1);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     tgt.kill();
     until(|| driver.path().connections().unwrap().up == 0);
     tgt.set_serial("SN0002");
     tgt.start();
     // The midlayer says that the device is gone, once the reconnect thread has seen it; until then it waits.
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     // What it is refused for is said after the requests were.
     until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));

@@ -34,16 +34,16 @@ fn open(url: &str) -> (Arc<Iscsi>, Arc<Regions>) {
     (Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap()), regions)
 }
 
-fn rig(url: &str, io_timeout: &str) -> (DriverFixture, Arc<Iscsi>) {
+fn fixture(url: &str, io_timeout: &str) -> (DriverFixture, Arc<Iscsi>) {
     let (driver, regions) = open(url);
-    let mut rig = DriverFixture::on(driver.clone(), regions, |c| {
+    let mut fixture = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", "1"), ("nr_hw_queues", "1"), ("io_timeout", io_timeout)] {
             c.set(name, value).unwrap();
         }
     });
     // A thread has to check the time.
-    rig.may_wait = false;
-    (rig, driver)
+    fixture.may_wait = false;
+    (fixture, driver)
 }
 
 fn losses(driver: &Iscsi) -> u64 {
@@ -58,19 +58,19 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     let proxy = Proxy::new(tgt.port());
     let (driver, regions) = open(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"));
     let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
-    let mut rig = DriverFixture::on(driver.clone(), regions, |c| {
+    let mut fixture = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", "1"), ("nr_hw_queues", "1"), ("io_timeout", "300")] {
             c.set(name, value).unwrap();
         }
     });
-    rig.may_wait = false;
+    fixture.may_wait = false;
     let fill = Rng::new(0x5eed_0042).bytes(BYTES);
     pool.with_slot(0, |b| b.copy_from_slice(&fill));
     proxy.meddle(Tampering::HoldR2t(1));
     for (slot, op) in [(0, Op::Write), (1, Op::Read)] {
         let data = pool.lend(slot);
         let bio = Bio { op, ..Bio::read(Sector(64), (BYTES >> 9) as u32, data) };
-        assert_eq!(rig.io(bio), BlkStatus::Ok);
+        assert_eq!(fixture.io(bio), BlkStatus::Ok);
         common::give_back(&mut pool, slot);
     }
     assert!(pool.with_slot(1, |b| b[..] == fill[..]));
@@ -83,10 +83,10 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
 fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
-    assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+    assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.meddle(Tampering::HoldReads(1));
-    assert_eq!(rig.read(8, 4096).1, [7; 4096]);
+    assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
     assert_eq!((proxy.functions(), proxy.answers()), (vec![ABORT_TASK, LUN_RESET], vec![1, 0]));
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
@@ -95,12 +95,12 @@ fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
 fn an_abort_that_works_is_all_that_is_done() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
-    assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+    assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     // As of a target that had it still.
     proxy.meddle(Tampering::Answer(0));
     proxy.meddle(Tampering::HoldReads(2));
-    assert_eq!(rig.read(8, 4096).1, [7; 4096]);
+    assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, ABORT_TASK]);
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
@@ -109,11 +109,11 @@ fn an_abort_that_works_is_all_that_is_done() {
 fn target_without_task_management_loses_only_its_session() {
     let tgt = Tgt::new();
     let proxy = Proxy::new(tgt.port());
-    let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
-    assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+    assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.meddle(Tampering::Answer(5));
     proxy.meddle(Tampering::HoldReads(1));
-    assert_eq!(rig.read(8, 4096).1, [7; 4096]);
+    assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
     assert_eq!(proxy.functions(), [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 1);
     assert!(
@@ -132,13 +132,13 @@ fn malformed_task_management_ends_the_session() {
     ] {
         let tgt = Tgt::new();
         let proxy = Proxy::new(tgt.port());
-        let (mut rig, driver) = rig(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
-        assert_eq!(rig.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
+        let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+        assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
         proxy.meddle(what);
         if what != Tampering::Unasked {
             proxy.meddle(Tampering::HoldReads(1));
         }
-        assert_eq!(rig.read(8, 4096).1, [7; 4096]);
+        assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
         let (queues, _) = driver.status();
         let why = queues[0].last_loss.as_deref().unwrap_or_default();
         assert!(why.contains("breaks the protocol") && why.contains(message), "{what:?}: {why}");
@@ -155,8 +155,8 @@ fn reservation_is_preempted_by_a_second_initiator() {
 #[test]
 fn commands_of_users_bring_data_and_sense_and_are_bounded() {
     let tgt = Tgt::new();
-    let (mut rig, driver) = rig(&tgt.url("?sessions=1"), "30000");
-    assert_eq!(rig.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&tgt.url("?sessions=1"), "30000");
+    assert_eq!(fixture.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     let read = raw(&driver, Cdb::read(0, 8, false).as_bytes(), &[], 4096);
     assert_eq!((read.status, read.data), (sam::GOOD, vec![5; 4096]));
     // What this target does not know is said so; `iscsi_lio` has one that knows it.
@@ -165,7 +165,7 @@ fn commands_of_users_bring_data_and_sense_and_are_bounded() {
     // Larger than goes unasked: the target asks for it.
     let large = vec![9; 256 << 10];
     assert_eq!(raw(&driver, Cdb::write(0, 512, false, true).as_bytes(), &large, 0).status, sam::GOOD);
-    assert_eq!(rig.read(8, 4096).1, [9; 4096]);
+    assert_eq!(fixture.read(8, 4096).1, [9; 4096]);
     let unknown = raw(&driver, &[0xff; 16], &[], 0);
     assert_eq!((unknown.status, Sense::parse(&unknown.sense).unwrap().key), (2, SenseKey::IllegalRequest));
     let refused = |cdb: &[u8], data_out: &[u8], data_in| {

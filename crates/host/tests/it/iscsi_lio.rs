@@ -13,7 +13,7 @@ use blk::scsi::disposition::sam;
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::status::BlkStatus;
 use common::commands::{raw, raw_after_attention, reservations};
-use common::initiator::{an_absence_is_not_noticed, refused, rig, target};
+use common::initiator::{an_absence_is_not_noticed, fixture, refused, target};
 use common::lio::{DISK, IQN, Lio, NODE};
 use common::until;
 use host::driver::HostDriver;
@@ -39,7 +39,7 @@ fn swap(driver: &Iscsi, block: u64, old: &[u8], new: &[u8]) -> bool {
 #[test]
 fn compare_and_write_writes_only_over_what_was_expected() {
     let lio = Lio::new();
-    let (mut here, driver) = rig(&lio.url(1, "?sessions=1"), 1);
+    let (mut here, driver) = fixture(&lio.url(1, "?sessions=1"), 1);
     assert_eq!(here.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert!(swap(&driver, 0, &[5; BLOCK], &[6; BLOCK]));
     assert!(!swap(&driver, 0, &[5; BLOCK], &[7; BLOCK]), "it is no more what it was");
@@ -58,7 +58,8 @@ fn compare_and_write_writes_only_over_what_was_expected() {
     assert_eq!(here.write(8, &[0; 4096], OpFlags::NONE), BlkStatus::Ok);
     let lost_races = AtomicU64::new(0);
     let counts = |portal: usize| {
-        let (_, driver) = rig(&lio.url(portal, &format!("?sessions=1&initiator=iqn.2026-11.test:counts{portal}")), 1);
+        let (_, driver) =
+            fixture(&lio.url(portal, &format!("?sessions=1&initiator=iqn.2026-11.test:counts{portal}")), 1);
         let mut done = 0;
         while done < ROUNDS || (lost_races.load(Ordering::Relaxed) == 0 && done < MOST_ROUNDS) {
             loop {
@@ -93,7 +94,7 @@ fn reservation_is_preempted_by_a_second_initiator() {
 /// Writes all over the first MiB in pieces of many lengths, and reads them back by another session.
 fn writes_and_reads(url: &str, seed: u64) {
     const PIECES: u64 = 32;
-    let (mut here, _) = rig(url, 1);
+    let (mut here, _) = fixture(url, 1);
     let (mut rng, mut sector) = (Rng::new(seed), 0);
     let mut all = Vec::new();
     for _ in 0..PIECES {
@@ -104,7 +105,7 @@ fn writes_and_reads(url: &str, seed: u64) {
         all.push(bytes);
     }
     drop(here);
-    let (mut here, _) = rig(url, 1);
+    let (mut here, _) = fixture(url, 1);
     let mut at = 0;
     for bytes in all {
         assert!(here.read(at, bytes.len()) == (BlkStatus::Ok, bytes.clone()), "{url}: seed {seed:#x}, sector {at}");
@@ -146,7 +147,7 @@ fn all_login_kinds_read_the_same_data_and_errors_are_named() {
 #[test]
 fn unmapped_and_zeroed_ranges_read_as_zeroes() {
     let lio = Lio::new();
-    let (mut here, driver) = rig(&lio.url(1, "?sessions=1"), 1);
+    let (mut here, driver) = fixture(&lio.url(1, "?sessions=1"), 1);
     let limits = driver.limits();
     assert!(limits.max_discard_sectors > 0 && limits.max_write_zeroes_sectors > 0, "{limits:?}");
     let data = Rng::new(0x2e20).bytes(32 << 10);
@@ -165,7 +166,7 @@ fn unmapped_and_zeroed_ranges_read_as_zeroes() {
 #[test]
 fn a_portal_that_goes_and_comes_back_is_not_noticed() {
     let mut lio = Lio::new();
-    let (mut here, driver) = rig(&lio.url(1, "?sessions=2"), 1);
+    let (mut here, driver) = fixture(&lio.url(1, "?sessions=2"), 1);
     an_absence_is_not_noticed(&mut here, &driver, |serves| {
         lio.does(&format!("echo {} >{NODE}/tpgt_1/enable", u8::from(serves)));
     });
@@ -174,6 +175,6 @@ fn a_portal_that_goes_and_comes_back_is_not_noticed() {
     until(|| driver.path().connections().unwrap().up == 0);
     lio.does(&format!("rm {NODE}/tpgt_1/lun/lun_0/disk {NODE}/tpgt_2/lun/lun_0/disk && echo LIO0002 >{DISK}/wwn/vpd_unit_serial && ln -s {DISK} {NODE}/tpgt_1/lun/lun_0/disk && echo 1 >{NODE}/tpgt_1/enable"));
     assert_eq!(here.write(8, &[4; 4096], OpFlags::NONE), BlkStatus::Offline);
-    let (mut anew, _) = rig(&lio.url(1, "?sessions=1"), 1);
+    let (mut anew, _) = fixture(&lio.url(1, "?sessions=1"), 1);
     assert_eq!(anew.read(8, 4096).1, [3; 4096]);
 }

@@ -32,18 +32,18 @@ fn open(target: &Scripted, write: bool, options: &str, regions: &Arc<Regions>) -
     Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), write, regions.clone()).unwrap_or_else(|e| panic!("{url}: {e}")))
 }
 
-fn rig(target: &Scripted, write: bool, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
+fn fixture(target: &Scripted, write: bool, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let driver = open(target, write, "", &regions);
-    let rig = DriverFixture::on(driver.clone(), regions, |c| {
+    let fixture = DriverFixture::on(driver.clone(), regions, |c| {
         c.set("nr_cpus", queues).unwrap();
         c.set("nr_hw_queues", queues).unwrap();
     });
-    (rig, driver)
+    (fixture, driver)
 }
 
-fn is_gone(rig: &mut DriverFixture, driver: &Iscsi) {
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
+fn is_gone(fixture: &mut DriverFixture, driver: &Iscsi) {
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
     // What it is refused for is said after the requests were.
     until(|| {
         driver.path().troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk"))
@@ -66,9 +66,9 @@ fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> 
     let mut pool = BufferPool::new(&regions, 1, LARGE, false).unwrap();
     let fill = Rng::new(0x5eed_4321).bytes(LARGE);
     pool.with_slot(0, |b| b.copy_from_slice(&fill));
-    let mut rig = DriverFixture::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut fixture = DriverFixture::on(driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     let bio = Bio { op: Op::Write, ..Bio::read(Sector(64), (LARGE >> 9) as u32, pool.lend(0)) };
-    assert_eq!(rig.io(bio), BlkStatus::Ok);
+    assert_eq!(fixture.io(bio), BlkStatus::Ok);
     common::give_back(&mut pool, 0);
     assert!(target.written.lock().unwrap()[64 * 512..] == fill, "what was acknowledged is not what was written");
     driver.path().troubles().join("; ")
@@ -88,8 +88,8 @@ fn a_write_that_was_not_asked_for_its_data_has_not_gone_well() {
         }
         request.is_write()
     });
-    let (mut rig, _driver) = rig(&target, true, "1");
-    assert_eq!(rig.write(0, &[7; 4096], OpFlags::NONE), BlkStatus::IoErr);
+    let (mut fixture, _driver) = fixture(&target, true, "1");
+    assert_eq!(fixture.write(0, &[7; 4096], OpFlags::NONE), BlkStatus::IoErr);
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn a_read_that_recovers_without_its_data_goes_again() {
         is_it
     });
     target.written.lock().unwrap().resize(4096, 0x5a);
-    let (mut rig, _driver) = rig(&target, false, "1");
-    let (status, got) = rig.read(0, 4096);
+    let (mut fixture, _driver) = fixture(&target, false, "1");
+    let (status, got) = fixture.read(0, 4096);
     assert_eq!(status, BlkStatus::Ok);
     assert!(got.iter().all(|b| *b == 0x5a), "memory was acknowledged that nothing has been read to");
 }
@@ -153,7 +153,7 @@ fn a_target_that_never_falls_silent_is_left_in_time() {
         while peer.stream.write_all(&flood).is_ok() {}
         true
     });
-    let (_rig, driver) = rig(&target, true, "1");
+    let (_rig, driver) = fixture(&target, true, "1");
     floods.store(true, Ordering::Relaxed);
     for is_stopped in [false, true] {
         let (mut signal, stop) = UnixStream::pair().unwrap();
@@ -187,14 +187,14 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
             }
             is_it
         });
-        let (mut rig, driver) = rig(&target, true, "1");
+        let (mut fixture, driver) = fixture(&target, true, "1");
         refuses.store(true, Ordering::Relaxed);
         target.cut();
         // More often than it is asked in one session.
         until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
         refuses.store(false, Ordering::Relaxed);
         assert_eq!(
-            rig.write(0, &[1; 4096], OpFlags::NONE),
+            fixture.write(0, &[1; 4096], OpFlags::NONE),
             BlkStatus::Ok,
             "{status:#x}: {:?}",
             driver.path().troubles()
@@ -213,15 +213,15 @@ fn unit_change_seen_by_a_user_command_is_verified() {
         }
         is_it
     });
-    let (mut rig, driver) = rig(&target, true, "1");
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&target, true, "1");
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     target.unit.lock().unwrap().serial = Some("SN2".to_owned());
     let cdb = [REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
     let timeout = blk::time::Duration::from_secs(30);
     let command = RawCommand { cdb: &cdb, data_out: &[], data_in: 16, timeout };
     let answer = driver.execute(HctxId::new(0), &command).unwrap();
     assert_eq!(answer.status, CHECK_CONDITION, "it goes to its user all the same");
-    is_gone(&mut rig, &driver);
+    is_gone(&mut fixture, &driver);
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
@@ -243,29 +243,29 @@ fn is_asked_at_once(is_another: bool) {
         }
         is_it
     });
-    let (mut rig, driver) = rig(&target, true, "1");
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&target, true, "1");
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     if is_another {
         target.unit.lock().unwrap().serial = Some("SN2".to_owned());
     }
     is_armed.store(true, Ordering::Relaxed);
-    let data = rig.pool.lend(0);
-    rig.begin(Bio::read(Sector(0), 8, data));
+    let data = fixture.pool.lend(0);
+    fixture.begin(Bio::read(Sector(0), 8, data));
     // The reconnect thread has received it.
     until(|| driver.status().0[0].losses == 1);
     let why = driver.status().0[0].last_loss.clone();
     assert_eq!(why.as_deref(), Some("the logical unit says that it has changed"));
     if !is_another {
         until(|| driver.status().0[0].connected);
-        assert_eq!(rig.finish(), BlkStatus::Ok);
-        common::give_back(&mut rig.pool, 0);
-        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.finish(), BlkStatus::Ok);
+        common::give_back(&mut fixture.pool, 0);
+        assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!(driver.status().0[0].losses, 1, "the session that has asked stays");
         return;
     }
-    assert_eq!(rig.finish(), BlkStatus::Offline);
-    common::give_back(&mut rig.pool, 0);
-    is_gone(&mut rig, &driver);
+    assert_eq!(fixture.finish(), BlkStatus::Offline);
+    common::give_back(&mut fixture.pool, 0);
+    is_gone(&mut fixture, &driver);
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
@@ -287,11 +287,11 @@ fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
         is_it
     });
     *unit.lock().unwrap() = Some(target.unit.clone());
-    let (mut rig, driver) = rig(&target, true, "1");
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture(&target, true, "1");
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     phase.store(1, Ordering::Relaxed);
     target.cut();
-    is_gone(&mut rig, &driver);
+    is_gone(&mut fixture, &driver);
     assert_eq!(phase.load(Ordering::Relaxed), 2);
     assert!(driver.path().troubles()[0].contains("SN2"), "{:?}", driver.path().troubles());
 }
@@ -300,8 +300,8 @@ fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
 fn a_disk_without_a_name_is_not_written_to_after_its_session() {
     let target = Scripted::new(|_, _| false);
     target.unit.lock().unwrap().serial = None;
-    let (mut writes, writer) = rig(&target, true, "1");
-    let (mut reads, _reader) = rig(&target, false, "1");
+    let (mut writes, writer) = fixture(&target, true, "1");
+    let (mut reads, _reader) = fixture(&target, false, "1");
     assert_eq!(writes.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     target.cut();
     is_gone(&mut writes, &writer);
@@ -313,23 +313,23 @@ fn a_disk_without_a_name_is_not_written_to_after_its_session() {
 #[test]
 fn grown_disk_is_the_same_and_shrunk_disk_is_not() {
     let target = Scripted::new(|_, _| false);
-    let (mut rig, driver) = rig(&target, true, "1");
+    let (mut fixture, driver) = fixture(&target, true, "1");
     target.unit.lock().unwrap().blocks *= 2;
     target.cut();
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "{:?}", driver.path().troubles());
     target.unit.lock().unwrap().blocks /= 4;
     target.cut();
-    is_gone(&mut rig, &driver);
+    is_gone(&mut fixture, &driver);
 }
 
 #[test]
 fn no_session_is_kept_with_a_disk_that_is_another() {
     let target = Scripted::new(|_, _| false);
-    let (mut rig, driver) = rig(&target, true, "2");
+    let (mut fixture, driver) = fixture(&target, true, "2");
     assert_eq!(driver.path().connections().unwrap().up, 2);
     target.unit.lock().unwrap().serial = Some("SN2".to_owned());
     // Connection 0 was for the questions at first.
     target.cut_one(2);
     until(|| driver.path().connections().unwrap().up == 0);
-    is_gone(&mut rig, &driver);
+    is_gone(&mut fixture, &driver);
 }

@@ -72,18 +72,18 @@ fn target(
 }
 
 /// On it, so that commands are late soon, but not on a busy machine when they only wait for the script's turn.
-fn rig(target: &Scripted, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
+fn fixture(target: &Scripted, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let url = target.url("?noop_interval=0");
     let driver = Arc::new(Iscsi::open(&iscsi::parse(&url).unwrap(), true, regions.clone()).unwrap());
-    let mut rig = DriverFixture::on(driver.clone(), regions, |c| {
+    let mut fixture = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", queues), ("nr_hw_queues", queues), ("io_timeout", "2000")] {
             c.set(name, value).unwrap();
         }
     });
     // A thread has to check the time.
-    rig.may_wait = false;
-    (rig, driver)
+    fixture.may_wait = false;
+    (fixture, driver)
 }
 
 fn losses(driver: &Iscsi) -> u64 {
@@ -102,10 +102,10 @@ fn a_late_response_to_a_reset_is_ignored() {
         }
         _ => peer.managed(request.tag(), DONE),
     });
-    let (mut rig, driver) = rig(&target, "1");
+    let (mut fixture, driver) = fixture(&target, "1");
     for _ in 0..2 {
         state.lock().unwrap().withhold = 1;
-        assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![0; 4096]));
+        assert_eq!(fixture.read(8, 4096), (BlkStatus::Ok, vec![0; 4096]));
     }
     let functions = state.lock().unwrap().functions.clone();
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, ABORT_TASK, LUN_RESET]);
@@ -119,11 +119,11 @@ fn giving_up_ends_what_is_being_helped() {
         Some(ABORT_TASK) => peer.managed(request.tag(), NO_SUCH_TASK),
         _ => peer.managed(request.tag(), NOT_SUPPORTED),
     });
-    let (mut rig, driver) = rig(&target, "1");
+    let (mut fixture, driver) = fixture(&target, "1");
     state.lock().unwrap().withhold = 1;
     target.refuses.lock().unwrap().push(0);
     std::thread::scope(|s| {
-        let reader = s.spawn(|| rig.read(8, 4096).0);
+        let reader = s.spawn(|| fixture.read(8, 4096).0);
         until(|| driver.path().troubles().iter().any(|t| t.contains("nor a reset has helped")));
         assert!(driver.path().set_give_up(true));
         until(|| reader.is_finished());
@@ -134,7 +134,7 @@ fn giving_up_ends_what_is_being_helped() {
     assert_eq!(functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert!(driver.path().set_give_up(false));
     target.refuses.lock().unwrap().clear();
-    until(|| rig.read(8, 4096).0 == BlkStatus::Ok);
+    until(|| fixture.read(8, 4096).0 == BlkStatus::Ok);
 }
 
 /// It may still be carried out.
@@ -154,17 +154,17 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     let parsed = host::driver::multipath::parse(&format!("{options}:{urls}")).unwrap();
     let paths = parsed.paths_to_open(&needs, &regions);
     let disk = Arc::new(Multipath::open(parsed.options.clone(), paths).unwrap().0);
-    let mut rig = DriverFixture::on(disk.clone(), regions, |c| {
+    let mut fixture = DriverFixture::on(disk.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         c.set("io_timeout", "300").unwrap();
     });
-    rig.may_wait = false;
+    fixture.may_wait = false;
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
     disk.paths().fail_path(ids[1], host::clock::now());
     state.lock().unwrap().withhold = 1;
     std::thread::scope(|s| {
-        let rig = &mut rig;
-        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        let fixture = &mut fixture;
+        let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
         until(|| state.lock().unwrap().functions.contains(&LUN_RESET));
         disk.paths().reinstate_path(ids[1]);
         until(|| {
@@ -176,14 +176,14 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     });
     assert!(other.written.lock().unwrap().is_empty(), "another path has it");
     disk.path().set_give_up(false);
-    until(|| rig.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
+    until(|| fixture.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
 }
 
 /// The first session of all that were lost is refused: the others come back.
 #[test]
 fn a_session_that_is_refused_keeps_no_other_from_being_made() {
     let target = Scripted::new(|_, _| false);
-    let (mut rig, driver) = rig(&target, "3");
+    let (mut fixture, driver) = fixture(&target, "3");
     let up = || driver.path().connections().unwrap().up;
     assert_eq!(up(), 3);
     for refused in [0, 1] {
@@ -193,7 +193,7 @@ fn a_session_that_is_refused_keeps_no_other_from_being_made() {
         target.refuses.lock().unwrap().clear();
         until(|| up() == 3);
     }
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
 /// The target never has more immediate commands of a session than RFC 7143 (4.2.2.1) says that it takes.
@@ -207,10 +207,10 @@ fn a_session_aborts_one_command_at_a_time() {
         *seen.lock().unwrap() += u32::from(peer.is_managed_next(Duration::from_millis(100)));
         peer.managed(request.tag(), DONE);
     });
-    let (mut rig, driver) = rig(&target, "1");
+    let (mut fixture, driver) = fixture(&target, "1");
     state.lock().unwrap().withhold = READS;
     let reads = (0..READS).map(|i| (i, Bio::read(Sector(u64::from(i) * 1024), 8, DataRef::NONE))).collect();
-    assert!(rig.io_batch(reads).iter().all(|s| s.is_ok()));
+    assert!(fixture.io_batch(reads).iter().all(|s| s.is_ok()));
     assert_eq!(state.lock().unwrap().functions, [ABORT_TASK; READS as usize]);
     assert_eq!(*crowded.lock().unwrap(), 0, "one was sent before another was answered");
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
@@ -223,9 +223,9 @@ fn rejected_task_management_fails_and_keeps_the_session() {
         Some(LUN_RESET) if state.functions.len() == 2 => peer.reject(request, TOO_MANY_IMMEDIATE),
         _ => peer.managed(request.tag(), DONE),
     });
-    let (mut rig, driver) = rig(&target, "1");
+    let (mut fixture, driver) = fixture(&target, "1");
     state.lock().unwrap().withhold = 1;
-    assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
+    assert_eq!(fixture.read(8, 4096).0, BlkStatus::Ok);
     assert_eq!(state.lock().unwrap().functions, [ABORT_TASK, LUN_RESET, TARGET_WARM_RESET]);
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
@@ -241,9 +241,9 @@ fn other_rejects_end_the_session_with_a_message() {
             header[19] ^= u8::from(forged);
             peer.reject(&Request { header, data: Vec::new() }, reason);
         });
-        let (mut rig, driver) = rig(&target, "1");
+        let (mut fixture, driver) = fixture(&target, "1");
         state.lock().unwrap().withhold = 1;
-        assert_eq!(rig.read(8, 4096).0, BlkStatus::Ok);
+        assert_eq!(fixture.read(8, 4096).0, BlkStatus::Ok);
         assert!(driver.path().troubles()[0].contains(message), "{:?}", driver.path().troubles());
     }
 }
@@ -260,7 +260,7 @@ fn a_users_command_is_asked_for_one_piece_of_data_at_a_time() {
         }
         is_it
     });
-    let (_rig, driver) = rig(&target, "1");
+    let (_rig, driver) = fixture(&target, "1");
     let data_out = vec![7; 64 << 10];
     let cdb = Cdb::write(0, 128, false, true);
     let write = || {

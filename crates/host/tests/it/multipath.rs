@@ -59,16 +59,16 @@ fn two_descriptors_of_a_file_are_one_disk() {
     let (disk, troubles) = Multipath::open(quick(), paths).unwrap();
     assert!(troubles.is_empty(), "{troubles:?}");
     let disk = Arc::new(disk);
-    let mut rig = DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut fixture = DriverFixture::on(disk.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
     for i in 0..64_u64 {
-        assert_eq!(rig.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
     // One is failed by hand: the other does it all, and the checker brings it back.
     let a = disk.paths().path("a").unwrap();
     disk.paths().fail_path(a, host::clock::now());
     assert_eq!(active(&disk), 1);
     for i in 0..64_u64 {
-        assert_eq!(rig.read(i * 8, 4096), (BlkStatus::Ok, vec![i as u8; 4096]));
+        assert_eq!(fixture.read(i * 8, 4096), (BlkStatus::Ok, vec![i as u8; 4096]));
     }
     until(|| active(&disk) == 2);
     for path in disk.status().groups.iter().flat_map(|g| &g.paths) {
@@ -77,7 +77,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
 }
 
 /// A disk of these targets under a queue of one CPU.
-fn rig_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>) {
+fn fixture_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>) {
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let text = format!("multipath:{options}:{}", urls.join("+"));
@@ -87,14 +87,14 @@ fn rig_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>
     let is_nbd = urls.len() > 1 && urls[0].starts_with("nbd");
     assert!(open.warnings.iter().filter(|w| on_our_word(w)).count() == usize::from(is_nbd), "{:?}", open.warnings);
     assert!(open.warnings.len() == usize::from(is_nbd), "{:?}", open.warnings);
-    let rig = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
-    (rig, open.driver)
+    let fixture = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    (fixture, open.driver)
 }
 
 /// Writes blocks whose content says which write they are of, and reads them back, while a thread pulls paths. No error may be seen, and
 /// nothing but the last write of each block.
 struct Load<'a> {
-    rig: &'a mut DriverFixture,
+    fixture: &'a mut DriverFixture,
     rng: Rng,
     /// By block: the number of its last write.
     written: Vec<u64>,
@@ -106,8 +106,8 @@ struct Load<'a> {
 const BLOCKS: u64 = 512;
 
 impl Load<'_> {
-    fn new(rig: &mut DriverFixture, seed: u64) -> Load<'_> {
-        Load { rig, rng: Rng::new(seed), written: vec![0; BLOCKS as usize], count: 0, longest: StdDuration::ZERO }
+    fn new(fixture: &mut DriverFixture, seed: u64) -> Load<'_> {
+        Load { fixture, rng: Rng::new(seed), written: vec![0; BLOCKS as usize], count: 0, longest: StdDuration::ZERO }
     }
 
     fn stamp(block: u64, write: u64) -> [u8; 4096] {
@@ -129,7 +129,7 @@ impl Load<'_> {
             self.count += 1;
             self.written[*block as usize] = self.count;
             let stamp = Self::stamp(*block, self.count);
-            self.rig.pool.with_slot(slot as u32, |b| b[..4096].copy_from_slice(&stamp));
+            self.fixture.pool.with_slot(slot as u32, |b| b[..4096].copy_from_slice(&stamp));
         }
         let bios = |make: fn(Sector, u32, DataRef) -> Bio, blocks: &[u64]| -> Vec<(u32, Bio)> {
             // Every second block first, so that neighbours are not merged.
@@ -138,14 +138,16 @@ impl Load<'_> {
             let (even, odd): (Vec<_>, Vec<_>) = all.into_iter().partition(|(i, _)| i % 2 == 0);
             even.into_iter().chain(odd).collect()
         };
-        let statuses = self.rig.io_batch(bios(Bio::write, &blocks));
-        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.path().troubles());
+        let statuses = self.fixture.io_batch(bios(Bio::write, &blocks));
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.fixture.driver.path().troubles());
         let others: Vec<u64> = (0..32).map(|i| if i < 16 { blocks[i] } else { self.rng.below(BLOCKS) }).collect();
-        let statuses = self.rig.io_batch(bios(Bio::read, &others));
-        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.rig.driver.path().troubles());
+        let statuses = self.fixture.io_batch(bios(Bio::read, &others));
+        assert!(statuses.iter().all(|s| s.is_ok()), "{statuses:?} {:?}", self.fixture.driver.path().troubles());
         for (slot, block) in others.iter().enumerate() {
             let expected = Self::stamp(*block, self.written[*block as usize]);
-            self.rig.pool.with_slot(slot as u32, |b| assert!(b[..4096] == expected, "block {block}: {:?}", &b[..16]));
+            self.fixture
+                .pool
+                .with_slot(slot as u32, |b| assert!(b[..4096] == expected, "block {block}: {:?}", &b[..16]));
         }
         self.longest = self.longest.max(began.elapsed());
     }
@@ -153,7 +155,7 @@ impl Load<'_> {
     fn run_until(&mut self, mut what: impl FnMut() -> bool) {
         let began = std::time::Instant::now();
         while !what() {
-            assert!(began.elapsed() < LONG, "it does not come to it: {:?}", self.rig.driver.path().troubles());
+            assert!(began.elapsed() < LONG, "it does not come to it: {:?}", self.fixture.driver.path().troubles());
             self.round();
         }
     }
@@ -207,8 +209,8 @@ fn a_target_that_is_killed_costs_no_write_and_comes_back() {
         let mut tgts = [a.beside(), a];
         let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
         let options = format!("path_grouping_policy={policy},polling_interval=1,failback=immediate");
-        let (mut rig, driver) = rig_of(&options, &urls);
-        let mut load = Load::new(&mut rig, seed);
+        let (mut fixture, driver) = fixture_of(&options, &urls);
+        let mut load = Load::new(&mut fixture, seed);
         for pulled in [0, 1, 0] {
             load.run_until(|| all_used(&*driver, 2));
             (0..20).for_each(|_| load.round());
@@ -228,8 +230,8 @@ fn a_session_that_is_dropped_costs_no_write() {
     let a = Tgt::new();
     let tgts = [a.beside(), a];
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
-    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
-    let mut load = Load::new(&mut rig, seed);
+    let (mut fixture, driver) = fixture_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut fixture, seed);
     for round in 0..3 {
         let mut dropped = 0;
         let longest = pull(&mut load, || dropped = tgts[round % 2].drop_sessions());
@@ -248,8 +250,8 @@ fn sixteen_paths_are_pulled_until_one_is_left() {
     let mut tgts: Vec<Tgt> = (1..16).map(|_| first.beside()).collect();
     tgts.insert(0, first);
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
-    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
-    let mut load = Load::new(&mut rig, seed);
+    let (mut fixture, driver) = fixture_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut fixture, seed);
     load.round();
     let file = tgts[0].file.clone();
     let longest = pull(&mut load, || tgts[..15].iter_mut().for_each(Tgt::kill));
@@ -267,8 +269,8 @@ fn a_slow_path_slows_its_own_requests_only() {
     let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
     let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
     let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
-    let (mut rig, disk) = open_disk(options, &urls);
-    let mut load = Load::new(&mut rig, seed);
+    let (mut fixture, disk) = open_disk(options, &urls);
+    let mut load = Load::new(&mut fixture, seed);
     (0..50).for_each(|_| load.round());
     let quiet = load.take_longest();
     slow.set_delay(StdDuration::from_millis(20));
@@ -292,8 +294,8 @@ fn io_affinity_takes_the_path_of_the_cpu() {
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
     let target = TargetSpec::parse(&format!("multipath:{options}:{}", urls.join("+"))).unwrap();
     let driver = target.open(&needs, regions.clone()).unwrap().driver;
-    let rig = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
-    let (mut of_first, mut of_second) = rig.split_in_two();
+    let fixture = DriverFixture::on(driver, regions, |c| c.set("nr_cpus", "2").unwrap());
+    let (mut of_first, mut of_second) = fixture.split_in_two();
     assert_eq!(of_first.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     for _ in 0..32 {
@@ -320,8 +322,8 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
     let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=60";
-    let (mut rig, disk) = open_disk(options, &urls);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, disk) = open_disk(options, &urls);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
     // The write is to go down the first.
     disk.paths().fail_path(ids[1], host::clock::now());
@@ -329,12 +331,12 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     // New connections are slow: without the wait for them the write would be done elsewhere long before the old one is dropped.
     proxy.set_delay(StdDuration::from_millis(300));
     std::thread::scope(|s| {
-        let rig = &mut rig;
+        let fixture = &mut fixture;
         let writer = s.spawn(move || {
             let began = std::time::Instant::now();
-            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
             println!("silent path: a write took {:?}", began.elapsed());
-            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+            assert_eq!(fixture.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
         });
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
@@ -346,9 +348,9 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     proxy.set_delay(StdDuration::ZERO);
     until(|| all_used(&*disk, 2));
     for _ in 0..100 {
-        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     }
-    drop((rig, disk));
+    drop((fixture, disk));
     proxy.cut();
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
@@ -363,17 +365,17 @@ fn a_portal_that_refuses_connections_proves_nothing() {
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
     let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
-    let (mut rig, disk) = open_disk(options, &urls);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, disk) = open_disk(options, &urls);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
     disk.paths().fail_path(ids[1], host::clock::now());
     proxy.freeze();
     proxy.stop_listening();
     std::thread::scope(|s| {
-        let rig = &mut rig;
+        let fixture = &mut fixture;
         let writer = s.spawn(move || {
-            assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
-            assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+            assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
         });
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
@@ -389,9 +391,9 @@ fn a_portal_that_refuses_connections_proves_nothing() {
     until(|| proxy.held() == 0);
     until(|| all_used(&*disk, 2));
     for _ in 0..100 {
-        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     }
-    drop((rig, disk));
+    drop((fixture, disk));
     proxy.cut();
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
@@ -405,15 +407,15 @@ fn a_session_with_another_portal_group_fences_nothing() {
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
     let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
-    let (mut rig, disk) = open_disk(options, &urls);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, disk) = open_disk(options, &urls);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
     disk.paths().fail_path(ids[1], host::clock::now());
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
     std::thread::scope(|s| {
-        let rig = &mut rig;
-        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        let fixture = &mut fixture;
+        let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
         until(|| writer.is_finished() || disk.path().troubles().iter().any(|t| t.contains("portal group 2")));
@@ -426,7 +428,7 @@ fn a_session_with_another_portal_group_fences_nothing() {
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
     until(|| disk.path().connections().unwrap().losses >= 2 && all_used(&*disk, 2));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
 #[test]
@@ -435,26 +437,26 @@ fn without_a_path_requests_wait_or_fail_as_they_are_told() {
     let mut tgts = [a.beside(), a];
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
     for (retry, ends) in [("queue", false), ("fail", true), ("2", true)] {
-        let (mut rig, driver) = rig_of(&format!("no_path_retry={retry},polling_interval=1"), &urls);
-        assert_eq!(rig.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        let (mut fixture, driver) = fixture_of(&format!("no_path_retry={retry},polling_interval=1"), &urls);
+        assert_eq!(fixture.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         tgts.iter_mut().for_each(Tgt::kill);
         until(|| up(&*driver) == 0);
         if ends {
-            let status = rig.write(8, &[2; 4096], OpFlags::NONE);
+            let status = fixture.write(8, &[2; 4096], OpFlags::NONE);
             assert!(status.is_path_error(), "no_path_retry={retry}: {status:?}");
             tgts.iter_mut().for_each(Tgt::start);
             until(|| all_used(&*driver, 2));
         } else {
             std::thread::scope(|s| {
-                let writer = s.spawn(|| rig.write(8, &[2; 4096], OpFlags::NONE));
+                let writer = s.spawn(|| fixture.write(8, &[2; 4096], OpFlags::NONE));
                 until(|| driver.path().troubles().iter().filter(|t| t.contains("is not used now")).count() == 2);
                 assert!(!writer.is_finished());
                 tgts.iter_mut().for_each(Tgt::start);
                 assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
             });
         }
-        assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok, "no_path_retry={retry}");
-        assert_eq!(rig.read(8, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        assert_eq!(fixture.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok, "no_path_retry={retry}");
+        assert_eq!(fixture.read(8, 4096), (BlkStatus::Ok, vec![3; 4096]));
         until(|| all_used(&*driver, 2));
     }
 }
@@ -464,13 +466,13 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     let a = Tgt::new();
     let mut tgts = [a.beside(), a];
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
-    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
-    assert_eq!(rig.write(8192, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, driver) = fixture_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    assert_eq!(fixture.write(8192, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let ours = tgts[1].file.clone();
     tgts[0].kill();
     tgts[0].become_another("SN0002");
     tgts[0].start();
-    let mut load = Load::new(&mut rig, 0x6d70_0005);
+    let mut load = Load::new(&mut fixture, 0x6d70_0005);
     load.run_until(|| driver.path().troubles().iter().any(|t| t.contains("requests are not sent to another disk")));
     (0..20).for_each(|_| load.round());
     load.check_file(&ours.0);
@@ -506,8 +508,8 @@ fn a_path_that_is_not_there_at_the_start_comes_later() {
     let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
     assert_eq!(open.warnings.len(), 1);
     assert!(open.warnings[0].to_string().contains("cannot be used now"), "{}", open.warnings[0]);
-    let mut rig = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
-    let mut load = Load::new(&mut rig, 0x6d70_0006);
+    let mut fixture = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+    let mut load = Load::new(&mut fixture, 0x6d70_0006);
     (0..10).for_each(|_| load.round());
     tgts[0].start();
     load.run_until(|| all_used(&*open.driver, 2));
@@ -524,8 +526,8 @@ fn nbd_paths_are_checked_over_their_own_connection() {
     let path = a.file.as_ref().unwrap().0.clone();
     let b = Peer::nbdkit(&["file", path.to_str().unwrap()]);
     let urls = [a.target("&connections=1"), b.target("&connections=1")];
-    let (mut rig, driver) = rig_of("path_grouping_policy=multibus,polling_interval=1", &urls);
-    let mut load = Load::new(&mut rig, seed);
+    let (mut fixture, driver) = fixture_of("path_grouping_policy=multibus,polling_interval=1", &urls);
+    let mut load = Load::new(&mut fixture, seed);
     for _ in 0..2 {
         let longest = pull(&mut load, || a.kill());
         println!("NBD server killed: longest round {longest:?}, seed {seed:#x}");
@@ -543,26 +545,26 @@ fn failback_is_as_it_is_told() {
     let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
     for (failback, comes_back) in [("manual", false), ("immediate", true), ("followover", true), ("1", true)] {
         let options = format!("prio=50+10,polling_interval=1,failback={failback}");
-        let (mut rig, disk) = open_disk(&options, &urls);
+        let (mut fixture, disk) = open_disk(&options, &urls);
         let group = |disk: &Multipath| {
             let groups = disk.status().groups;
             groups.iter().position(|g| g.state == GroupState::Active)
         };
-        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!(group(&disk), Some(0), "{failback}");
         let best = disk.status().groups[0].paths[0].id;
         disk.paths().fail_path(best, host::clock::now());
-        assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
         // On a busy machine it may be back by now.
         assert!(group(&disk) == Some(1) || comes_back, "{failback}");
         until(|| {
-            assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
             active(&disk) == 2 && (!comes_back || group(&disk) == Some(0))
         });
         if !comes_back {
             assert_eq!(group(&disk), Some(1), "{failback}");
             disk.paths().switch_group(0).unwrap();
-            assert_eq!(rig.write(0, &[4; 4096], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(0, &[4; 4096], OpFlags::NONE), BlkStatus::Ok);
             assert_eq!(group(&disk), Some(0), "{failback}");
         }
     }
@@ -573,14 +575,14 @@ fn failback_is_as_it_is_told() {
 fn an_idle_disk_fails_back_to_the_best_group_of_several() {
     let file = TempFile::new();
     let urls = ["", "/.", "/../"].map(|before| format!("{before}{}", file.0.display()));
-    let (mut rig, disk) = open_disk("prio=50+40+10,polling_interval=1,failback=immediate", &urls);
+    let (mut fixture, disk) = open_disk("prio=50+40+10,polling_interval=1,failback=immediate", &urls);
     let ids: Vec<_> = disk.status().groups.iter().map(|g| g.paths[0].id).collect();
     ids[..2].iter().for_each(|path| disk.paths().fail_path(*path, host::clock::now()));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     until(|| active(&disk) == 3);
     // Its checker fails back after it has brought the path back.
     until(|| disk.status().group == 1);
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(disk.status().groups[0].state, GroupState::Active);
 }
 
@@ -590,8 +592,8 @@ fn a_path_that_dies_idle_is_failed_by_its_checker() {
     let a = Tgt::new();
     let mut tgts = [a.beside(), a];
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
-    let (mut rig, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // Before, a check that fails would not count.
     until(|| disk.health().iter().all(|p| p.passes > 0));
     tgts[1].kill();
@@ -604,10 +606,10 @@ fn a_path_that_dies_idle_is_failed_by_its_checker() {
 fn a_bad_request_fails_no_path() {
     let file = TempFile::new();
     let urls = [file.0.to_str().unwrap().to_owned(), format!("/.{}", file.0.display())];
-    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,no_path_retry=queue", &urls);
+    let (mut fixture, disk) = open_disk("path_grouping_policy=multibus,no_path_retry=queue", &urls);
     let nowhere = DataRef::new(999, 0);
     for op in [Op::Read, Op::Write] {
-        assert_eq!(rig.io(Bio { op, ..Bio::read(Sector(0), 8, nowhere) }), BlkStatus::Inval);
+        assert_eq!(fixture.io(Bio { op, ..Bio::read(Sector(0), 8, nowhere) }), BlkStatus::Inval);
     }
     assert_eq!(active(&disk), 2);
 }
@@ -618,11 +620,11 @@ fn giving_up_ends_what_waits_for_a_path() {
     let a = Tgt::new();
     let mut tgts = [a.beside(), a];
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
-    let (mut rig, disk) = open_disk("no_path_retry=queue,polling_interval=1", &urls);
+    let (mut fixture, disk) = open_disk("no_path_retry=queue,polling_interval=1", &urls);
     tgts.iter_mut().for_each(Tgt::kill);
     std::thread::scope(|s| {
-        let rig = &mut rig;
-        let writer = s.spawn(move || rig.write(8, &[2; 4096], OpFlags::NONE));
+        let fixture = &mut fixture;
+        let writer = s.spawn(move || fixture.write(8, &[2; 4096], OpFlags::NONE));
         until(|| active(&disk) == 0);
         assert!(disk.path().set_give_up(true));
         assert!(writer.join().unwrap().is_path_error());
@@ -630,7 +632,7 @@ fn giving_up_ends_what_waits_for_a_path() {
     assert!(disk.path().set_give_up(false));
     tgts.iter_mut().for_each(Tgt::start);
     // Paths that return do not find the disk failing.
-    assert_eq!(rig.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
 /// What a silent path is made to give up was not stopped at its target: it ends with an error, and no other path gets it.
@@ -641,14 +643,15 @@ fn what_is_given_up_does_not_go_down_another_path() {
     let proxy = Proxy::new(tgt.port());
     let patience = "?sessions=1&noop_interval=0";
     let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
-    let (mut rig, disk) = open_disk("path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600", &urls);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, disk) =
+        open_disk("path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600", &urls);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
     disk.paths().fail_path(ids[1], host::clock::now());
     proxy.freeze();
     std::thread::scope(|s| {
-        let rig = &mut rig;
-        let writer = s.spawn(move || rig.write(0, &[2; 4096], OpFlags::NONE));
+        let fixture = &mut fixture;
+        let writer = s.spawn(move || fixture.write(0, &[2; 4096], OpFlags::NONE));
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
         until(|| {
@@ -660,10 +663,10 @@ fn what_is_given_up_does_not_go_down_another_path() {
     });
     disk.path().set_give_up(false);
     until(|| all_used(&*disk, 2));
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.thaw();
     until(|| proxy.held() == 0);
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
 }
 
 /// Half of the blocks would be in each.
@@ -680,8 +683,8 @@ fn two_files_are_not_one_disk() {
 fn queueing_is_allowed_again_while_a_path_works() {
     let file = TempFile::new();
     let urls = [file.0.to_str().unwrap().to_owned()];
-    let (mut rig, disk) = open_disk("no_path_retry=2,polling_interval=1", &urls);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, disk) = open_disk("no_path_retry=2,polling_interval=1", &urls);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     disk.paths().fail_if_no_path(host::clock::now());
     assert!(!disk.status().features.queue_if_no_path);
     until(|| disk.status().features.queue_if_no_path);

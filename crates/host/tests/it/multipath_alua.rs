@@ -154,7 +154,7 @@ const OPTIONS: &str = "path_grouping_policy=group_by_prio,prio=alua,failback=imm
 
 /// A disk, and a thread that writes and reads it. No error may be seen, and nothing but what was written last.
 struct Load {
-    rig: DriverFixture,
+    fixture: DriverFixture,
     disk: Arc<dyn HostDriver>,
     rng: Rng,
     last: Vec<u64>,
@@ -171,8 +171,8 @@ impl Load {
     fn on(options: &str, urls: &[String]) -> Load {
         let (open, regions) = open(options, urls).unwrap_or_else(|e| panic!("{options}: {e}"));
         assert!(open.warnings.is_empty(), "{:?}", open.warnings);
-        let rig = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
-        Load { rig, disk: open.driver, rng: Rng::new(0xa10a), last: vec![0; BLOCKS as usize], count: 0 }
+        let fixture = DriverFixture::on(open.driver.clone(), regions, |c| c.set("nr_cpus", "1").unwrap());
+        Load { fixture, disk: open.driver, rng: Rng::new(0xa10a), last: vec![0; BLOCKS as usize], count: 0 }
     }
 
     fn round(&mut self) {
@@ -181,7 +181,7 @@ impl Load {
             let block = self.rng.below(BLOCKS);
             let stamp = self.count.to_be_bytes().repeat(512);
             assert_eq!(
-                self.rig.write(block * 8, &stamp, OpFlags::NONE),
+                self.fixture.write(block * 8, &stamp, OpFlags::NONE),
                 BlkStatus::Ok,
                 "{:?}",
                 self.disk.path().troubles()
@@ -189,7 +189,7 @@ impl Load {
             self.last[block as usize] = self.count;
             let block = self.rng.below(BLOCKS);
             let stamp = self.last[block as usize].to_be_bytes().repeat(512);
-            let (status, bytes) = self.rig.read(block * 8, 4096);
+            let (status, bytes) = self.fixture.read(block * 8, 4096);
             assert_eq!(status, BlkStatus::Ok, "{:?}", self.disk.path().troubles());
             assert!(bytes == stamp, "block {block}: not its last write, {:?}", &bytes[..8]);
         }
@@ -214,7 +214,7 @@ impl Load {
     fn check_all(&mut self) {
         for block in 0..BLOCKS {
             let stamp = self.last[block as usize].to_be_bytes().repeat(512);
-            assert!(self.rig.read(block * 8, 4096) == (BlkStatus::Ok, stamp), "block {block}");
+            assert!(self.fixture.read(block * 8, 4096) == (BlkStatus::Ok, stamp), "block {block}");
         }
     }
 }

@@ -19,9 +19,9 @@ use std::sync::Arc;
 #[test]
 fn a_check_that_has_never_passed_fails_no_path() {
     let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
-    let (mut rig, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
+    let (mut fixture, disk) = open_disk("polling_interval=1", &[a.target("&connections=1")]);
     until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
 }
 
@@ -39,24 +39,24 @@ fn two_servers(
     let target = host::driver::multipath::parse(&format!("prio=50+10,{options}:{}", urls.join("+"))).unwrap();
     let regions = Arc::new(Regions::new());
     let disk = Arc::new(Multipath::open(target.options.clone(), target.paths_to_open(&needs, &regions)).unwrap().0);
-    let rig = DriverFixture::on(disk.clone(), regions, |c| {
+    let fixture = DriverFixture::on(disk.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         config(c);
     });
-    (a, b, rig, disk)
+    (a, b, fixture, disk)
 }
 
 /// Without a time of its own a request at a silent NBD server waited for ever, though another path was there.
 #[test]
 fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     let config = |c: &mut blk::settings::QueueConfig| c.set("io_timeout", "1000").unwrap();
-    let (a, _b, mut rig, disk) = two_servers("polling_interval=86400", "", config);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (a, _b, mut fixture, disk) = two_servers("polling_interval=86400", "", config);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     // A path that fails is used again after its next check: the first is over, and the next far away.
     until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     stop(a.pid());
     std::thread::scope(|s| {
-        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
+        let writer = s.spawn(|| fixture.write(0, &[2; 4096], OpFlags::NONE));
         until(|| writer.is_finished());
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
@@ -80,24 +80,24 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
     let one = "&connections=1";
     // That which saw that it listens is gone.
     until(|| sockets(a.pid()) == 1);
-    let (mut rig, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
+    let (mut fixture, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
     // The check's own connection is being opened, for 5 s.
     until(|| sockets(a.pid()) == 3);
     disk.paths().fail_path(slow, host::clock::now());
     until(|| disk.health()[0].passes == 1);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(active(&disk), 1);
 }
 
 /// A path that fell silent before its first check was used for ever.
 #[test]
 fn path_with_stuck_requests_fails_before_any_check() {
-    let (a, _b, mut rig, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (a, _b, mut fixture, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     stop(a.pid());
     std::thread::scope(|s| {
-        let writer = s.spawn(|| rig.write(0, &[2; 4096], OpFlags::NONE));
+        let writer = s.spawn(|| fixture.write(0, &[2; 4096], OpFlags::NONE));
         until(|| active(&disk) == 1);
         let in_flight: u32 = disk.status().groups.iter().flat_map(|g| &g.paths).map(|p| p.in_flight).sum();
         assert!(in_flight == 1 && !writer.is_finished(), "{}", disk.status());
@@ -110,8 +110,8 @@ fn path_with_stuck_requests_fails_before_any_check() {
 /// A server that takes one connection cannot be checked by another: its path is tried again as without a checker.
 #[test]
 fn a_path_that_cannot_be_checked_comes_back() {
-    let (_a, _b, mut rig, disk) = two_servers("polling_interval=1", "", |_| {});
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (_a, _b, mut fixture, disk) = two_servers("polling_interval=1", "", |_| {});
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let first = disk.status().groups[0].paths[0].id;
     disk.paths().fail_path(first, host::clock::now());
     until(|| active(&disk) == 2);

@@ -17,7 +17,7 @@ use host::driver::nbd::{self, Nbd};
 use host::error::ErrorKind;
 use host::export::nbd::{Address, NbdExport, NbdOptions};
 use host::mem::Regions;
-use nbd_load::{LONG, check_clean, goes_on, is_connected, open, prepared, rig, run_while, survives_kills};
+use nbd_load::{LONG, check_clean, fixture, goes_on, is_connected, open, prepared, run_while, survives_kills};
 use serving::{Served, check_drained, run};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -68,34 +68,34 @@ fn without_a_delay_the_jobs_report_the_loss() {
 #[test]
 fn requests_wait_for_as_long_as_the_delay_and_no_longer() {
     let mut peer = Peer::nbdkit_file(&[], &[]);
-    let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=1"));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=1"));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let began = Instant::now();
     peer.kill();
-    assert_eq!(rig.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::IoErr);
+    assert_eq!(fixture.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::IoErr);
     assert!(began.elapsed() >= Duration::from_millis(900), "it has waited");
     // From now on there is no wait, until the server is back.
-    assert_eq!(rig.io(Bio::flush()), BlkStatus::IoErr);
+    assert_eq!(fixture.io(Bio::flush()), BlkStatus::IoErr);
     let (queues, refusal) = nbd.status();
     assert_eq!((queues[0].connected, queues[0].losses), (false, 1));
     assert!(refusal.is_some_and(|r| r.contains("cannot connect")));
     peer.start();
     until(|| is_connected(&nbd));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
 }
 
 /// An idle disk is not polled; its loss, and the server's return, are noticed all the same.
 #[test]
 fn an_idle_disk_reconnects_by_itself() {
     let mut peer = Peer::nbdkit_file(&[], &[]);
-    let (mut rig, nbd) = rig(&peer.target(""));
-    assert_eq!(rig.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (mut fixture, nbd) = fixture(&peer.target(""));
+    assert_eq!(fixture.write(0, &[7; 4096], OpFlags::FUA), BlkStatus::Ok);
     for _ in 0..3 {
         peer.kill();
         until(|| !is_connected(&nbd));
         peer.start();
         until(|| is_connected(&nbd));
-        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![7; 4096]));
+        assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![7; 4096]));
     }
     assert_eq!(nbd.status().0[0].losses, 3);
 }
@@ -103,17 +103,17 @@ fn an_idle_disk_reconnects_by_itself() {
 #[test]
 fn an_export_that_has_changed_is_not_used() {
     let mut peer = Peer::nbdkit(&["memory", "8M"]);
-    let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=1"));
-    assert_eq!(rig.io(Bio::flush()), BlkStatus::Ok);
+    let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=1"));
+    assert_eq!(fixture.io(Bio::flush()), BlkStatus::Ok);
     peer.set_argument("8M", "16M");
     peer.start();
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::IoErr);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::IoErr);
     let refusal = nbd.status().1.expect("refused");
     assert!(refusal.contains("has changed from 8388608 bytes"), "{refusal}");
     peer.set_argument("16M", "8M");
     peer.start();
     until(|| is_connected(&nbd));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
 #[test]
@@ -121,9 +121,9 @@ fn errors_of_the_server_keep_their_meaning() {
     let filter = ["--filter=error", "memory", "8M"];
     for (error, status) in [("ENOSPC", BlkStatus::NoSpc), ("EIO", BlkStatus::IoErr), ("ENOMEM", BlkStatus::Resource)] {
         let peer = Peer::nbdkit(&[&filter[..], &[&format!("error-pwrite={error}"), "error-pwrite-rate=100%"]].concat());
-        let (mut rig, nbd) = rig(&peer.target(""));
-        assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), status, "{error}");
-        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
+        let (mut fixture, nbd) = fixture(&peer.target(""));
+        assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), status, "{error}");
+        assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
         assert_eq!(nbd.status().0[0].losses, 0, "an error is an answer");
     }
 }
@@ -132,18 +132,18 @@ fn errors_of_the_server_keep_their_meaning() {
 #[test]
 fn failed_reads_do_not_disturb_their_neighbours() {
     let peer = Peer::nbdkit_file(&["--filter=error"], &["error-pread-rate=50%", "error-pread=EIO"]);
-    let (mut rig, _nbd) = rig(&peer.target(""));
-    let slots = rig.pool.slots();
+    let (mut fixture, _nbd) = fixture(&peer.target(""));
+    let slots = fixture.pool.slots();
     for slot in 0..slots {
-        assert_eq!(rig.write(u64::from(slot) * 16, &[slot as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.write(u64::from(slot) * 16, &[slot as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
     let (mut good, mut bad) = (0, 0);
     for _ in 0..10 {
         let bios = (0..slots).map(|slot| (slot, Bio::read(Sector(u64::from(slot) * 16), 8, DataRef::NONE)));
-        for (slot, status) in rig.io_batch(bios.collect()).into_iter().enumerate() {
+        for (slot, status) in fixture.io_batch(bios.collect()).into_iter().enumerate() {
             match status {
                 BlkStatus::Ok => {
-                    rig.pool.with_slot(slot as u32, |b| assert_eq!(b[..4096], [slot as u8; 4096]));
+                    fixture.pool.with_slot(slot as u32, |b| assert_eq!(b[..4096], [slot as u8; 4096]));
                     good += 1;
                 }
                 BlkStatus::IoErr => bad += 1,
@@ -171,32 +171,32 @@ impl Pause {
     }
 }
 
-/// A server with the pause filter, the rig on it, and its control.
+/// A server with the pause filter, the fixture on it, and its control.
 fn paused(options: &str) -> (Peer, DriverFixture, Arc<Nbd>, Pause) {
     let control = std::env::temp_dir().join(format!("mqblk-pause-{}-{}", std::process::id(), options.len()));
     let parameter = format!("pause-control={}", control.display());
     let peer = Peer::nbdkit_file(&["--filter=pause"], &[&parameter]);
-    let (rig, nbd) = rig(&peer.target(options));
+    let (fixture, nbd) = fixture(&peer.target(options));
     let pause = Pause(UnixStream::connect(&control).unwrap());
     std::fs::remove_file(control).unwrap();
-    (peer, rig, nbd, pause)
+    (peer, fixture, nbd, pause)
 }
 
 #[test]
 fn a_paused_server_is_waited_for() {
-    let (_peer, mut rig, nbd, mut pause) = paused("");
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (_peer, mut fixture, nbd, mut pause) = paused("");
+    assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     pause.say(b'p');
-    let asked = || rig.disk.hctx_stats().iter().map(|h| h.timeouts).sum::<u64>();
+    let asked = || fixture.disk.hctx_stats().iter().map(|h| h.timeouts).sum::<u64>();
     let before = asked();
-    let disk = rig.disk.clone();
+    let disk = fixture.disk.clone();
     std::thread::scope(|s| {
         s.spawn(|| {
             // The block layer has asked about it, more than once.
             until(|| disk.hctx_stats().iter().map(|h| h.timeouts).sum::<u64>() >= before + 3);
             pause.say(b'r');
         });
-        assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+        assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     });
     assert_eq!(nbd.status().0[0].losses, 0);
 }
@@ -227,10 +227,10 @@ fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
 #[test]
 fn what_is_answered_soon_is_not_given_up() {
     let peer = Peer::nbdkit(&["--filter=delay", "memory", "1m", "rdelay=50ms"]);
-    let (mut rig, nbd) = rig(&peer.target(""));
+    let (mut fixture, nbd) = fixture(&peer.target(""));
     while_given_up(&nbd, true, || {
         for _ in 0..5 {
-            assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
+            assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
         }
     });
     assert_eq!(nbd.status().0[0].losses, 0);
@@ -238,15 +238,15 @@ fn what_is_answered_soon_is_not_given_up() {
 
 #[test]
 fn what_is_not_answered_is_given_up_once() {
-    let (_peer, mut rig, nbd, mut pause) = paused("&reconnect_delay=3600");
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (_peer, mut fixture, nbd, mut pause) = paused("&reconnect_delay=3600");
+    assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     pause.say(b'p');
-    let read = while_given_up(&nbd, true, || rig.read(0, 4096));
+    let read = while_given_up(&nbd, true, || fixture.read(0, 4096));
     assert_eq!(read, (BlkStatus::Timeout, vec![0xee; 4096]));
     pause.say(b'r');
     nbd.path().set_give_up(false);
     until(|| is_connected(&nbd));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
     assert_eq!(nbd.status().0[0].losses, 1);
 }
 
@@ -254,24 +254,24 @@ fn what_is_not_answered_is_given_up_once() {
 #[test]
 fn patience_ends_when_it_would_have_without_giving_up() {
     let mut peer = Peer::nbdkit(&["memory", "1m"]);
-    let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=2"));
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=2"));
+    assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
     peer.kill();
     until(|| !is_connected(&nbd));
-    let read = while_given_up(&nbd, false, || rig.read(0, 4096));
+    let read = while_given_up(&nbd, false, || fixture.read(0, 4096));
     assert_eq!(read.0, BlkStatus::IoErr);
 }
 
 #[test]
 fn late_reply_does_not_answer_the_next_use_of_a_tag() {
-    let (_peer, mut rig, nbd, mut pause) = paused("&timeout=1");
+    let (_peer, mut fixture, nbd, mut pause) = paused("&timeout=1");
     for (sector, fill) in [(0, 1), (64, 2)] {
-        assert_eq!(rig.write(sector, &[fill; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.write(sector, &[fill; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
     pause.say(b'p');
     let began = Instant::now();
     assert_eq!(
-        rig.read(0, 4096),
+        fixture.read(0, 4096),
         (BlkStatus::Timeout, vec![0xee; 4096]),
         "nothing came, nothing was written to its buffer"
     );
@@ -279,7 +279,7 @@ fn late_reply_does_not_answer_the_next_use_of_a_tag() {
     pause.say(b'r');
     until(|| is_connected(&nbd));
     for _ in 0..20 {
-        assert_eq!(rig.read(64, 4096), (BlkStatus::Ok, vec![2; 4096]), "not the late reply's data");
+        assert_eq!(fixture.read(64, 4096), (BlkStatus::Ok, vec![2; 4096]), "not the late reply's data");
     }
     let status = &nbd.status().0[0];
     assert_eq!((status.losses, status.last_loss.as_deref()), (1, Some("no reply for 1 s")));
@@ -331,12 +331,12 @@ fn limits_are_what_the_server_says() {
     assert_eq!(limits.max_hw_sectors, 2048);
     assert!(limits.write_cache && limits.fua && !limits.read_only && limits.max_discard_sectors > 0);
     // The server refuses what is larger or unaligned: nothing of that gets there.
-    let mut rig = DriverFixture::on(nbd, regions, |_| ());
+    let mut fixture = DriverFixture::on(nbd, regions, |_| ());
     for sector in (0..64).step_by(8) {
-        assert_eq!(rig.write(sector, &[sector as u8; 32 << 10], OpFlags::FUA), BlkStatus::Ok);
+        assert_eq!(fixture.write(sector, &[sector as u8; 32 << 10], OpFlags::FUA), BlkStatus::Ok);
     }
-    rig.write_zeroes_all(16384);
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
+    fixture.write_zeroes_all(16384);
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![0; 4096]));
     let poor = Peer::nbdkit(&["--filter=nozero", "--filter=fua", "memory", "8M", "zeromode=none"]);
     let limits = open(&poor.target("")).0.limits();
     assert_eq!((limits.fua, limits.max_write_zeroes_sectors), (false, 0));
@@ -415,8 +415,8 @@ fn a_server_that_lies_is_left_and_the_next_one_asked() {
         let _ = stream.read(&mut [0]);
     }));
     let (path, server) = odd_server(first);
-    let (mut rig, nbd) = rig(&format!("nbd+unix:///?socket={}&reconnect_delay=60", path.display()));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));
+    let (mut fixture, nbd) = fixture(&format!("nbd+unix:///?socket={}&reconnect_delay=60", path.display()));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));
     until(|| nbd.status().0[0].losses > lies);
     let status = &nbd.status().0[0];
     assert!(status.last_loss.as_deref().unwrap().contains("is not out"), "{status:?}");
@@ -457,15 +457,15 @@ fn what_was_cut_off_is_sent_again_in_order() {
         }),
     ];
     let (path, server) = odd_server(turns);
-    let (mut rig, nbd) = rig(&format!("nbd+unix:///?socket={}&reconnect_delay=60", path.display()));
+    let (mut fixture, nbd) = fixture(&format!("nbd+unix:///?socket={}&reconnect_delay=60", path.display()));
     let bios = (0..4u32).map(|i| {
-        rig.pool.with_slot(i, |b| b.fill(i as u8));
+        fixture.pool.with_slot(i, |b| b.fill(i as u8));
         (i, Bio::write(Sector(u64::from(i) * 128), 8, DataRef::NONE))
     });
     let bios = bios.collect();
-    assert_eq!(rig.io_batch(bios), [BlkStatus::Ok; 4]);
+    assert_eq!(fixture.io_batch(bios), [BlkStatus::Ok; 4]);
     assert_eq!(nbd.status().0[0].losses, 1);
-    drop((rig, nbd));
+    drop((fixture, nbd));
     server.join().unwrap();
     std::fs::remove_file(path).unwrap();
 }

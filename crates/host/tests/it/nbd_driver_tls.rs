@@ -19,7 +19,7 @@ use host::mem::Regions;
 use host::nbd::wire::{BytesIn, opt, rep};
 use host::net::certificates::NbdTls;
 use host::net::certificates::Tls;
-use nbd_load::{LONG, check_clean, goes_on, is_connected, prepared, rig, run_while, survives_kills};
+use nbd_load::{LONG, check_clean, fixture, goes_on, is_connected, prepared, run_while, survives_kills};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -218,8 +218,8 @@ fn a_server_that_is_not_the_right_one_is_refused() {
     fs::copy(pki.client.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
     let peer = Peer::under_tls("nbdkit", &["--tls=on", "memory", "1M"], &stranger, &pki.client);
     let trusting = peer.target("&tls-verify-peer=0&tls-hostname=anybody");
-    let (mut rig, _nbd) = rig(&trusting);
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (mut fixture, _nbd) = fixture(&trusting);
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
     // Last, since it changes what the client has.
     authority.revoke(&pki.client, 1);
     has(&at(&pki.server, ""), &["has been revoked", "ca-crl.pem"]);
@@ -297,12 +297,12 @@ fn unusable_credentials_are_rejected_before_connecting() {
 fn renewed_certificates_count_when_it_connects_again() {
     let pki = Pki::new();
     let mut peer = pki.peer("nbdkit", &["memory", "1M"]);
-    let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=60"));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=60"));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
     let key = pki.client.join("client-key.pem");
     fs::remove_file(&key).unwrap();
     peer.start();
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
     // Server and client of another authority.
     let next = Authority::new("next");
     for (from, to) in [
@@ -315,7 +315,7 @@ fn renewed_certificates_count_when_it_connects_again() {
         }
     }
     peer.start();
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     assert_eq!((nbd.status().0[0].losses, is_connected(&nbd)), (2, true));
 }
 
@@ -326,10 +326,10 @@ fn a_revocation_list_that_has_gone_still_counts() {
     let (list, cert, key) = (pki.client.join("ca-crl.pem"), "server-cert.pem", "server-key.pem");
     pki.authority.revoke(&pki.client, 99);
     let mut peer = pki.peer("nbdkit", &["memory", "1M"]);
-    let (mut rig, nbd) = rig(&peer.target("&reconnect_delay=60"));
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
+    let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=60"));
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
     fs::remove_file(&list).unwrap();
-    // The files that it has gone on with, and those of a revoked server.
+    // The files that it has continued with, and those of a revoked server.
     let good = [cert, key].map(|name| (pki.server.join(name), fs::read(pki.server.join(name)).unwrap()));
     let (revoked, its_key) = pki.authority.issue(For::Server, 99, NOW);
     fs::write(&good[0].0, revoked).unwrap();
@@ -341,13 +341,13 @@ fn a_revocation_list_that_has_gone_still_counts() {
     });
     good.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     peer.start();
-    assert_eq!(rig.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
     // A certificate of our own that has gone goes on, too, without either of its files.
     for name in ["client-cert.pem", "client-key.pem"] {
         fs::remove_file(pki.client.join(name)).unwrap();
     }
     peer.start();
-    assert_eq!(rig.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+    assert_eq!(fixture.write(0, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
 }
 
 type Encrypted = StreamOwned<ServerConnection, UnixStream>;
@@ -493,13 +493,13 @@ fn an_undeclared_end_is_a_lost_connection() {
     }));
     let (path, server) = odd_server(&pki, turns);
     let client = pki.client.display();
-    let (mut rig, nbd) =
-        rig(&format!("nbds+unix:///?socket={}&tls-certificates={client}&reconnect_delay=60", path.display()));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));
+    let (mut fixture, nbd) =
+        fixture(&format!("nbds+unix:///?socket={}&tls-certificates={client}&reconnect_delay=60", path.display()));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![5; 4096]));
     let status = nbd.status().0[0].clone();
     assert_eq!((status.losses, status.replayed), (count, count));
     has(status.last_loss.as_deref().unwrap(), &["breaks TLS"]);
-    drop((rig, nbd));
+    drop((fixture, nbd));
     server.join().unwrap();
 }
 
@@ -540,18 +540,18 @@ fn records_may_be_cut_anywhere() {
     });
     let (path, server) = odd_server(&pki, vec![turn]);
     let client = pki.client.display();
-    let (mut rig, nbd) = rig(&format!("nbds+unix:///?socket={}&tls-certificates={client}", path.display()));
-    rig.may_wait = true;
+    let (mut fixture, nbd) = fixture(&format!("nbds+unix:///?socket={}&tls-certificates={client}", path.display()));
+    fixture.may_wait = true;
     for fill in 1..=4 {
         let reads = (0..4).map(|slot| {
             let at = Sector(u64::from(slot) * 128);
             (slot, Bio::read(at, 8, DataRef::NONE))
         });
-        assert_eq!(rig.io_batch(reads.collect()), [BlkStatus::Ok; 4]);
-        (0..4).for_each(|slot| rig.pool.with_slot(slot, |b| assert_eq!(b[..4096], [fill; 4096])));
+        assert_eq!(fixture.io_batch(reads.collect()), [BlkStatus::Ok; 4]);
+        (0..4).for_each(|slot| fixture.pool.with_slot(slot, |b| assert_eq!(b[..4096], [fill; 4096])));
     }
     assert_eq!(nbd.status().0[0].losses, 0);
-    drop((rig, nbd));
+    drop((fixture, nbd));
     server.join().unwrap();
 }
 
@@ -577,19 +577,19 @@ fn unsolicited_tls_records_keep_no_thread_awake() {
     });
     let (path, server) = odd_server(&pki, vec![turn]);
     let client = pki.client.display();
-    let (mut rig, nbd) = rig(&format!("nbds+unix:///?socket={}&tls-certificates={client}", path.display()));
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
+    let (mut fixture, nbd) = fixture(&format!("nbds+unix:///?socket={}&tls-certificates={client}", path.display()));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
     let mut seen = 0;
     for round in 0..20 {
         go.send(()).unwrap();
         told.recv_timeout(LONG).unwrap();
         // Not if the reconnect thread was faster, which looks once in a while.
-        seen += u32::from(rig.is_readable());
-        rig.poll();
-        assert!(!rig.is_readable(), "round {round}: it is left there");
+        seen += u32::from(fixture.is_readable());
+        fixture.poll();
+        assert!(!fixture.is_readable(), "round {round}: it is left there");
     }
     assert!(seen > 0 && nbd.status().0[0].losses == 0, "{seen} {:?}", nbd.status());
-    drop((go, rig, nbd));
+    drop((go, fixture, nbd));
     server.join().unwrap();
 }
 
@@ -624,16 +624,16 @@ fn a_server_that_does_not_read_is_waited_for() {
     });
     let (path, server) = odd_server(&pki, vec![turn]);
     let client = pki.client.display();
-    let (mut rig, nbd) = rig(&format!("nbds+unix:///?socket={}&tls-certificates={client}", path.display()));
-    rig.may_wait = true;
-    assert_eq!(rig.pool.slots(), 96);
+    let (mut fixture, nbd) = fixture(&format!("nbds+unix:///?socket={}&tls-certificates={client}", path.display()));
+    fixture.may_wait = true;
+    assert_eq!(fixture.pool.slots(), 96);
     let writes = (0..96).map(|slot| {
-        rig.pool.with_slot(slot, |b| b.fill(slot as u8));
+        fixture.pool.with_slot(slot, |b| b.fill(slot as u8));
         (slot, Bio::write(Sector(u64::from(slot) * 128), (LEN / 512) as u32, DataRef::NONE))
     });
     let writes = writes.collect();
-    assert!(rig.io_batch(writes).iter().all(|status| *status == BlkStatus::Ok));
+    assert!(fixture.io_batch(writes).iter().all(|status| *status == BlkStatus::Ok));
     assert_eq!(nbd.status().0[0].losses, 0);
-    drop((rig, nbd));
+    drop((fixture, nbd));
     server.join().unwrap();
 }

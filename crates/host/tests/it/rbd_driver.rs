@@ -31,7 +31,7 @@ fn refused(target: &str, write: bool) -> (ErrorKind, String) {
     (e.kind(), e.to_string())
 }
 
-fn rig(target: &str, write: bool) -> DriverFixture {
+fn fixture(target: &str, write: bool) -> DriverFixture {
     let (driver, regions) = open(target, write).unwrap();
     DriverFixture::on(driver, regions, |_| ())
 }
@@ -63,12 +63,12 @@ fn rbd_export_and_import_see_the_same_data() {
     let mut model = vec![0u8; 16 * MIB as usize];
     let mut rng = Rng::new(0xceb4_0001);
     {
-        let mut rig = rig(&image.target(":images=2"), true);
+        let mut fixture = fixture(&image.target(":images=2"), true);
         for round in 0..200 {
             let blocks = 1 + rng.below(8);
             let at = if round % 4 == 0 { 4 * MIB - 4096 } else { rng.below(16 * MIB / 4096 - 8) * 4096 };
             let data = rng.bytes(blocks as usize * 4096);
-            assert_eq!(rig.write(at / 512, &data, OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(at / 512, &data, OpFlags::NONE), BlkStatus::Ok);
             model[at as usize..][..data.len()].copy_from_slice(&data);
         }
     }
@@ -79,12 +79,12 @@ fn rbd_export_and_import_see_the_same_data() {
     let other = CephImage::new(4096, "layering");
     program("rbd", &["rm", "--no-progress", &other.name]);
     program("rbd", &["--no-progress", "import", file.path(), &other.name]);
-    let mut rig = rig(&other.target(""), false);
+    let mut fixture = fixture(&other.target(""), false);
     for at in (0..model.len()).step_by(32 << 10) {
-        let (status, read) = rig.read(at as u64 / 512, 32 << 10);
+        let (status, read) = fixture.read(at as u64 / 512, 32 << 10);
         assert!(status.is_ok() && read == model[at..][..32 << 10], "at {at}");
     }
-    assert_ne!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it was opened for reading only");
+    assert_ne!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it was opened for reading only");
 }
 
 #[test]
@@ -110,19 +110,19 @@ fn rbd_fio_verifies_what_the_driver_wrote_and_the_other_way() {
     program("rbd", &["--no-progress", "export", &image.name, file.path()]);
     let written = std::fs::read(&file.0).unwrap();
     {
-        let mut rig = rig(&image.target(":exclusive=1"), true);
+        let mut fixture = fixture(&image.target(":exclusive=1"), true);
         for at in (0..written.len()).step_by(32 << 10) {
-            assert!(rig.read(at as u64 / 512, 32 << 10).1 == written[at..][..32 << 10], "at {at}");
+            assert!(fixture.read(at as u64 / 512, 32 << 10).1 == written[at..][..32 << 10], "at {at}");
         }
         // All of it anew, turned around: fio finds nothing that it knows.
         let blocks = written.len() / 4096;
         for i in 0..blocks {
             let block = &written[(blocks - 1 - i) * 4096..][..4096];
-            assert_eq!(rig.write(i as u64 * 8, block, OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(i as u64 * 8, block, OpFlags::NONE), BlkStatus::Ok);
         }
         // And back, through the driver.
         for at in (0..written.len()).step_by(32 << 10) {
-            assert_eq!(rig.write(at as u64 / 512, &written[at..][..32 << 10], OpFlags::NONE), BlkStatus::Ok);
+            assert_eq!(fixture.write(at as u64 / 512, &written[at..][..32 << 10], OpFlags::NONE), BlkStatus::Ok);
         }
     }
     program("fio", &[&shared[..], &own, &["--verify=crc32c", "--verify_only"]].concat());
@@ -164,7 +164,7 @@ fn rbd_exclusive_lock_is_one_clients() {
     let image = CephImage::new(MIB, "layering,exclusive-lock");
     let (kind, text) = refused(&image.target(":images=2"), true);
     assert!(kind == ErrorKind::Usage && text.contains("feature disable"), "{text}");
-    let mut first = rig(&image.target(":exclusive=1"), true);
+    let mut first = fixture(&image.target(":exclusive=1"), true);
     assert_eq!(first.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let (kind, text) = refused(&image.target(":exclusive=1"), true);
     assert!(
@@ -172,14 +172,14 @@ fn rbd_exclusive_lock_is_one_clients() {
         "{text}"
     );
     // One that does not insist may read, and not write.
-    let mut second = rig(&image.target(""), true);
+    let mut second = fixture(&image.target(""), true);
     assert_eq!(second.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
     assert_ne!(second.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     drop(second);
     assert_eq!(first.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "the owner goes on");
     drop(first);
     // Given away by one that does not insist when another wants to write.
-    let (mut a, mut b) = (rig(&image.target(""), true), rig(&image.target(""), true));
+    let (mut a, mut b) = (fixture(&image.target(""), true), fixture(&image.target(""), true));
     for i in 0..3 {
         assert_eq!(a.write(0, &[3 + i; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!(b.read(0, 4096).1, [3 + i; 4096]);
@@ -208,8 +208,8 @@ fn rbd_namespaces_are_apart() {
         let (kind, text) = refused(&outside.target(""), true);
         assert!(kind == ErrorKind::NotFound && text.contains("cannot open RBD image"), "{text}");
         program("rbd", &["create", "--size", "1M", "--image-feature", "layering", &outside.name]);
-        let mut here = rig(&inside.target(":exclusive=1"), true);
-        let mut there = rig(&outside.target(""), true);
+        let mut here = fixture(&inside.target(":exclusive=1"), true);
+        let mut there = fixture(&outside.target(""), true);
         assert_eq!(here.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!(there.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!((here.read(0, 4096).1, there.read(0, 4096).1), (vec![1; 4096], vec![2; 4096]));
@@ -232,14 +232,14 @@ fn rbd_snapshots_sizes_and_holes() {
     let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(16 * MIB, "layering");
     let (driver, regions) = open(&image.target(""), true).unwrap();
-    let mut rig = DriverFixture::on(driver.clone(), regions, |_| ());
+    let mut fixture = DriverFixture::on(driver.clone(), regions, |_| ());
     let told = |from: u64, bytes: u64| {
         let found = driver.space().survey(Sector(from / 512), bytes / 512, 16);
         found.iter().map(|s| (s.nr_sectors * 512, s.is_hole)).collect::<Vec<_>>()
     };
     assert_eq!(driver.space().allocation(), Allocation::Survey);
     assert_eq!(told(0, 16 * MIB), [(16 * MIB, true)]);
-    assert_eq!(rig.write(8 * MIB / 512, &[7; 8192], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(8 * MIB / 512, &[7; 8192], OpFlags::NONE), BlkStatus::Ok);
     let found = told(0, 16 * MIB);
     assert_eq!((found[0], found[1].1), ((8 * MIB, true), false), "{found:?}");
     assert_eq!(found.iter().map(|(n, _)| n).sum::<u64>(), 16 * MIB);
@@ -248,13 +248,13 @@ fn rbd_snapshots_sizes_and_holes() {
     // A snapshot keeps what there was.
     let snapshot = format!("{}@s", image.name);
     program("rbd", &["--no-progress", "snap", "create", &snapshot]);
-    assert_eq!(rig.write(8 * MIB / 512, &[8; 8192], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write(8 * MIB / 512, &[8; 8192], OpFlags::NONE), BlkStatus::Ok);
     let discard = Bio { op: Op::Discard, ..Bio::read(Sector(8 * MIB / 512), (4 * MIB / 512) as u32, DataRef::NONE) };
-    assert_eq!(rig.io(discard), BlkStatus::Ok);
-    assert_eq!(rig.read(8 * MIB / 512, 8192).1, [0; 8192]);
+    assert_eq!(fixture.io(discard), BlkStatus::Ok);
+    assert_eq!(fixture.read(8 * MIB / 512, 8192).1, [0; 8192]);
     let at_snapshot = image.target("").replacen(&image.name, &snapshot, 1);
     {
-        let mut old = rig_of(&at_snapshot);
+        let mut old = fixture_of(&at_snapshot);
         assert_eq!(old.read(8 * MIB / 512, 8192), (BlkStatus::Ok, vec![7; 8192]));
         assert!(old.disk.limits().read_only);
     }
@@ -265,11 +265,11 @@ fn rbd_snapshots_sizes_and_holes() {
             Bio { op: Op::WriteZeroes, ..Bio::read(Sector(12 * MIB / 512), (4 * MIB / 512) as u32, DataRef::NONE) };
         bio.with_flags(flags)
     };
-    assert_eq!(rig.io(zeroes(OpFlags::NOUNMAP)), BlkStatus::Ok);
+    assert_eq!(fixture.io(zeroes(OpFlags::NOUNMAP)), BlkStatus::Ok);
     assert_eq!(told(12 * MIB, 4 * MIB), [(4 * MIB, false)]);
-    assert_eq!(rig.io(zeroes(OpFlags::NONE)), BlkStatus::Ok);
+    assert_eq!(fixture.io(zeroes(OpFlags::NONE)), BlkStatus::Ok);
     assert_eq!(told(12 * MIB, 4 * MIB), [(4 * MIB, true)]);
-    assert_eq!(rig.read(12 * MIB / 512, 8192).1, [0; 8192]);
+    assert_eq!(fixture.read(12 * MIB / 512, 8192).1, [0; 8192]);
     // Sizes: ours, and another's.
     assert_eq!(driver.space().resize(Some(32 * MIB)).unwrap().unwrap(), Sector(32 * MIB / 512));
     assert!(program("rbd", &["info", &image.name]).contains("size 32 MiB"));
@@ -277,9 +277,9 @@ fn rbd_snapshots_sizes_and_holes() {
     assert_eq!(driver.space().resize(None).unwrap().unwrap(), Sector(24 * MIB / 512));
     assert_eq!(driver.space().resize(Some(1000)).unwrap().unwrap_err().kind(), ErrorKind::Usage);
     // The queue has not been told: what lies behind the end fails, and is not lost silently.
-    rig.disk.set_capacity(Sector(32 * MIB / 512));
-    assert_ne!(rig.write(30 * MIB / 512, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    assert_ne!(rig.read(24 * MIB / 512 - 4, 4096).0, BlkStatus::Ok, "half of it is behind the end");
+    fixture.disk.set_capacity(Sector(32 * MIB / 512));
+    assert_ne!(fixture.write(30 * MIB / 512, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_ne!(fixture.read(24 * MIB / 512 - 4, 4096).0, BlkStatus::Ok, "half of it is behind the end");
 }
 
 #[test]
@@ -288,9 +288,9 @@ fn rbd_stripes_over_objects_are_not_surveyed() {
     let image = CephImage::striped(16 * MIB, "64K", 4);
     let (driver, _) = open(&image.target(""), true).unwrap();
     // Its third piece lies in the third object, and librbd tells that after all pieces of the first two.
-    let mut rig = rig(&image.target(""), true);
-    assert_eq!(rig.write(128 << 10 >> 9, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
-    assert_eq!(rig.write((4 * (64 << 10)) >> 9, &[8; 4096], OpFlags::NONE), BlkStatus::Ok);
+    let mut fixture = fixture(&image.target(""), true);
+    assert_eq!(fixture.write(128 << 10 >> 9, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
+    assert_eq!(fixture.write((4 * (64 << 10)) >> 9, &[8; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(driver.space().allocation(), Allocation::Data);
     let found = driver.space().survey(Sector(0), 16 * MIB / 512, 16);
     let at = |sector: u64| {
@@ -310,20 +310,20 @@ fn rbd_a_path_that_was_shut_out_does_not_come_back() {
     let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering");
     let options = "polling_interval=1,path_grouping_policy=multibus,path_selector=round-robin 0";
-    let (mut rig, disk) = open_disk(options, &[image.target(""), image.target("")]);
+    let (mut fixture, disk) = open_disk(options, &[image.target(""), image.target("")]);
     until(|| disk.health().iter().all(|p| p.passes > 0));
     let status = program("rbd", &["status", "--format", "json", &image.name]);
     let (_, behind) = status.split_once("\"address\":\"").unwrap_or_else(|| panic!("{status}"));
     program("ceph", &["osd", "blocklist", "add", behind.split('"').next().unwrap()]);
     for byte in 1..9 {
-        assert_eq!(rig.write(0, &[byte; 4096], OpFlags::NONE), BlkStatus::Ok);
+        assert_eq!(fixture.write(0, &[byte; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
     let passes = || disk.health().iter().map(|p| p.passes).max();
     let before = passes();
     until(|| passes() >= before.map(|n| n + 3));
     assert_eq!(active(&disk), 1);
     assert!(disk.path().troubles().iter().any(|t| t.contains("shut this client out")), "{:?}", disk.path().troubles());
-    assert_eq!(rig.read(0, 4096), (BlkStatus::Ok, vec![8; 4096]));
+    assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![8; 4096]));
 }
 
 #[test]
@@ -343,15 +343,15 @@ fn rbd_paths_share_their_data_and_are_checked_beside_a_lock() {
     drop(open_disk("path_checker=none", &[cached]));
     let said = refused("", &[plain.clone(), plain]);
     assert!(said.contains("only one client can have"), "{said}");
-    let (mut rig, disk) = open_disk("polling_interval=1,no_path_retry=queue", &[image.target(":exclusive=1")]);
+    let (mut fixture, disk) = open_disk("polling_interval=1,no_path_retry=queue", &[image.target(":exclusive=1")]);
     until(|| disk.health()[0].passes > 0);
     let path = disk.status().groups[0].paths[0].id;
     disk.paths().fail_path(path, host::clock::now());
-    assert_eq!(rig.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it is brought back");
+    assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "it is brought back");
 }
 
-fn rig_of(target: &str) -> DriverFixture {
-    rig(target, false)
+fn fixture_of(target: &str) -> DriverFixture {
+    fixture(target, false)
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
     // The number of the write that each block had last.
     let mut last = vec![0u64; blocks as usize];
     let mut number = 0u64;
-    let mut rig = rig(&image.target(""), true);
+    let mut fixture = fixture(&image.target(""), true);
     for round in 0..40 {
         let mut bios = Vec::new();
         let mut taken = std::collections::HashSet::new();
@@ -377,7 +377,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
             number += 1;
             last[*block as usize] = number;
             let stamp = [number.to_le_bytes(), block.to_le_bytes()].concat().repeat(256);
-            rig.pool.with_slot(slot, |b| b[..4096].copy_from_slice(&stamp));
+            fixture.pool.with_slot(slot, |b| b[..4096].copy_from_slice(&stamp));
             bios.push((slot, Bio::write(Sector(block * 8), 8, DataRef::NONE)));
         }
         let statuses = if round == 20 {
@@ -388,22 +388,22 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
                     osd.kill();
                     osd.start();
                 });
-                let statuses = rig.io_batch(bios);
+                let statuses = fixture.io_batch(bios);
                 killer.join().unwrap();
                 statuses
             })
         } else {
-            rig.io_batch(bios)
+            fixture.io_batch(bios)
         };
         assert!(statuses.iter().all(|s| s.is_ok()), "round {round}, seed {seed:#x}: {statuses:?}");
     }
-    drop(rig);
+    drop(fixture);
     // Once more with nothing cached.
     osd.kill();
     osd.start();
-    let mut rig = rig_of(&image.target(""));
+    let mut fixture = fixture_of(&image.target(""));
     for (block, number) in last.iter().enumerate() {
-        let (status, read) = rig.read(block as u64 * 8, 4096);
+        let (status, read) = fixture.read(block as u64 * 8, 4096);
         let stamp = [number.to_le_bytes(), (block as u64).to_le_bytes()].concat().repeat(256);
         let is_there = if *number == 0 { read == [0; 4096] } else { read == stamp };
         assert!(status.is_ok() && is_there, "block {block}: write {number}, seed {seed:#x}: {:?}", &read[..16]);
@@ -414,8 +414,8 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
 fn rbd_requests_end_when_the_osd_does_not_answer() {
     let Some(cluster) = Cluster::get() else { return };
     let image = CephImage::new(MIB, "layering");
-    let mut timed = rig(&image.target(":rados_osd_op_timeout=2"), true);
-    let mut patient = rig(&image.target(""), true);
+    let mut timed = fixture(&image.target(":rados_osd_op_timeout=2"), true);
+    let mut patient = fixture(&image.target(""), true);
     // Goes on before these are closed, should the test fail.
     let osd = Osd::of(&cluster);
     assert_eq!(timed.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);

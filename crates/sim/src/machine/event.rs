@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A CPU is done with what it did.
+    /// A CPU has finished its work.
     Free {
         /// Which.
         cpu: u32,

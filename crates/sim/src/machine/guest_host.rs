@@ -34,7 +34,7 @@ impl HostLoad {
         self.computing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A vCPU is done with it.
+    /// A vCPU has finished it.
     pub(super) fn end(&self) {
         self.computing.fetch_sub(1, Ordering::Relaxed);
     }
@@ -126,7 +126,7 @@ pub struct LockSpec {
 /// Its users, in the order of their coming.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
-    /// When each is done with it.
+    /// When each has finished it.
     ends: VecDeque<u64>,
 }
 

@@ -51,7 +51,7 @@ pub const PARTS: [Part; 9] = [
     part("lock", "it waits for a lock of the database, spinning, and has it: only one of its users can at a time"),
     part("CPU wait", "it could compute, and others have the vCPU or the host's cores"),
     part("guest", "in the guest's block layer, and on the way back from the interrupt to the database"),
-    part("turn", "waiting until the thread that serves the virtqueue is done with requests of others"),
+    part("turn", "waiting until the thread that serves the virtqueue has finished the requests of others"),
     part("wake-up", "exits of the guest, and threads of the hypervisor that sleep being woken"),
     part("serving", "the thread of the hypervisor works on the request"),
     part("storage", "with the host's storage, and in line there for the log to be durable"),

@@ -96,7 +96,7 @@ pub fn now() -> u64 {
     METER.with(|m| m.now.get())
 }
 
-/// Something else happens at `at`: a piece of work that can be broken off should be then.
+/// Something else happens at `at`: a piece of work that can be interrupted should be then.
 #[inline]
 pub fn expect(at: u64) {
     METER.with(|m| m.horizon.set(m.horizon.get().min(at)));

@@ -136,7 +136,7 @@ struct Cpu {
 const _: () = assert!(size_of::<Cpu>() == 128);
 
 impl Cpu {
-    /// It would run a thread at once, if `is_self` once it is done with what it does now.
+    /// It would run a thread at once, if `is_self` once its present work is finished.
     fn is_free(&self, at: u64, is_self: bool) -> bool {
         let waits = self.irqs.len() + self.line.len() + self.coming as usize;
         waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)

@@ -95,8 +95,8 @@ impl Paths {
     }
 
     /// Path `n` works as it should.
-    pub fn mend(&self, n: usize) {
-        self.all[n].mend();
+    pub fn repair(&self, n: usize) {
+        self.all[n].repair();
     }
 
     /// What a checker would find.

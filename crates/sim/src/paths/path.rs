@@ -119,7 +119,7 @@ impl SimPath {
         locked(&self.inner).busy = per_mille;
     }
 
-    pub(super) fn mend(&self) {
+    pub(super) fn repair(&self) {
         let mut i = locked(&self.inner);
         (i.down_until, i.slower_ns, i.busy) = (0, 0, 0);
     }

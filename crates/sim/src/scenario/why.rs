@@ -162,7 +162,7 @@ mod tests {
             ]
         );
         let told = &reasons(&of("few", 20.0, 40.0, 10.0), &of("many", 70.0, 90.0, 20.0))[0];
-        let end = "110.0 us longer: turn is 20.0 us against 70.0 us (waiting until the thread that serves the virtqueue is done with \
+        let end = "110.0 us longer: turn is 20.0 us against 70.0 us (waiting until the thread that serves the virtqueue has finished the \
                    requests of others), and wake-up is 40.0 us against 90.0 us (";
         assert!(told.contains(end), "{told}");
         assert!(reasons(&of("a", 20.0, 40.0, 10.0), &of("b", 21.0, 40.0, 10.0)).is_empty(), "no difference");

@@ -216,8 +216,8 @@ impl PathsCase {
                         self.paths.make_busy(n, busy);
                     }
                     (6, _) => {
-                        self.tell(format_args!("path {n} mended"));
-                        self.paths.mend(n);
+                        self.tell(format_args!("path {n} repaired"));
+                        self.paths.repair(n);
                     }
                     _ => {
                         let ns = 1 + self.rng.pick(&[100_000, 5_000_000, 300_000_000]);
@@ -296,7 +296,7 @@ impl PathsCase {
         self.thaw();
         self.harness.disk.heal();
         for n in 0..self.paths.count() {
-            self.paths.mend(n);
+            self.paths.repair(n);
             if self.paths.id(n).is_none() {
                 self.paths.add(n, 0);
             }

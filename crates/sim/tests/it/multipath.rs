@@ -37,7 +37,7 @@ mod deep {
     }
 
     /// A path that lets a failed write happen later is found by stale data; one that blames the medium by an error that should have been
-    /// another path's to mend.
+    /// another path's to repair.
     #[test]
     fn what_a_path_must_not_do_is_found() {
         for plant in [Plant::LatePath, Plant::WrongError] {

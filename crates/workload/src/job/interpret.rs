@@ -305,7 +305,7 @@ impl<'a> Interpreter<'a> {
         if errors.len() > ERRORS_MAX {
             errors.truncate(ERRORS_MAX);
             let rule = format!("has more errors than these {ERRORS_MAX}");
-            errors.push(about_the_file(self.context.file, &rule, "mend these first; is it a job file?"));
+            errors.push(about_the_file(self.context.file, &rule, "fix these first; is it a job file?"));
         }
         Err(JobErrors { errors })
     }

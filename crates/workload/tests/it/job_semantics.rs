@@ -518,7 +518,7 @@ fn a_file_that_is_no_job_is_told_briefly() {
         let errors = try_parse(&text).expect_err("garbage").errors;
         assert_eq!(errors.len(), 101);
         assert!(
-            errors[100].to_string().starts_with("t.fio: the file: has more errors than these 100; mend these first")
+            errors[100].to_string().starts_with("t.fio: the file: has more errors than these 100; fix these first")
         );
     }
 }

@@ -53,7 +53,7 @@ pub fn run(project: &Project) -> Result<Outcome, String> {
     if findings.is_empty() {
         return Ok(Outcome::Passed);
     }
-    println!("tidy: {} to mend", findings.len());
+    println!("tidy: {} to fix", findings.len());
     Ok(Outcome::Failed)
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct WeightRaising {
     soft_rt_from: Instant,
     /// The last request at the disk decides about the next soft real-time start.
     soft_rt_due: bool,
-    /// The end of the time of its last turn, or when it was last done with everything; `None`: it never had a request.
+    /// The end of the time of its last turn, or when it last had no request left; `None`: it never had a request.
     left: Option<Instant>,
     pub(crate) in_large_burst: bool,
 }

@@ -172,7 +172,7 @@ impl Line<'_> {
                 out.extend(crc32c::crc32c(&padded).to_le_bytes());
             }
         }
-        self.deadline.send(&self.socket, &out, "sending", "the session broke off")
+        self.deadline.send(&self.socket, &out, "sending", "the session ended early")
     }
 
     /// The next message, with its data.
@@ -205,7 +205,7 @@ impl Line<'_> {
                 Ok((0, _)) => return Err(Error::new(ErrorKind::Io, self.closed)),
                 Ok((n, _)) => self.input.extend_from_slice(room.get(..n).unwrap_or_default()),
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(e) => return Err(failed(e, "the session broke off")),
+                Err(e) => return Err(failed(e, "the session ended early")),
             }
         }
     }
@@ -375,6 +375,6 @@ mod tests {
         let refused = connect_to_one(&[silent], within(200)).unwrap_err();
         assert!(refused.to_string().contains("connecting took longer"), "{refused}");
         crate::event::signal(&stop);
-        assert!(connect_to_one(&[silent, silent], within(600_000)).is_err(), "it is broken off at once");
+        assert!(connect_to_one(&[silent, silent], within(600_000)).is_err(), "it is interrupted at once");
     }
 }

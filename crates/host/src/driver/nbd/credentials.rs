@@ -110,7 +110,7 @@ impl Credentials {
                 (ErrorKind::Io, format!("what it sends behind the beginning of TLS is no TLS ({e:?}): it is not used"))
             }
             Some(e) => (ErrorKind::Io, format!("TLS has failed: {e}")),
-            None => return Error::new(ErrorKind::Io, format!("the handshake broke off: {e}{}", self.hint())),
+            None => return Error::new(ErrorKind::Io, format!("the handshake ended early: {e}{}", self.hint())),
         };
         Error::new(kind, text)
     }

@@ -144,7 +144,7 @@ impl Line<'_> {
                 Ok((n, _)) => bytes = bytes.get_mut(n..).unwrap_or_default(),
                 Err(Errno::AGAIN) => self.wait(socket, PollFlags::IN, "the handshake")?,
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(failed(e, "the handshake broke off")),
+                Err(e) => return Err(failed(e, "the handshake ended early")),
             }
         }
         Ok(())
@@ -184,7 +184,7 @@ impl Line<'_> {
             self.tls = Some(tls);
             return Ok(());
         }
-        self.deadline.send(socket, bytes, "the handshake", "the handshake broke off")
+        self.deadline.send(socket, bytes, "the handshake", "the handshake ended early")
     }
 
     /// Sends all that TLS has to send. An error of the socket is not the last word if the server has said why it left.
@@ -204,7 +204,7 @@ impl Line<'_> {
     fn explain(&self, e: &io::Error) -> Error {
         match self.credentials {
             Some(credentials) => credentials.explain(e),
-            None => Error::new(ErrorKind::Io, format!("the handshake broke off: {e}")),
+            None => Error::new(ErrorKind::Io, format!("the handshake ended early: {e}")),
         }
     }
 }
@@ -247,7 +247,7 @@ mod tests {
             let received = line.receive_tls(&mut tls, &client, &mut [0; 16]).map(drop);
             for result in [began, received] {
                 let e = result.unwrap_err().to_string();
-                assert!(e.contains("took longer than 10 s, or was broken off"), "{e}");
+                assert!(e.contains("took longer than 10 s, or was interrupted"), "{e}");
             }
         }
     }

@@ -46,7 +46,7 @@ impl<'a> Deadline<'a> {
 
     /// What is said when it has passed.
     pub(crate) fn passed(&self, doing: &str) -> Error {
-        let text = format!("{doing} took longer than {:.0} s, or was broken off", self.within.as_secs_f64());
+        let text = format!("{doing} took longer than {:.0} s, or was interrupted", self.within.as_secs_f64());
         Error::new(ErrorKind::Io, text)
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SCSI commands that users send themselves, to whatever target.
 
-use super::initiator::rig;
+use super::initiator::fixture;
 use blk::bio::OpFlags;
 use blk::id::HctxId;
 use blk::scsi::cdb::Cdb;
@@ -42,7 +42,7 @@ pub fn reservations(url: impl Fn(&str) -> String) {
     const RESERVE: u8 = 1;
     const PREEMPT: u8 = 4;
     let url = |who: &str| url(&format!("?sessions=1&initiator=iqn.2026-11.test:{who}"));
-    let ((mut a, a_driver), (mut b, b_driver)) = (rig(&url("a"), 1), rig(&url("b"), 1));
+    let ((mut a, a_driver), (mut b, b_driver)) = (fixture(&url("a"), 1), fixture(&url("b"), 1));
     assert_eq!(reserve(&a_driver, REGISTER, 0, 0xa).status, sam::GOOD);
     assert_eq!(reserve(&b_driver, REGISTER, 0, 0xb).status, sam::GOOD);
     let keys = raw(&a_driver, Cdb::persistent_reserve_in(0, 256).as_bytes(), &[], 256);

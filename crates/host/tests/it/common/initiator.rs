@@ -24,27 +24,27 @@ pub fn refused(url: &str) -> (ErrorKind, String) {
 }
 
 /// A disk with as many CPUs as queues.
-pub fn rig(url: &str, queues: u32) -> (DriverFixture, Arc<Iscsi>) {
+pub fn fixture(url: &str, queues: u32) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let driver = open(url, &regions);
-    let rig = DriverFixture::on(driver.clone(), regions, |c| {
+    let fixture = DriverFixture::on(driver.clone(), regions, |c| {
         c.set("nr_cpus", &queues.to_string()).unwrap();
         c.set("nr_hw_queues", &queues.to_string()).unwrap();
     });
-    (rig, driver)
+    (fixture, driver)
 }
 
 /// `serves` has the target stop and start; requests meanwhile wait, and what was written is there.
-pub fn an_absence_is_not_noticed(rig: &mut DriverFixture, driver: &Iscsi, mut serves: impl FnMut(bool)) {
-    assert_eq!(rig.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
+pub fn an_absence_is_not_noticed(fixture: &mut DriverFixture, driver: &Iscsi, mut serves: impl FnMut(bool)) {
+    assert_eq!(fixture.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     for round in 1..=3 {
         serves(false);
         until(|| driver.path().connections().unwrap().up == 0);
         std::thread::scope(|s| {
             let writer = s.spawn(|| {
-                assert_eq!(rig.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
-                assert!(rig.read(8, 4096) == (BlkStatus::Ok, vec![3; 4096]));
-                assert!(rig.read(16, 4096) == (BlkStatus::Ok, vec![round; 4096]));
+                assert_eq!(fixture.write(16, &[round; 4096], OpFlags::NONE), BlkStatus::Ok);
+                assert!(fixture.read(8, 4096) == (BlkStatus::Ok, vec![3; 4096]));
+                assert!(fixture.read(16, 4096) == (BlkStatus::Ok, vec![round; 4096]));
             });
             serves(true);
             writer.join().unwrap();

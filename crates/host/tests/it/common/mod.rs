@@ -301,12 +301,12 @@ impl DriverFixture {
         DriverFixture { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt, istgt }
     }
 
-    /// This rig, and one with a submitter on CPU 1 and a pool of its own.
+    /// This fixture, and one with a submitter on CPU 1 and a pool of its own.
     pub fn split_in_two(self) -> (DriverFixture, DriverFixture) {
         self.split_in_two_on_cpu(1)
     }
 
-    /// This rig, and one with a submitter on `cpu` and a pool of its own.
+    /// This fixture, and one with a submitter on `cpu` and a pool of its own.
     pub fn split_in_two_on_cpu(self, cpu: u32) -> (DriverFixture, DriverFixture) {
         let other = DriverFixture {
             driver: self.driver.clone(),
@@ -332,7 +332,7 @@ impl DriverFixture {
     /// Whether a thread that sleeps at the first hardware queue's descriptor wakes at once.
     pub fn is_readable(&self) -> bool {
         let fd = self.driver.ring_fd(HctxId::new(0)).expect("a driver with a descriptor");
-        // SAFETY: it is the driver's own, which lives as long as the rig.
+        // SAFETY: it is the driver's own, which lives as long as the fixture.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0

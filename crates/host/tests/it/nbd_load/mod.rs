@@ -26,14 +26,14 @@ pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
 }
 
 /// A disk with one hardware queue and a short `io_timeout`, polled: a thread that sleeps in a driver alone does not ask about late requests.
-pub fn rig(target: &str) -> (DriverFixture, Arc<Nbd>) {
+pub fn fixture(target: &str) -> (DriverFixture, Arc<Nbd>) {
     let (nbd, regions) = open(target);
-    let mut rig = DriverFixture::on(nbd.clone(), regions, |c| {
+    let mut fixture = DriverFixture::on(nbd.clone(), regions, |c| {
         c.set("nr_cpus", "1").unwrap();
         c.set("io_timeout", "50").unwrap();
     });
-    rig.may_wait = false;
-    (rig, nbd)
+    fixture.may_wait = false;
+    (fixture, nbd)
 }
 
 pub fn is_connected(nbd: &Nbd) -> bool {

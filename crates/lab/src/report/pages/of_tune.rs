@@ -34,7 +34,7 @@ pub fn document(past: &RecordedRuns, file: Option<&str>) -> Result<Document, Str
     let (plan, header) = (&past.header.plan, &past.header);
     let Some(r) = &past.result else {
         let name = file.unwrap_or("the results");
-        return Err(format!("{name}: the tuning has not ended; go on with: {} --resume {name}", header.command));
+        return Err(format!("{name}: the tuning has not ended; resume with: {} --resume {name}", header.command));
     };
     let shown = r.against_default.as_ref();
     let sides = shown.map_or_else(Vec::new, |d| vec![("default", &d.a_totals), (tried(r), &d.b_totals)]);

@@ -17,7 +17,7 @@ const HCTX: HctxId = HctxId::new(0);
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// When a disk will be done with what it is given now.
+/// When a disk will finish what it is given now.
 enum Disk {
     /// A cap on requests and bytes, first come, first served, then a fixed latency.
     Capped { latency_ns: u64, request_ns: u64, sector_ns: u64, free_at: u64 },
