@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # kernel.sh DIRECTORY PACKAGE
 #
-# Leaves the Debian kernel PACKAGE unpacked in DIRECTORY/PACKAGE/root, fetched once whoever else asks for it meanwhile, and prints the path
+# Leaves the Debian kernel PACKAGE unpacked in DIRECTORY/PACKAGE/root, fetched once, whatever else asks for it meanwhile, and prints the path
 # of its image.
 set -euo pipefail
 mkdir -p "$1/$2"; cd "$1/$2"

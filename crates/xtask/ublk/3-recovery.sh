@@ -22,7 +22,7 @@ grep -q 'err= 0' fio.load || { cat fio.load; fail "fio saw errors"; }
 # An orderly end leaves it, too.
 end
 [ -e /dev/ublkb5 ] || fail "the device did not outlive an orderly end"
-# Only the disk that it was, as far as can be seen, is served to who has it open.
+# Only the disk that it was, as far as can be seen, is served to its users.
 refused() {
   mqblk serve other.toml >o 2>e && fail "the device that waits was served with $1"
   grep -q "ublk device 5 waits to be served with .*$2" e || { cat e; fail "not said what it waits for: $2"; }

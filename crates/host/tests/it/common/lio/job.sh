@@ -29,7 +29,7 @@ for i in 1 2; do
   mkdir -p $portals/lun/lun_0 $portals/np/10.0.2.15:$((3259 + i))
   ln -s $disk $portals/lun/lun_0/disk
   echo group$i >$portals/lun/lun_0/alua_tg_pt_gp
-  # Whoever comes may use it.
+  # Any initiator may use it.
   echo 0 >$portals/attrib/authentication
   echo 1 >$portals/attrib/generate_node_acls
   echo 1 >$portals/attrib/cache_dynamic_acls
