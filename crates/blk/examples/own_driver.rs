@@ -28,10 +28,9 @@ impl MemoryDriver {
         for segment in rq.segments() {
             let (from, len) = (segment.data.offset() as usize, segment.len_bytes as usize);
             let (disk, buffer) = (&mut sectors[at..at + len], &mut buffers[from..from + len]);
-            if rq.op() == Op::Read {
-                buffer.copy_from_slice(disk)
-            } else {
-                disk.copy_from_slice(buffer)
+            match rq.op() {
+                Op::Read => buffer.copy_from_slice(disk),
+                _ => disk.copy_from_slice(buffer),
             }
             at += len;
         }
