@@ -1,8 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A multi-queue block layer without a clock, a thread or a system call: the Linux blk-mq design as a library.
 //!
-//! Time, CPU number and the lock's implementation come from the caller, so the same code runs on real threads and in a
-//! deterministic simulation. Modules in the order a request meets them:
+//! The caller provides the time, the CPU number, the lock's implementation and the threads. So the same code runs on real
+//! threads (crate `mqblk-host`) and in a deterministic simulation (crate `mqblk-sim`).
+//!
+//! ```
+//! use mqblk_blk::{
+//!     Bio, BlkStatus, Completions, CpuId, DataRef, Driver, HctxId, Instant, Limits, NoNotify, QueueConfig,
+//!     QueueRqStatus, RequestQueue, RqBatch, Sector,
+//! };
+//! use std::sync::Arc;
+//!
+//! /// A disk that completes every request at once and keeps no data.
+//! struct Null;
+//!
+//! impl Driver for Null {
+//!     fn name(&self) -> &'static str {
+//!         "null"
+//!     }
+//!     fn limits(&self) -> Limits {
+//!         Limits::with_max_hw_sectors(1024)
+//!     }
+//!     fn capacity(&self) -> Sector {
+//!         Sector(1 << 21)
+//!     }
+//!     fn start(&self, _nr_hw_queues: u16, _queue_depth: u32) -> Result<(), String> {
+//!         Ok(())
+//!     }
+//!     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
+//!         while batch.remaining() > 0 {
+//!             batch.end(BlkStatus::Ok);
+//!         }
+//!         QueueRqStatus::Queued
+//!     }
+//!     fn poll(&self, _hctx: HctxId, _done: &mut Completions, _now: Instant) {}
+//! }
+//!
+//! let disk = RequestQueue::<parking_lot::RawMutex>::new(Arc::new(Null), QueueConfig::default(), Box::new(NoNotify))?;
+//! let mut submitter = disk.submitter(CpuId::new(0)).expect("a free submitter");
+//! let now = Instant::from_ns(1000); // any clock that does not go back
+//! let bio = Bio::read(Sector(8), 8, DataRef::new(0, 4096)).with_user_data(42);
+//! submitter.submit(&bio, now)?;
+//! submitter.poll(now);
+//! let done = submitter.reap_one().expect("the null disk is done already");
+//! assert_eq!((done.user_data, done.status), (42, BlkStatus::Ok));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The way of a request
+//!
+//! | step | what happens | where |
+//! |---|---|---|
+//! | bio | [`Bio`] is one I/O as the caller asks for it: operation, sectors, and a [`DataRef`] to memory that this crate never touches | [`bio`] |
+//! | submitter | [`Submitter`] is one thread's way into one disk. It checks the bio against the disk's [`Limits`] and splits it where it is too large | [`submitter`] |
+//! | plug | between [`Submitter::start_plug`] and [`Submitter::finish_plug`] bios gather, and those that adjoin become one request | [`submitter`] |
+//! | limits | rate limits and write-back throttling may hold a bio back | [`qos`] |
+//! | software queue | without an elevator, requests of a CPU wait in its software queue, or go straight to the driver | [`cpumap`] |
+//! | elevator | with one, requests wait there: it merges and orders them | [`elevator`] |
+//! | tag | a request needs a tag of its hardware queue to be at the driver. Without one it waits; several disks may share tags | [`tags`] |
+//! | hardware queue | it takes requests from the elevator or the software queues of its CPUs, and offers them to the driver as a batch | [`queue`], [`cpumap`] |
+//! | driver | [`Driver::queue_rqs`] starts requests. An accepted request is an [`InFlight`], which the driver must complete | [`driver`] |
+//! | completion | [`Submitter::poll`] asks the driver what has finished, frees tags and runs hardware queues that waited for them | [`driver`] |
+//! | end | [`Submitter::reap`] returns each bio exactly once, as a [`Done`], on the submitter that brought it | [`submitter`] |
+//!
+//! # What the caller does
+//!
+//! - **Threads**: any number, each with a submitter of its own. Nothing here blocks or spins. Before a thread sleeps it calls
+//!   [`Submitter::rest`]; [`Notify`] wakes it when another thread has something for it, and [`RequestQueue::next_timer`]
+//!   says when it must poll at the latest.
+//! - **Time**: an [`Instant`] with each call, in nanoseconds of any clock that does not go back.
+//! - **Memory**: a [`DataRef`] is a region number and an offset. Only the caller and the driver follow it.
+//! - **Settings**: [`QueueConfig`] has the kernel's names, units and defaults. [`RequestQueue::set_live`] changes some
+//!   while I/O runs; the others need a freeze ([`RequestQueue::begin_freeze`], [`RequestQueue::rebuild`]).
+//!
+//! # What else there is
+//!
+//! [`multipath`] and [`stripe`] are disks over disks, [`scsi`] is a midlayer for drivers of SCSI devices. [`stat`], [`trace`]
+//! and [`debugfs`] show what happens, in the kernel's formats. The example `own_driver` keeps data and has a latency; `own_elevator`
+//! adds a scheduler.
+//!
+//! Guarantees: every accepted bio ends once; no allocation per I/O; same calls with the same times, same result. Does not: cache
+//! data, or find a driver. Source: Linux block/; each file names its part.
 #![forbid(unsafe_code)]
 
 // Words and units.
