@@ -39,3 +39,6 @@ pub mod privileges;
 pub mod service;
 #[allow(unsafe_code, reason = "taking a guest's memory away when no I/O to it is left")]
 pub mod export;
+
+// Its types are in every signature here.
+pub use blk;

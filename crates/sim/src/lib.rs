@@ -41,5 +41,8 @@ pub mod whatif;
 pub mod study;
 pub mod swarm;
 
+// Its types are in every signature here.
+pub use blk;
+
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.
 pub type Lock = parking_lot::RawMutex;
