@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How long a manager whose queue is full is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who is told. A copy tells the same one.
+/// The service manager. A copy is the same one.
 #[derive(Clone, Debug, Default)]
 pub struct Manager(Option<Arc<(UnixDatagram, SocketAddrUnix)>>);
 
@@ -49,7 +49,7 @@ impl Manager {
         self.send(lines, SendFlags::NOSIGNAL)
     }
 
-    /// Whether it was sent, or there is nobody to send it to.
+    /// Whether it was sent, or there is no service manager.
     fn send(&self, lines: &str, flags: SendFlags) -> bool {
         let Some(to) = &self.0 else { return true };
         let sent = rustix::net::sendto(&to.0, lines.as_bytes(), flags, &to.1);
@@ -103,7 +103,7 @@ impl Manager {
         let mut over = over.lock();
         while !*over {
             let Some(threads) = threads.upgrade() else { return };
-            // Waits for an IOThread that hangs, and then nobody is told that all is well.
+            // Waits for an IOThread that hangs, and then the watchdog is not fed.
             drop(threads.report());
             drop(threads);
             self.send("WATCHDOG=1\n", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

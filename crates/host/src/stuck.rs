@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Signalling an event descriptor of somebody who may make that wait.
+//! Signalling an event descriptor of a client that may make that wait.
 //!
 //! Whether a descriptor waits is said at its open file, which its giver has too: it can be changed between any look and the
 //! write, and an event descriptor cannot be opened anew nor be written with `RWF_NOWAIT` (Linux 6.18). A write that cannot wait
 //! costs a ring (see `export::vhost::call`), which takes twice as long as a plain one. So here a plain write is made, by
-//! a thread that is watched: who is seen in the same write twice is freed by a signal.
+//! a thread that is watched: a thread seen in the same write twice is freed by a signal.
 //!
 //! Guarantees: [`signal`] ends, after 3 [`TICK`]s at most; one that does not wait costs a write and two plain stores. A thread is
 //! watched from its first call to its end. Needs from callers: an [event descriptor](is_eventfd), since a write to
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// From one look at all threads to the next.
 const TICK: Duration = Duration::from_millis(100);
-/// Ignored where nobody handles it, so a stray one harms nobody.
+/// Ignored where it has no handler, so a stray one does no harm.
 const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// A descriptor that made its writer wait.

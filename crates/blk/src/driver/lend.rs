@@ -8,7 +8,7 @@
 //! nothing: batches and completions are what they were.
 //!
 //! Needs from callers: the hardware queues of every lower driver are the lender's (it is started with the same numbers), and
-//! only what it was lent is asked of it. Does not do: count or remember who has which request. The kernel's request-based
+//! only what it was lent is asked of it. Does not do: count or remember which driver has which request. The kernel's request-based
 //! device mapper makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c); ARCHITECTURE.md says why we do not.
 
 use super::{Completions, Driver, Ended, InFlight, Requeued, RqBatch, RqRef, TimedOut, TimeoutAnswer, Tries};

@@ -270,7 +270,7 @@ mod tests {
         assert!(Ere::new(&deep).unwrap_err().contains("groups in groups"));
     }
 
-    /// Where one that goes back takes longer than anybody lives.
+    /// Where backtracking takes longer than a lifetime.
     #[test]
     fn time_is_bounded() {
         let nasty = Ere::new("(a*)*(a*)*(a|aa)+$").unwrap();

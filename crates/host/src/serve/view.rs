@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A daemon as it can be looked at while it is changed.
 //!
-//! Guarantees: nothing here waits for a change, or for I/O; a view keeps no disk and no export from its end; who has asked for a disk
-//! keeps it open, and its end waits for that, so it is to be let go soon. It shows the plan of
-//! the moment it was made in ([`Daemon::view`](super::daemon::Daemon::view)), and counters of now.
+//! Guarantees: nothing here waits for a change, or for I/O; a view keeps no disk and no export from its end. A caller
+//! that has asked for a disk keeps it open, and its end waits for that, so drop it soon. It shows the plan of the
+//! moment it was made in ([`Daemon::view`](super::daemon::Daemon::view)), and counters of now.
 
 use super::check::{CheckedPlan, Export};
 use super::{IoThreads, ServedDisk, ThreadReport};
@@ -58,7 +58,7 @@ impl View {
         self.certificates.get(&export.plan.name)?()
     }
 
-    /// Why an export is of no use any more, if it is: a mount that somebody else has undone.
+    /// Why an export is of no use any more, if it is: a mount that was undone from outside.
     pub fn gone(&self, export: &Export<'_>) -> Option<String> {
         self.gone.get(&export.plan.name)?()
     }

@@ -111,7 +111,7 @@ impl DiskWatch {
         Ok(DiskWatch { shared, thread: Some(thread) })
     }
 
-    /// Looks at a disk too, as long as somebody else has it.
+    /// Watches a disk too, as long as it has another owner.
     pub(super) fn add(&self, disk: &Arc<ServedDisk>) {
         self.shared.state.lock().disks.push((Arc::downgrade(disk), Seen::default(), Links::default()));
         self.shared.changed.notify_all();
@@ -136,7 +136,8 @@ impl Shared {
                 self.changed.wait(&mut state);
             } else if self.changed.wait_for(&mut state, INTERVAL).timed_out() {
                 let mut disks = std::mem::take(&mut state.disks);
-                // Whoever has one last closes it, which may take long, and who adds one does not wait for that.
+                // The last owner of a disk closes it, which may take long, and a thread that adds one does not wait for
+                // that.
                 MutexGuard::unlocked(&mut state, || {
                     disks.retain_mut(|(disk, seen, links)| match disk.upgrade() {
                         Some(disk) => {
