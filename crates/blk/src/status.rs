@@ -162,7 +162,7 @@ pub enum QueueRqStatus {
     /// Nothing can be sent before something outside changes (no path to the disk is left). The *core* runs the hctx again after
     /// this many milliseconds, or when it is told to ([`RequestQueue::unquiesce`](crate::queue::RequestQueue::unquiesce)).
     DelayMs(u16),
-    /// The request is ended with this status and dispatch goes on behind it.
+    /// The request is ended with this status and dispatch continues behind it.
     Error(BlkStatus),
 }
 

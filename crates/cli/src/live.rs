@@ -3,7 +3,7 @@
 //!
 //! Every `mqblk run` listens on a Unix socket of its own, `PID.sock` in a directory that only its user can enter. A client
 //! sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run without clients pays for a
-//! sleeping thread. If the socket cannot be made the run goes on without; it is not what the user asked for.
+//! sleeping thread. If the socket cannot be made the run continues without; it is not what the user asked for.
 
 use crate::acceptor::Acceptor;
 use crate::output;
@@ -64,7 +64,7 @@ pub struct DiskChange {
     pub disk: String,
     /// Name, value before, value after, of every setting that is another one now.
     pub changed: Vec<(String, String, String)>,
-    /// How long no I/O could begin, in microseconds; `None` = it went on.
+    /// How long no I/O could begin, in microseconds; `None` = it continued.
     pub frozen_us: Option<u64>,
     /// When in the run, in milliseconds.
     pub at_ms: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk set`: settings of a run changed while it goes on, as a write to a file in `/sys/block/DEV/queue` does it.
+//! `mqblk set`: settings of a run changed while it continues, as a write to a file in `/sys/block/DEV/queue` does it.
 
 use crate::args::SetArgs;
 use crate::live::{self, DiskChange, Question};

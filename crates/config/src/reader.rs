@@ -119,7 +119,7 @@ pub struct Section<'t, 'a, P> {
     known: Vec<&'static str>,
 }
 
-/// What stands at a key.
+/// What is at a key.
 pub struct Found<'t> {
     /// The value.
     pub value: &'t DeValue<'t>,
@@ -157,7 +157,7 @@ impl<'t, 'a, P: Copy + Eq + Hash> Section<'t, 'a, P> {
         self.reader.refuse(line, text, &of);
     }
 
-    /// What stands at `key`.
+    /// What is at `key`.
     pub fn get(&mut self, key: &'static str) -> Option<Found<'t>> {
         self.known.push(key);
         let (k, value) = self.table.get_key_value(key)?;

@@ -43,7 +43,7 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigErro
 }
 
 /// A rule that the value at `key` breaks. A key is the names that lead to it, such as `["row", "0", "name"]`; where it, or what it
-/// stands in, is not there, the line is that of the innermost part that is.
+/// is in, is not there, the line is that of the innermost part that is.
 pub fn broken(file: &str, text: &str, key: &[String], rule: String) -> ConfigError {
     ConfigError { file: file.into(), line: find(text, key).map(|span| line_of(text, &span)), text: rule }
 }

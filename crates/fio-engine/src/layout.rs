@@ -158,7 +158,7 @@ impl JobOptions {
     }
 }
 
-/// What stands at the offsets of [`td`].
+/// What is at the offsets of [`td`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawOptions {
     pub ddir: u32,

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 /// The first descriptor that is handed over.
 const FIRST: RawFd = 3;
-/// More are not looked at.
+/// More are not checked.
 const MOST: RawFd = 4096;
 
 /// Where a socket listens.

@@ -8,7 +8,7 @@
 //! for any noise, and linear drift cancels inside each. The price is half the degrees of freedom: at 10 pairs the interval is 23 % wider.
 //!
 //! Needs from callers: results of a [`Plan`] in its order; a primary metric chosen before the first run.
-//! Does not: drop outliers, stop early, or look at the results to choose what to test. A [`Detect`] looks at their spread alone.
+//! Does not: drop outliers, stop early, or check the results to choose what to test. A [`Detect`] checks their spread alone.
 
 use serde::{Deserialize, Serialize};
 

@@ -56,7 +56,7 @@ pub struct CompareSpec<'a> {
     pub slices: bool,
 }
 
-/// A comparison that could not go on.
+/// A comparison that could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// A side cannot run.

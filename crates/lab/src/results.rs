@@ -37,7 +37,7 @@ pub struct Header {
     pub primary: Metric,
     /// Settings of A and B as written.
     pub labels: [String; 2],
-    /// The job file's text, so that the result stands alone.
+    /// The job file's text, so that the result is alone.
     pub job: String,
     /// Wall clock at the start, milliseconds since 1970.
     pub started_unix_ms: u64,
@@ -50,7 +50,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Refuses to go on with another comparison; names what differs.
+    /// Refuses to continue with another comparison; names what differs.
     pub fn fits(&self, other: &Header) -> Result<(), String> {
         let parts = [
             ("the job file", self.job == other.job),
@@ -184,7 +184,7 @@ impl ResultsWriter<File> {
 }
 
 impl<W: Write> ResultsWriter<W> {
-    /// Goes on behind what stands in `out` already.
+    /// Continues behind what is in `out` already.
     pub const fn behind(out: W, path: String) -> ResultsWriter<W> {
         ResultsWriter { out, path }
     }
@@ -322,7 +322,7 @@ pub struct Interrupted {
     pub kept_bytes: usize,
 }
 
-/// Reads a results file to go on with it: what stands behind the last whole pair is not kept, but for the comparison of a finished one.
+/// Reads a results file to continue with it: what is behind the last whole pair is not kept, but for the comparison of a finished one.
 pub fn broken_off(text: &str, path: &str) -> Result<Interrupted, ResultsError> {
     // A line without its end was being written.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];

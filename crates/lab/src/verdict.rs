@@ -71,7 +71,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Everything the rule looks at.
+/// Everything the rule checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence {
     /// The metric chosen beforehand.

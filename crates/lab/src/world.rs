@@ -44,7 +44,7 @@ pub trait World: Sync {
         None
     }
 
-    /// What tells what is behind the target from something else of the same name: which disk it is, what stands in a machine's file. Runs
+    /// What tells what is behind the target from something else of the same name: which disk it is, what is in a machine's file. Runs
     /// with another answer are of something else, and are not put together. `None`: the target's text is all there is.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! From the trace comes what the block layer does not decide: when the process submitted each I/O, when the device was
 //! finished each request, and in what order interrupt, worker and woken process then came (which is the kernel's CPU
-//! scheduler's business): a completion is told when it was, and what runs the queue or goes on does so when the kernel's
+//! scheduler's business): a completion is told when it was, and what runs the queue or continues does so when the kernel's
 //! did something. What a run that did nothing has seen no trace tells. All else is ours. A decision of ours that differs shows as a difference of events and does not stop the
 //! replay: the next ones tell whether it was one or many.
 //!
@@ -115,7 +115,7 @@ pub fn replay(
         }
     }
     if let Some(last) = theirs.last() {
-        // No submitter has to go on after the last completions, so nothing has polled for them.
+        // No submitter has to continue after the last completions, so nothing has polled for them.
         r.poll(last.us);
     }
     let (late, astray) = (r.late, r.astray);
@@ -233,7 +233,7 @@ impl Replay<'_> {
         }
     }
 
-    /// A woken process runs the queue, goes on and runs it again. Whether the first run issued nothing and the second
+    /// A woken process runs the queue, continues and runs it again. Whether the first run issued nothing and the second
     /// did.
     fn issues_after_insertion(&self, at: usize) -> bool {
         let before = self.theirs[..at].iter().rev().find(|e| matches!(e.kind, Kind::Issue | Kind::Complete));
@@ -348,7 +348,7 @@ impl Replay<'_> {
             self.world.pass();
         }
         match self.world.upcoming() {
-            // Ours sleeps for a tag where the kernel's process went on: said by what is missing from then on.
+            // Ours sleeps for a tag where the kernel's process continued: said by what is missing from then on.
             _ if self.world.is_blocked() => self.astray = Some(at),
             Next::Io(io) if io.extent == e.extent => {}
             Next::Io(io) => self.piece(at, io.extent, e.extent),

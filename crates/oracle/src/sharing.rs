@@ -2,7 +2,7 @@
 //! Replays a recording of shared tags on the whole stack, in virtual time, and compares line by line.
 //!
 //! Every disk is a request queue over a [`NullDisk`] of its own, all in one tag set. A load's process submits its reads in
-//! one plug and goes on as tags come free; a load that starts later in the same phase starts at the same time, after it.
+//! one plug and continues as tags come free; a load that starts later in the same phase starts at the same time, after it.
 //! Nothing of what the kernel answered is used for the replay: the same lines are made from what happened here, and each
 //! that differs is a difference.
 
@@ -178,7 +178,7 @@ impl Sharing {
     }
 }
 
-/// What stands behind `key` in a file of debugfs.
+/// What is behind `key` in a file of debugfs.
 fn line_of<'a>(files: &'a [DebugFile], path: &str, key: &str) -> &'a str {
     let file = files.iter().find(|f| f.path == path);
     file.and_then(|f| f.text.lines().find_map(|l| l.strip_prefix(key))).unwrap_or("-")

@@ -61,7 +61,7 @@ pub enum Tone {
     Neutral,
     /// Better, or as it should be.
     Good,
-    /// To be looked at before believing anything.
+    /// To be checked before believing anything.
     Caution,
     /// Worse, or broken.
     Bad,

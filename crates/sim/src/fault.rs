@@ -15,7 +15,7 @@
 //! | lost completion | never completes by itself | the driver is asked after `io_timeout` (at most 5 s late), again as often as it wants more time; the bio ends once | `lost` |
 //! | timeout | asked about a lost request, the driver aborts it, finds its completion or asks for more time | after an abort nothing of the request happens any more | `SimDisk::timeout` |
 //! | duplicate completion | the device reports a tag a second time, perhaps when it is in use again | the driver finds no duty to complete it and drops it: the request that has the tag now is not ended | `duplicate` |
-//! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O goes on when the path is back | `path_loss` |
+//! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O continues when the path is back | `path_loss` |
 //! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
 //! | a path breaks | for up to 300 ms, or until it is repaired, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | [`paths`](crate::paths), [`Kind::Multipath`] |
@@ -23,7 +23,7 @@
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
 //! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`Kind::Set`] |
 //! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
-//! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios go on under the new ones; a refused change changes nothing | `Case::change_limits` |
+//! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios continue under the new ones; a refused change changes nothing | `Case::change_limits` |
 //!
 //! The names in the last column are fields of [`Behaviour`](crate::disk::Behaviour), per thousand requests, or functions of
 //! this crate. Which of them are on, a seed decides one by one, so that each is off in most cases; three cases of four have
@@ -46,7 +46,7 @@
 //! | no bio is lost | all end in the liveness phase | [`Plant::LostCompletion`], [`Plant::LostWakeUp`] |
 //! | no bio ends twice | [`swarm`](crate::swarm), per bio | [`Plant::EndedTwice`] |
 //! | a tag has one owner | the disk, at each request it is given | [`Plant::SameTagTwice`] |
-//! | no tag is left in use | the queue is drained and looked at when all have ended | [`Plant::TagLeak`] |
+//! | no tag is left in use | the queue is drained and checked when all have ended | [`Plant::TagLeak`] |
 //! | data is right | [`contents`](crate::contents) | [`Plant::LostWrite`], [`Plant::Misplaced`], [`Plant::Corrupt`], [`Plant::DuplicateBelieved`] |
 //! | nothing is written after it failed | [`contents`](crate::contents): what a read saw stays | [`Plant::LateWrite`] |
 //! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |

@@ -22,7 +22,7 @@ struct Log {
 #[derive(Clone, Default)]
 pub struct Trace {
     log: Arc<Mutex<Log>>,
-    /// Stands before what is said through this handle.
+    /// Stands before what is reported through this handle.
     label: Option<Arc<str>>,
 }
 

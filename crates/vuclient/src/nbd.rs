@@ -2,7 +2,7 @@
 //! Closed-loop load on an NBD server, as cheap for the client as sockets allow: all replies that have come are received by one
 //! call, and as many requests as they answer are sent by one.
 //!
-//! Guarantees: every reply is looked at (magic, error, length); a server that stops answering ends it. Needs a server at a
+//! Guarantees: every reply is checked (magic, error, length); a server that stops answering ends it. Needs a server at a
 //! Unix socket that takes `NBD_OPT_EXPORT_NAME`; simple replies, no TLS. Data is neither chosen nor compared.
 //! Source: the NBD protocol, sections "Newstyle negotiation", "Transmission phase".
 

@@ -2,7 +2,7 @@
 //! A closed loop of several threads in its phases: warm-up, measured time, the end; and what is counted in them.
 //!
 //! Guarantees: the warm-up is not counted; all requests are waited for before a thread ends; a thread that fails ends the
-//! others' wait. In the loop no clock is read: a thread looks at one shared word, and reads its clocks when that changes.
+//! others' wait. In the loop no clock is read: a thread checks one shared word, and reads its clocks when that changes.
 //! Knows nothing of rings: [`Load`] is what a client has to do.
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -195,7 +195,7 @@ fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace
         } else if pace.poll {
             std::hint::spin_loop();
             idle_turns += 1;
-            // The clock is looked at only when thousands of looks found nothing.
+            // The clock is checked only when thousands of looks found nothing.
             if idle_turns >= 1 << 14 {
                 idle_turns = 0;
                 if idle_since.get_or_insert_with(Instant::now).elapsed() > pace.patience {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask swarm`: new cases of the simulation for as long as one likes.
 //!
-//! Guarantees: seeds are counted up from one that is printed, so a later session goes on where this one stopped; the
+//! Guarantees: seeds are counted up from one that is printed, so a later session continues where this one stopped; the
 //! first violation ends it, with the command that replays it.
 
 use std::process::Command;

@@ -276,7 +276,7 @@ impl Completions {
         POLL_BATCH - self.items.len()
     }
 
-    /// Ends a request. Panics when there is no room (look at [`Completions::room`] first), and when it is not a request
+    /// Ends a request. Panics when there is no room (check [`Completions::room`] first), and when it is not a request
     /// of the hardware queue that was polled.
     #[inline]
     pub fn push(&mut self, rq: InFlight, status: BlkStatus) {

@@ -3,7 +3,7 @@
 //!
 //! # Synopsis
 //! Batches of up to `fifo_batch` reads or writes by ascending sector; a new batch is one of reads unless writes have been
-//! passed over `writes_starved` times. A batch goes on from the request that followed the last one *when that left*: what
+//! passed over `writes_starved` times. A batch continues from the request that followed the last one *when that left*: what
 //! arrives in between is for the next sweep. A change of direction starts at the oldest request.
 //!
 //! # Options
@@ -42,7 +42,7 @@ pub(crate) struct Deadline {
     tunables: TunableSet<5>,
     /// Reads and writes.
     dirs: [DirLists; 2],
-    /// The request the present batch goes on with, and its direction.
+    /// The request the present batch continues with, and its direction.
     next_rq: Option<(Dir, u32)>,
     batching: u64,
     starved: u64,

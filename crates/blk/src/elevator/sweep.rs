@@ -22,7 +22,7 @@ impl Sweep {
         Sweep { lists: DirLists::new(nodes), position: 0, ahead: None }
     }
 
-    /// The lists, to look at.
+    /// The lists, to check.
     #[inline]
     pub(crate) fn lists(&self) -> &DirLists {
         &self.lists

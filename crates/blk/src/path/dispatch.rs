@@ -107,7 +107,7 @@ impl<L: Lock> Env<L> {
         panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {accepted} of {n}, and answered Queued")
     }
 
-    /// Goes on after the driver refused the request at `from` with `status`: one that failed is ended, and the rest is
+    /// Continues after the driver refused the request at `from` with `status`: one that failed is ended, and the rest is
     /// offered again until the driver is busy.
     #[cold]
     fn queue_refused(

@@ -50,7 +50,7 @@ pub(crate) fn bio_is_mergeable(bio: &BioSlot) -> bool {
     op_is_mergeable(bio.op()) && !bio.flags().intersects(NOMERGE_FLAGS)
 }
 
-/// Whether `bio` adjoins `rq` and is of its kind. Sizes are not looked at: the attempt does that.
+/// Whether `bio` adjoins `rq` and is of its kind. Sizes are not checked: the attempt does that.
 #[inline]
 pub(crate) fn bio_merge_kind(rq: &Request, bio: &BioSlot) -> Option<MergeKind> {
     let kind = if rq.end_sector().0 == bio.sector.get() {

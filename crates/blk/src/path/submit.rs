@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From bio to request: check, split, merge, take a tag (`tag`), fill the request, put it into the plug, whence it goes on (`unplug`).
+//! From bio to request: check, split, merge, take a tag (`tag`), fill the request, put it into the plug, whence it continues (`unplug`).
 //!
 //! Guarantees that a bio it answers `true` for is part of exactly one request (or has ended), and that one it answers
 //! `false` for is untouched and registered to be told when a tag comes free. Source: block/blk-mq.c
@@ -106,7 +106,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Takes pieces off the front, each with a slot of its own, until the rest fits. The rest stays in the bio's slot,
-    /// so an interrupted split goes on where it stopped.
+    /// so an interrupted split continues where it stopped.
     #[cold]
     fn queue_split(&self, local: &mut Local, index: u32, is_new: bool, now: Instant) -> bool {
         let parent = self.pool().slot(index as usize);

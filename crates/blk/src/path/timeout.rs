@@ -3,11 +3,11 @@
 //!
 //! One timer per disk, armed by the issue of a request, never more than five seconds ahead, so that a
 //! request costs one load. The poll that finds it due (any submitter's; [`RequestQueue::next_timer`] tells sleepers of it)
-//! looks at all requests and asks [`Driver::timeout`](crate::driver::Driver::timeout) once for each that is late; the
+//! checks all requests and asks [`Driver::timeout`](crate::driver::Driver::timeout) once for each that is late; the
 //! answer says whether the driver has ended it, or whether it gets its time once more. So a request is found late not
 //! before its deadline and at most five seconds after it.
 //!
-//! A request may end on another CPU while it is looked at. The driver decides: it is told when the request it is asked
+//! A request may end on another CPU while it is checked. The driver decides: it is told when the request it is asked
 //! about was issued, and answers for no other. What is written here is read here only. Source: block/blk-mq.c
 //! (`blk_mq_timeout_work`), blk-timeout.c; the kernel first waits for running `queue_rq` calls, this does not.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A submitter's bios that are held back, and how they go on.
+//! A submitter's bios that are held back, and how they continue.
 //!
 //! A bio passes the limits first, then takes its place among those that wait for a tag (if any do); a bio that waits for a
 //! tag has paid already. Under common limits only, all bios of a submitter stand in one line and keep their order. When
@@ -11,7 +11,7 @@
 //! in a line of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for
 //! a tag.
 //!
-//! What is held is outside of the block layer as a freeze sees it. Settings may have changed when it goes on, so what the
+//! What is held is outside of the block layer as a freeze sees it. Settings may have changed when it continues, so what the
 //! disk supports is asked again then.
 
 use super::limits::{Dir, WaitEntry};
@@ -23,7 +23,7 @@ use crate::submitter::Submitter;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
-    /// Whether a bio may have to ask before it goes on.
+    /// Whether a bio may have to ask before it continues.
     #[inline]
     pub(crate) fn may_be_held(&self) -> bool {
         self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.len() > 0

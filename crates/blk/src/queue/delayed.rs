@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of hardware queues that are owed at a later time, and the first of them, so that a poll need not look at all.
+//! Runs of hardware queues that are owed at a later time, and the first of them, so that a poll need not check all.
 //!
 //! Guarantees: a due time that was armed is taken by one caller of [`DueTime::take`], or is still visible in
 //! [`FirstDue`] (at its time or an earlier one) once the serving thread is through. The thread that takes it sees what

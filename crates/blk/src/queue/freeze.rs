@@ -2,7 +2,7 @@
 //! What may enter, and what may go to the driver: freezing keeps new requests out until all have ended, quiescing holds
 //! back what is inside.
 //!
-//! Guarantees: a queue that is found drained stays so until it is unfrozen, though submitters go on polling. Needs from
+//! Guarantees: a queue that is found drained stays so until it is unfrozen, though submitters continue polling. Needs from
 //! callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`, `blk_mq_freeze_queue_wait`,
 //! `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
 
@@ -96,7 +96,7 @@ impl<L: Lock> RequestQueue<L> {
         self.notify_all();
     }
 
-    /// Whether no submitter is inside the block layer and no tag is in use. Submitters have to go on polling for this
+    /// Whether no submitter is inside the block layer and no tag is in use. Submitters have to continue polling for this
     /// to become true; once it is, it stays so until the last [`RequestQueue::unfreeze`], and polls touch nothing.
     pub fn is_drained(&self) -> bool {
         assert!(self.is_frozen(), "is_drained means nothing unless the queue is being frozen");

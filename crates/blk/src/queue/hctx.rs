@@ -76,7 +76,7 @@ pub(crate) struct Hctx<L: Lock> {
     /// Which of `cpus` have requests in their ctx.
     pub(crate) ctx_map: Sbitmap,
     pub(crate) flags: CachePadded<AtomicU32>,
-    /// Where the round robin over ctxs goes on.
+    /// Where the round robin over ctxs continues.
     pub(crate) dispatch_from: AtomicU32,
     /// Moving average of "the driver was busy", 0..=15.
     dispatch_busy: AtomicU32,
@@ -111,7 +111,7 @@ impl<L: Lock> Hctx<L> {
     }
 
     /// Sets a mark. Sequentially consistent, because SCHED_RESTART works by "set the mark, then look again for a tag"
-    /// against "free the tag, then look at the mark".
+    /// against "free the tag, then check the mark".
     pub(crate) fn set_flag(&self, bit: u32) {
         // Pairs with: Hctx::take_flag, Hctx::has_flag
         self.flags.fetch_or(bit, Ordering::SeqCst);

@@ -6,8 +6,8 @@
 //! lost on the way and none waits for the CPU to come back.
 //!
 //! How: first drain, then move, as the kernel does. A submitter of the CPU finds out at its next call (it is notified),
-//! goes on from the nearest CPU that is left, and polls the queues it came from as long as it has bios out. The others
-//! never stop, and pay nothing: what is looked at is the word that a freeze sets. When the CPU is back its submitters
+//! continues from the nearest CPU that is left, and polls the queues it came from as long as it has bios out. The others
+//! never stop, and pay nothing: what is checked is the word that a freeze sets. When the CPU is back its submitters
 //! return at their next idle moment.
 //!
 //! Does not do: finding out that a CPU goes away; the owner of the threads reports it. The map of CPUs to hardware queues
@@ -67,7 +67,7 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Whether a CPU that [`RequestQueue::begin_offline`] was called for is gone: its submitters have left and hardware
-    /// queues of no other CPU are drained. Submitters have to go on polling for this to become true. Panics when the stack has
+    /// queues of no other CPU are drained. Submitters have to continue polling for this to become true. Panics when the stack has
     /// no such CPU.
     pub fn is_offline(&self, cpu: CpuId) -> bool {
         let _one = self.sealing.lock();
@@ -75,7 +75,7 @@ impl<L: Lock> RequestQueue<L> {
         if state != LEAVING {
             return state == OFFLINE;
         }
-        // Of a drained queue nothing is left to look at, and its state may just be replaced.
+        // Of a drained queue nothing is left to check, and its state may just be replaced.
         if !self.is_sealed() {
             if !self.each_submitter(|s| !s.is_inside() || s.cpu() != cpu) {
                 return false;

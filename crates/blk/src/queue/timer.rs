@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When a disk's requests have to be looked at for timeouts; `path::timeout` looks.
+//! When a disk's requests have to be checked for timeouts; `path::timeout` looks.
 //!
 //! Guarantees: a checking thread disarms the timer first, so a request may be issued by a submitter that saw it armed
 //! and become visible after the check. That submitter finds the timer unarmed when it polls, and at the latest when it
@@ -34,7 +34,7 @@ impl Timer {
         now.as_ns() >= self.0.load(Ordering::Relaxed)
     }
 
-    /// Disarms it if it is due; one caller at a time gets true, and looks at the requests then.
+    /// Disarms it if it is due; one caller at a time gets true, and checks the requests then.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let at = self.0.load(Ordering::Relaxed);
         let taken =

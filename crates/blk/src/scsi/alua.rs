@@ -15,7 +15,7 @@ use super::transport::Probed;
 use crate::multipath::PgInit;
 use crate::time::Duration;
 
-/// Groups of one answer that are looked at.
+/// Groups of one answer that are checked.
 pub const MAX_GROUPS: usize = 64;
 /// Ports of a group that are.
 pub const MAX_PORTS: usize = 64;
@@ -23,7 +23,7 @@ pub const MAX_PORTS: usize = 64;
 pub const ANSWER_BYTES: u32 = 4096;
 /// A transition may take this long, unless the answer says how long (`ALUA_FAILOVER_TIMEOUT`).
 pub const TRANSITION_TIME: Duration = Duration::from_secs(60);
-/// Between questions while it goes on (`ALUA_RTPG_RETRY_DELAY`).
+/// Between questions while it continues (`ALUA_RTPG_RETRY_DELAY`).
 pub const TRANSITION_LOOK: Duration = Duration::from_secs(2);
 
 /// How a group of ports serves a logical unit.

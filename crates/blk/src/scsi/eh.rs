@@ -30,7 +30,7 @@ use crate::time::{Duration, Instant};
 pub const EH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often unannounced progress is polled.
 const LOOK: Duration = Duration::from_ms(10);
-/// How long recovery goes on while it is to give up.
+/// How long recovery continues while it is to give up.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
 /// An abort that waits for others has so many times the time of one; then it has failed.
 const MOST_WAITS: u64 = 3;
@@ -153,7 +153,7 @@ enum RecoveryStep {
 }
 
 impl RecoveryStep {
-    /// Whether it is to be looked at; then it was.
+    /// Whether it is to be checked; then it was.
     fn look(&mut self, now: Instant) -> bool {
         match self {
             RecoveryStep::Begun { asked, .. } | RecoveryStep::Testing { asked, .. } if *asked < now => {
@@ -445,7 +445,7 @@ impl EhLadder {
         self.patience.eh_deadline.is_some_and(|most| spent >= most).then_some(EhLevel::Host)
     }
 
-    /// Commands whose abort is to be begun or looked at.
+    /// Commands whose abort is to be begun or checked.
     fn next_abort(&mut self, now: Instant) -> Option<EhAction> {
         let begins = matches!(self.stage, EhStage::Calm | EhStage::Climb(EhLevel::Abort));
         for late in self.lates.iter_mut().filter(|l| l.is_out()) {

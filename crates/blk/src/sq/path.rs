@@ -80,12 +80,12 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// `blk_attempt_plug_merge`: every request of the plug is looked at, the latest first.
+    /// `blk_attempt_plug_merge`: every request of the plug is checked, the latest first.
     fn sq_plug_merge(&self, local: &Local, id: BioId, slot: &BioSlot, now: Instant) -> bool {
         local.plug.rqs.iter().rev().any(|rq| self.merge_into(self.st.slab.get(rq.id()), id, slot, now))
     }
 
-    /// No request is left in this direction: flush the plug, stand in line, and try once more. False: keep waiting.
+    /// No request is left in this direction: flush the plug, are queued, and try once more. False: keep waiting.
     #[cold]
     fn sq_wait(&self, local: &mut Local, sync: bool, now: Instant) -> bool {
         self.flush_plug(local, now);

@@ -137,9 +137,9 @@ pub(crate) struct Local {
     pub(crate) plug: Plug,
     pub(crate) hints: [TagAllocHint; 3],
     pub(crate) completions: Completions,
-    /// Single-queue mode: the right to go on when the request list is full.
+    /// Single-queue mode: the right to continue when the request list is full.
     pub(crate) sq_batching: Batching,
-    /// Single-queue mode: in which request list (synchronous?) this submitter stands in line.
+    /// Single-queue mode: in which request list (synchronous?) this submitter is queued.
     pub(crate) sq_wait: Option<bool>,
     /// io_ticks need no look before this time.
     pub(crate) next_tick: Instant,
@@ -149,7 +149,7 @@ pub(crate) struct Local {
     pub(crate) in_driver: bool,
     /// Runs of hctxs are left to the next poll.
     pub(crate) in_interrupt: bool,
-    /// A run was owed for that reason, or a waiting bio can go on: seen to before the call into the block layer returns.
+    /// A run was owed for that reason, or a waiting bio can continue: seen to before the call into the block layer returns.
     pub(crate) owes: bool,
     pub(crate) trace: Tracer,
     pub(crate) scratch: Scratch,

@@ -183,7 +183,7 @@ impl<L: Lock> Submitter<L> {
         self.local.waiting.len()
     }
 
-    /// Bios held back by the disk's limits or by write-back throttling: they go on at [`RequestQueue::next_timer`], or when this submitter is
+    /// Bios held back by the disk's limits or by write-back throttling: they continue at [`RequestQueue::next_timer`], or when this submitter is
     /// notified.
     #[inline]
     pub fn held(&self) -> usize {

@@ -12,7 +12,7 @@ use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
     #[doc(hidden)] // For replays of recorded machines.
-    /// As [`Submitter::poll`], but bios that wait for a tag go on waiting: their process has not woken up yet.
+    /// As [`Submitter::poll`], but bios that wait for a tag continue waiting: their process has not woken up yet.
     pub fn poll_asleep(&mut self, now: Instant) {
         self.poll_and(false, now);
     }

@@ -99,7 +99,7 @@ impl<L: Lock> HctxTags<L> {
         self.nr_reserved > 0
     }
 
-    /// The bitmap of the normal tags, to look at.
+    /// The bitmap of the normal tags, to check.
     pub(crate) fn bitmap(&self) -> &Sbitmap {
         self.normal.sb()
     }

@@ -2,7 +2,7 @@
 //! Scalable bitmap: a set of `depth` bits spread over words on cache lines of their own.
 //!
 //! Guarantees: a bit is handed to one caller until that caller gives it back; [`Sbitmap::get`] and its variants are lock
-//! free, never hold a bit they do not return, and fail only if every usable bit was owned when its word was looked at;
+//! free, never hold a bit they do not return, and fail only if every usable bit was owned when its word was checked;
 //! what an owner did before giving a bit back happens before what the next owner does. All memory is allocated by `new`.
 //!
 //! Needs from callers: a bit is given back once; one map is used either as an allocator (`get*`, `clear_deferred`,
@@ -346,7 +346,7 @@ impl Sbitmap {
         self.words[(bit >> self.shift) as usize].set_flags(1 << self.bit_in_word(bit));
     }
 
-    /// Clears a flag. Clear it before looking at what it announces, or an announcement may be lost.
+    /// Clears a flag. Clear it before checking what it announces, or an announcement may be lost.
     ///
     /// # Panics
     /// If the bit is out of range.
@@ -366,7 +366,7 @@ impl Sbitmap {
         self.words[(bit >> self.shift) as usize].flags() >> self.bit_in_word(bit) & 1 == 1
     }
 
-    /// True if some flag is set, or some bit taken. Words are looked at one after the other.
+    /// True if some flag is set, or some bit taken. Words are checked one after the other.
     #[inline]
     pub fn any_bit_set(&self) -> bool {
         self.words.iter().any(|w| w.flags() != 0)

@@ -172,7 +172,7 @@ fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
         harness.disk.release_all();
         harness.poll(0);
     }
-    // 3 in use: the first waiter is woken, and goes on to one and a half times as many.
+    // 3 in use: the first waiter is woken, and continues to one and a half times as many.
     assert_eq!(harness.notifications.order(), [1]);
     harness.poll(1);
     assert_eq!(harness.subs[1].waiting(), 10 - 3);
@@ -185,7 +185,7 @@ fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
 
 #[test]
 fn no_waiter_is_lost_when_another_stops_waiting() {
-    // 1 stands in line for a read, then its only bio is refused; 2 behind it must be woken.
+    // 1 is queued for a read, then its only bio is refused; 2 behind it must be woken.
     let mut harness = Harness::new(7, manual(), sq(4, 1), &[0, 1, 2]);
     (0..6).for_each(|n| harness.submit(0, read(n)));
     harness.submit(1, read(10).with_flags(OpFlags::NOWAIT));

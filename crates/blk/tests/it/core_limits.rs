@@ -394,7 +394,7 @@ fn random_stacks_lose_nothing_and_never_exceed_a_limit() {
 }
 
 /// What went past the limits and when, seen from outside: by the submitter that is no longer held. Each submitter has
-/// one kind of bio, so that its bios can be told apart.
+/// one kind of bio, so that its bios can be distinguished.
 struct Watch {
     kinds: Vec<(Op, u32)>,
     handed_in: Vec<u64>,

@@ -335,7 +335,7 @@ fn what_must_not_merge_does_not() {
         let data: Vec<_> = harness.disk.issues().into_iter().filter(|i| i.op != Op::Flush).collect();
         assert_eq!(data.len(), 2, "{bio:?}");
     }
-    // Only the last request of the plug is looked at, and nothing with nomerges=2.
+    // Only the last request of the plug is checked, and nothing with nomerges=2.
     for (nomerges, middle, expect) in [(0, 500, 3), (2, 108, 3), (1, 108, 1)] {
         let mut harness = Harness::new(16, manual(), QueueConfig { nomerges, ..config("none") }, &[0]);
         harness.plug(0, 0);
@@ -419,7 +419,7 @@ fn a_bio_looks_eight_requests_back_in_its_ctx_list() {
         harness.submit(0, write(100, 8));
         (0..between).for_each(|n| harness.submit(0, write(1000 + n * 100, 8)));
         harness.submit(0, write(108, 8));
-        // Another CPU's list is not looked at.
+        // Another CPU's list is not checked.
         harness.submit(1, write(116, 8));
         let merges = harness.q.stats().op(Op::Write).merges;
         assert_eq!(merges, u64::from(merged), "{between} between");

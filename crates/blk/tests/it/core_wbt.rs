@@ -301,7 +301,7 @@ fn random_stacks_lose_no_bio_and_no_token() {
             ended += (0..cpus).map(|s| harness.take_done(s).len() as u64).sum::<u64>();
             disturb(seed, &mut rng, &mut harness);
         }
-        // Windows go on as long as a token is out, so a lost one would keep the harness busy for ever.
+        // Windows continue as long as a token is out, so a lost one would keep the harness busy for ever.
         let hung = harness.now + 10 * SEC;
         while harness.subs.iter().any(|s| s.outstanding() > 0) {
             assert!(

@@ -3,7 +3,7 @@
 //!
 //! The case is one process with reads and synchronous writes at random sectors. That is one bfq queue, so all of this
 //! follows from bfq's definition and is compared, request by request: what merges (nothing here), that reads and
-//! synchronous writes share a queue and are not told apart, the order inside it (nearest ahead of the head first, then a
+//! synchronous writes share a queue and are not distinguished, the order inside it (nearest ahead of the head first, then a
 //! new sweep from the lowest, because everything behind is farther than `back_seek_max`), and that the queue in service
 //! is given the disk whenever it has a request: no issue comes later than in the trace.
 //!

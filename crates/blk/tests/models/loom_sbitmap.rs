@@ -2,7 +2,7 @@
 //! Every interleaving (of up to three preemptions) of the tag allocator's races, explored by loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p mqblk-blk --test models loom_sbitmap::`; without that flag there is nothing here.
-//! `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model is there to catch is said above it; each of these faults was
+//! `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model is there to catch is reported above it; each of these faults was
 //! put in once to see the model fail.
 
 use blk::tags::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
@@ -236,7 +236,7 @@ impl Woken {
     }
 }
 
-/// Catches: the fence of `add_waiter`, or the order between a put's clear and its look at the waiters, left out.
+/// Catches: the fence of `add_waiter`, or the order between a put's clear and its check of the waiters, left out.
 #[test]
 fn a_put_wakes_or_is_seen() {
     for batch_put in [false, true] {

@@ -200,7 +200,7 @@ fn cpus_come_and_go() {
     }
 }
 
-/// Catches: a bio that is held and not looked at again when limits change, a token that leaks, whatever comes together.
+/// Catches: a bio that is held and not checked again when limits change, a token that leaks, whatever comes together.
 #[test]
 fn what_holds_bios_back_changes_under_load() {
     let mixed = |sector: Sector| match sector.0 / 16 % 3 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk inspect --export FILE`: this host, and one of its disks, as a machine file for the simulator.
 //!
-//! Guarantees: what the kernel shows is taken as it is; what it cannot show (how long the disk takes, what the CPUs' work costs) is said to be
+//! Guarantees: what the kernel shows is taken as it is; what it cannot show (how long the disk takes, what the CPUs' work costs) is reported to be
 //! assumed, and has a range. A setting that the simulated block layer does not take is left out, with the reason. Reads only.
 //!
 //! Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-block.

@@ -58,7 +58,7 @@ pub struct ServeArgs {
     /// Open every disk so that it cannot be written
     #[arg(long)]
     pub read_only: bool,
-    /// How often the load of IOThreads is looked at, to move a virtqueue that was not placed by hand; seconds, 0 = never
+    /// How often the load of IOThreads is checked, to move a virtqueue that was not placed by hand; seconds, 0 = never
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub balance: f64,
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]

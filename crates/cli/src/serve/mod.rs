@@ -132,7 +132,7 @@ fn account(text: &str) -> Result<Account, Failure> {
     Ok(account)
 }
 
-/// Has a thread look at the load every so often, until the daemon ends.
+/// Has a thread check the load every so often, until the daemon ends.
 fn keep_balanced(operator: &Arc<Operator>, seconds: f64) -> Result<(), Failure> {
     if seconds == 0.0 {
         return Ok(());

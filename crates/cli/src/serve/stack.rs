@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk of several targets in a configuration: striped over them, or reached by them as paths.
 //!
-//! Guarantees: what is wrong is said at its key. Keys of the other kind of stack, or of any without one, are refused.
+//! Guarantees: what is wrong is reported at its key. Keys of the other kind of stack, or of any without one, are refused.
 
 use config::reader::{shown, text_of, whole};
 use host::driver::multipath::{MultipathTarget, option_names};
@@ -22,7 +22,7 @@ const MULTIPATH: &str = "multipath";
 pub enum Stack {
     /// Its chunks of so many bytes lie on them in turn.
     Stripe(u64, Vec<TargetPlan>),
-    /// Each is a way to it; `None`: they do not fit, which was said.
+    /// Each is a way to it; `None`: they do not fit, which was reported.
     Multipath(Option<TargetPlan>),
 }
 
@@ -134,7 +134,7 @@ fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The paths and what they are told; what is wrong is said of the key that it is about.
+/// The paths and what they are told; what is wrong is reported of the key that it is about.
 fn multipath(
     section: &mut Section<'_, '_>,
     targets: &[String],

@@ -2,7 +2,7 @@
 //! Jobs on devices of the kernel (`--target kernel:/dev/X`), on loop devices made here: settings written and put back whatever
 //! happens, devices in use refused, the same I/O as fio's, figures that are the kernel's.
 //!
-//! Needs root, losetup, e2fsprogs, fio 3.33 and loop devices. An elevator that this kernel has not is left out, and that is said.
+//! Needs root, losetup, e2fsprogs, fio 3.33 and loop devices. An elevator that this kernel has not is left out, and that is reported.
 
 use crate::common;
 
@@ -75,7 +75,7 @@ impl Loop {
         self.dir.mqblk(&[&["run", "j.fio", "--target", &target], more].concat())
     }
 
-    /// The elevators there are, after asking for the modules; those that are not are said.
+    /// The elevators there are, after asking for the modules; those that are not are reported.
     fn schedulers(&self) -> Vec<&'static str> {
         let all = ["none", "mq-deadline", "kyber", "bfq"];
         let has = |name: &&str| {

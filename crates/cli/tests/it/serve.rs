@@ -32,7 +32,7 @@ fn text<'a>(v: &'a Value, pointer: &str) -> &'a str {
     v.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no text at {pointer} in {v:#}"))
 }
 
-/// A server of QEMU that stands in for the daemon, ended by its own pid.
+/// A server of QEMU that is in for the daemon, ended by its own pid.
 struct QemuNbd(String);
 
 impl QemuNbd {
@@ -267,7 +267,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     drop(server);
 }
 
-/// The kernel that runs this has ublk or has not; either way what is said of it is true.
+/// The kernel that runs this has ublk or has not; either way what is reported of it is true.
 #[test]
 fn a_kernel_without_ublk_is_told_so_before_anything_is_touched() {
     let dir = Dir::new("ublk");

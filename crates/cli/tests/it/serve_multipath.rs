@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk of several paths from the command line: as `--target` of a run, and served from a configuration; what is refused, and where it
-//! is said.
+//! is reported.
 
 use crate::common;
 use crate::tgtd;

@@ -94,7 +94,7 @@ fn writes(dir: &Dir, byte: u8) -> bool {
 fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     let began = Instant::now();
     doing("the cluster takes the lock from a host that is gone");
-    // Far from what the test looks at.
+    // Far from what the test checks.
     dir.file("try.fio", "[a]\nrw=write\nbs=4k\noffset=512k\nsize=4k\n");
     loop {
         let refused = dir.mqblk(&["run", "try.fio", "--target", &image.target(":exclusive=1")]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk whose NBD server is down for good: what is moved goes on where it was, what is removed says so or ends by force, and
+//! A disk whose NBD server is down for good: what is moved continues where it was, what is removed says so or ends by force, and
 //! meanwhile the daemon answers read-only commands.
 
 use crate::common;
@@ -71,7 +71,7 @@ fn in_flight(dir: &Dir) -> u64 {
     threads.flat_map(|t| t["sources"].as_array().unwrap()).map(|s| s["in_flight"].as_u64().unwrap()).sum()
 }
 
-/// Does something that waits for I/O, and looks at the daemon all the while.
+/// Does something that waits for I/O, and checks the daemon all the while.
 fn beside(dir: &Dir, args: &[&str]) -> Done {
     thread::scope(|scope| {
         let waits = scope.spawn(|| ctl(dir, args));

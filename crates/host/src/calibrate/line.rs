@@ -115,7 +115,7 @@ fn ping_pong(a: u32, b: u32) -> Result<Option<f64>, String> {
     })
 }
 
-/// Spins between two looks at whether it takes too long.
+/// Spins between two checks whether it takes too long.
 const SPINS: u32 = 1_000;
 /// A sample of two threads takes no longer: one that does was not alone on its CPUs.
 pub(super) const LIMIT_NS: u64 = 20_000_000;

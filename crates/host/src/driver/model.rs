@@ -34,7 +34,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-/// What a model stands in front of.
+/// What a model is in front of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelOver {
     /// No data.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is not as asked of a target, in a sentence; the run goes on.
+/// What is not as asked of a target, in a sentence; the run continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetWarning(String);
 
@@ -90,7 +90,7 @@ pub trait DriverTarget: Sized {
         word == Self::KIND
     }
 
-    /// Reads a target: all of it, and what stands behind the first `:`. Nothing is opened.
+    /// Reads a target: all of it, and what is behind the first `:`. Nothing is opened.
     ///
     /// # Errors
     /// Usage, with the rule.

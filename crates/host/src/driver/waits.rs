@@ -4,7 +4,7 @@
 //!
 //! Guarantees: a wake-up, or an end found outside of a poll, ends the sleep of all threads that were asleep, or on
 //! their way to it. The eventfd stays readable until no thread sleeps that could have missed it.
-//! Needs from callers: one lock around a queue's [`Waiting`] and all that is looked at before a sleep.
+//! Needs from callers: one lock around a queue's [`Waiting`] and all that is checked before a sleep.
 
 use crate::error::{Error, Result};
 use crate::event;

@@ -114,7 +114,7 @@ impl SettingsGuard {
         Ok(())
     }
 
-    /// Puts everything back; what could not be is said.
+    /// Puts everything back; what could not be is reported.
     #[must_use]
     pub fn put_back(self) -> Vec<String> {
         put_back(&self.0)
@@ -172,7 +172,7 @@ pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)], force: 
 }
 
 /// Puts back all that this process has changed, for a caller that is about to exit without returning; five seconds at most. What
-/// could not be is said, and can be put back later.
+/// could not be is reported, and can be put back later.
 pub fn put_back_all() -> Vec<String> {
     let all = std::mem::take(&mut *KEPT.lock());
     if all.is_empty() {
@@ -194,7 +194,7 @@ pub fn put_back_all() -> Vec<String> {
     }
 }
 
-/// Puts back what processes that were killed have left: of this disk, or of all. What was done is said, disk by disk; the flag tells
+/// Puts back what processes that were killed have left: of this disk, or of all. What was done is reported, disk by disk; the flag tells
 /// whether all of it could be.
 ///
 /// # Errors

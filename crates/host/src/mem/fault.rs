@@ -208,7 +208,7 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     type Plain = extern "C" fn(libc::c_int);
     type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
     let before = BEFORE.get().filter(|b| b.sa_sigaction != libc::SIG_DFL && b.sa_sigaction != libc::SIG_IGN);
-    // SAFETY: what stands there is a handler of the form that its flags say; `signal` and `raise` may be called here.
+    // SAFETY: what is there is a handler of the form that its flags say; `signal` and `raise` may be called here.
     unsafe {
         match before {
             Some(b) if b.sa_flags & libc::SA_SIGINFO != 0 => {

@@ -267,7 +267,7 @@ mod tests {
         assert!(ours.is_raised() && !other.is_raised());
         region.store_u32(8192, 1, Ordering::Relaxed);
         assert_eq!(region.load_u8(4095, Ordering::Relaxed), 0xa5, "the page before is as it was");
-        // A copy by the processor's own instruction goes on where it stopped.
+        // A copy by the processor's own instruction continues where it stopped.
         let to = Region::new(16384, false).unwrap();
         region.span(0, 16384).unwrap().copy_to(to.span(0, 16384).unwrap());
         rustix::fs::ftruncate(&fd, 0).unwrap();

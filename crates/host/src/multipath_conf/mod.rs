@@ -6,7 +6,7 @@
 //! [`Config::resolve`] says of each option what holds for a disk and which line says so, in the order of
 //! multipath-tools: multipaths, protocol, overrides, devices (of those that match, the last), defaults, built in.
 //!
-//! Stricter than multipath-tools, which skips what it does not understand and goes on: a word that is nearly an option, a value that
+//! Stricter than multipath-tools, which skips what it does not understand and continues: a word that is nearly an option, a value that
 //! is cut off by a missing quote or followed by more, a section that is not closed are errors. An option that resembles none that is
 //! known here, as newer versions may have, is a warning. There is no table of known hardware: what `devices` does not say is not
 //! known. Drop-in directories are not read.
@@ -45,7 +45,7 @@ pub const MOST_BYTES: usize = 1 << 20;
 /// Most errors that are kept of a file.
 pub const MOST_PROBLEMS: usize = 50;
 
-/// Something to be said about a line.
+/// Something to be reported about a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file, as it was named.

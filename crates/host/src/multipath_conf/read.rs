@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sections and lines of multipath.conf(5).
 //!
-//! Guarantees: one pass, no recursion; after an error it goes on where the next line makes sense, so that one error
+//! Guarantees: one pass, no recursion; after an error it continues where the next line makes sense, so that one error
 //! is told once.
 
 use super::ere::Ere;
@@ -27,7 +27,7 @@ enum Section {
     Protocol,
     Multipaths,
     Multipath,
-    /// Nothing of it is looked at: it was an error already.
+    /// Nothing of it is checked: it was an error already.
     Skipped,
 }
 
@@ -382,7 +382,7 @@ impl Reader<'_> {
             }
             _ => return self.block = block,
         };
-        // Of an option that is there and wrong, that was said.
+        // Of an option that is there and wrong, that was reported.
         let said = self.problems.iter().any(|p| p.line >= line);
         if let Some(missing) = needed.iter().find(|name| block.get(name).is_none()) {
             if !said {

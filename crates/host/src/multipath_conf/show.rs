@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A configuration as `multipath -t` prints it: all sections, in its order and layout; what is said twice of one WWID
-//! is said once.
+//! A configuration as `multipath -t` prints it: all sections, in its order and layout; what is reported twice of one WWID
+//! is reported once.
 //!
 //! Guarantees: what is printed reads back as the same configuration, but for what defaults are built in. An option
 //! without effect here is followed by a comment that says so.

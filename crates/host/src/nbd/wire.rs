@@ -42,7 +42,7 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 /// Longest string: export names, descriptions, queries, error messages ("Conventions").
 pub const MAX_STRING: usize = 4096;
-/// Longest option data that is looked at; longer data is skipped and answered with `NBD_REP_ERR_TOO_BIG`.
+/// Longest option data that is checked; longer data is skipped and answered with `NBD_REP_ERR_TOO_BIG`.
 pub const MAX_OPTION_DATA: u32 = 32 << 10;
 /// What a client may send in all options of one handshake together, headers included.
 pub const MAX_HANDSHAKE_BYTES: u64 = 4 << 20;
@@ -93,7 +93,7 @@ pub mod opt {
     pub const ABORT: u32 = 2;
     /// List the exports.
     pub const LIST: u32 = 3;
-    /// Go on under TLS.
+    /// Continue under TLS.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
@@ -275,7 +275,7 @@ pub enum ReplyStyle {
     /// Simple replies.
     #[default]
     Simple,
-    /// Structured replies (simple ones where nothing is said but success).
+    /// Structured replies (simple ones where nothing is reported but success).
     Structured,
     /// Extended headers in both directions.
     Extended,

@@ -3,7 +3,7 @@
 //! files, which a client's share.
 //!
 //! Guarantees: what is loaded can be used: the key belongs to the certificate, the certificate is valid now and for a
-//! server, and so are the authorities of clients. What is wrong is said with the file it is in. Only regular files of at
+//! server, and so are the authorities of clients. What is wrong is reported with the file it is in. Only regular files of at
 //! most `FILE_BYTES_MAX` are read.
 //!
 //! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
@@ -100,7 +100,7 @@ pub struct NbdTls {
 }
 
 /// What a server needs to speak TLS. Files that are replaced, as certificates are renewed, count from the next client on; if
-/// what is there then cannot be used, what was there before goes on, which is logged and told ([`Tls::problem`]).
+/// what is there then cannot be used, what was there before continues, which is logged and told ([`Tls::problem`]).
 #[derive(Clone)]
 pub struct Tls {
     files: NbdTls,
@@ -109,7 +109,7 @@ pub struct Tls {
 
 struct Loaded {
     config: Arc<ServerConfig>,
-    /// Of the files when they were looked at last.
+    /// Of the files when they were checked last.
     stamps: Vec<Stamp>,
     /// Why what is in the files now is not what is in use.
     problem: Option<Problem>,
@@ -122,7 +122,7 @@ pub enum Renewal {
     Same,
     /// They are others, which are in use from now on.
     Renewed,
-    /// They are others, which cannot be used; those from before go on.
+    /// They are others, which cannot be used; those from before continue.
     Failed(Problem),
 }
 
@@ -150,7 +150,7 @@ impl Tls {
         Arc::clone(&self.loaded.lock().config)
     }
 
-    /// Looks whether the files are others by now, and uses them then. A look that shows something new is logged.
+    /// Checks whether the files are others by now, and uses them then. A look that shows something new is logged.
     pub fn renew(&self) -> Renewal {
         let mut loaded = self.loaded.lock();
         // Looked at before they are read: what changes meanwhile is seen the next time.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a disk changed while I/O goes on.
+//! Settings of a disk changed while I/O continues.
 //!
 //! Guarantees: several settings given together take effect as a whole or not at all, and no I/O is lost, repeated or failed
 //! by it. What need not stop the disk does not; everything else freezes it: new I/O waits until what is in flight has
@@ -29,7 +29,7 @@ type Settings<'a> = &'a [(String, String)];
 
 impl Disk {
     /// Changes settings, `(name, value)` each, under the names that a run is given them by. How long no I/O could begin, or
-    /// `None` if it went on. The error names the first setting that does not fit; then nothing has changed. So it is when
+    /// `None` if it continued. The error names the first setting that does not fit; then nothing has changed. So it is when
     /// I/O in flight has not ended after 30 s.
     pub fn change(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
         let (of_set, own): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(name, _)| self.shares(name));
@@ -196,7 +196,7 @@ impl Frozen<'_> {
         what.begin();
         let _thaw = Thaw(what);
         wait_drained(what, patience)?;
-        // A driver that was started with a shape once can go back to it, so that after an error the disk may go on.
+        // A driver that was started with a shape once can go back to it, so that after an error the disk may continue.
         rebuild().map_err(usage)?;
         // A thread that was alone may not be any more; one that is finds out at its next wait.
         self.driver.issuer().unclaim();
@@ -239,7 +239,7 @@ impl Freeze for Arc<TagSet<RawMutex>> {
     }
 }
 
-/// Lets I/O go on, whatever happens.
+/// Lets I/O continue, whatever happens.
 struct Thaw<'a>(&'a dyn Freeze);
 
 impl Drop for Thaw<'_> {

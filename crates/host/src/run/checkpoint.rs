@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What every job thread does now and then beside its I/O: it tells how far it is, and looks whether it is to stop.
+//! What every job thread does now and then beside its I/O: it tells how far it is, and checks whether it is to stop.
 //!
 //! Guarantees: a thread that calls [`Checkpoint::look`] whenever [`Checkpoint::is_due`] ends soon after its run is told to stop, whatever its
 //! load and its devices are: the load is stopped, and when a device cannot end what is out ([`give_up`](super::give_up)), the thread is told
@@ -17,7 +17,7 @@ use workload::load::Load;
 use workload::stats::{CpuUse, DIRS, JobStats};
 use workload::verify::VerifyError;
 
-/// How often a busy thread tells how far it is and looks whether it is to stop.
+/// How often a busy thread tells how far it is and checks whether it is to stop.
 const LOOK_AROUND: Duration = Duration::from_ms(5);
 /// Bad blocks described per thread; further ones are only counted.
 pub(super) const VERIFY_REPORTS: usize = 8;

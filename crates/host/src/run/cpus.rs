@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs of this machine that go away or come back while a run goes on, told to its disks.
+//! CPUs of this machine that go away or come back while a run continues, told to its disks.
 //!
 //! Guarantees: at most a second after the kernel lists other CPUs as online, the software queues and hardware queues of those
 //! that are gone are drained and used no more, and those of CPUs that are back are used again; job threads go where the

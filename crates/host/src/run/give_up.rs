@@ -62,7 +62,7 @@ impl<'a> GiveUp<'a> {
         GiveUp { disks, stopped: None, next: Instant::ZERO, given_up: Vec::new() }
     }
 
-    /// Looks at a run that was told to stop and still has threads.
+    /// Checks a run that was told to stop and still has threads.
     pub(super) fn look(&mut self, now: Instant) {
         let waited = now.since(*self.stopped.get_or_insert(now));
         if waited < PATIENCE || now < self.next {

@@ -47,7 +47,7 @@ use watch::Watch;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
 
-/// How often the run looks at itself: in-flight samples, progress, the stop flag.
+/// How often the run checks itself: in-flight samples, progress, the stop flag.
 const TICK: Duration = Duration::from_ms(20);
 
 /// What happened on one disk while it was measured.

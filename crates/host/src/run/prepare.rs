@@ -64,7 +64,7 @@ pub struct Prepared {
     pub kernel: Vec<KernelTarget>,
     /// Their settings until it ends.
     pub(super) kept: Vec<SettingsGuard>,
-    /// What is not as asked, to be said aloud.
+    /// What is not as asked, to be reported.
     pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,

@@ -150,7 +150,7 @@ impl Loop {
         assert!(self.sub.outstanding() == 0, "the engine ended with I/O outstanding");
     }
 
-    /// Now and then: tells how far the job is and looks whether it is to stop.
+    /// Now and then: tells how far the job is and checks whether it is to stop.
     #[inline]
     fn look_around(&mut self) {
         if self.checkpoint.is_due(self.now) {

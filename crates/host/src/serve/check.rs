@@ -3,7 +3,7 @@
 //!
 //! Guarantees: all that is wrong with a plan is told at once, each with its place, so that a reader of files can say the
 //! line; a [`CheckedPlan`] has at least one IOThread, disk and export, every export its disk, every virtqueue its IOThread.
-//! Needs from callers: [`HostFacts`] of the machine that will serve. Does not do: open, bind or look at a file
+//! Needs from callers: [`HostFacts`] of the machine that will serve. Does not do: open, bind or check a file
 //! (see `super::preflight`).
 
 use super::cpus;
@@ -421,7 +421,7 @@ impl Errors {
     /// Targets in stripes: as far as is known before they are opened.
     fn stripe(&mut self, place: PlanItem, of: &str, disk: &DiskPlan) {
         let Some(stripe) = disk.stripe else { return };
-        // Of those whose size is not said yet all that is known is that it must be a chunk.
+        // Of those whose size is not reported yet all that is known is that it must be a chunk.
         let size = |t: &TargetPlan| t.spec.size_bytes().unwrap_or(stripe.chunk_bytes) >> SECTOR_SHIFT;
         let sizes = disk.targets.iter().map(|t| Stripe { start: Sector(0), nr_sectors: size(t) });
         if let Err(e) = StripeMap::new(stripe.chunk_bytes, SECTOR_SIZE, &sizes.collect::<Vec<_>>()) {

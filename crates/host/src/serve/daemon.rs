@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A plan carried out: IOThreads run, disks are open and locked, exports listen; and the way from there to another plan.
 //!
-//! Guarantees: it starts as a whole or not at all; what is the same in another plan goes on undisturbed while the rest changes;
+//! Guarantees: it starts as a whole or not at all; what is the same in another plan continues undisturbed while the rest changes;
 //! [`Daemon::plan`] is what really runs, also after a change that failed in part; images stay locked as long as they are
 //! served. When a disk or the daemon ends, its clients are let go first, then what is in flight ends, then it is closed, so
 //! nothing that was acknowledged is lost.
@@ -57,7 +57,7 @@ struct Server {
 pub struct Changes {
     /// For people, a line each.
     pub done: Vec<String>,
-    /// What is not as asked, to be said aloud.
+    /// What is not as asked, to be reported.
     pub warnings: Vec<TargetWarning>,
     /// What could not be done; it is not in the plan that runs.
     pub failed: Vec<Error>,
@@ -88,7 +88,7 @@ impl Changes {
 }
 
 impl Daemon {
-    /// Starts all of a plan; and what is not as asked, to be said aloud.
+    /// Starts all of a plan; and what is not as asked, to be reported.
     pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {
@@ -186,7 +186,7 @@ impl Daemon {
         }
     }
 
-    /// Looks whether certificates were renewed: a line for each server whose certificates were, or could not be.
+    /// Checks whether certificates were renewed: a line for each server whose certificates were, or could not be.
     pub fn renew_certificates(&self) -> Vec<String> {
         let look = |s: &Server| match s.nbd.tls()?.renew() {
             Renewal::Same => None,
@@ -201,7 +201,7 @@ impl Daemon {
         self.exports.get(export)?.block_device()
     }
 
-    /// What can be looked at while it is changed, from now on until it is changed.
+    /// What can be checked while it is changed, from now on until it is changed.
     pub fn view(&self) -> View {
         let disks = self.disks.iter().map(|(name, d)| (name.clone(), Arc::downgrade(&d.served)));
         let certificates = |export: &Export<'_>| match &export.plan.kind {
@@ -225,7 +225,7 @@ impl Daemon {
     }
 
     /// Goes from the plan that runs to another one; what is the same in both is not touched. What ends lets its clients go when what
-    /// they asked for has ended: if that takes longer than 10 s, it goes on by itself, and counts as failed; `by_force` it ends
+    /// they asked for has ended: if that takes longer than 10 s, it continues by itself, and counts as failed; `by_force` it ends
     /// with errors then, which all users of the disk see.
     ///
     /// # Errors
@@ -286,7 +286,7 @@ impl Daemon {
         Err(Error::new(ErrorKind::Io, text))
     }
 
-    /// Looks at the load of IOThreads, and moves a virtqueue or client if that is worth it; what it did. Virtqueues that were
+    /// Checks the load of IOThreads, and moves a virtqueue or client if that is worth it; what it did. Virtqueues that were
     /// listed in a mapping stay, those that were dealt over named IOThreads go to one of these.
     ///
     /// # Errors
@@ -457,7 +457,7 @@ impl Daemon {
         }
     }
 
-    /// What is to end of NBD servers, with the names of its exports; servers without an export left end. One that cannot go on
+    /// What is to end of NBD servers, with the names of its exports; servers without an export left end. One that cannot continue
     /// with those that are left ends too, and these count as lost until they have begun again.
     fn end_servers(
         &mut self,
@@ -481,7 +481,7 @@ impl Daemon {
                 match update(&server.nbd, disks, most) {
                     Ok(departure) => endings.push((names, Box::new(departure))),
                     Err(e) => {
-                        // It would go on serving disks that are closed.
+                        // It would continue serving disks that are closed.
                         changes.fail(e.within(&format!("NBD server at {}", server.listen)));
                         lost.exports.extend(kept.iter().map(|e| e.plan.name.clone()));
                         names.extend(kept.iter().map(|e| e.plan.name.clone()));

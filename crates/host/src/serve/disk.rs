@@ -72,7 +72,7 @@ pub(super) enum Parts {
     Striped(Arc<StripeMap>, Vec<Arc<dyn HostDriver>>),
 }
 
-/// Wakes an IOThread that is to look at all its sources, from any thread.
+/// Wakes an IOThread that is to check all its sources, from any thread.
 #[derive(Clone)]
 pub(crate) struct Waker {
     wakeups: Arc<Wakeups>,
@@ -264,7 +264,7 @@ impl ServedDisk {
         })
     }
 
-    /// Changes settings of all members, `(name, value)` each, under I/O. How long no I/O could begin, or `None` if it went on.
+    /// Changes settings of all members, `(name, value)` each, under I/O. How long no I/O could begin, or `None` if it continued.
     ///
     /// # Errors
     /// Usage: the first setting that does not fit, or I/O in flight that has not ended after 30 s; nothing has changed.
@@ -317,7 +317,7 @@ impl ServedDisk {
         Ok(froze)
     }
 
-    /// Gives the disk another size, or with `None` finds out what size its image has now. I/O goes on, except that
+    /// Gives the disk another size, or with `None` finds out what size its image has now. I/O continues, except that
     /// a disk that becomes smaller is drained first: what lies beyond the new end is gone. The size in bytes.
     ///
     /// # Errors
@@ -352,7 +352,7 @@ impl ServedDisk {
     /// took. Nothing happens if it is drained.
     ///
     /// # Errors
-    /// Usage: I/O in flight has not ended after 30 s; then it goes on.
+    /// Usage: I/O in flight has not ended after 30 s; then it continues.
     pub fn drain(&self) -> Result<Duration> {
         let mut drained = self.drained.lock();
         if *drained {

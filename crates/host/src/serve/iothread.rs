@@ -153,7 +153,7 @@ impl IoThread {
         self.ports.iter().flatten().any(|p| !p.is_idle())
     }
 
-    /// Looks at everything once. Whether there was anything to do.
+    /// Checks everything once. Whether there was anything to do.
     fn round(&mut self, now: Instant) -> bool {
         // Pairs with: IoThreads::send
         let mut worked = self.has_mail.load(Ordering::Acquire);
@@ -247,9 +247,9 @@ impl IoThread {
         });
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; EVENTS];
-        // An interruption is as good as an event: everything is looked at.
+        // An interruption is as good as an event: everything is checked.
         let n = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        // All else is looked at in every round.
+        // All else is checked in every round.
         if events[..n].iter().any(|e| e.data.u64() == WAKEUP) {
             self.wakeups.get(self.number).drain();
         }

@@ -310,7 +310,7 @@ impl IoThreads {
     ///
     /// # Errors
     /// Usage: the source has left, or there is no such thread. Io: what is in flight has not ended after 10 s. Then it stays where
-    /// it is, and goes on there.
+    /// it is, and continues there.
     pub fn move_to(&self, handle: &SourceHandle, thread: usize) -> Result<Duration> {
         let mut location = handle.0.location.lock();
         if location.thread == thread {

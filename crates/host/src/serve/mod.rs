@@ -5,7 +5,7 @@
 //! [`preflight`] asks the machine whether it can be done, [`mapping`] has the rules of virtqueues and IOThreads, [`lock`] keeps
 //! a second writer off an image, [`reload`] says what changes from one plan to the next.
 //!
-//! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It looks at all of
+//! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It checks all of
 //! them in rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer
 //! or another thread's `wakeup`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
 

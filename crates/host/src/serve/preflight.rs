@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks the machine whether a plan can be carried out, without touching anything.
 //!
-//! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is said with its place in the plan.
+//! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is reported with its place in the plan.
 //! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, no process listens, no other
 //! file is in the way. Mountpoints: there. Certificates:
 //! usable now. A multipath.conf of a disk: without mistakes. Does not do: promise that it stays so; opening and binding checks
@@ -27,7 +27,7 @@ use std::path::Path;
 /// Logical blocks of a file: its size must be whole ones.
 const BLOCK: u64 = 512;
 
-/// Looks at every file and socket of the plan.
+/// Checks every file and socket of the plan.
 ///
 /// # Errors
 /// All that would stop it, in the order disks, exports.
@@ -36,7 +36,7 @@ pub fn preflight(plan: &CheckedPlan) -> Result<(), PlanErrors> {
 }
 
 /// The same for what a reload opens and begins; the rest of the plan is in use by this daemon itself. What it still closes
-/// and ends is in its own way: a disk that is opened anew, and the socket of an export that is made anew, are not looked at.
+/// and ends is in its own way: a disk that is opened anew, and the socket of an export that is made anew, are not checked.
 ///
 /// # Errors
 /// As of [`preflight`].

@@ -41,7 +41,7 @@ pub trait Source: Any + Send {
     /// Has its descriptor report the next request. Whether the thread may sleep now: nothing came meanwhile.
     fn prepare_sleep(&mut self) -> bool;
 
-    /// The thread is awake and looks at everything by itself.
+    /// The thread is awake and checks everything by itself.
     fn wake_up(&mut self) {}
 
     /// What becomes ready when a client has sent something; `None`: the thread must look.
@@ -50,7 +50,7 @@ pub trait Source: Any + Send {
     /// Which events of its descriptor end a sleep.
     fn interest(&self) -> EventFlags;
 
-    /// While paused it takes nothing new; what is in flight goes on.
+    /// While paused it takes nothing new; what is in flight continues.
     fn set_paused(&mut self, paused: bool);
 
     /// Whether another IOThread may serve it.

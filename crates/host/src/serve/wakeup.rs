@@ -75,7 +75,7 @@ impl Wakeup {
         dozes
     }
 
-    /// The thread is awake and will look at everything.
+    /// The thread is awake and will check everything.
     pub(super) fn wake_up(&self) {
         // Pairs with: Wakeup::wake
         self.state.swap(AWAKE, Ordering::AcqRel);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at the counters of served disks once a second, and logs what an operator has to know of: requests that failed, writes
+//! Checks the counters of served disks once a second, and logs what an operator has to know of: requests that failed, writes
 //! that wait for space, connections to a server that were lost, and their end.
 //!
 //! Guarantees: a line of each kind per disk and second at most, however many requests fail; of lost connections one a minute, however
@@ -18,7 +18,7 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks without a write that found no space, after which there is space again: a driver tries once a second.
 const QUIET_LOOKS: u32 = 3;
-/// Looks after which it is said again that connections are lost.
+/// Looks after which it is reported again that connections are lost.
 const REPEAT_LOOKS: u32 = 60;
 
 /// See the module's text.
@@ -44,18 +44,18 @@ struct WatchState {
 struct Seen {
     errors: u64,
     held: u64,
-    /// Looks since a write was last held, while it is said that they are.
+    /// Looks since a write was last held, while it is reported that they are.
     holding: Option<u32>,
 }
 
-/// What was said of a disk's connections so far.
+/// What was reported of a disk's connections so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Links {
-    /// Losses that were said.
+    /// Losses that were reported.
     told: u64,
     /// Looks since then.
     quiet: Option<u32>,
-    /// It was not said yet that they are there again.
+    /// It was not reported yet that they are there again.
     down: bool,
 }
 

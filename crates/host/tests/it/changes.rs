@@ -55,7 +55,7 @@ fn run_while(run: Prepared, stop: &AtomicBool, change: impl FnOnce(&[(String, Ar
     let disks = run.disks.clone();
     std::thread::scope(|s| {
         s.spawn(|| {
-            // Also when it panics, or the run would go on for ever.
+            // Also when it panics, or the run would continue for ever.
             let _stop = StopOnDrop(stop);
             change(&disks);
         });

@@ -195,14 +195,14 @@ impl Load {
         }
     }
 
-    /// Goes on until it is so.
+    /// Continues until it is so.
     fn until(&mut self, what: impl Fn(&Topology) -> bool) {
         let began = Instant::now();
         loop {
             self.round();
             let topology = self.disk.path().topology().unwrap();
             if what(&topology) {
-                // The first requests have a new group activated: one of its paths that was said to be worse before that is over would
+                // The first requests have a new group activated: one of its paths that was reported to be worse before that is over would
                 // be ordered to be better.
                 self.round();
                 return;

@@ -15,7 +15,7 @@ use host::mem::Regions;
 use host::target::Needs;
 use std::sync::Arc;
 
-/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is said.
+/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is reported.
 #[test]
 fn a_check_that_has_never_passed_fails_no_path() {
     let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);

@@ -342,7 +342,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
     good.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     peer.start();
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
-    // A certificate of our own that has gone goes on, too, without either of its files.
+    // A certificate of our own that has gone continues, too, without either of its files.
     for name in ["client-cert.pem", "client-key.pem"] {
         fs::remove_file(pki.client.join(name)).unwrap();
     }
@@ -430,7 +430,7 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
     let turns = lies.map(|(lie, _)| -> ServerStep {
         Box::new(move |mut stream, config| {
             stream.write_all(&lie).unwrap();
-            // A server that goes on as if nothing were there.
+            // A server that continues as if nothing were there.
             let mut tls = ServerConnection::new(Arc::clone(config)).unwrap();
             let _ = tls.complete_io(&mut stream);
         })

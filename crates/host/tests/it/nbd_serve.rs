@@ -226,7 +226,7 @@ fn vuclient_defaults() -> vuclient::NbdOptions {
     vuclient::NbdOptions { export: "d".into(), connections: 1, iodepth: 1, block: 512, write: false, runtime }
 }
 
-/// Requests that are cut anywhere are the same requests; what is wrong is refused, and the client goes on.
+/// Requests that are cut anywhere are the same requests; what is wrong is refused, and the client continues.
 #[test]
 fn a_raw_client_may_cut_its_bytes_anywhere() {
     let server = Server::new("ram:size=16m", 1);
@@ -373,7 +373,7 @@ fn zeroes_and_trims_may_be_longer_than_a_bio() {
     server.check_idle();
 }
 
-/// An I/O that fails is told of, without data, and the client goes on.
+/// An I/O that fails is told of, without data, and the client continues.
 #[test]
 fn a_failing_disk_is_told_of() {
     let server = Server::new("file", 1);

@@ -412,10 +412,10 @@ fn clients_that_vanish_leave_nothing_behind() {
     server.check_idle();
 }
 
-/// Certificates are renewed under a running server; while they are being written, and when they cannot be used, the old ones go on.
+/// Certificates are renewed under a running server; while they are being written, and when they cannot be used, the old ones continue.
 #[test]
 fn certificates_are_renewed_while_it_runs() {
-    // Over TCP: libnbd looks at a server's certificate only where there is a host name to compare.
+    // Over TCP: libnbd checks a server's certificate only where there is a host name to compare.
     let server = Server::new("ram:size=16m", true, true, false);
     let old = server.uri(&server.authority.directory(&server.served.directory, "old"));
     run("nbdinfo", &[&old]);

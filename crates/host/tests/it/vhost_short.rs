@@ -17,7 +17,7 @@ use vhost_server::{BOTH, LONG, Server};
 use vuclient::raw::{Format, Notify, READY_MEMORY, block};
 use vuclient::{VerifyOptions, verify};
 
-/// A client that makes the file of its memory shorter while its requests are in flight is dropped; another one's I/O goes on, in the same process, on the same IOThread and the same disk.
+/// A client that makes the file of its memory shorter while its requests are in flight is dropped; another one's I/O continues, in the same process, on the same IOThread and the same disk.
 #[test]
 fn client_that_truncates_its_memory_is_dropped_alone() {
     for target in ["ram:size=64m", "file", "model:lat_us=2000,over=ram,size=64m"] {
@@ -51,7 +51,7 @@ fn requests_without_memory_fail_alone_on_an_nbd_disk() {
     fs::remove_dir_all(&server.directory).unwrap();
 }
 
-/// A read whose data found no memory, and a write whose data was not there, are not said to have gone well, though the disk
+/// A read whose data found no memory, and a write whose data was not there, are not reported to have gone well, though the disk
 /// copies and so hears of no error.
 #[test]
 fn requests_without_memory_do_not_succeed_on_a_disk_that_copies() {
@@ -150,7 +150,7 @@ fn a_request_that_breaks_connections_fails_alone() {
 }
 
 /// Under TLS the data of a write is copied by us: where memory had gone, zeroes would have been found in its place and written. It
-/// is not sent, or not to its end; its client is dropped, as where other drivers copy, and others go on.
+/// is not sent, or not to its end; its client is dropped, as where other drivers copy, and others continue.
 #[test]
 fn tls_writes_nothing_in_place_of_lost_memory() {
     const LEN: u32 = 128 << 10;
@@ -211,7 +211,7 @@ fn cut_short_under(target: &str) {
             raw.kick(0).unwrap();
         }
         raw.guest.cut_short(READY_MEMORY.0, kept).unwrap();
-        // All may have ended before: something has to be looked at that is not there, if it is not the ring.
+        // All may have ended before: something has to be checked that is not there, if it is not the ring.
         if kept > 0 {
             raw.submit(0, &last.segments()).unwrap();
         }

@@ -328,7 +328,7 @@ fn bad_messages_are_rejected_and_bad_chains_stop_one_queue() {
         write(&mut raw, &read);
         raw.offer(0, 0).unwrap();
         raw.kick(0).unwrap();
-        // The other virtqueue of the same device is served after that, so the wrong one was looked at.
+        // The other virtqueue of the same device is served after that, so the wrong one was checked.
         let good = raw.block(block::IN, 0, 512).unwrap();
         for _ in 0..3 {
             assert_eq!(raw.execute(1, &good, LONG).unwrap().0, block::OK, "beside {name}");
@@ -358,7 +358,7 @@ fn data_outside_memory_fails_its_request() {
     }
 }
 
-/// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: it would go on as if it were
+/// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: it would continue as if it were
 /// done.
 #[test]
 fn client_that_breaks_a_message_rule_is_dropped() {
@@ -466,7 +466,7 @@ fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BT
     }
 }
 
-/// A migration's log: every page that changed between two looks at memory is in it, and of the others only those of the
+/// A migration's log: every page that changed between two checks memory is in it, and of the others only those of the
 /// rings and of what was to be read.
 #[test]
 fn every_page_that_the_device_writes_is_logged() {

@@ -124,7 +124,7 @@ fn what_the_driver_writes_is_not_written() {
     }
 }
 
-/// 2.7.10.2: nothing happens when the driver kicks for nothing, and requests go on.
+/// 2.7.10.2: nothing happens when the driver kicks for nothing, and requests continue.
 #[test]
 fn spurious_kicks_are_no_harm() {
     for (format, _) in BOTH {

@@ -94,7 +94,7 @@ impl JobProfile {
     }
 }
 
-/// Ends that a process may go on from: it may read several files by turns.
+/// Ends that a process may continue from: it may read several files by turns.
 const STREAMS: usize = 8;
 /// Share of its depth that a job has in flight, from which on it is closed.
 const CLOSED: f64 = 0.7;

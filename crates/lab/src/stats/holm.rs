@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Holm's step-down correction: which of several p-values stand when all are looked at together.
+//! Holm's step-down correction: which of several p-values stand when all are checked together.
 //!
 //! Guarantees: the chance that any true "no difference" is marked is at most the level, however the metrics depend on each other
 //! (latency percentiles of one run do). Needs from callers: p-values in [0, 1]. Does not: reorder or drop anything.

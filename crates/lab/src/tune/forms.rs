@@ -2,7 +2,7 @@
 //! A recommendation in the forms that systems take it in: sysfs, udev, kernel command line, modprobe, libvirt, QEMU,
 //! mqblk's TOML.
 //!
-//! Guarantees: a setting that a form does not have is said so, with where it can be set; nothing is left out silently.
+//! Guarantees: a setting that a form does not have is reported so, with where it can be set; nothing is left out silently.
 //! The elevator comes first where order matters: changing it resets nr_requests and its tunables (block/elevator.c).
 //! Does not: set anything.
 //! Sources: Documentation/ABI/stable/sysfs-block; module parameters of drivers/block/virtio_blk.c (num_request_queues,

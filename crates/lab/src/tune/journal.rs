@@ -2,7 +2,7 @@
 //! Every run of a tuning on disk as soon as it is done, and a tuning resumed from there.
 //!
 //! JSON lines: what is tuned, one line per run (what was asked, what it came to), at last the result.
-//! Guarantees: a search sees of a run only what stands in the file, so a tuning that was killed and is resumed asks for
+//! Guarantees: a search sees of a run only what is in the file, so a tuning that was killed and is resumed asks for
 //! the same runs in the same order, gets those that are there without running them, and comes to what it would have
 //! come to; a file of another tuning is refused, at the first run that does not fit if not before. A last line that was
 //! cut off is left out, and overwritten.
@@ -153,7 +153,7 @@ pub struct RecordedRuns {
     pub runs: Vec<RunLine>,
     /// How it ended, if it did.
     pub result: Option<TuneResult>,
-    /// Length in bytes of the whole lines; what stands behind was cut off.
+    /// Length in bytes of the whole lines; what is behind was cut off.
     pub whole_bytes: usize,
 }
 
@@ -182,7 +182,7 @@ pub fn read(text: &str, path: &str) -> Result<RecordedRuns, String> {
 }
 
 impl RecordedRuns {
-    /// Refuses to go on with another tuning.
+    /// Refuses to continue with another tuning.
     pub fn fits(&self, plan: &TunePlan, path: &str) -> Result<(), String> {
         match self.header.plan.differs(plan) {
             None => Ok(()),
@@ -200,7 +200,7 @@ pub enum Halt {
     /// It was interrupted; it can be resumed.
     #[error("interrupted")]
     Stopped,
-    /// It cannot go on.
+    /// It cannot continue.
     #[error("{0}")]
     Failed(String),
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is asked of a tuning: one metric to make better, and limits that others must keep.
 //!
-//! Guarantees: whatever is read is about a job that exists; a limit relative to the default (`>=95%`) is told apart
+//! Guarantees: whatever is read is about a job that exists; a limit relative to the default (`>=95%`) is distinguished
 //! from an absolute one (`>=500MiB/s`, `<=2ms`); every figure has one unit: I/Os or bytes per second, nanoseconds. Does
 //! not: measure, or weigh metrics against each other. A limit is kept or not.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be said in a target's text instead of in its settings: of `multipath:` the path selector, how paths are grouped, and how many
+//! What may be reported in a target's text instead of in its settings: of `multipath:` the path selector, how paths are grouped, and how many
 //! of them there are.
 //!
 //! Guarantees: a point changes the text as a person would, so what the target refuses is refused with the target's words. `paths` keeps
@@ -68,7 +68,7 @@ pub fn target(target: &str, point: &Point) -> String {
     format!("{MULTIPATH}{}:{}", options.join(","), paths.join("+"))
 }
 
-/// Options and paths of what stands behind `multipath:`, as `host` reads them (the test holds the two together).
+/// Options and paths of what is behind `multipath:`, as `host` reads them (the test holds the two together).
 fn parts(rest: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
     let is_options = |text: &str| text.is_empty() || text.contains('=') && !text.starts_with(['/', '.']);
     let (options, targets) = rest.split_once(':').filter(|(o, _)| is_options(o)).unwrap_or(("", rest));

@@ -45,7 +45,7 @@ pub struct WorldBench<'a> {
     stop: Arc<AtomicBool>,
     knobs: Vec<Knob>,
     rules: Vec<(String, Point)>,
-    /// As of [`World::behind`], when it was looked at first.
+    /// As of [`World::behind`], when it was checked first.
     behind: Option<String>,
     force: bool,
     observe: &'a mut dyn Observer,
@@ -70,7 +70,7 @@ pub struct BenchSpec {
 }
 
 impl<'a> WorldBench<'a> {
-    /// Looks at the target once, to see what may be set.
+    /// Checks the target once, to see what may be set.
     pub fn new(asked: BenchSpec, observe: &'a mut dyn Observer) -> host::error::Result<WorldBench<'a>> {
         let BenchSpec { file, target, base, free, seconds, stop, force } = asked;
         // Before anything else is read of it: what is changed later is found out.
@@ -99,7 +99,7 @@ impl<'a> WorldBench<'a> {
         self.behind.as_deref()
     }
 
-    /// Refuses to go on with something else of the same name.
+    /// Refuses to continue with something else of the same name.
     fn check_behind(&self) -> Result<(), BenchError> {
         let now =
             self.world().behind(&self.file, self.target.as_deref()).map_err(|e| BenchError::Failed(e.to_string()))?;

@@ -42,7 +42,7 @@ impl Faults {
     }
 
     /// Whether polling this hctx finds a completion that was told before. No request waits for one, so it is no reason for time
-    /// to go on.
+    /// to continue.
     pub(super) fn is_repeat_due(&self, hctx: usize, now: u64) -> bool {
         self.repeats.iter().any(|r| r.hctx == hctx && r.due <= now)
     }
@@ -173,7 +173,7 @@ impl SimDisk {
     }
 
     /// What would be left if power were cut now: each sector of the cache in any version, and each sector of a write at the
-    /// device there or not. The disk itself goes on.
+    /// device there or not. The disk itself continues.
     pub fn if_power_were_cut(&self, seed: u64) -> Survivors {
         let (i, mut rng) = (self.inner(), Rng::new(seed));
         let mut media = i.media.clone();

@@ -92,9 +92,9 @@ impl Shape {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
-    /// All look at one word, so each hand-over costs a line transfer for every one of them (ticket locks, Linux to 4.1).
+    /// All check one word, so each hand-over costs a line transfer for every one of them (ticket locks, Linux to 4.1).
     AcceptedCommand,
-    /// Each looks at its own word (queued locks, Linux from 4.2).
+    /// Each checks its own word (queued locks, Linux from 4.2).
     #[default]
     Queued,
 }

@@ -37,7 +37,7 @@ impl SimDevice {
         SimDevice { spec, station: Arc::new(Station::polled(path, service)) }
     }
 
-    /// What the machine looks at.
+    /// What the machine checks.
     pub fn station(&self) -> Arc<Station<InFlight>> {
         self.station.clone()
     }

@@ -29,7 +29,7 @@ impl HostLoad {
         HostLoad { cores, deep_after_ns, since_ns, computing: AtomicU32::new(0), woken: AtomicU64::new(0) }
     }
 
-    /// A vCPU begins to compute, or goes on with something else.
+    /// A vCPU begins to compute, or continues with something else.
     pub(super) fn begin(&self) {
         self.computing.fetch_add(1, Ordering::Relaxed);
     }
@@ -70,7 +70,7 @@ impl HostLoad {
 /// What makes the log of a database durable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogSpec {
-    /// A flush of the host's storage, for which all virtual machines stand in line.
+    /// A flush of the host's storage, for which all virtual machines are queued.
     pub flush_ns: u64,
     /// Writing the log of one transaction: its bytes at the speed of the storage.
     pub commit_ns: u64,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a machine wants to know of a device.
 pub trait Interrupts: Send + Sync {
-    /// Calls `f` with each hardware queue that is to be looked at, and when.
+    /// Calls `f` with each hardware queue that is to be checked, and when.
     fn take_news(&self, f: &mut dyn FnMut(u16, u64));
 
     /// Whether a look that was announced for `at` is still to be made; it counts as made then.
@@ -88,7 +88,7 @@ struct Hctx<T> {
 struct Inner<T> {
     service: Box<dyn Service>,
     hctxs: Vec<Hctx<T>>,
-    /// Hardware queues that are to be looked at earlier than was said before.
+    /// Hardware queues that are to be checked earlier than was reported before.
     news: Vec<(u16, u64)>,
     seen: OpTimes,
 }

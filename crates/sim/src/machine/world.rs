@@ -2,7 +2,7 @@
 //! The machine itself: CPUs, disks, threads, and the loop that says whose turn it is.
 //!
 //! A CPU does one thing at a time: an interrupt first, then the thread at the head of its line. A thread that computes is
-//! interrupted, and goes on for as long as it had left. What a CPU does in one go is a segment: it begins at the CPU's time, runs
+//! interrupted, and continues for as long as it had left. What a CPU does in one go is a segment: it begins at the CPU's time, runs
 //! under the [`meter`], and says when it ends; what it brings about elsewhere comes later as an event.
 
 use super::costs::{Costs, PathCosts, Shape};
@@ -142,7 +142,7 @@ impl Cpu {
         waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)
     }
 
-    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn stands in the line, too.
+    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn is in the line, too.
     fn threads(&self) -> usize {
         self.line.len() + usize::from(self.computing.is_some())
     }
@@ -248,7 +248,7 @@ impl Machine {
         self.cpus.iter().map(|c| c.free_at).fold(self.now, u64::max)
     }
 
-    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine looks at. Returns its number.
+    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine checks. Returns its number.
     ///
     /// # Errors
     /// A setting that the device or the machine does not have.
@@ -339,7 +339,7 @@ impl Machine {
         self.tasks[task as usize].floats = true;
     }
 
-    /// Goes on until a thread's job is over, which is returned; `None`: all are over, or the time is `until_ns`.
+    /// Continues until a thread's job is over, which is returned; `None`: all are over, or the time is `until_ns`.
     pub fn run(&mut self, until_ns: u64) -> Option<u32> {
         meter::configure(self.shape, self.costs.line);
         loop {

@@ -10,7 +10,7 @@
 //! time, so sizes and budgets are drawn such that a turn lasts less than 20 ms, at addresses in order; `low_latency` is off,
 //! which breaks shares on purpose.
 //!
-//! **Within a submitter.** Once in each turn the oldest request is looked at and goes next if its expiry has passed. With n
+//! **Within a submitter.** Once in each turn the oldest request is checked and goes next if its expiry has passed. With n
 //! before it then, at most n + 1 more turns and what is left of the present one go by, each at most one budget, or one
 //! request that is larger: (n + 2) max(B, L) sectors.
 

@@ -11,7 +11,7 @@
 //! **deadline** is mq-deadline without classes. Let b be `fifo_batch`, at least 1, and w be `writes_starved`. Reads that
 //! wait are passed by one batch of writes, b requests; writes by what is left of a batch of reads and w more, (w + 1) b
 //! requests. With w = 0 reads have no bound; it is not drawn. A request that has waited for its direction's expiry with n of
-//! its direction before it is passed by (n + 1) b of them: a batch goes on while it lasts, and each that begins after the
+//! its direction before it is passed by (n + 1) b of them: a batch continues while it lasts, and each that begins after the
 //! expiry begins at the oldest request.
 
 use super::bound::{Bound, Pressed, SeenRequest};

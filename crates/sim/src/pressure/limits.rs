@@ -8,7 +8,7 @@
 //! I/O that is not due yet at its end: nothing of a rate is lost as long as turns are served when they are due, which they
 //! are here, to the nanosecond. Two rates that both hold one submitter back are not drawn: neither need be used up then.
 //!
-//! **All in turn.** Without a burst each I/O goes at a time of its own, and a submitter that had a turn stands in line behind
+//! **All in turn.** Without a burst each I/O goes at a time of its own, and a submitter that had a turn is queued behind
 //! all others. So between two of one submitter every other under the same rate gets at most one.
 
 use super::bound::{Bound, Pressed, SeenRequest};

@@ -175,7 +175,7 @@ pub struct ServerTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogTimes {
-    /// A flush of the host's storage, for which all virtual machines stand in line, microseconds.
+    /// A flush of the host's storage, for which all virtual machines are queued, microseconds.
     pub flush_us: f64,
     /// Writing the log of one transaction, microseconds: its bytes at the speed of the storage.
     pub commit_us: f64,

@@ -38,7 +38,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Looks at every window since the last change.
+    /// Checks every window since the last change.
     fn check(&self, name: &str) {
         let mut begins: Vec<u64> = self.ended.iter().map(|e| e.0).collect();
         begins.sort_unstable();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bios of one disk in a case: drawn, submitted, and looked at when they end.
+//! The bios of one disk in a case: drawn, submitted, and checked when they end.
 //!
 //! Checked: each ends exactly once, at the submitter it came from, with a status that this bio may end with; data is right
 //! and counters are; what was acknowledged as durable survives a power cut. Needs from callers: [`Load::collect`] after
@@ -193,7 +193,7 @@ impl Load {
         }
     }
 
-    /// Looks at what has ended.
+    /// Checks what has ended.
     pub(super) fn collect(&mut self, harness: &mut Harness) {
         for s in 0..harness.subs.len() {
             for d in harness.take_done(s) {

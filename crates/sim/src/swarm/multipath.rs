@@ -51,7 +51,7 @@ pub(super) struct PathsCase {
     first: usize,
     /// There has been no path since.
     no_path_since: Option<u64>,
-    /// Requests were to wait for a path when that was looked at last.
+    /// Requests were to wait for a path when that was checked last.
     was_queueing: bool,
     frozen: bool,
 }
@@ -110,7 +110,7 @@ impl PathsCase {
         self.trace.event(self.harness.now, 'X', what);
     }
 
-    /// Looks whether there is a path, and whether requests wait if there is none. To be called after whatever may
+    /// Checks whether there is a path, and whether requests wait if there is none. To be called after whatever may
     /// change that.
     fn look(&mut self) {
         let (now, status) = (self.harness.now, self.paths.mp.status());

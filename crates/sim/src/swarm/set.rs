@@ -153,7 +153,7 @@ impl SetCase {
         (0..maps).map(of_map).collect()
     }
 
-    /// Does something and looks whether a disk has taken more than its share thereby.
+    /// Does something and checks whether a disk has taken more than its share thereby.
     fn watched<R>(&mut self, f: impl FnOnce(&mut SetCase) -> R) -> R {
         let maps = self.maps();
         let before = self.usage(maps);
@@ -184,7 +184,7 @@ impl SetCase {
         r
     }
 
-    /// Polls a submitter that has a reason to be polled; with `wait`, time goes on to the next one.
+    /// Polls a submitter that has a reason to be polled; with `wait`, time continues to the next one.
     fn step(&mut self, wait: bool) -> bool {
         let stepped = self.watched(|c| if wait { c.w.step() } else { c.w.step_now().is_some() });
         self.collect();
@@ -389,7 +389,7 @@ impl SetCase {
             self.w.disks[d].disk.heal();
         }
         self.end_all();
-        // Windows of write-back throttling go on for ever.
+        // Windows of write-back throttling continue for ever.
         for (member, disk) in self.w.disks.iter().zip(&mut self.disks) {
             disk.load.check_tokens(member);
             disk.load.lift_limits(member);

@@ -253,7 +253,7 @@ impl Raw {
     }
 
     /// What a front end does whose server has gone: connects anew with the same features, memory, rings and notes of requests in
-    /// flight. Rings go on at base 0: where they are is for the server to find out from the notes.
+    /// flight. Rings continue at base 0: where they are is for the server to find out from the notes.
     ///
     /// # Errors
     /// As [`Self::ready`] and [`Self::start`].
@@ -438,7 +438,7 @@ impl Raw {
         self.call(request::SET_VRING_ENABLE, &words(&[u32::from(queue), u32::from(is_on)]), &[])
     }
 
-    /// Stops a virtqueue (GET_VRING_BASE): its ring, and the base to go on from.
+    /// Stops a virtqueue (GET_VRING_BASE): its ring, and the base to continue from.
     ///
     /// # Errors
     /// As [`Self::ask`], or when the queue was not started.
@@ -558,7 +558,7 @@ impl Raw {
         Ok(self.calls(queue)? > 0)
     }
 
-    /// Waits until the device has ended at least one request, and takes all that it has. Looks at
+    /// Waits until the device has ended at least one request, and takes all that it has. Checks
     /// the ring, not at calls: [`Self::calls`] tells whether there were any.
     ///
     /// # Errors

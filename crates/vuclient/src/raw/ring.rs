@@ -74,7 +74,7 @@ pub struct Ring {
     chains: Vec<u16>,
 }
 
-/// 16 bytes of a descriptor; `last` is `next` (split) or what stands before the flags in a packed one, the id.
+/// 16 bytes of a descriptor; `last` is `next` (split) or what is before the flags in a packed one, the id.
 pub fn descriptor(format: Format, addr: u64, len: u32, flags: u16, last: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&addr.to_le_bytes());
@@ -171,7 +171,7 @@ impl Ring {
         guest.store(self.driver + 2, self.next_avail)
     }
 
-    /// Split: sets the available index, right or wrong, and goes on from there.
+    /// Split: sets the available index, right or wrong, and continues from there.
     ///
     /// # Errors
     /// On a packed ring.
@@ -232,7 +232,7 @@ impl Ring {
         Ok(id)
     }
 
-    /// Packed: goes on to the next slot, after a [`Self::write_desc`] by hand.
+    /// Packed: continues to the next slot, after a [`Self::write_desc`] by hand.
     pub fn advance(&mut self) {
         self.next_avail += 1;
         if self.next_avail == self.size {
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!((ring.desc % 16, ring.driver % 2, ring.device % 4), (0, 0, 0));
         assert_eq!(ring.submit(&guest, &segments(3)).unwrap(), 0);
         assert_eq!(ring.submit(&guest, &segments(2)).unwrap(), 3);
-        // The second chain begins in the last slot and goes on in the first.
+        // The second chain begins in the last slot and continues in the first.
         assert_eq!(guest.read(ring.desc + 48, 16).unwrap(), [0, 0x90, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(guest.read(ring.driver, 8).unwrap(), [0, 0, 2, 0, 0, 0, 3, 0]);
         guest.write(ring.device, &[0, 0, 1, 0, 3, 0, 0, 0, 9, 0, 0, 0]).unwrap();

@@ -161,7 +161,7 @@ impl JobThread {
         }
     }
 
-    /// A block to read back while the pass goes on (`verify_backlog`).
+    /// A block to read back while the pass continues (`verify_backlog`).
     fn next_of_backlog(&mut self, now: Instant) -> Option<Next> {
         let backlog = self.plan.backlog;
         if backlog == 0 || self.log.is_empty() {

@@ -67,7 +67,7 @@ impl JobThread {
         self.plan.number_ios.is_some_and(|n| self.issued_ios.iter().sum::<u64>() >= n)
     }
 
-    /// How many I/Os of `len` bytes can be issued before a limit has to be looked at.
+    /// How many I/Os of `len` bytes can be issued before a limit has to be checked.
     pub(super) fn ios_left(&self, len: u64) -> u64 {
         if self.endless() {
             return u64::MAX;

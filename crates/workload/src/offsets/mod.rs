@@ -336,7 +336,7 @@ impl Offsets {
         (self.trim_then_write && self.last_start[t] != NOWHERE).then(|| self.last_pos[t] - self.last_start[t])
     }
 
-    /// Starts over: all blocks untouched, sequential streams at their start. The random sequence goes on.
+    /// Starts over: all blocks untouched, sequential streams at their start. The random sequence continues.
     pub fn start_pass(&mut self) {
         self.last_pos = [self.region.start; DIRS];
         self.last_start = [NOWHERE; DIRS];

@@ -37,7 +37,7 @@ pub struct Tools<'a> {
     pub scratch: &'a Path,
     /// The file of the file rows.
     pub file: &'a str,
-    /// Seconds of I/O; `None` = a thousandth of that, for a look whether it works.
+    /// Seconds of I/O; `None` = a thousandth of that, for a check whether it works.
     pub seconds: Option<u32>,
 }
 

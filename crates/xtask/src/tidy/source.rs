@@ -63,7 +63,7 @@ pub fn statement_start(code: &str, offset: usize) -> usize {
     (from + blank).min(offset)
 }
 
-/// The places where `word` stands in `code` and is no part of a longer name.
+/// The places where `word` is in `code` and is no part of a longer name.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word).filter_map(move |(at, _)| {
         let before = code[..at].bytes().next_back();

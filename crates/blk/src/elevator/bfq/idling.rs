@@ -37,7 +37,7 @@ pub(crate) struct IdlingContext {
     pub(crate) nr_out: u32,
 }
 
-/// Whether waiting for the next request of `q` is better than going on with another queue.
+/// Whether waiting for the next request of `q` is better than continuing with another queue.
 pub(crate) fn worth_waiting(q: &Queue, class: u8, scene: &IdlingContext, rules: &Rules) -> bool {
     if rules.strict_guarantees {
         return true;

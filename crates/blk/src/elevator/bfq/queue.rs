@@ -3,7 +3,7 @@
 //! source.
 //!
 //! Guarantees: a request is in the sector tree and in the FIFO of its queue, or in neither; [`Queue::next`] is the one
-//! to serve next: nearest to the head when it was chosen, unless the oldest has waited past its time, which is looked at
+//! to serve next: nearest to the head when it was chosen, unless the oldest has waited past its time, which is checked
 //! once in a turn. Needs: one lock around all calls; [`Queue::insert`] and [`Queue::unlink`] for every change. Not here:
 //! when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
 
@@ -40,11 +40,11 @@ pub(crate) struct Queue {
     pub(crate) nr_out: u32,
     /// Budget of its next turn, in sectors; moved by feedback.
     pub(crate) max_budget: u32,
-    /// Its oldest request was looked at in this turn.
+    /// Its oldest request was checked in this turn.
     fifo_checked: bool,
     /// It is counted as raised: it was when its turn began or it became busy.
     pub(crate) counted_raised: bool,
-    /// Its last turn ended because it had no request then, and not for having taken long: coming back soon it goes on
+    /// Its last turn ended because it had no request then, and not for having taken long: coming back soon it continues
     /// where it stopped.
     pub(crate) may_resume: bool,
     /// When a request of it last completed.
@@ -161,7 +161,7 @@ impl Queue {
         self.fifo.front().filter(|rq| n.fifo.expires(*rq) <= rules.now)
     }
 
-    /// A turn begins: the oldest request may be looked at once more.
+    /// A turn begins: the oldest request may be checked once more.
     pub(crate) fn begin_turn(&mut self) {
         self.fifo_checked = false;
     }

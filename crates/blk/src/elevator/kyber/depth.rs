@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Depth control: every 100 ms under load, look at the latencies and make the domains deeper or shallower.
+//! Depth control: every 100 ms under load, check the latencies and make the domains deeper or shallower.
 //!
 //! The disk is *congested* if the 90th percentile of any domain's I/O latency is beyond its target. Then every domain is
 //! given the depth that its total latency suggests: with the 99th percentile in bucket `b` (the target is the upper end
@@ -64,7 +64,7 @@ impl<L: RawMutex> DepthControl<L> {
 
     #[cold]
     fn look(&self, due_ns: u64, cpus: &CpuHistograms, tokens: &[Tokens<L>]) {
-        // One caller; the others go on without waiting for it.
+        // One caller; the others continue without waiting for it.
         if self.due_ns.compare_exchange(due_ns, NEVER, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }

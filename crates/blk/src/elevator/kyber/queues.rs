@@ -301,7 +301,7 @@ impl<L: RawMutex> HctxQueue<L> {
         self.state.lock()
     }
 
-    /// Whether there is a request here. The software queues are looked at first: what they held a moment ago and is not
+    /// Whether there is a request here. The software queues are checked first: what they held a moment ago and is not
     /// there any more is in `flushed`, or has been given out.
     #[inline]
     pub(super) fn has_work(&self) -> bool {

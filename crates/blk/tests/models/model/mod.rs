@@ -311,7 +311,7 @@ impl Thread {
             match self.sub.disk().next_timer() {
                 Some(at) if at < self.now + SOON => {
                     self.now = self.now.max(at);
-                    // It may be owed until another thread goes on.
+                    // It may be owed until another thread continues.
                     yield_now();
                 }
                 _ if until_issued.map_or(all_done, |n| self.device.issued() >= n) => return,

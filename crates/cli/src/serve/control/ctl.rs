@@ -82,7 +82,7 @@ pub enum CtlCommand {
         /// Name of the disk
         disk: Option<String>,
     },
-    /// Go on after a drain
+    /// Continue after a drain
     Resume {
         /// Name of the disk
         disk: Option<String>,

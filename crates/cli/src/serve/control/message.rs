@@ -58,7 +58,7 @@ pub enum Question {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
     },
-    /// To go on after a drain.
+    /// To continue after a drain.
     Resume {
         /// Its name.
         #[serde(default, skip_serializing_if = "Option::is_none")]

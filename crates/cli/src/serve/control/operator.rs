@@ -75,7 +75,7 @@ impl Operator {
         Operator { daemon: Mutex::new(Some(daemon)), view, args, manager, told, shutdown: Box::new(shutdown) }
     }
 
-    /// Lets all clients go and ends all that is served, when I/O in flight has ended. If that takes long it is said, and what to do.
+    /// Lets all clients go and ends all that is served, when I/O in flight has ended. If that takes long it is reported, and what to do.
     pub fn end(&self) {
         let daemon = self.lock().take();
         self.show(None);
@@ -87,7 +87,7 @@ impl Operator {
                 disks.iter().filter_map(Weak::upgrade).for_each(|disk| say_in_flight(&disk));
             }
         };
-        // Without a thread for it nothing is said.
+        // Without a thread for it nothing is reported.
         let _ = std::thread::Builder::new().name("mqblk-ending".into()).spawn(look);
         // What is held back ends, or clients could not be let go.
         for disk in served {
@@ -152,7 +152,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Looks at the load of IOThreads, and moves a queue if that is worth it. False when the daemon has ended.
+    /// Checks the load of IOThreads, and moves a queue if that is worth it. False when the daemon has ended.
     pub fn balance(&self, balance: &mut Balance) -> bool {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return false };

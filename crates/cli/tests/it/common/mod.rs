@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it.
 const LIMIT_S: &str = "120";
 
-/// Lets load go on until this is dropped, so also where the test fails meanwhile.
+/// Lets load continue until this is dropped, so also where the test fails meanwhile.
 pub struct KeepGoing(pub Arc<AtomicBool>);
 
 impl KeepGoing {
-    /// Load may go on.
+    /// Load may continue.
     pub fn new() -> KeepGoing {
         KeepGoing(Arc::new(AtomicBool::new(true)))
     }

@@ -40,7 +40,7 @@ impl Default for FileOptions {
     }
 }
 
-/// Something that is not as asked, or not as fast as it could be; the run goes on.
+/// Something that is not as asked, or not as fast as it could be; the run continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileWarning {

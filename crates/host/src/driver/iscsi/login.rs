@@ -103,7 +103,7 @@ pub struct Params {
 }
 
 impl Default for Params {
-    /// What is so if nothing is said (RFC 7143, 13).
+    /// What is so if nothing is reported (RFC 7143, 13).
     fn default() -> Params {
         Params {
             initial_r2t: true,
@@ -400,7 +400,7 @@ impl Login {
             }
             Step::Operational | Step::Agree => {}
         }
-        // Without a proof it may not simply go on.
+        // Without a proof it may not simply continue.
         if next.is_some() && matches!(self.step, Step::Algorithm | Step::Answer) {
             return Err(Failure::Violation("it ends the stage of security before it was through".into()));
         }
@@ -531,7 +531,7 @@ pub struct Found {
 pub struct FoundPortal {
     /// `HOST:PORT`.
     pub address: String,
-    /// The number of its portal group: sessions with portals of one group may share connections. `None`: it was not said.
+    /// The number of its portal group: sessions with portals of one group may share connections. `None`: it was not reported.
     pub group: Option<u16>,
 }
 

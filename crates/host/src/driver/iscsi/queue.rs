@@ -317,7 +317,7 @@ impl Queue {
             && state.gives_up
             && !give_up
         {
-            // Others go on with it: they wait for a session as long as if nothing had been.
+            // Others continue with it: they wait for a session as long as if nothing had been.
             *until = (*until).max(clock::now() + self.patience.recovery_timeout);
         }
         state.gives_up = give_up;

@@ -4,7 +4,7 @@
 //! Guarantees: what is sent goes over the session of the hardware queue that is named, for that is the initiator port which
 //! targets know (persistent reservations are registered for it); a session that is made again is the same port. A command that
 //! does not end in time ends with its session, so that what came of it is decided.
-//! Does not do: look at what a command does. It may write what the block layer knows nothing of, and is not tried again.
+//! Does not do: check what a command does. It may write what the block layer knows nothing of, and is not tried again.
 
 use super::own::{Answer, TaskOwner};
 use super::{Iscsi, queue::Queue};

@@ -124,7 +124,7 @@ impl Reader {
         })
     }
 
-    /// Looks at padding and digest behind data.
+    /// Checks padding and digest behind data.
     fn check_data(&self, end: &[u8]) -> Result<(), Violation> {
         if !self.data_digest {
             return Ok(());

@@ -2,7 +2,7 @@
 //! Work that may take long and cannot be interrupted, such as opening a path: done by a thread of its own.
 //!
 //! Guarantees: the caller returns when the work is done, or soon after the disk ends. Work that is not done by then
-//! goes on alone, with nothing but its arguments, and its result is dropped.
+//! continues alone, with nothing but its arguments, and its result is dropped.
 //! Needs: work that holds nothing that must be gone when the disk is.
 
 use super::watch::WatchSignals;

@@ -2,7 +2,7 @@
 //! The options of a multipath disk, in the names and with the defaults of multipath.conf(5).
 //!
 //! Guarantees: plain values, from any reader (a target's text, a configuration, multipath.conf). Words are read by
-//! [`FromStr`] and written back by `Display`. Does not do: look at the paths.
+//! [`FromStr`] and written back by `Display`. Does not do: check the paths.
 //!
 //! What differs from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands go elsewhere at once) and is about sessions and
 //! connections of ours; `path_checker` has a word `auto`, the default: the checker that fits the path.
@@ -86,7 +86,7 @@ impl MultipathOptions {
         self.max_polling_interval.unwrap_or(four).max(self.polling_interval)
     }
 
-    /// What is to be said of a path that was opened, if its target has no port groups and it was asked for them.
+    /// What is to be reported of a path that was opened, if its target has no port groups and it was asked for them.
     pub(super) fn without_port_groups(&self, has_some: bool) -> Option<&'static str> {
         match (has_some, self.hardware_handler, self.prio) {
             (false, HardwareHandler::Alua, _) => Some(

@@ -58,7 +58,7 @@ impl Line<'_> {
         self.deadline.wait(socket, what, doing)
     }
 
-    /// Whether it may go on, for a loop that always finds something to do and does not wait.
+    /// Whether it may continue, for a loop that always finds something to do and does not wait.
     fn in_time(&self, doing: &str) -> Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut stop = [PollFd::new(self.deadline.stop, PollFlags::IN)];

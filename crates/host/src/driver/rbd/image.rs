@@ -214,7 +214,7 @@ extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_
         let is_full = diff.extents.len() == diff.most;
         match diff.extents.last_mut() {
             Some((at, n)) if *at + *n == offset => *n += len,
-            // Nothing can be said of what lies between them.
+            // Nothing can be reported of what lies between them.
             Some((at, n)) if *at + *n > offset => return -libc::EINVAL,
             _ if is_full => return -libc::ECANCELED,
             _ => diff.extents.push((offset, len)),

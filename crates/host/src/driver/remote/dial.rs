@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sockets for handshakes: connected, waited for and sent to in bounded time, and until a stop request.
 //!
-//! Guarantees: a socket does not block, and small messages leave it at once. No call takes longer than its deadline, or goes on
+//! Guarantees: a socket does not block, and small messages leave it at once. No call takes longer than its deadline, or continues
 //! after `stop` has become readable.
 
 use crate::error::{Error, ErrorKind, Result};
@@ -44,7 +44,7 @@ impl<'a> Deadline<'a> {
         if wait(socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(self.passed(doing)) }
     }
 
-    /// What is said when it has passed.
+    /// What is reported when it has passed.
     pub(crate) fn passed(&self, doing: &str) -> Error {
         let text = format!("{doing} took longer than {:.0} s, or was interrupted", self.within.as_secs_f64());
         Error::new(ErrorKind::Io, text)
@@ -89,7 +89,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Sends all of `bytes`. `doing` is what takes too long if it does, `broke_off` what is said of other errors.
+    /// Sends all of `bytes`. `doing` is what takes too long if it does, `broke_off` what is reported of other errors.
     ///
     /// # Errors
     /// Os: as of the system. Io: not in time.

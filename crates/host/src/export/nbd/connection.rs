@@ -119,7 +119,7 @@ pub struct Connection {
     buffers: Buffers,
     slots: Box<[Slot]>,
     free: Vec<u16>,
-    /// What was received and not looked at: `at..end`.
+    /// What was received and not checked: `at..end`.
     input: Box<[u8]>,
     at: usize,
     end: usize,
@@ -207,7 +207,7 @@ impl Connection {
         &self.export
     }
 
-    /// Whether what was received may be looked at.
+    /// Whether what was received may be checked.
     #[inline]
     fn can_take(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();
@@ -530,7 +530,7 @@ impl Source for Connection {
         if interest.is_empty() { EventFlags::ET } else { interest }
     }
 
-    /// Begins nothing for a while; what was begun goes on.
+    /// Begins nothing for a while; what was begun continues.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }

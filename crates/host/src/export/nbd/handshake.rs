@@ -6,7 +6,7 @@
 //! [`MAX_OPTIONS`] options or [`MAX_HANDSHAKE_BYTES`] the client is dropped, so it cannot talk for ever. Steps depend on
 //! the bytes only, not on how they were cut. With TLS required nothing but STARTTLS and ABORT is answered in plain
 //! text, and what was negotiated before TLS is forgotten.
-//! Needs from callers: to send what is in `out` before the connection goes on, to speak TLS when told to, and a time
+//! Needs from callers: to send what is in `out` before the connection continues, to speak TLS when told to, and a time
 //! limit for the whole handshake: there is no clock here.
 //! Does not speak oldstyle, and not newstyle beyond `NBD_OPT_EXPORT_NAME` with clients that are not "fixed".
 //!
@@ -84,7 +84,7 @@ pub enum CloseReason {
     TooMuch,
     /// The server is shutting down, and `NBD_OPT_EXPORT_NAME` has no answer.
     ShuttingDown,
-    /// The handshake ended before (with a transmission phase); the caller went on feeding it.
+    /// The handshake ended before (with a transmission phase); the caller continued feeding it.
     Over,
 }
 
@@ -270,7 +270,7 @@ impl Handshake {
         };
     }
 
-    /// The end of an option whose data was too long to look at.
+    /// The end of an option whose data was too long to check.
     fn skipped(&mut self, option: u32, out: &mut Vec<u8>) -> Step {
         match option {
             opt::EXPORT_NAME => self.state = HandshakeState::Closed(CloseReason::NoSuchExport),
@@ -359,7 +359,7 @@ impl Handshake {
     }
 
     /// The export of this name, if this client may see it. Without TLS an unknown name and one that wants TLS look the
-    /// same where there are exports of the second kind, so they cannot be told apart by guessing.
+    /// same where there are exports of the second kind, so they cannot be distinguished by guessing.
     fn find(&self, name: &[u8]) -> Result<Arc<Export>, Refusal> {
         let unprotected = !self.tls_on && self.tls != TlsMode::Off;
         if unprotected && self.tls == TlsMode::Required {

@@ -382,7 +382,7 @@ struct ClientRegistry {
 }
 
 impl ClientRegistry {
-    /// What these clients still send is not looked at; what they have asked for is answered, as long as they listen, and
+    /// What these clients still send is not checked; what they have asked for is answered, as long as they listen, and
     /// then they are let go. Waits until nothing of theirs is in flight.
     fn end(&self, numbers: &[u64]) {
         let mut clients = self.clients.lock();

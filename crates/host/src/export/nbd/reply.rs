@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replies of the transmission phase.
 //!
-//! Guarantees: each function writes one whole reply, or what stands before a content chunk's data, as the negotiated
+//! Guarantees: each function writes one whole reply, or what is before a content chunk's data, as the negotiated
 //! [`ReplyStyle`] has it: into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`, or (block
 //! status, errors with a message) behind what is in a vector. Heads allocate nothing.
 //! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap.
@@ -128,7 +128,7 @@ impl ReplyStyle {
         to.extend_from_slice(text.as_bytes());
     }
 
-    /// What stands before `length` bytes of a read's data that begin at `offset`. `done` marks the last chunk. Returns
+    /// What is before `length` bytes of a read's data that begin at `offset`. `done` marks the last chunk. Returns
     /// how many bytes of `to` are the head; the data follows.
     ///
     /// # Panics

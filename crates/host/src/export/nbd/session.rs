@@ -126,7 +126,7 @@ pub enum Event<'a> {
     Disconnect,
 }
 
-/// A client that is out of step or out of bounds. The connection cannot go on.
+/// A client that is out of step or out of bounds. The connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// A request does not begin with the magic that was negotiated; what was there.

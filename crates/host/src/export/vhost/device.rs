@@ -146,7 +146,7 @@ impl Device {
         self.cache.set(!self.write_through);
     }
 
-    /// The driver has acknowledged `features`: without FLUSH a cached write could never become durable. One that goes on
+    /// The driver has acknowledged `features`: without FLUSH a cached write could never become durable. One that continues
     /// after our end (`goes_on`) may have switched the cache off.
     pub fn acknowledge(&self, features: u64, goes_on: bool) {
         self.cache.set(features & feature::FLUSH != 0);

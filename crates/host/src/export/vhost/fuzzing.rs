@@ -67,7 +67,7 @@ fn region(fd: &OwnedFd, bytes: usize, alarm: &Arc<Alarm>) -> Arc<Region> {
     Arc::new(Region::map_shared(fd.as_fd(), 0, bytes, alarm).expect("a mapping"))
 }
 
-/// A ring in memory of these bytes, which go on changing while it is read. How many requests were found in it.
+/// A ring in memory of these bytes, which continue changing while it is read. How many requests were found in it.
 pub fn ring(bytes: &[u8]) -> usize {
     let mut bytes = Bytes(bytes);
     let [flags, size] = [bytes.number(1), bytes.number(1)];
@@ -150,7 +150,7 @@ fn walk(ring: &mut Ring, view: &View, all: &Region, bytes: &mut Bytes<'_>) -> us
             }
             Err(_) => return found,
         }
-        // The driver goes on writing.
+        // The driver continues writing.
         let (at, value) = (bytes.number(2) as usize % (BYTES - 1), bytes.number(2) as u16);
         all.store_u16(at & !1, value, Relaxed);
     }
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Notes of a longer queue than the ring, which stand at a place that the ring does not have: it was looked at there.
+    /// Notes of a longer queue than the ring, which stand at a place that the ring does not have: it was checked there.
     #[test]
     fn a_place_behind_the_ring_is_refused() {
         ring(&[0x2f, 0x28, 0, 0, 0, 0, 8, 0]);

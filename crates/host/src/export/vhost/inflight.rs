@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests in flight, written down in memory that the front end keeps, so that the next back end after a crash finds them.
 //!
-//! Guarantees, for split rings: a request that was taken and not given back stands here from before it is looked at until
+//! Guarantees, for split rings: a request that was taken and not given back is here from before it is checked until
 //! after the driver can see that it was given back; the next back end takes all of those again, in the order in which they
 //! were first taken, and no other. So none is lost, and one is repeated only if it was not given back: a write may be done
 //! twice with the same data, before anything that was submitted after its end.
@@ -33,7 +33,7 @@ pub(super) fn queue_bytes(size: u16) -> usize {
     (HEAD_BYTES + ENTRY_BYTES * usize::from(size)).next_multiple_of(ALIGN)
 }
 
-/// Whether the first queue was used by some back end; the version stands at the same place for both kinds of ring.
+/// Whether the first queue was used by some back end; the version is at the same place for both kinds of ring.
 pub(super) fn was_used(region: &Region) -> bool {
     region.len() >= HEAD_BYTES && region.load_u16(AT_VERSION, Ordering::Relaxed) != 0
 }
@@ -113,7 +113,7 @@ impl Inflight {
         self.part.store_u16(AT_LAST_BATCH, head, Ordering::Relaxed);
     }
 
-    /// A batch of `count` was published; the used ring stands at `used`.
+    /// A batch of `count` was published; the used ring is at `used`.
     #[inline]
     pub(super) fn published(&mut self, count: u16, used: u16) {
         // Pairs with: the next back end, as in `take`: the used ring before the flags, the flags before the index.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests in flight of packed rings, written down in memory that the front end keeps.
 //!
-//! Guarantees, as `inflight` has them for split rings: a request that was taken and not given back stands here from before it
-//! is looked at until after the driver can see that it was given back; the next back end takes all of those again, in the order
+//! Guarantees, as `inflight` has them for split rings: a request that was taken and not given back is here from before it
+//! is checked until after the driver can see that it was given back; the next back end takes all of those again, in the order
 //! in which they were first taken, and no other. Used descriptors overwrite those in flight, so descriptors are copied. Where
 //! the ring stands is written down, too, since nothing in a packed ring tells.
 //! What is read back is the front end's by then: it is checked, and only an own copy of the links is followed while the ring
@@ -72,7 +72,7 @@ pub(super) struct PackedInflight {
 
 impl PackedInflight {
     /// The part of queue number `index` in memory for queues of `size`; `None` when it is not all there. A queue that was
-    /// never used stands at `used`.
+    /// never used is at `used`.
     pub(super) fn new(region: &Arc<Region>, index: u16, size: u16, used: Used) -> Option<PackedInflight> {
         if size == 0 || size > MAX_QUEUE_SIZE {
             return None;

@@ -75,7 +75,7 @@ struct Shared {
     listener: Mutex<Option<UnixListener>>,
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
-    /// Its channel for what is said unasked.
+    /// Its channel for what is reported unasked.
     channel: Mutex<Option<OwnedFd>>,
     /// How many front ends were dropped, and why the last one was.
     dropped: Mutex<(u64, Option<String>)>,
@@ -167,7 +167,7 @@ impl VhostExport {
     }
 
     /// Has other IOThreads serve the virtqueues from now on, as many as before, also those of a front end that is connected. Each
-    /// virtqueue that moves takes no new requests until those in flight have ended; the others go on. The longest such time.
+    /// virtqueue that moves takes no new requests until those in flight have ended; the others continue. The longest such time.
     ///
     /// # Errors
     /// Usage: another number of virtqueues, an IOThread that there is not; or one that cannot take a virtqueue, and those

@@ -70,7 +70,7 @@ pub(super) struct PackedRing {
 }
 
 impl PackedRing {
-    /// A ring of `size` that stands at `base` (available in the low half, used in the high half); `None` when it is not in
+    /// A ring of `size` that is at `base` (available in the low half, used in the high half); `None` when it is not in
     /// the guest's memory or there is no such place in it.
     pub(super) fn new(
         memory: &GuestMemory,
@@ -277,7 +277,7 @@ impl PackedRing {
             return false;
         }
         self.signalled = new;
-        // Published before this look; the driver asks to be told, then looks at the descriptor.
+        // Published before this look; the driver asks to be told, then checks the descriptor.
         // Pairs with: the driver's barrier between the two.
         fence(Ordering::SeqCst);
         let word = self.driver.load_u32(0, Ordering::Relaxed);
@@ -298,8 +298,8 @@ impl PackedRing {
         if let Some(log) = &self.log {
             log.used(2, 2);
         }
-        // Asked first, then looked at the ring once more by the caller. Pairs with: the driver's
-        // barrier between what it made available and its look at this.
+        // Asked first, then checked the ring once more by the caller. Pairs with: the driver's
+        // barrier between what it made available and its read of this.
         fence(Ordering::SeqCst);
     }
 

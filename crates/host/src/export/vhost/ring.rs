@@ -2,7 +2,7 @@
 //! A virtqueue's ring, split or packed: chains of descriptors come out, used ones go back.
 //!
 //! Guarantees: a descriptor is read once, so what was checked is what is used; a chain has at most as many descriptors as the
-//! queue or its indirect table; a ring that breaks a rule is an error and is not looked at again by its owner. What follows
+//! queue or its indirect table; a ring that breaks a rule is an error and is not checked again by its owner. What follows
 //! in memory from an address is checked by the translation.
 //!
 //! Source: virtio 1.3, sections 2.6, 2.7, 2.8.
@@ -48,7 +48,7 @@ pub struct Head {
     pub note: u16,
 }
 
-/// A rule that the driver broke. The queue cannot go on.
+/// A rule that the driver broke. The queue cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum RingError {
@@ -147,7 +147,7 @@ impl Ring {
         either!(self, r => r.set_kicks(true));
     }
 
-    /// Tells the driver that it need not: the ring is looked at anyway.
+    /// Tells the driver that it need not: the ring is checked anyway.
     pub(super) fn disable_kicks(&mut self) {
         either!(self, r => r.set_kicks(false));
     }
@@ -203,7 +203,7 @@ pub(super) fn read_indirect(
     for _ in 0..count {
         let (addr, rest) = at(index, &mut hint)?;
         let (len, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
-        // The id stands before the flags in packed descriptors.
+        // The id is before the flags in packed descriptors.
         let (flags, next) = if packed { (next, flags) } else { (flags, next) };
         if flags & F_INDIRECT != 0 {
             return Err(RingError::BadIndirect { flags });

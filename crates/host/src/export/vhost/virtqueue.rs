@@ -562,7 +562,7 @@ impl Source for VirtQueue {
         self.kick.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes nothing for a while; what was taken goes on.
+    /// Takes nothing for a while; what was taken continues.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }

@@ -160,7 +160,7 @@ impl Drop for CephImage {
     }
 }
 
-/// The cluster's OSD, which a test stops, kills and starts again. Goes on when it is dropped.
+/// The cluster's OSD, which a test stops, kills and starts again. Continues when it is dropped.
 pub struct Osd<'a> {
     cluster: &'a Cluster,
 }

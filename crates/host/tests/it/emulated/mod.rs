@@ -71,7 +71,7 @@ impl Hardware<'_> {
 }
 
 impl Emulated {
-    /// Reads the console until a line begins with `sign`, or to its end: what stands behind the sign.
+    /// Reads the console until a line begins with `sign`, or to its end: what is behind the sign.
     pub fn says(&mut self, sign: &str) -> Option<String> {
         let mut line = Vec::new();
         while self.console.read_until(b'\n', &mut line).unwrap() > 0 {

@@ -73,7 +73,7 @@ pub fn run_while(target: &str, meanwhile: impl FnOnce(&Disk)) -> RunOutcome {
     let disk = Arc::clone(&run.disks[0].1);
     std::thread::scope(|s| {
         let outcome = s.spawn(|| run.run(&mut |_| {}).expect("runs"));
-        // Also when it panics, or the run would go on for ever.
+        // Also when it panics, or the run would continue for ever.
         let at_end = StopOnDrop(&stop);
         meanwhile(&disk);
         drop(at_end);

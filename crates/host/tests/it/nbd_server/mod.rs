@@ -232,7 +232,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Whether the connection goes on.
+    /// Whether the connection continues.
     fn events(
         &mut self,
         disk: &Disk,

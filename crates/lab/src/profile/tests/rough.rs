@@ -82,7 +82,7 @@ fn a_lost_end_shifts_no_later_ones() {
     assert_eq!((lives.bios.len(), lives.unfinished, lives.lost_bios, lives.unknown), (102, 1, 0, 0));
 }
 
-/// More at once than any disk has: the oldest make room, and the count goes on.
+/// More at once than any disk has: the oldest make room, and the count continues.
 #[test]
 fn a_trace_full_of_lost_ends_is_counted_to_its_end() {
     let mut trace = Trace::default();

@@ -2,7 +2,7 @@
 //! A virtqueue as cheap as a right driver can have it: chains, headers and buffers are written once, one for each slot, and
 //! used over and over.
 //!
-//! Guarantees: what ends was with the device, once, and its status byte is looked at; kicks go out when the device wants them
+//! Guarantees: what ends was with the device, once, and its status byte is checked; kicks go out when the device wants them
 //! (EVENT_IDX, or the ring's flags), calls come only to waiting threads; every wait ends. Per request it writes an entry of the
 //! available ring (packed: the chain's descriptors) and reads a used one and a status; per batch there is one barrier and at
 //! most one kick. References into guest memory are checked once, when it is made.

@@ -156,7 +156,7 @@ impl<'g> Packed<'g> {
         let flags = if self.has_event_idx { DESC } else { ENABLE };
         // Both halves at once: the device must not see new flags with an old descriptor.
         self.driver_event.store(u32::from(flags) << 16 | u32::from(at), Ordering::Relaxed);
-        // Pairs with: the device's barrier between its used descriptor and its look at this wish (2.8.14).
+        // Pairs with: the device's barrier between its used descriptor and its read of this request (2.8.14).
         fence(Ordering::SeqCst);
         is_used(self.ring[usize::from(self.next_used)].flags.load(Ordering::Relaxed), self.used_wrap)
     }

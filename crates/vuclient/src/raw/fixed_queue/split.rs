@@ -85,7 +85,7 @@ impl<'g> Split<'g> {
         self.shown = new;
         // Pairs with: the device's acquire of the available index (2.7.13.3).
         self.avail_index.store(new, Ordering::Release);
-        // The index must be out before the wish is looked at, or both sides may miss each other (2.7.13.4.1).
+        // The index must be out before the wish is checked, or both sides may miss each other (2.7.13.4.1).
         // Pairs with: the device's barrier between its wish for a kick and its last look at the index.
         fence(Ordering::SeqCst);
         if self.has_event_idx {
@@ -129,7 +129,7 @@ impl<'g> Split<'g> {
         } else {
             self.avail_flags.store(0, Ordering::Relaxed);
         }
-        // Pairs with: the device's barrier between its used index and its look at this wish (2.7.7.2, 2.7.8.2).
+        // Pairs with: the device's barrier between its used index and its read of this request (2.7.7.2, 2.7.8.2).
         fence(Ordering::SeqCst);
         self.used_index.load(Ordering::Relaxed) != self.next_used
     }

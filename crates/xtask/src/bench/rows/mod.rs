@@ -2,7 +2,7 @@
 //! What is measured: every row as data, with the goal it is held to.
 //!
 //! [`row`] says what a row is made of. Guarantees: both sides of a comparison get the same job; what only one of them understands
-//! stands in its `extra` lines or `args`. Job texts are fio job files with blanks that
+//! is in its `extra` lines or `args`. Job texts are fio job files with blanks that
 //! [`super::job`] fills. Latencies are recorded on both sides, as is fio's default.
 //!
 //! [`against_fio`] has the rows whose sides run jobs, [`network`] those of them on iSCSI and Ceph, [`paths`] those of a disk

@@ -77,7 +77,7 @@ fn virtual_time_jumps_to_the_first_start() {
     assert_eq!(turn(&mut s), 0);
     let id = s.select(T0).expect("queue 1");
     s.expire(id, None);
-    // Only queue 0 is left; it starts at 100, and V stands at 50.
+    // Only queue 0 is left; it starts at 100, and V is at 50.
     assert_eq!((vtime(&s), times(&s, 0).0), (50.0, 100.0));
     assert_eq!(s.select(T0), Some(0));
     assert_eq!(vtime(&s), 100.0);
