@@ -35,7 +35,7 @@ pub fn shown(text: &str) -> String {
     }
 }
 
-/// A file being read: its lines, what was wrong, and where everything stands. `P` tells its sections apart.
+/// A file being read: its lines, what was wrong, and where everything is. `P` tells its sections apart.
 pub struct Reader<'a, P> {
     name: &'a str,
     /// Offsets of line starts.
@@ -182,7 +182,7 @@ impl<'t, 'a, P: Copy + Eq + Hash> Section<'t, 'a, P> {
         }
     }
 
-    /// A list of texts, not empty; `example` is what may stand between its brackets.
+    /// A list of texts, not empty; `example` is what may be between its brackets.
     pub fn strings(&mut self, key: &'static str, example: &str) -> Option<Vec<String>> {
         let found = self.get(key)?;
         let texts = found.value.as_array().filter(|items| !items.is_empty()).and_then(|items| {

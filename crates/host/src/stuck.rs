@@ -124,7 +124,7 @@ fn watch() {
     }
 }
 
-/// An event descriptor that waits, and is full: the next write stands still.
+/// An event descriptor that waits, and is full: the next write blocks.
 #[cfg(test)]
 pub(crate) fn full_and_waiting() -> std::os::fd::OwnedFd {
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A client cleared O_NONBLOCK of the descriptor that it shares with us and filled it: the IOThread stood still for ever.
+    /// A client cleared O_NONBLOCK of the descriptor that it shares with us and filled it: the IOThread hung for ever.
     #[test]
     fn a_full_descriptor_that_blocks_delays_no_other() {
         let (send, ended) = mpsc::channel();

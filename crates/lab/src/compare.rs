@@ -71,7 +71,7 @@ pub struct Row {
     pub ratio: Option<Ratio>,
     /// p-value after the correction (for the primary metric: the plain one).
     pub adjusted_p: Option<f64>,
-    /// Whether it stands.
+    /// Whether it is significant.
     pub mark: Mark,
 }
 

@@ -63,7 +63,7 @@ fn read(path: &Path) -> Result<String, CaseError> {
     std::fs::read_to_string(path).map_err(|e| CaseError(format!("cannot read {}: {e}", path.display())))
 }
 
-/// `NAME.ext` in the folder itself, in its folders, or in those beside it (recordings stand in a folder per kernel).
+/// `NAME.ext` in the folder itself, in its folders, or in those beside it (recordings are in a folder per kernel).
 fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     let here = folder.join(file);
     if here.is_file() {
@@ -78,7 +78,7 @@ fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     })
 }
 
-/// A script may stand above the folder of a kernel's recordings.
+/// A script may be above the folder of a kernel's recordings.
 fn beside_or_above(folder: &Path, file: &str) -> PathBuf {
     let (beside, above) = (folder.join(file), folder.join("..").join(file));
     if !beside.is_file() && above.is_file() { above } else { beside }

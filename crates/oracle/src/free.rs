@@ -25,7 +25,7 @@ const WAKE_US: u64 = 60;
 /// Settings that the stack refuses.
 ///
 /// # Panics
-/// When the stack stands still with I/Os outstanding: a wake-up was lost.
+/// When the stack hangs with I/Os outstanding: a wake-up was lost.
 pub fn simulate(script: &Script, settings: &Settings, cpus: u16) -> Result<Vec<Event>, String> {
     let mut world = World::new(script, settings, cpus, Some(settings.disk.completion_ns), Unknown::NONE)?;
     let mut process = 0u64;

@@ -348,7 +348,7 @@ impl Replay<'_> {
             self.world.pass();
         }
         match self.world.upcoming() {
-            // Ours sleeps for a tag where the kernel's process continued: said by what is missing from then on.
+            // Ours sleeps for a tag where the kernel's process continued: reported by what is missing from then on.
             _ if self.world.is_blocked() => self.astray = Some(at),
             Next::Io(io) if io.extent == e.extent => {}
             Next::Io(io) => self.piece(at, io.extent, e.extent),

@@ -42,7 +42,7 @@ struct Sharing {
     now: u64,
 }
 
-/// The lines of ours that stand where the kernel's do, and in words where the two part first.
+/// The lines of ours that are where the kernel's do, and in words where the two part first.
 ///
 /// # Errors
 /// A set-up that the stack refuses.

@@ -89,7 +89,7 @@ pub struct Caveat {
     pub advice: String,
 }
 
-/// A heading and what stands below it.
+/// A heading and what is below it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Section {
     /// Unique in the document.
@@ -184,7 +184,7 @@ pub struct Table {
 pub struct Column {
     /// Heading.
     pub name: String,
-    /// Holds numbers, which stand to the right.
+    /// Holds numbers, which are to the right.
     pub numeric: bool,
 }
 

@@ -283,7 +283,7 @@ impl Cluster {
         fs::remove_dir_all(&self.directory).map_err(|e| format!("{}: {e}", self.directory.display()))
     }
 
-    /// What the daemons said last.
+    /// The last output of the daemons.
     fn show_log(&self) {
         for name in self.daemons() {
             let text = fs::read(self.directory.join("log").join(format!("{name}.log"))).unwrap_or_default();
@@ -297,7 +297,7 @@ impl Cluster {
 }
 
 /// A busy machine is no broken disk: threads that get no CPU for minutes (150 s for those of requests) do not end the OSD. A client that
-/// died has its lock for 10 s, where Ceph's default is 30. A placement group whose lease to read has run out while its OSD stood still waits
+/// died has its lock for 10 s, where Ceph's default is 30. A placement group whose lease to read has run out while its OSD was stopped waits
 /// for another OSD to renew it, and with one OSD does so for ever: leases are of two minutes (a ratio to a grace of 20 s). A killed OSD that
 /// is started again does not wait for its own.
 fn configuration(directory: &Path, fsid: &str, port: u16) -> String {

@@ -3,7 +3,7 @@
 //! under random schedules of shuttle.
 //!
 //! Guarantees: models run from a build directory of their own, since loom replaces the atomics of the whole build; a run in
-//! which no model ran has failed. Models stand in `crates/blk/tests/models`, and beside what they check in modules
+//! which no model ran has failed. Models are in `crates/blk/tests/models`, and beside what they check in modules
 //! called `models`. Each has a bound of its own that keeps it well within a minute.
 
 use std::process::Command;

@@ -32,7 +32,7 @@ struct Choice {
     driver: u16,
 }
 
-/// Paths that were busy during this call, and what they said.
+/// Paths that were busy during this call, and their answers.
 #[derive(Default)]
 struct Busy {
     paths: u64,

@@ -45,7 +45,7 @@ pub struct GroupStatus {
     pub state: GroupState,
     /// Its selector's name.
     pub selector: &'static str,
-    /// How many numbers stand in [`PathStatus::info`].
+    /// How many numbers are in [`PathStatus::info`].
     pub nr_info: usize,
     /// Arguments of the selector as `dmsetup status` shows them.
     pub selector_args: Vec<u16>,

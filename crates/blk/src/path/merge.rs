@@ -111,7 +111,7 @@ fn fits(limits: &Limits, rq: &Request, start: u64, sectors: u32, segments: u32) 
         && u32::from(rq.nr_segments()) + segments <= u32::from(limits.max_segments)
 }
 
-/// Appends a bio for which [`bio_merge_kind`] said `Back`. `false` when a limit forbids it; the request is then not
+/// Appends a bio for which [`bio_merge_kind`] returned `Back`. `false` when a limit forbids it; the request is then not
 /// offered any more (`NOMERGE`), since it could only grow further.
 pub(crate) fn bio_attempt_back_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId) -> bool {
     let bio = cx.bios.bio(bio_id);
@@ -128,7 +128,7 @@ pub(crate) fn bio_attempt_back_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId
     true
 }
 
-/// Prepends a bio for which [`bio_merge_kind`] said `Front`; otherwise as [`bio_attempt_back_merge`]. The request's
+/// Prepends a bio for which [`bio_merge_kind`] returned `Front`; otherwise as [`bio_attempt_back_merge`]. The request's
 /// first sector changes: a list sorted by it has to put the request in its new place.
 pub(crate) fn bio_attempt_front_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId) -> bool {
     let bio = cx.bios.bio(bio_id);

@@ -2,7 +2,7 @@
 //! A submitter's bios that are held back, and how they continue.
 //!
 //! A bio passes the limits first, then takes its place among those that wait for a tag (if any do); a bio that waits for a
-//! tag has paid already. Under common limits only, all bios of a submitter stand in one line and keep their order. When
+//! tag has paid already. Under common limits only, all bios of a submitter are in one line and keep their order. When
 //! reads or writes have a limit of their own each direction has a line, so a held write holds back no read of the same
 //! submitter: a submitter here is a queue with a depth, not a task that sleeps in one I/O, as it is in the kernel. After a
 //! change from one to the other the lines that are there empty themselves.

@@ -237,7 +237,7 @@ impl Device {
         }
     }
 
-    /// It said that it holds as many commands as it can.
+    /// It reported that it holds as many commands as it can.
     #[cold]
     pub(super) fn queue_full(&self, now: Instant) {
         if self.max_depth.is_none() {

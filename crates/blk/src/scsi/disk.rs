@@ -46,7 +46,7 @@ pub struct DiskOptions {
 /// `SD_MAX_RETRIES`.
 pub const SD_MAX_RETRIES: u8 = 5;
 
-/// What a device has said since it was last asked.
+/// What a device has reported since it was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitEvents {
     /// Its size is another.
@@ -124,7 +124,7 @@ impl ScsiDisk {
         self.device.get().expect("a disk is started before its first request")
     }
 
-    /// Whether the device has said something that [`ScsiDisk::take_news`] has not ended acting on.
+    /// Whether the device has reported something that [`ScsiDisk::take_news`] has not ended acting on.
     #[inline]
     pub fn has_news(&self) -> bool {
         // Pairs with: ScsiDisk::hear

@@ -11,7 +11,7 @@ use super::sense::{Sense, SenseKey};
 use crate::status::BlkStatus;
 use crate::time::Duration;
 
-/// What a transport says of a command, beside what the device said (`DID_*`).
+/// A transport's report on a command, beside the device's (`DID_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostByte {
     /// It reached the device, and this is the device's answer.

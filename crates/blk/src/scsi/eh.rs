@@ -256,7 +256,7 @@ pub(super) struct EhLadder {
     patience: EhOptions,
     lates: Vec<LateCommand>,
     freed: Vec<(CommandId, HeldCommand)>,
-    /// What units have said of themselves with answers to questions, each thing once.
+    /// What units have reported of themselves with answers to questions, each thing once.
     heard: Vec<(LunId, DeviceEvent)>,
     units: Vec<UnitRecovery>,
     stage: EhStage,
@@ -314,7 +314,7 @@ impl EhLadder {
         self.stage != EhStage::Calm
     }
 
-    /// The same, and for as long as a device has said something of itself that is to be heard before its commands go again.
+    /// The same, and for as long as a device has reported something of itself that is to be heard before its commands go again.
     pub(super) fn stops_commands(&self) -> bool {
         let waits = |lun: LunId| self.freed.iter().any(|(place, _)| place.lun == lun);
         self.is_recovering() || self.heard.iter().any(|(lun, _)| waits(*lun))

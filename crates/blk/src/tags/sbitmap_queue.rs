@@ -24,7 +24,7 @@
 //! *Waiter:* registers under the queue's lock, counts itself in `active`, passes a `SeqCst` fence, then reads the words.
 //! *Put:* frees the bit by a `SeqCst` read-modify-write, then reads `active` with `SeqCst`. Either the put comes first in
 //! the total order of these operations, and the waiter's reads find the bit; or the fence does, and the put finds the
-//! waiter. So the fence stands on the slow side and the put needs no barrier beyond its read-modify-write.
+//! waiter. So the fence is on the slow side and the put needs no barrier beyond its read-modify-write.
 //!
 //! Wakes come in batches, so one more step is needed. A waiter that sleeps has, after registering, seen each of the `d` bits
 //! it may use owned. Each of these owners frees it later and counts one completion, so at least `d` are

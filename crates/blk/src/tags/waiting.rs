@@ -277,7 +277,7 @@ impl<L: Lock> Env<L> {
     /// Registers an hctx that found no driver tag, unless it is; it must try again afterwards.
     pub(crate) fn wait_for_driver_tag(&self, h: &Hctx<L>, class: TagClass) {
         if h.set_flag_once(state::TAG_WAIT[kind(class)]) {
-            // Late news of an old registration may have cleared the mark of one that stands.
+            // Late news of an old registration may have cleared the mark of a current one.
             self.st.driver_tags(h.id.index()).ensure_waiter(class, self.hctx_waiter(h, class));
         }
     }

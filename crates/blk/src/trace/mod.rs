@@ -5,7 +5,7 @@
 //! with. The log belongs to the submitter and is allocated and touched when tracing is turned on, so nothing is shared and
 //! nothing is allocated per event (how few bytes an event takes is told there); when it is full further events are
 //! counted, not stored. Off, each place costs one branch on a plain field of the submitter; all that is behind the branch
-//! is out of line and said to be rare, so that the compiler lays out the data path as if it were not there. Needs from
+//! is out of line and marked cold, so that the compiler lays out the data path as if it were not there. Needs from
 //! callers: to drain it ([`Submitter::drain_trace`](crate::submitter::Submitter::drain_trace)) before it is full.
 //!
 //! What one submitter completes or dispatches for another is in its own log, so a request's life may be in several; sorted

@@ -585,7 +585,7 @@ fn a_late_request_is_asked_about_once_beside_other_disks() {
     }
 }
 
-/// What the kernel said of its own sets (`tests/it/oracle/tags-6.1.txt`): tags per queue, nr_requests, default scheduler and
+/// What the kernel reported of its own sets (`tests/it/oracle/tags-6.1.txt`): tags per queue, nr_requests, default scheduler and
 /// flags of each disk.
 #[test]
 fn shape_and_defaults_are_those_recorded() {

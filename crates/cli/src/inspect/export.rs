@@ -63,7 +63,7 @@ pub fn text(root: &Path, kernel: Option<&str>, disk: Option<&Device>, costs: Opt
     }
     let a = assumed(disk);
     let range = |us: f64| format!("[{:.1}, {:.1}]", us / a.factor, us * a.factor);
-    // Those of costs stand last, in a table that is still open.
+    // Those of costs are last, in a table that is still open.
     if !out.contains("\n[uncertain]") {
         out += "\n[uncertain]\n";
     }

@@ -2,7 +2,7 @@
 //! What a client of each export types, exactly: QEMU arguments, libvirt XML, NBD URIs and the commands that take them.
 //!
 //! Guarantees: what is printed can be pasted: paths are absolute, and quoted for the shell, QEMU's option syntax, XML or URIs.
-//! Does not do: know the client's machine; sizes of guest memory are an example, and said so.
+//! Does not do: know the client's machine; sizes of guest memory are an example, and reported so.
 //!
 //! Source: QEMU docs/system/devices/vhost-user.rst (shared guest memory), libvirt formatdomain (`type='vhostuser'`, with
 //! what its validation refuses there: cache, io, discard, iothread, serial, readonly), NBD doc/uri.md.

@@ -79,7 +79,7 @@ fn a_disk_alone_is_served_over_nbd_and_vhost_user() {
 }
 
 /// The commands are run as printed, by a shell, in a directory whose name every syntax treats in its own way; QEMU's NBD
-/// server stands where the daemon will.
+/// server is where the daemon will.
 #[test]
 fn the_printed_nbd_commands_work() {
     let dir = Dir::new("serve");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`): verified load, NBD
-//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD stands still, the disk of
+//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD is stopped, the disk of
 //! a virtual machine.
 
 use crate::ceph;
@@ -107,7 +107,7 @@ fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     }
 }
 
-/// A host that stands still is one that is cut off: when it comes back, another one has its disk.
+/// A host that is stopped is one that is cut off: when it comes back, another one has its disk.
 #[test]
 fn rbd_takes_the_lock_of_a_dead_host_and_fences_it() {
     let Some(_cluster) = Cluster::get() else { return };

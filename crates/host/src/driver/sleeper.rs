@@ -52,7 +52,7 @@ impl Sleeper {
 
     /// Wake-ups so far.
     pub(crate) fn wakes(&self) -> u64 {
-        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Sleeper::wake
+        // Acquire: not read after the caller has published that it is going to wait. Pairs with: Sleeper::wake
         self.wakes.load(Ordering::Acquire)
     }
 

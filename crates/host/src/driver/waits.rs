@@ -108,7 +108,7 @@ impl Waits {
 
     /// Wake-ups so far.
     pub(super) fn wakes(&self) -> u64 {
-        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Waits::wake
+        // Acquire: not read after the caller has published that it is going to wait. Pairs with: Waits::wake
         self.wakes.load(Ordering::Acquire)
     }
 

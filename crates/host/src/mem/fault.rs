@@ -35,7 +35,7 @@ impl Alarm {
         Ok(Arc::new(Alarm { raised: AtomicBool::new(false), fd: event::new()? }))
     }
 
-    /// Whether memory has gone. What was read before this said no was the client's.
+    /// Whether memory has gone. What was read before this returned no was the client's.
     #[inline]
     pub(crate) fn is_raised(&self) -> bool {
         // Pairs with: repair

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `words` | a line as words |
 //! | `ere` | the expressions that vendor, product and revision are |
-//! | `options` | all options: where they may stand, what they must be, what they do |
+//! | `options` | all options: where they may be, what they must be, what they do |
 //! | `read` | sections and lines |
 //! | `resolve` | what holds for a disk, and why |
 //! | `blacklist` | whether a disk is kept out, and by which line |

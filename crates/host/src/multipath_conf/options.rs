@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The options of multipath.conf(5): in which sections each may stand, what its value must be, what it is without
+//! The options of multipath.conf(5): in which sections each may be, what its value must be, what it is without
 //! one, and what it does here.
 //!
 //! Guarantees: a value that is accepted is kept in one way of writing it, which reads back as itself. One that
@@ -91,7 +91,7 @@ pub enum Kind {
 pub struct OptionDef {
     /// Its name.
     pub name: &'static str,
-    /// Where it may stand.
+    /// Where it may be.
     pub sections: Sections,
     /// What its value must be.
     pub kind: Kind,

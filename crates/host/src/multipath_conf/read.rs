@@ -13,7 +13,7 @@ use blk::suggest::did_you_mean;
 /// Longest part of a word that a message shows, in characters.
 const SHOWN: usize = 60;
 
-/// Where a line stands.
+/// Where a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Section {
     Top,

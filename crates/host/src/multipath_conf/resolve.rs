@@ -33,7 +33,7 @@ impl Identity {
     }
 }
 
-/// Which part of a configuration said something.
+/// Which part of a configuration reported something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// None: it is the default.

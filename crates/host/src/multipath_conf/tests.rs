@@ -288,7 +288,7 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
     assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
 }
 
-/// With what follows from others said.
+/// With what follows from others reported.
 fn options(config: &Config, disk: &Identity) -> MultipathOptions {
     let options = config.resolve(disk).options();
     let longest = options.longest_interval().min(Duration::from_secs(crate::driver::multipath::MAX_SECONDS));

@@ -10,7 +10,7 @@
 pub(super) enum Word<'a> {
     /// Without quotes.
     Plain(&'a str),
-    /// What stood between quotes.
+    /// Quoted text.
     Quoted(String),
     /// `{`
     Open,

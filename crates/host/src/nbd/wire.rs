@@ -2,7 +2,7 @@
 //! The numbers and fixed layouts of the NBD protocol, shared by server and client.
 //!
 //! Guarantees: plain functions from and to byte arrays, big-endian as on the wire, no allocation, no panic whatever the
-//! bytes. Limits that the specification leaves to the server stand here, too. Does not decide anything: what may follow
+//! bytes. Limits that the specification leaves to the server are here, too. Does not decide anything: what may follow
 //! what is in [`crate::export::nbd::handshake`] and [`crate::export::nbd::session`].
 //!
 //! Source: the NBD protocol (doc/proto.md of the reference implementation), sections "Newstyle negotiation", "Request

@@ -34,7 +34,7 @@ pub(crate) enum Received {
     Data,
     /// There is none now.
     Nothing,
-    /// There will be none any more. Whether the peer has said so itself is all the same: NBD says how much is to come.
+    /// There will be none any more. Whether the peer has reported so itself is all the same: NBD says how much is to come.
     End,
 }
 

@@ -175,7 +175,7 @@ fn wait_drained(what: &dyn Freeze, patience: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What stands still while queues are built anew.
+/// What stops while queues are built anew.
 pub(crate) struct Frozen<'a> {
     /// Held by a thread that takes a place to wait.
     pub(crate) waiter_lock: &'a parking_lot::Mutex<()>,

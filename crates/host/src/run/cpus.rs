@@ -84,7 +84,7 @@ impl CpuWatch {
 impl Drop for CpuWatch {
     fn drop(&mut self) {
         drop(self.end.take());
-        // A thread that panicked has said so.
+        // A thread that panicked has reported so.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

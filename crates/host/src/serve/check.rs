@@ -300,7 +300,7 @@ fn bad_name(name: &str) -> Option<String> {
 }
 
 impl DiskPlan {
-    /// The key under which its targets stand.
+    /// The key under which its targets are.
     pub(super) fn targets_key(&self) -> &'static str {
         if self.stripe.is_some() { "targets" } else { "target" }
     }

@@ -131,7 +131,7 @@ impl ServedDisk {
             }
         };
         let helper = HelperThread::new(Stored::new(&drivers, map.as_ref()));
-        // A client has its own above this, the host's kernel below it; the kernel's drivers that stand so (loop) do the same.
+        // A client has its own above this, the host's kernel below it; the kernel's drivers that are so (loop) do the same.
         let config = QueueConfig { topology: CpuTopology::uniform(cpus), no_sched_by_default: true, ..config };
         let members = drivers.into_iter().map(|driver| member(driver, config.clone(), wakeups));
         let members: Box<[Member]> = members.collect::<Result<_>>()?;

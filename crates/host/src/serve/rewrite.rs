@@ -135,7 +135,7 @@ impl RewriteState {
 }
 
 impl Rewrites {
-    /// An export comes that may rewrite. It begins when each port has said what is under way there ([`Rewrites::enter_unknown`]).
+    /// An export comes that may rewrite. It begins when each port has reported what is under way there ([`Rewrites::enter_unknown`]).
     pub(super) fn expect(&self) {
         // Relaxed: IOThreads see it before they answer the caller.
         self.expected.fetch_add(1, Ordering::Relaxed);

@@ -384,7 +384,7 @@ conformance! {
 
 #[test]
 fn every_kind_of_driver_is_tested() {
-    // Those of RBD need a cluster and stand in `rbd_driver.rs`.
+    // Those of RBD need a cluster and are in `rbd_driver.rs`.
     for kind in host::target::DRIVER_KINDS.iter().filter(|kind| **kind != "rbd") {
         assert!(DRIVERS.iter().any(|driver| driver.starts_with(kind)), "add '{kind}' to conformance!");
     }

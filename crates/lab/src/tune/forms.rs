@@ -218,7 +218,7 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
     format!("-device virtio-blk-pci,drive=DRIVE{queues}{size}\n")
 }
 
-/// What stands above a target whose secret is in no results file, and so in no form.
+/// What is above a target whose secret is in no results file, and so in no form.
 const SECRET: &str = "# the target's password or key is not kept: put it in the place of *** before this is served\n";
 
 /// Part of a configuration of `mqblk serve`; of a simulated machine, of its file.

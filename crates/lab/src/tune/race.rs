@@ -69,7 +69,7 @@ pub enum DropReason {
     NotKept,
 }
 
-/// How a point stands.
+/// The state of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     /// Which.

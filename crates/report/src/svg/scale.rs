@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From values to coordinates, and where the ticks stand.
+//! From values to coordinates, and where the ticks are.
 //!
 //! Guarantees: ends are at ticks or beyond the data; a range without extent is widened; what an axis cannot show (0 on a logarithmic one) is
 //! `None`. Does not: draw.

@@ -127,7 +127,7 @@ pub trait Watch {
         false
     }
 
-    /// Before anything has run, and then whenever it said.
+    /// Before anything has run, and then whenever it reported.
     fn look(&mut self, view: &View<'_>) -> NextLook;
 }
 

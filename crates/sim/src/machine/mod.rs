@@ -11,7 +11,7 @@
 //! | [`costs`] | what a lock, a cache line, an interrupt, a wake-up, a request cost |
 //! | [`meter`] | the clock of the CPU that runs, and the lock that moves it |
 //! | [`event`] | what happens next |
-//! | `few` | a line in which mostly one stands |
+//! | `few` | a queue that mostly holds one |
 //! | [`service`] | how long a device takes |
 //! | [`station`] | where requests are while a device works on them |
 //! | [`device`] | a device as a driver of the block layer |

@@ -48,7 +48,7 @@ pub(super) struct Task {
     pub volumes: Vec<TaskVolume>,
     /// It is completing I/Os: at least, at most, and how many it has.
     reaping: Option<(u32, u32, u32)>,
-    /// Bios wait, and a notification said that they can continue.
+    /// Bios wait, and a notification reported that they can continue.
     pub notified: bool,
     /// No other thread collects for it: it does so itself after each sleep.
     pub polls: bool,

@@ -7,7 +7,7 @@
 //! **Between classes.** A bulk request could be used when one is queued and fewer than `max_inflight` are at the disk. Each
 //! dispatch of a latency request that passes one over is counted, and after `latency_batch` of them bulk is next. So of
 //! latency requests at most `latency_batch` go between two dispatches of bulk while bulk could be used. While the disk has
-//! its fill of bulk it is the disk's time that holds bulk up: those dispatches do not count, and the count stands still. The
+//! its fill of bulk it is the disk's time that holds bulk up: those dispatches do not count, and the count stops. The
 //! other way round: after a dispatch of bulk that passed a latency request over, the count begins anew and is below
 //! `latency_batch`, which is 1 at least, so the next one is not bulk as long as a latency request waits: one bulk request
 //! goes between two latency ones at most.

@@ -311,7 +311,7 @@ pub struct Scenario {
     /// that name one they are `against`.
     #[serde(default)]
     pub over_rows: BTreeMap<String, f64>,
-    /// How well constants are known, where that is not "as they stand there".
+    /// How well constants are known, where that is not "as they are there".
     #[serde(default)]
     pub uncertain: Uncertain,
     /// What was measured on the real machine.
@@ -319,7 +319,7 @@ pub struct Scenario {
     pub measured: Measured,
 }
 
-/// The rules of figures that stand in the table `of`.
+/// The rules of figures that are in the table `of`.
 fn check_published(of: &[String], figures: &BTreeMap<String, f64>) -> Result<(), Broken> {
     for (figure, value) in figures {
         let key = || [of, std::slice::from_ref(figure)].concat();
@@ -527,7 +527,7 @@ const CONSTANTS: [&str; 17] = [
     "costs.line.lines",
 ];
 
-/// The rules of costs that stand in the table `of`.
+/// The rules of costs that are in the table `of`.
 fn check_costs(of: &[String], costs: &Costs) -> Result<(), Broken> {
     let pct = costs.path.sibling_pct;
     if !(1..=100).contains(&pct) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Possible machines: each constant that is not known for sure stands somewhere in its range.
+//! Possible machines: each constant that is not known for sure is somewhere in its range.
 //!
 //! The range of a constant is what the file's `[uncertain]` says. A cost of the CPUs without one is known to a quarter where the file has
 //! it, and to a factor of 2 where it is a default; a constant of the disk without one is as the file says.

@@ -185,7 +185,7 @@ impl<'a> Interpreter<'a> {
         resolved.job
     }
 
-    /// `kb_base` decides how the others read, so it goes first wherever it stands (as in fio).
+    /// `kb_base` decides how the others read, so it goes first wherever it is (as in fio).
     fn apply_all(&mut self, draft: &mut Draft, options: &[RawOption], section: &RawSection) {
         let (bases, others): (Vec<_>, Vec<_>) = options.iter().partition(|o| o.key == "kb_base");
         for option in bases.into_iter().chain(others) {

@@ -2,7 +2,7 @@
 //! Fill patterns: `0xdeadface"abcd"-12%o`.
 //!
 //! Guarantees: the bytes fio 3.33 makes of the same text (measured): hex in the order written, an odd digit count padded in
-//! front; a decimal in as few little-endian bytes as it needs, four if negative; text in double quotes as it stands.
+//! front; a decimal in as few little-endian bytes as it needs, four if negative; text in double quotes as it is.
 //! Does not do: `'file'` parts, which would make the parser read files; they are refused by name.
 
 use super::error::{Reject, quote};

@@ -20,7 +20,7 @@ const SECTOR_BYTES: u64 = blk::id::SECTOR_SIZE as u64;
 pub(super) struct ResolveContext<'a> {
     /// Jobs above, resolved.
     pub above: &'a [Job],
-    /// Where the section header stands.
+    /// Where the section header is.
     pub header: Origin,
     /// Reading order of the section header.
     pub header_seq: u32,

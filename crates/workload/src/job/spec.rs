@@ -204,7 +204,7 @@ pub struct Job {
     pub new_group: bool,
     /// `stonewall`: wait for all jobs above before starting; starts a new group.
     pub stonewall: bool,
-    /// `wait_for=`: start when the named job (which stands above) has ended.
+    /// `wait_for=`: start when the named job (which is above) has ended.
     pub wait_for: Option<String>,
     /// `cpus_allowed=` / `cpumask=`: CPU numbers, ascending, without repeats; `None` = all.
     pub cpus_allowed: Option<Vec<u32>>,

@@ -356,7 +356,7 @@ impl VerifyKind {
 pub struct Pattern {
     /// The bytes; the eight at each offset placeholder are zero.
     pub bytes: Vec<u8>,
-    /// Where a `%o` stands: each names the first of eight bytes that hold the block's offset in the target, little-endian.
+    /// Where a `%o` is: each names the first of eight bytes that hold the block's offset in the target, little-endian.
     pub offset_at: Vec<usize>,
 }
 

@@ -355,7 +355,7 @@ fn fio(command: &mut Command, iodepth: u16, tools: &Tools<'_>) {
     };
 }
 
-/// I/Os per second, I/Os, and all that it said.
+/// I/Os per second, I/Os, and its whole output.
 fn client(served: &Served, socket: &Path, tools: &Tools<'_>) -> Result<(f64, u64, Value), String> {
     let mut command = client_command(served, socket, tools);
     let output = command.output().map_err(|e| format!("cannot run its client: {e}"))?;

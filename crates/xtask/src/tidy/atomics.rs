@@ -10,7 +10,7 @@ use super::source::{Source, words};
 
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// How far above its statement the comment may stand.
+/// How far above its statement the comment may be.
 const ABOVE: usize = 3;
 
 /// How many lines of a long statement count: a whole `match` is no place for one comment.

@@ -201,7 +201,7 @@ fn joined(prefix: &Path, path: &str) -> Path {
     prefix.iter().cloned().chain(names.map(str::to_owned)).collect()
 }
 
-/// The parts of a use tree between commas that stand in no further braces.
+/// The parts of a use tree between commas that are in no further braces.
 fn split_at_commas(tree: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0i32;
     tree.split(move |c| {

@@ -2,7 +2,7 @@
 //! A Rust file as the rules see it: its code and its comments apart, without a full parser.
 //!
 //! Guarantees: `code` and `comments` are as long as `text` and keep its line breaks, so one byte
-//! offset means the same place in all three; literals stand in neither. Works inside macro
+//! offset means the same place in all three; literals are in neither. Works inside macro
 //! bodies, where a syntax tree ends.
 //! Needs: a file rustc accepts. Does not expand macros and does not resolve names.
 

@@ -233,7 +233,7 @@ impl Started {
         }
     }
 
-    /// What it has said on standard error, as far as that was read.
+    /// Its standard error, as far as that was read.
     pub fn seen(&self) -> &str {
         &self.seen
     }
@@ -317,7 +317,7 @@ impl Done {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {:?}\n{}\n{}", self.args, self.out, self.err))
     }
 
-    /// Asserts that each of these stands on standard error.
+    /// Asserts that each of these is on standard error.
     #[track_caller]
     pub fn says(&self, needles: &[&str]) {
         for needle in needles {
@@ -326,7 +326,7 @@ impl Done {
         assert!(!self.err.contains("panicked"), "{}", self.err);
     }
 
-    /// Asserts that each of these stands on standard output.
+    /// Asserts that each of these is on standard output.
     #[track_caller]
     pub fn prints(&self, needles: &[&str]) {
         for needle in needles {

@@ -25,7 +25,7 @@ pub struct Machine<'a> {
     pub poll_queues: u32,
     /// Seconds after which it is ended.
     pub limit_s: u32,
-    /// Files of the test's directory that stand in the guest's root.
+    /// Files of the test's directory that are in the guest's root.
     pub files: &'a [&'a str],
 }
 
@@ -79,12 +79,12 @@ impl Guest {
         self.0.says(sign).is_some()
     }
 
-    /// What it has said.
+    /// Its output.
     pub fn seen(&self) -> &str {
         &self.0.seen
     }
 
-    /// Waits for its end, which has to be a good one; what it said.
+    /// Waits for its end, which has to be a good one; returns its output.
     pub fn passes(mut self, case: &dyn Debug) -> String {
         let status = self.0.end();
         let seen = std::mem::take(&mut self.0.seen);

@@ -135,7 +135,7 @@ impl<K: Kernel> Handover<K> {
 
     /// Ends the owner's sleep, if it sleeps: a mark for each completion that it sleeps for. Not called under the lock.
     fn wake_owner(&self) {
-        // Relaxed: a thread that signals something has had the lock since the owner said what it sleeps for, or the owner looks
+        // Relaxed: a thread that signals something has had the lock since the owner published what it sleeps for, or the owner looks
         // at it yet. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_sleeps_for.swap(0, Ordering::Relaxed));
     }
@@ -144,7 +144,7 @@ impl<K: Kernel> Handover<K> {
     /// what there is to sleep for: in between it may be taken, and the owner would sleep on.
     #[cold]
     fn ring_again(&self) {
-        // Relaxed: a thread that takes a mark has had the lock since the owner said what it sleeps for. One that is awake by now finds a
+        // Relaxed: a thread that takes a mark has had the lock since the owner published what it sleeps for. One that is awake by now finds a
         // mark too many. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_wants.load(Ordering::Relaxed));
     }
@@ -221,7 +221,7 @@ impl<K: Kernel> Handover<K> {
 
     /// Wake-ups so far.
     pub(super) fn wakes(&self) -> u64 {
-        // Acquire: not read after the caller has said that it is going to wait. Pairs with: Handover::wake
+        // Acquire: not read after the caller has published that it is going to wait. Pairs with: Handover::wake
         self.wakes.load(Ordering::Acquire)
     }
 

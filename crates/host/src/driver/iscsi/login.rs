@@ -98,7 +98,7 @@ pub struct Params {
     /// The target's handle of the session.
     pub tsih: u16,
     /// The portal group that it is in: with the target's name the target's end of the nexus (RFC 7143, 13.9). `None`: it was not
-    /// said, or cannot be read.
+    /// reported, or cannot be read.
     pub portal_group: Option<u16>,
 }
 

@@ -251,7 +251,7 @@ impl Queue {
         }
     }
 
-    /// Takes what the target has said, and sends what it has asked for.
+    /// Receives from the target, and sends what it has asked for.
     fn receive(&self, state: &mut State, regions: &Regions, now: Instant) {
         let LinkState::Up(link) = &mut state.link else { return };
         match link.receive(&mut state.requests, regions, now) {
@@ -290,7 +290,7 @@ impl Queue {
         }
     }
 
-    /// The unit has said that it has changed, to a request of any session: a user of this one has to ask it again. One that has told of it
+    /// The unit has reported that it has changed, to a request of any session: a user of this one has to ask it again. One that has told of it
     /// itself was lost by that, and what is there now has asked.
     pub(super) fn doubt(&self) {
         if !self.core.lock().requests.take_told() {

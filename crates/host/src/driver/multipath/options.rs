@@ -108,7 +108,7 @@ impl MultipathOptions {
 /// `prio`: the source of a path's priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prioritizer {
-    /// It is told; 1 unless said.
+    /// It is told; 1 unless set.
     #[default]
     Const,
     /// Its target, by the state of the group of ports that it goes by.

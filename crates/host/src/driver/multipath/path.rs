@@ -187,7 +187,7 @@ impl PathDriver {
         self.ends.iter().fold(0, |sum, ends| sum.wrapping_add(ends.load(Ordering::Relaxed)))
     }
 
-    /// Nothing of ours is there: it takes note of what its device has said unasked.
+    /// Nothing of ours is there: it reads its device's unsolicited reports.
     pub(super) fn attend(&self, hctx: HctxId) {
         if let Some(driver) = self.inner().filter(|_| self.is_usable()) {
             driver.wait(hctx, 1, Some(Duration::ZERO));

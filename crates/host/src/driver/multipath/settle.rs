@@ -40,7 +40,7 @@ impl MultipathTarget {
     }
 
     /// What it is told by its `conf` and by what its disk says of itself, for which one path is logged in to; and what there is to be
-    /// said of that. The target that is returned has everything given, and no `conf`.
+    /// reported of that. The target that is returned has everything given, and no `conf`.
     ///
     /// # Errors
     /// Usage: what is wrong with the file, or does not go together. Denied: the disk is blacklisted. Others: no path answers.

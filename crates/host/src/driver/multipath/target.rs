@@ -56,7 +56,7 @@ pub struct PathTarget {
     pub spec: TargetSpec,
     /// As messages call it.
     pub name: String,
-    /// The higher the better; 1 unless said.
+    /// The higher the better; 1 unless set.
     pub prio: u32,
     /// CPUs that it is for, with `path_selector=io-affinity`.
     pub cpus: Vec<u16>,

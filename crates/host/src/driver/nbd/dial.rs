@@ -187,7 +187,7 @@ impl Line<'_> {
         self.deadline.send(socket, bytes, "the handshake", "the handshake ended early")
     }
 
-    /// Sends all that TLS has to send. An error of the socket is not the last word if the server has said why it left.
+    /// Sends all that TLS has to send. An error of the socket is not the last word if the server has reported why it left.
     fn flush(&self, tls: &mut TlsStream<ClientConnection>, socket: &OwnedFd) -> Result<()> {
         loop {
             match tls.flush(socket.as_fd()) {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub(super) struct Timeouts {
     /// How long they wait for another connection.
     pub(super) reconnect_delay: Duration,
-    /// How long one waits for its reply on a connection that stands.
+    /// How long one waits for its reply on a live connection.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -142,7 +142,7 @@ impl Queue {
         }
     }
 
-    /// Takes what the server has said.
+    /// Receives from the server.
     fn receive(&self, state: &mut State, regions: &Regions) {
         let LinkState::Up(link) = &mut state.link else { return };
         // A server that is told to stop by its owner answers with this; the next one will do it.

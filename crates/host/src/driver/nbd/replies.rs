@@ -2,9 +2,9 @@
 //! What a server answers in the transmission phase: received bytes in, data and ends of requests out. No socket, no memory of
 //! requests, no clock.
 //!
-//! Guarantees, whatever a server sends: no panic, no memory but a bounded list per scattered read; data is only ever said to
+//! Guarantees, whatever a server sends: no panic, no memory but a bounded list per scattered read; data is only ever reported to
 //! belong to a read that is out, inside its range, each byte of it once; a read succeeds only with all of its bytes; an end is
-//! said once per request that was [`Calls::begin`]-ed. Everything else is a [`Violation`], after which the connection is of no
+//! reported once per request that was [`Calls::begin`]-ed. Everything else is a [`Violation`], after which the connection is of no
 //! use. The outcome does not depend on how the bytes were cut.
 //! Needs from callers: bytes that [`Replies::next`] leaves in its window come again in front of the next ones; they are fewer
 //! than [`MOST_LEFT`].
@@ -63,7 +63,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Something that a server said.
+/// An event in a server's replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyEvent<'a> {
     /// Nothing more for now: more has to be received.
@@ -264,7 +264,7 @@ impl Replies {
         self.next = payload(tag, at + bytes, left - bytes, last);
     }
 
-    /// The next thing that the server said.
+    /// The next event.
     ///
     /// # Errors
     /// See [`Violation`].
@@ -302,7 +302,7 @@ impl Replies {
         }
     }
 
-    /// The head of a reply. None: something follows from it without being said.
+    /// The head of a reply. None: something follows from it without being reported.
     #[inline]
     fn reply<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<ReplyEvent<'a>>, Violation> {
         let mut ahead = *input;

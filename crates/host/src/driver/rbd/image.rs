@@ -398,7 +398,7 @@ impl Image {
             list.resize(most, Watcher { addr: null_mut(), id: 0, cookie: 0 });
             // SAFETY: an open image, and an array of the length that is told.
             let code = unsafe { (self.library.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &raw mut most) };
-            // Then it has said how many there are.
+            // Then it has reported how many there are.
             if code != -libc::ERANGE || most <= list.len() || most > MAX_WATCHERS {
                 break code;
             }

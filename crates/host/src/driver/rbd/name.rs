@@ -69,7 +69,7 @@ impl fmt::Display for RbdTarget {
 pub const MAX_IMAGES: u16 = 64;
 const EXAMPLE: &str = "must be rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...], such as rbd:rbd/disk0:id=admin";
 
-/// Characters, each with whether a backslash stood before it.
+/// Characters, each with whether a backslash came before it.
 fn unescape(text: &str) -> std::result::Result<Vec<(char, bool)>, &'static str> {
     let mut all = Vec::with_capacity(text.len());
     let mut chars = text.chars();

@@ -18,7 +18,7 @@ impl KeepAlive {
         KeepAlive { heard: now, asked: None }
     }
 
-    /// The peer has said something.
+    /// The peer has sent something.
     pub(crate) fn heard(&mut self, now: Instant) {
         *self = KeepAlive::new(now);
     }

@@ -60,7 +60,7 @@ pub(crate) fn losses_of(queues: &[QueueStatus]) -> Option<(String, &str)> {
 
 /// A protocol as a queue needs it.
 pub(crate) trait Protocol {
-    /// A connection that stands.
+    /// A live connection.
     type Link: Link;
     /// The queue's requests.
     type Requests: Requests;
@@ -68,7 +68,7 @@ pub(crate) trait Protocol {
     type Memory: Default;
 }
 
-/// A connection that stands.
+/// A live connection.
 pub(crate) trait Link {
     /// Its socket.
     fn stream(&self) -> &Stream;

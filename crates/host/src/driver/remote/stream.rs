@@ -93,7 +93,7 @@ pub(crate) trait Inbox {
     /// Puts the memory in the list that the next bytes belong to, if that is worth it ([`DIRECT_BYTES`]); how many that are.
     fn destination<'a>(&'a self, list: &mut Incoming<'a>) -> usize;
 
-    /// Bytes have come to where [`Inbox::destination`] said.
+    /// Bytes have come to where [`Inbox::destination`] reported.
     fn placed(&mut self, bytes: u32);
 
     /// Whether long reads are out whose payload may go to where it belongs.

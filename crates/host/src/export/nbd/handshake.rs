@@ -66,7 +66,7 @@ pub enum Step {
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client said so (`NBD_OPT_ABORT`).
+    /// The client reported so (`NBD_OPT_ABORT`).
     Aborted,
     /// The client set flags that it was not offered; the value.
     BadFlags(u32),

@@ -386,7 +386,7 @@ impl ClientRegistry {
     /// then they are let go. Waits until nothing of theirs is in flight.
     fn end(&self, numbers: &[u64]) {
         let mut clients = self.clients.lock();
-        // Their IOThreads see an end, as if the clients had said that they leave.
+        // Their IOThreads see an end, as if the clients had reported that they leave.
         clients.shut_down(numbers, rustix::net::Shutdown::Read);
         let until = Instant::now() + FAREWELL_TIME;
         let there = |clients: &Clients| clients.there.iter().any(|c| numbers.contains(&c.number));

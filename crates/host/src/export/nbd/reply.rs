@@ -99,7 +99,7 @@ impl ReplyStyle {
         put(to, at, [0; 2])
     }
 
-    /// Failure of a read at `place`, which lies within it; what other chunks said of other places holds. Under simple
+    /// Failure of a read at `place`, which lies within it; what other chunks reported of other places holds. Under simple
     /// replies the whole request fails. Returns how many bytes of `to` are the reply.
     pub fn error_at(self, reply_to: ReplyTo, error: NbdError, place: u64, done: bool, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {

@@ -18,7 +18,7 @@ fn table() -> Arc<ExportTable> {
     Arc::new(ExportTable::new(vec![a, b], Some("a")).unwrap())
 }
 
-/// What a connection said, without how it was cut.
+/// What a connection sent, independent of how it was cut.
 #[derive(Debug, Default, PartialEq)]
 struct Transcript {
     sent: Vec<u8>,

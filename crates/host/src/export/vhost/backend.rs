@@ -142,7 +142,7 @@ impl Connection {
         View { memory: Arc::clone(&self.memory), regions: Arc::clone(&self.disk.regions) }
     }
 
-    /// Stops a virtqueue when nothing of it is in flight; it can continue where it stands.
+    /// Stops a virtqueue when nothing of it is in flight; it can continue where it is.
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
         let q = self.threads.remove(&handle).expect("a virtqueue stays").into_type::<VirtQueue>();

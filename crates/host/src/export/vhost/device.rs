@@ -90,12 +90,12 @@ impl Cache {
         self.0.load(Ordering::Relaxed) == BACK
     }
 
-    /// The driver has said so.
+    /// The driver has reported so.
     pub fn set(&self, back: bool) {
         self.0.store(if back { BACK } else { THROUGH }, Ordering::Relaxed);
     }
 
-    /// A driver goes on that may have said anything before.
+    /// Continues with a driver that may have sent anything before.
     pub fn forget(&self) {
         self.0.store(UNKNOWN, Ordering::Relaxed);
     }

@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Notes of a longer queue than the ring, which stand at a place that the ring does not have: it was checked there.
+    /// Notes of a longer queue than the ring, which are at a place that the ring does not have: it was checked there.
     #[test]
     fn a_place_behind_the_ring_is_refused() {
         ring(&[0x2f, 0x28, 0, 0, 0, 0, 8, 0]);

@@ -4,7 +4,7 @@
 //! Guarantees, as `inflight` has them for split rings: a request that was taken and not given back is here from before it
 //! is checked until after the driver can see that it was given back; the next back end takes all of those again, in the order
 //! in which they were first taken, and no other. Used descriptors overwrite those in flight, so descriptors are copied. Where
-//! the ring stands is written down, too, since nothing in a packed ring tells.
+//! the ring is is written down, too, since nothing in a packed ring tells.
 //! What is read back is the front end's by then: it is checked, and only an own copy of the links is followed while the ring
 //! runs.
 //!
@@ -103,7 +103,7 @@ impl PackedInflight {
         self.part.load_u16(entry(index) + at, Ordering::Relaxed)
     }
 
-    /// What a back end before this one has left: where the ring stands, and the chains in flight, oldest first, as first
+    /// What a back end before this one has left: where the ring is, and the chains in flight, oldest first, as first
     /// entry and number. `is_available` tells of a place in the ring whether what is there is the driver's still. `None` when
     /// it cannot be: another process has written here.
     pub(super) fn recover(&mut self, is_available: impl FnOnce(Used) -> bool) -> Option<(Used, Vec<(u16, u16)>)> {
@@ -215,7 +215,7 @@ impl PackedInflight {
         Some(head)
     }
 
-    /// The descriptors of a chain that was recovered, as they stand in a ring.
+    /// The descriptors of a chain that was recovered, as they are in a ring.
     pub(super) fn descs(&self, (head, number): (u16, u16)) -> Vec<(u64, u64)> {
         let mut at = head;
         let one = |_| {
@@ -232,7 +232,7 @@ impl PackedInflight {
         self.batch.push((head, number));
     }
 
-    /// The batch is about to be published; the ring will stand at `used`.
+    /// The batch is about to be published; the ring will be at `used`.
     pub(super) fn publishing(&mut self, used: Used) {
         let before = self.free_head;
         for (head, number) in self.batch.iter().copied() {

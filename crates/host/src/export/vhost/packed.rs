@@ -100,7 +100,7 @@ impl PackedRing {
         })
     }
 
-    /// Where it stands, for notes that begin.
+    /// Where it is, for notes that begin.
     pub(super) fn used(&self) -> (u16, bool) {
         (self.next_used.index, self.next_used.wrap)
     }

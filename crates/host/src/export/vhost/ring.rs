@@ -152,7 +152,7 @@ impl Ring {
         either!(self, r => r.set_kicks(false));
     }
 
-    /// Where the ring stands, as GET_VRING_BASE tells it.
+    /// Where the ring is, as GET_VRING_BASE tells it.
     pub(super) fn base(&self) -> u32 {
         either!(self, r => r.base())
     }

@@ -170,7 +170,7 @@ impl VirtQueue {
         self.broken
     }
 
-    /// Where the ring stands, as GET_VRING_BASE tells it.
+    /// Where the ring is, as GET_VRING_BASE tells it.
     pub fn base(&self) -> u32 {
         self.ring.base()
     }

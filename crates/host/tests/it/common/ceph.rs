@@ -186,7 +186,7 @@ impl Osd<'_> {
         pid.parse().unwrap()
     }
 
-    /// It stands still from here on.
+    /// It is stopped from here on.
     pub fn stop(&self) {
         stop(self.running());
     }

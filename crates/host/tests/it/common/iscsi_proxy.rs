@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands between our initiator and a target, knows messages, and withholds or changes what a test asks for. Sessions without
+//! What is between our initiator and a target, knows messages, and withholds or changes what a test asks for. Sessions without
 //! digests only.
 
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ struct Shared {
     meddles: Vec<Tampering>,
     /// Reads whose answers are withheld.
     held: Vec<[u8; 4]>,
-    /// Functions that were asked for, and what the target said to each.
+    /// Functions that were asked for, and the target's answer to each.
     functions: Vec<u8>,
     answers: Vec<u8>,
     streams: Vec<TcpStream>,
@@ -91,7 +91,7 @@ impl Proxy {
         self.shared.lock().unwrap().functions.clone()
     }
 
-    /// What the target said to them.
+    /// The target's answers to them.
     pub fn answers(&self) -> Vec<u8> {
         self.shared.lock().unwrap().answers.clone()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Servers that stand still, though no connection of theirs ends.
+//! Servers that are stopped, though no connection of theirs ends.
 
 use std::fs;
 use std::process::Command;

@@ -47,7 +47,7 @@ pub struct Emulated {
     child: Child,
     orders: ChildStdin,
     console: BufReader<ChildStdout>,
-    /// What it has said.
+    /// Its output.
     pub seen: String,
 }
 

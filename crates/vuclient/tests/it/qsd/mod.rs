@@ -2,7 +2,7 @@
 //! qemu-storage-daemon as the reference server, one process per test.
 //!
 //! Guarantees: [`Qsd::start`] returns when its exports accept connections (the monitor greets after all
-//! options were carried out), or fails within [`LIMIT`] with what the daemon said; the process
+//! options were carried out), or fails within [`LIMIT`] with the daemon's output; the process
 //! ends with the value, by its own pid. Each test has a directory of its own.
 
 #![allow(dead_code, reason = "no test file uses all of it")]

@@ -70,7 +70,7 @@ impl Walk {
         freed.into_iter().for_each(|rq| self.f.bed.free_absorbed(rq));
     }
 
-    /// Dispatches. With nothing at the disk, nothing given and work left, the elevator has said when, and means it.
+    /// Dispatches. With nothing at the disk, nothing given and work left, the elevator has given a time, and keeps it.
     fn dispatch(&mut self) {
         let max = 1 + self.rng.below(6) as usize;
         let got = self.f.dispatch(max);
