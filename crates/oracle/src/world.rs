@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// The process sleeps in the middle of a submission: what its plug holds goes on its way.
+    /// The process sleeps in the middle of a submission: what its plug holds is sent.
     pub fn sleep(&mut self, us: u64) {
         let now = self.now(us);
         self.submitter.flush_plug(now);

@@ -116,7 +116,7 @@ impl<L: Lock> Multipath<L> {
         self.see_to(wanted);
         match found {
             Found::Paths(mask) => Ok(mask),
-            // Rounded up: looked at before its time is over, it would be told to come back at once.
+            // Rounded up: checked before its time is over, it would be told to come back at once.
             Found::Wait(after) => {
                 let ms = after.as_ns().div_ceil(1_000_000);
                 Err(QueueRqStatus::DelayMs(ms.min(u64::from(u16::MAX)) as u16))

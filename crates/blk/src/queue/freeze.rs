@@ -134,7 +134,7 @@ impl<L: Lock> RequestQueue<L> {
         }
     }
 
-    /// Stops dispatch to the driver. Nests. This only sets a mark: a thread that had looked at it before may still start
+    /// Stops dispatch to the driver. Nests. This only sets a mark: a thread that had checked it before may still start
     /// one more `queue_rqs` after this returns, and one that had begun may still be running. A driver that must not be
     /// called any more needs a freeze. (The kernel waits here until every dispatcher has left its RCU read section; the
     /// like of it would be a count per submitter of being inside a driver call, waited for as freezing waits.)

@@ -131,7 +131,7 @@ impl LateCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecoveryStep {
     Todo,
-    /// Begun; looked at last.
+    /// Begun; time of the last check.
     Begun {
         until: Instant,
         asked: Instant,
@@ -480,7 +480,7 @@ impl EhLadder {
         self.whole_owed.take().map(|(what, lun)| EhAction::DropReset(what, lun))
     }
 
-    /// Breaks off what is under way at this level, one thing a call, and goes to another.
+    /// Cancels what is under way at this level, one thing a call, and moves to another.
     fn leave_level(&mut self, to: EhLevel) -> Option<EhAction> {
         if let Some(action) = self.units.iter_mut().find_map(UnitRecovery::drop_owed).or_else(|| self.drop_whole()) {
             return Some(action);

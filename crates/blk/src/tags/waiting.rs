@@ -71,7 +71,7 @@ impl<L: Lock> QueueState<L> {
     /// Clears the mark that an hctx waits, and marks it to be run if it has something to send.
     fn mark_woken(&self, h: &Hctx<L>, class: TagClass) -> bool {
         h.take_flag(state::TAG_WAIT[kind(class)]);
-        // Pairs with: Env::leave_over. The mark is cleared, then the list looked at.
+        // Pairs with: Env::leave_over. The mark is cleared, then the list checked.
         fence(Ordering::SeqCst);
         if h.dispatch.is_empty() {
             return false;

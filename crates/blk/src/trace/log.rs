@@ -257,7 +257,7 @@ fn is_usual(rq: &Request) -> bool {
 /// The tracing half of a submitter: one word, so that the data path's fields stay together.
 #[derive(Debug, Default)]
 pub(crate) struct Tracer {
-    /// `None` while off: the only thing looked at then.
+    /// `None` while off: the only thing read then.
     pub(super) log: Option<Box<Log>>,
 }
 

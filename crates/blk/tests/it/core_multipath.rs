@@ -126,7 +126,7 @@ fn requests_wait_for_a_path_and_go_at_once_when_it_is_back() {
         let told = s.take_events();
         assert_eq!(told, [PathEvent::PathFailed(id(&s, 0)), PathEvent::PathFailed(id(&s, 1))]);
         (0..20).for_each(|n| s.submit((n % 2) as usize, read(n)));
-        // Looked at every 100 ms, not more often.
+        // Checked every 100 ms, not more often.
         let before = s.now;
         for _ in 0..200 {
             assert!(s.step(), "it looks again");

@@ -32,7 +32,7 @@ fn text<'a>(v: &'a Value, pointer: &str) -> &'a str {
     v.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no text at {pointer} in {v:#}"))
 }
 
-/// A server of QEMU that is in for the daemon, ended by its own pid.
+/// A server of QEMU in place of the daemon, ended by its own pid.
 struct QemuNbd(String);
 
 impl QemuNbd {

@@ -21,7 +21,7 @@
 //! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is; so a server must not mind to be told
 //! twice. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
 //! block sizes) is not used.
-//! Timeout: looked at when the block layer asks (`io_timeout`, 30 s unless set, after the issue), so it is in effect the
+//! Timeout: checked when the block layer asks (`io_timeout`, 30 s unless set, after the issue), so it is in effect the
 //! longer of the two. The connection of the late request ends with it, as in Linux's nbd: a late reply matches no request, and what
 //! else was out waits for the next one. Without another word from `timeout` a server that is paused is waited for.
 //! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if

@@ -153,7 +153,7 @@ impl Tls {
     /// Checks whether the files are others by now, and uses them then. A look that shows something new is logged.
     pub fn renew(&self) -> Renewal {
         let mut loaded = self.loaded.lock();
-        // Looked at before they are read: what changes meanwhile is seen the next time.
+        // Checked before they are read: what changes meanwhile is seen the next time.
         let now = stamps(&self.files);
         if now == loaded.stamps {
             return loaded.problem.clone().map_or(Renewal::Same, Renewal::Failed);

@@ -210,7 +210,7 @@ impl Rewrites {
         self.state.lock().waiting.len()
     }
 
-    /// Called with the lock of a port's writes held: a rewrite that has looked at them before is seen, one that has not will look.
+    /// Called with the lock of a port's writes held: a rewrite that has checked them before is seen, one that has not will look.
     fn held_now(&self) -> bool {
         // Pairs with: Rewrites::hold
         self.held.load(Ordering::Acquire) > 0

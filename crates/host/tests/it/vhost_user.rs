@@ -495,7 +495,7 @@ fn every_page_that_the_device_writes_is_logged() {
             for (what, kind, sector, len, skew) in cases {
                 let what = format!("{what}, {format:?}, {target}");
                 let request = apart(&mut raw, kind, sector, len, skew);
-                // Not looked at meanwhile: a device that polls needs no kick.
+                // Not checked meanwhile: a device that polls needs no kick.
                 raw.enable(0, false).unwrap();
                 raw.submit(0, &request.segments()).unwrap();
                 let before = MemorySnapshot::new(&raw.guest);

@@ -12,6 +12,7 @@
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
 //! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
 //! | [`quoted`] | paths and commands in backquotes exist |
+//! | [`words`] | no persons for threads and clients, no home-made names and verbs, in comments and documents |
 //! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
 //!
 //! A `// SAFETY:` comment at each `unsafe` block is clippy's to check
@@ -29,6 +30,7 @@ mod ratchet;
 mod size;
 mod source;
 mod text;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -94,6 +96,7 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
     }
     findings.extend(manuals::check(project, &texts));
     findings.extend(quoted::Known::new(&project.root, &texts, crate::subcommands()).check(&texts, &sources));
+    findings.extend(words::check(&texts, &sources));
     findings.sort();
     findings.dedup();
     Ok(findings)

@@ -431,7 +431,7 @@ fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
 const OP_TIMEOUT: &str = "rados_osd_op_timeout";
 
 /// How long an NBD server may be silent before its requests go down another path, unless its target says so. As the kernel's SCSI
-/// commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Looked at every `io_timeout`.
+/// commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Checked every `io_timeout`.
 const NBD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A target that is not the only way: it gives its requests back instead of waiting for as long as it takes.

@@ -26,7 +26,7 @@ pub(super) struct SplitRing {
     used: Window,
     /// Next entry of the available ring.
     next_avail: u16,
-    /// The driver's index, as it was when last looked at.
+    /// The driver's index, as it was when last read.
     avail_idx: u16,
     /// Next entry of the used ring.
     next_used: u16,
