@@ -9,21 +9,21 @@
 use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};
 use config::reader::{Found, Reader, printable, shown, tables, text_of, whole};
-use host::net::certificates::NbdTls;
 use host::serve::check::{FreshNames, PlanErrors, PlanItem};
 use host::serve::cpus;
+use host::serve::export_spec::ExportKeys;
 use host::serve::mapping::{Mapping, MappingEntry};
 use host::serve::plan::{
-    DiskPlan, ExportKind, ExportPlan, FusePlan, IoThreadPlan, NBD_CONNECTIONS, NbdListen, NbdPlan, OnEnospc, PollPlan,
-    QUEUE_SIZE, QUEUE_SIZE_MAX, ServePlan, UBLK_QUEUES_MAX, UblkPlan, VHOST_QUEUES_MAX, VhostUserPlan, WriteCache,
+    DiskPlan, EXPORT_TYPES, ExportKind, ExportPlan, IoThreadPlan, OnEnospc, PollPlan, ServePlan, WriteCache,
 };
 use host::target::TargetSpec;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use toml::de::DeValue;
 
 /// The top-level keys.
 const ROOT_KEYS: [&str; 3] = ["disk", "export", "iothread"];
-const U32: u64 = u32::MAX as u64;
 
 /// A plan and where each part of it was written.
 pub struct Config<'a> {
@@ -204,17 +204,6 @@ fn settings(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
     all
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    VhostUserBlk,
-    Nbd,
-    Fuse,
-    Ublk,
-}
-
-const KINDS: [(&str, Kind); 4] =
-    [("vhost-user-blk", Kind::VhostUserBlk), ("nbd", Kind::Nbd), ("fuse", Kind::Fuse), ("ublk", Kind::Ublk)];
-
 fn export(
     mut section: Section<'_, '_>,
     disks: &[DiskPlan],
@@ -223,7 +212,7 @@ fn export(
 ) -> Option<ExportPlan> {
     let disk = section.string("disk", "data");
     let name = section.string("name", "data.vhost");
-    let kind = section.one_of("type", &KINDS);
+    let kind = section.one_of("type", &types());
     let subject = name.clone().or_else(|| disk.clone()).unwrap_or_default();
     if !subject.is_empty() {
         section.is(format!("export '{}'", shown(&subject)));
@@ -240,59 +229,81 @@ fn export(
     };
     let Some(kind) = kind else {
         if section.get("type").is_none() {
-            let all: Vec<String> = KINDS.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+            let all: Vec<String> = EXPORT_TYPES.iter().map(|word| format!("\"{word}\"")).collect();
             section.refuse("", format!("has no type; add type = one of {}", all.join(", ")));
         }
         // Which keys it may have depends on the type.
         return None;
     };
-    let short = match kind {
-        Kind::VhostUserBlk => "vhost",
-        Kind::Nbd => "nbd",
-        Kind::Fuse => "fuse",
-        Kind::Ublk => "ublk",
-    };
-    let name = name.unwrap_or_else(|| names.take(&format!("{disk}.{short}")));
+    let name = name.unwrap_or_else(|| names.take(&format!("{disk}.{}", ExportKind::short_name(kind))));
     section.is(format!("export '{}'", shown(&name)));
-    let word = KINDS.iter().find(|(_, k)| *k as u8 == kind as u8).map_or("", |(word, _)| *word);
-    section.is_a(&format!("an [[export]] of type \"{word}\""));
+    section.is_a(&format!("an [[export]] of type \"{}\"", EXPORT_TYPES[kind]));
     let read_only = section.flag("read_only").unwrap_or(false);
     let mapping = mapping(&mut section);
-    let kind = match kind {
-        Kind::VhostUserBlk => ExportKind::VhostUserBlk(VhostUserPlan {
-            socket: socket(&mut section, &name, defaults),
-            socket_mode: socket_mode(&mut section),
-            num_queues: queues(&mut section, VHOST_QUEUES_MAX, defaults),
-            queue_size: section.number("queue_size", 2..=QUEUE_SIZE_MAX.into()).unwrap_or(QUEUE_SIZE.into()) as u16,
-        }),
-        Kind::Nbd => ExportKind::Nbd(nbd(&mut section, &name, &disk, defaults)),
-        Kind::Fuse => {
-            let mountpoint = section.string("mountpoint", "disk.mount");
-            if mountpoint.is_none() && section.get("mountpoint").is_none() {
-                section.refuse("", "has no mountpoint; add mountpoint = \"FILE\", an empty file");
-            }
-            let mountpoint = mountpoint.unwrap_or_default().into();
-            ExportKind::Fuse(FusePlan { mountpoint, allow_other: section.flag("allow_other").unwrap_or(false) })
-        }
-        Kind::Ublk => ExportKind::Ublk(UblkPlan {
-            id: section.number("id", 0..=U32).map(|n| n as u32),
-            num_queues: queues(&mut section, UBLK_QUEUES_MAX, defaults),
-            queue_depth: section.number("queue_depth", 1..=4096).unwrap_or(128) as u16,
-            recovery: section.flag("recovery").unwrap_or(false),
-        }),
-    };
+    let kind = ExportKind::read(kind, &mut Keys { section: &mut section, defaults }, &name, &disk);
     section.end();
     Some(ExportPlan { name, disk, read_only, mapping, kind })
 }
 
-fn queues(section: &mut Section<'_, '_>, max: u16, defaults: &Defaults) -> u16 {
-    let n = section.number("num_queues", 1..=max.into()).map(|n| n as u16);
-    n.unwrap_or(defaults.num_queues.min(max))
+fn types() -> Vec<(&'static str, usize)> {
+    EXPORT_TYPES.iter().copied().zip(0..).collect()
 }
 
-fn socket(section: &mut Section<'_, '_>, name: &str, defaults: &Defaults) -> PathBuf {
-    let typed = section.string("socket", "data.sock");
-    defaults.socket(&typed.unwrap_or_else(|| format!("{name}.sock")))
+/// An `[[export]]` as the types of exports read it.
+struct Keys<'k, 't, 'a> {
+    section: &'k mut Section<'t, 'a>,
+    defaults: &'k Defaults,
+}
+
+impl ExportKeys for Keys<'_, '_, '_> {
+    fn text(&mut self, key: &'static str, example: &str) -> Option<String> {
+        self.section.string(key, example)
+    }
+
+    fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        self.section.number(key, range)
+    }
+
+    fn flag(&mut self, key: &'static str) -> Option<bool> {
+        self.section.flag(key)
+    }
+
+    fn word(&mut self, key: &'static str, words: &[&'static str]) -> Option<usize> {
+        let words: Vec<_> = words.iter().copied().zip(0..).collect();
+        self.section.one_of(key, &words)
+    }
+
+    fn address(&mut self, key: &'static str) -> Option<Option<SocketAddr>> {
+        let text = self.section.string(key, "127.0.0.1:10809")?;
+        let address = text.parse().ok();
+        if address.is_none() {
+            let rule = "must be an address and a port, such as 127.0.0.1:10809 or [::]:10809";
+            self.section.refuse(key, format!("{key}={}: {rule}", shown(&text)));
+        }
+        Some(address)
+    }
+
+    fn socket(&mut self, name: &str) -> PathBuf {
+        let typed = self.section.string("socket", "data.sock");
+        self.defaults.socket(&typed.unwrap_or_else(|| format!("{name}.sock")))
+    }
+
+    fn socket_mode(&mut self) -> Option<u32> {
+        socket_mode(self.section)
+    }
+
+    fn num_queues(&mut self, max: u16) -> u16 {
+        let n = self.section.number("num_queues", 1..=max.into()).map(|n| n as u16);
+        n.unwrap_or(self.defaults.num_queues.min(max))
+    }
+
+    fn is_given(&mut self, key: &'static str) -> bool {
+        self.section.get(key).is_some()
+    }
+
+    fn refuse(&mut self, key: &str, text: String) {
+        self.section.refuse(key, text);
+    }
 }
 
 /// `socket_mode = "0660"` or `0o660`.
@@ -310,80 +321,6 @@ fn socket_mode(section: &mut Section<'_, '_>) -> Option<u32> {
         section.refuse("socket_mode", text);
     }
     mode
-}
-
-fn nbd(section: &mut Section<'_, '_>, name: &str, disk: &str, defaults: &Defaults) -> NbdPlan {
-    let address = section.string("listen", "127.0.0.1:10809");
-    let listen = match &address {
-        Some(text) => {
-            if section.get("socket").is_some() {
-                section
-                    .refuse("socket", "socket: an export has a socket or listen, not both; make a second [[export]]");
-            }
-            match text.parse() {
-                Ok(address) => NbdListen::Tcp(address),
-                Err(_) => {
-                    let text = format!(
-                        "listen={}: must be an address and a port, such as 127.0.0.1:10809 or [::]:10809",
-                        shown(text)
-                    );
-                    section.refuse("listen", text);
-                    NbdListen::Unix(PathBuf::new())
-                }
-            }
-        }
-        None => NbdListen::Unix(socket(section, name, defaults)),
-    };
-    NbdPlan {
-        listen,
-        socket_mode: socket_mode(section),
-        name: section.string("export_name", "data").unwrap_or_else(|| disk.to_owned()),
-        tls: tls(section),
-        max_connections: section.number("max_connections", 1..=65536).map_or(NBD_CONNECTIONS, |n| n as u32),
-    }
-}
-
-/// `tls`, with a directory of certificates or with the files by their names.
-fn tls(section: &mut Section<'_, '_>) -> Option<NbdTls> {
-    let required = section.one_of("tls", &[("off", None), ("on", Some(false)), ("require", Some(true))]).flatten();
-    let directory = section.string("tls_certificates", "/etc/pki/mqblk");
-    let verify = section.flag("tls_verify_peer");
-    let files = ["tls_cert", "tls_key", "tls_client_ca", "tls_client_crl"].map(|k| (k, section.string(k, "cert.pem")));
-    let given = files.iter().find(|(_, value)| value.is_some()).map(|(key, _)| *key);
-    let Some(required) = required else {
-        let one = directory
-            .as_ref()
-            .map(|_| "tls_certificates")
-            .or((verify == Some(true)).then_some("tls_verify_peer"))
-            .or(given);
-        if let Some(key) = one {
-            section.refuse(key, format!("{key}: has no effect without TLS; add tls = \"require\" or \"on\""));
-        }
-        return None;
-    };
-    if let Some(directory) = directory {
-        if let Some(key) = given {
-            section.refuse(key, format!("{key}: comes from tls_certificates = \"DIR\"; leave one of them out"));
-        }
-        return Some(NbdTls::in_directory(directory.as_ref(), verify.unwrap_or(false), required));
-    }
-    if verify.is_some() {
-        let text = "tls_verify_peer: goes with tls_certificates = \"DIR\"; with files it is tls_client_ca = \"FILE\"";
-        section.refuse("tls_verify_peer", text);
-    }
-    let [cert, key, client_ca, client_crl] = files.map(|(_, value)| value.map(PathBuf::from));
-    if client_crl.is_some() && client_ca.is_none() {
-        section.refuse("tls_client_crl", "tls_client_crl: has no effect without tls_client_ca = \"FILE\"");
-    }
-    match (cert, key) {
-        (Some(cert), Some(key)) => Some(NbdTls { cert, key, client_ca, client_crl, required }),
-        (cert, _) => {
-            let missing = if cert.is_none() { "tls_cert" } else { "tls_key" };
-            let text = format!("tls: needs {missing} = \"FILE\" (PEM), too; or tls_certificates = \"DIR\"");
-            section.refuse("tls", text);
-            None
-        }
-    }
 }
 
 /// `iothreads = ["io0", "io1"]`, or `[{ iothread = "io0", vqs = [0, 2] }, ...]`.

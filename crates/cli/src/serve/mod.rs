@@ -2,13 +2,12 @@
 //! `mqblk serve`: disks for VMs and hosts.
 //!
 //! What was typed becomes a checked plan ([`request`], from [`config`] or [`libvirt`]), which [`show`] prints together with
-//! the commands of clients ([`hints`]); then it is served until a signal comes.
+//! the commands of clients; then it is served until a signal comes.
 
 pub mod args;
 mod config;
 pub mod control;
 mod defaults;
-mod hints;
 mod libvirt;
 pub mod log;
 pub mod metrics;
@@ -67,7 +66,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
 /// The kind of an export that only root can end.
 fn needs_root(plan: &CheckedPlan) -> Option<&'static str> {
     let kinds = plan.exports().map(|e| &e.plan.kind);
-    kinds.filter(|k| matches!(k, ExportKind::Fuse(_) | ExportKind::Ublk(_))).map(ExportKind::name).next()
+    kinds.filter(|k| k.needs_root()).map(ExportKind::name).next()
 }
 
 fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {

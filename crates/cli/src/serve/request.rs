@@ -204,9 +204,9 @@ fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     };
     let mut any = false;
     for export in &mut plan.exports {
-        let ExportKind::Nbd(nbd) = &mut export.kind else { continue };
+        let Some(tls) = export.kind.tls() else { continue };
         any = true;
-        nbd.tls.get_or_insert_with(|| NbdTls::in_directory(directory, args.tls_verify_peer, required));
+        tls.get_or_insert_with(|| NbdTls::in_directory(directory, args.tls_verify_peer, required));
     }
     if any {
         return Ok(());
@@ -219,29 +219,15 @@ fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
 fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
     for socket in host::handed::all() {
         let Some(index) = plan.exports.iter().position(|e| e.name == socket.name) else { continue };
-        match (plan.exports[index].kind.clone(), &socket.at) {
-            (ExportKind::VhostUserBlk(v), At::Unix(path)) => {
-                plan.exports[index].kind = ExportKind::VhostUserBlk(VhostUserPlan { socket: path.clone(), ..v });
-            }
-            (ExportKind::Nbd(nbd), at) => {
-                let listen = match at {
-                    At::Unix(path) => NbdListen::Unix(path.clone()),
-                    At::Tcp(address) => NbdListen::Tcp(*address),
-                };
-                for export in &mut plan.exports {
-                    if let ExportKind::Nbd(other) = &mut export.kind
-                        && other.listen == nbd.listen
-                    {
-                        other.listen = listen.clone();
-                    }
-                }
-            }
-            (kind, at) => {
-                let (name, kind) = (&socket.name, kind.name());
-                let text =
-                    format!("the socket at {at}, handed over for export '{name}': a {kind} export cannot listen there");
-                return Err(Failure::new(text));
-            }
+        let before = plan.exports[index].kind.clone();
+        if !plan.exports[index].kind.listen_at(&socket.at) {
+            let (name, at, kind) = (&socket.name, &socket.at, before.name());
+            let text =
+                format!("the socket at {at}, handed over for export '{name}': a {kind} export cannot listen there");
+            return Err(Failure::new(text));
+        }
+        for export in plan.exports.iter_mut().filter(|e| e.kind.shares_server(&before)) {
+            export.kind.listen_at(&socket.at);
         }
     }
     Ok(())
@@ -249,16 +235,7 @@ fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
 
 /// Sockets that were handed over and are of no use; those named `ours` are not exports.
 pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>, ours: &[&str]) -> Vec<String> {
-    let serves = |at: &At| {
-        plan.exports().any(|e| match (&e.plan.kind, at) {
-            (ExportKind::VhostUserBlk(v), At::Unix(_)) => host::handed::is_at(at, &v.socket),
-            (ExportKind::Nbd(NbdPlan { listen: NbdListen::Unix(path), .. }), At::Unix(_)) => {
-                host::handed::is_at(at, path)
-            }
-            (ExportKind::Nbd(NbdPlan { listen: NbdListen::Tcp(address), .. }), At::Tcp(other)) => address == other,
-            _ => false,
-        })
-    };
+    let serves = |at: &At| plan.exports().any(|e| e.plan.kind.is_at(at));
     let unused = host::handed::all().iter().filter(|s| {
         let is_control = ours.contains(&s.name.as_str()) || control.is_some_and(|c| host::handed::is_at(&s.at, c));
         !is_control && !serves(&s.at)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A checked plan as text and as JSON, with the commands of its clients.
 
-use super::hints::hints;
 use host::serve::check::{CheckedPlan, Export};
 use host::serve::cpus;
-use host::serve::plan::{DiskPlan, ExportKind, IoThreadPlan, NbdPlan};
+use host::serve::export_spec::{ExportValue, Hint, HintContext};
+use host::serve::plan::{DiskPlan, IoThreadPlan};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -81,24 +81,14 @@ fn disk_line(disk: &DiskPlan) -> String {
 fn export_line(export: &Export<'_>) -> String {
     let (disk, ro) = (&export.plan.disk, if export.read_only { ", read-only" } else { "" });
     let kind = export.plan.kind.name();
-    let place = match &export.plan.kind {
-        ExportKind::VhostUserBlk(v) => {
-            format!("on {}, {} queues of up to {}", v.socket.display(), v.num_queues, v.queue_size)
-        }
-        ExportKind::Nbd(nbd) => nbd_line(nbd),
-        ExportKind::Fuse(fuse) => format!("at {}", fuse.mountpoint.display()),
-        ExportKind::Ublk(u) => format!("{} queues of {}", u.num_queues, u.queue_depth),
-    };
+    let place = export.plan.kind.summary();
     format!("{kind} of disk '{disk}', {place}{ro}")
 }
 
-fn nbd_line(nbd: &NbdPlan) -> String {
-    let tls = match &nbd.tls {
-        None => "",
-        Some(tls) if tls.required => ", TLS required",
-        Some(_) => ", TLS offered",
-    };
-    format!("'{}' on {}{tls}", nbd.name.escape_debug(), nbd.listen)
+/// How clients reach this export; `index` is its number in the plan.
+fn hints(export: &Export<'_>, index: usize) -> Vec<Hint> {
+    let (name, disk) = (&export.plan.name, &export.plan.disk);
+    export.plan.kind.hints(&HintContext { name, disk, index, read_only: export.read_only })
 }
 
 /// Which IOThread has what: by rule where there is one, else each with its list.
@@ -188,21 +178,11 @@ fn export_json(plan: &CheckedPlan, export: &Export<'_>, index: usize) -> Value {
         "iothreads": iothreads,
         "clients": clients,
     });
-    let more = match &export.plan.kind {
-        ExportKind::VhostUserBlk(v) => {
-            json!({ "socket": v.socket.to_string_lossy(), "num_queues": v.num_queues, "queue_size": v.queue_size })
-        }
-        ExportKind::Nbd(nbd) => json!({
-            "listen": nbd.listen.to_string(),
-            "export_name": nbd.name,
-            "tls": nbd.tls.as_ref().map_or("off", |t| if t.required { "require" } else { "on" }),
-            "max_connections": nbd.max_connections,
-        }),
-        ExportKind::Fuse(fuse) => json!({ "mountpoint": fuse.mountpoint.to_string_lossy() }),
-        ExportKind::Ublk(u) => json!({ "id": u.id, "num_queues": u.num_queues, "queue_depth": u.queue_depth }),
-    };
-    if let (Value::Object(out), Value::Object(more)) = (&mut out, more) {
-        out.extend(more);
+    for (key, value) in export.plan.kind.values() {
+        out[key] = match value {
+            ExportValue::Text(text) => text.into(),
+            ExportValue::Number(number) => number.into(),
+        };
     }
     out
 }

@@ -245,3 +245,37 @@ fn check_tunable(device: &KernelDevice, tunable: &str, value: &str, scheduler: O
     };
     Err(Error::usage(format!("{IOSCHED}{tunable}={value}: scheduler {elevator} of {} {remedy}", device.disk)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blk::elevator::{MqElevator, by_name};
+    use std::collections::BTreeSet;
+
+    /// Tunables of ours that Linux has not, each with its reason.
+    const NOT_IN_LINUX: &[(&str, &str)] = &[];
+
+    #[test]
+    fn kernel_tunables_follow_the_registry_of_elevators() {
+        for elevator in MqElevator::ALL {
+            let name = elevator.name();
+            let row = TUNABLES.iter().find(|t| t.0 == name);
+            assert_eq!(
+                row.is_some(),
+                elevator.facts().in_kernel,
+                "{name}: a row of TUNABLES if and only if Linux has it"
+            );
+            let Some((_, kernel)) = row else { continue };
+            let made = by_name::<parking_lot::RawMutex>(name, 64, 1, 32).unwrap();
+            let ours: BTreeSet<_> = made.iter().flat_map(|e| e.tunables()).map(|t| t.name).collect();
+            let unknown: Vec<_> =
+                ours.iter().filter(|t| !kernel.contains(t) && !NOT_IN_LINUX.contains(&(name, t))).collect();
+            assert!(unknown.is_empty(), "{name}: {unknown:?} is in our elevator; add it to TUNABLES or NOT_IN_LINUX");
+        }
+        let known = |name: &&str| MqElevator::ALL.iter().any(|e| e.name() == *name);
+        assert!(
+            TUNABLES.iter().map(|t| t.0).all(|name| known(&name)),
+            "TUNABLES names an elevator that is not registered"
+        );
+    }
+}

@@ -46,6 +46,36 @@ pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, Socke
     bind_new(path, mode)
 }
 
+/// What is in the way of a listening socket at `path`. A socket without a listener is a remainder of a daemon that was
+/// killed, and not in the way.
+pub(crate) fn check_listen(path: &Path) -> std::result::Result<(), String> {
+    if handed::has_unix(path) {
+        return Ok(());
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    match fs::metadata(directory) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(_) => return Err(format!("'{}' is no directory", directory.display())),
+        Err(e) => return Err(format!("directory '{}': {e}; make it first", directory.display())),
+    }
+    let kind = match fs::symlink_metadata(path) {
+        Ok(meta) => meta.file_type(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e.to_string()),
+    };
+    if !kind.is_socket() {
+        return Err("a file of that name is there, which is no socket; remove it or choose another path".to_owned());
+    }
+    match is_bound(path) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err("another program listens there already; end that program or choose another path".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 fn bind_new(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if let Some(mode) = mode {

@@ -3,20 +3,16 @@
 //!
 //! Guarantees: a plan that asks for the impossible is rejected with a remedy. Does not do: keep what it makes.
 
-use super::check::{CheckedPlan, Export, NbdServer, same_place};
+use super::check::{CheckedPlan, Export, NbdServer};
 use super::ending::END_TIME;
+use super::export_spec::ExportSetup;
 use super::lock::ImageLock;
-use super::plan::{
-    DiskPlan, ExportKind, FusePlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, UblkPlan, VhostUserPlan,
-    WriteCache,
-};
+use super::plan::{DiskPlan, IoThreadPlan, NbdListen, OnEnospc, SERIAL_MAX, StripePlan, WriteCache};
+use super::running::RunningExport;
 use super::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use crate::driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::fuse::FuseOptions;
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
-use crate::export::ublk::UblkOptions;
-use crate::export::vhost::ExportOptions;
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
 use crate::target::{Needs, TargetWarning};
@@ -165,68 +161,36 @@ pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
     ThreadOptions { name: plan.name.clone(), cpus: plan.cpus.clone(), polling }
 }
 
-pub(super) fn vhost_options(
-    disk: &DiskPlan,
+/// Begins an export; `None`: the server that it shares with others does.
+pub(super) fn begin(
+    threads: &Arc<IoThreads>,
+    disk: &OpenDisk,
+    plan: &CheckedPlan,
     export: &Export<'_>,
-    vhost: &VhostUserPlan,
-    mapping: Vec<usize>,
-) -> ExportOptions {
-    let serial = disk.serial.clone().unwrap_or_else(|| disk.name.chars().take(SERIAL_MAX).collect());
-    ExportOptions {
-        name: export.plan.name.clone(),
-        socket: vhost.socket.clone(),
-        socket_mode: vhost.socket_mode,
-        mapping,
-        read_only: export.read_only,
-        write_through: disk.write_cache == WriteCache::Through,
-        discard: disk.discard,
-        serial,
-    }
-}
-
-pub(super) fn fuse_options(
-    disk: &DiskPlan,
-    export: &Export<'_>,
-    fuse: &FusePlan,
     iothreads: Vec<usize>,
-) -> FuseOptions {
-    FuseOptions {
+) -> Result<Option<Box<dyn RunningExport>>> {
+    let of_disk = &plan.disks()[export.disk];
+    export.plan.kind.begin(ExportSetup {
+        threads,
+        disk: &disk.served,
         name: export.plan.name.clone(),
-        mountpoint: fuse.mountpoint.clone(),
-        allow_other: fuse.allow_other,
-        read_only: export.read_only,
-        discard: disk.discard,
-        write_through: disk.write_cache == WriteCache::Through,
+        serial: of_disk.serial.clone().unwrap_or_else(|| of_disk.name.chars().take(SERIAL_MAX).collect()),
         iothreads,
-    }
-}
-
-pub(super) fn ublk_options(disk: &DiskPlan, export: &Export<'_>, ublk: &UblkPlan, mapping: Vec<usize>) -> UblkOptions {
-    UblkOptions {
-        name: export.plan.name.clone(),
-        id: ublk.id,
-        queue_depth: ublk.queue_depth,
-        mapping,
         read_only: export.read_only,
-        discard: disk.discard,
-        write_through: disk.write_cache == WriteCache::Through,
-        recovery: ublk.recovery,
-    }
+        discard: of_disk.discard,
+        write_through: of_disk.write_cache == WriteCache::Through,
+    })
 }
 
 /// Whether it is an NBD export of this server.
 pub(super) fn listens_at(export: &Export<'_>, listen: &NbdListen) -> bool {
-    matches!(&export.plan.kind, ExportKind::Nbd(nbd) if same_place(&nbd.listen, listen))
+    export.plan.nbd().is_some_and(|nbd| nbd.listen.is_same(listen))
 }
 
 /// Clients of a server: as few as any of its exports says.
 pub(super) fn most_connections(plan: &CheckedPlan, listen: &NbdListen) -> usize {
     let here = plan.exports().filter(|e| listens_at(e, listen));
-    let most = here.filter_map(|e| match &e.plan.kind {
-        ExportKind::Nbd(nbd) => Some(nbd.max_connections as usize),
-        _ => None,
-    });
-    most.min().unwrap_or(usize::MAX)
+    here.filter_map(|e| Some(e.plan.nbd()?.max_connections as usize)).min().unwrap_or(usize::MAX)
 }
 
 /// Panics when it is no NBD export, or its disk is not open.
@@ -236,7 +200,7 @@ pub(super) fn nbd_disk(
     disks: &HashMap<String, OpenDisk>,
     iothreads: Vec<usize>,
 ) -> NbdDisk {
-    let ExportKind::Nbd(nbd) = &export.plan.kind else { unreachable!("only NBD exports are on NBD servers") };
+    let nbd = export.plan.nbd().expect("only NBD exports are on NBD servers");
     NbdDisk {
         disk: Arc::clone(&disks[&export.plan.disk].served),
         name: nbd.name.clone(),
@@ -261,14 +225,8 @@ pub(super) fn nbd_server(
         NbdListen::Unix(path) => Address::Unix(path.clone()),
         NbdListen::Tcp(at) => Address::Tcp(*at),
     };
-    let socket_mode = exports.iter().find_map(|e| match &e.plan.kind {
-        ExportKind::Nbd(nbd) => nbd.socket_mode,
-        _ => None,
-    });
-    let files = exports.iter().find_map(|e| match &e.plan.kind {
-        ExportKind::Nbd(nbd) => nbd.tls.as_ref(),
-        _ => None,
-    });
+    let socket_mode = exports.iter().find_map(|e| e.plan.nbd()?.socket_mode);
+    let files = exports.iter().find_map(|e| e.plan.nbd()?.tls.as_ref());
     let tls = files.map(Tls::load).transpose()?;
     let default = disks.first().map(|d| d.name.clone());
     let max_connections = most_connections(plan, server.listen);

@@ -8,10 +8,11 @@
 
 use super::cpus;
 use super::disk::limit_of_stripe;
+use super::export_spec::same_path;
 use super::mapping::Mapping;
 use super::plan::{
-    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, NbdPlan, QUEUE_SIZE_MAX,
-    SERIAL_MAX, ServePlan, StripePlan, TargetPlan, UBLK_QUEUES_MAX, VHOST_QUEUES_MAX,
+    DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, SERIAL_MAX, ServePlan,
+    StripePlan, TargetPlan,
 };
 use crate::driver::rbd::RbdTarget;
 use crate::run::{RUN_SETTINGS, check_settings};
@@ -22,7 +23,7 @@ use blk::stripe::{MAX_STRIPES, Stripe, StripeError, StripeMap};
 use blk::suggest::did_you_mean;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// What a plan is held against.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,11 +91,8 @@ const ITEMS_MAX: usize = 4096;
 const NAME_MAX: usize = 64;
 /// Longest path of a Unix socket: `sun_path` without its terminator. Source: unix(7).
 const SOCKET_PATH_MAX: usize = 107;
-/// Longest NBD export name, bytes. Source: NBD protocol, "Values".
-const NBD_NAME_MAX: usize = 4096;
 const POLL_NS_MAX: u64 = 1_000_000_000;
 const POLL_FACTOR_MAX: u32 = 1024;
-const UBLK_DEPTH_MAX: u16 = 4096;
 
 /// A plan that fits together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,8 +202,8 @@ impl CheckedPlan {
     pub fn nbd_servers(&self) -> Vec<NbdServer<'_>> {
         let mut servers: Vec<NbdServer<'_>> = Vec::new();
         for (index, export) in self.plan.exports.iter().enumerate() {
-            let ExportKind::Nbd(nbd) = &export.kind else { continue };
-            match servers.iter_mut().find(|s| same_place(s.listen, &nbd.listen)) {
+            let Some(nbd) = export.nbd() else { continue };
+            match servers.iter_mut().find(|s| s.listen.is_same(&nbd.listen)) {
                 Some(server) => server.exports.push(index),
                 None => servers.push(NbdServer { listen: &nbd.listen, exports: vec![index] }),
             }
@@ -256,12 +254,6 @@ fn default_iothreads(exports: &[ExportPlan], host: &HostFacts) -> Vec<IoThreadPl
     (0..wanted.clamp(1, cpus)).map(|n| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{n}"))).collect()
 }
 
-/// Whether two paths are written alike, apart from `./`.
-fn same_path(a: &Path, b: &Path) -> bool {
-    let walked = |c: &Component<'_>| *c != Component::CurDir;
-    a.components().filter(walked).eq(b.components().filter(walked))
-}
-
 /// Whether two targets, as far as they are written, are the same data.
 fn same_data(a: &TargetSpec, b: &TargetSpec) -> bool {
     match (a, b) {
@@ -275,14 +267,6 @@ fn same_data(a: &TargetSpec, b: &TargetSpec) -> bool {
         (TargetSpec::Multipath(a), b) | (b, TargetSpec::Multipath(a)) => a.paths.iter().any(|p| same_data(&p.spec, b)),
         // Each has memory of its own, or none.
         _ => false,
-    }
-}
-
-/// Whether two NBD exports are on one server.
-pub(super) fn same_place(a: &NbdListen, b: &NbdListen) -> bool {
-    match (a, b) {
-        (NbdListen::Unix(a), NbdListen::Unix(b)) => same_path(a, b),
-        (a, b) => a == b,
     }
 }
 
@@ -524,55 +508,7 @@ impl Errors {
         if let Some(path) = kind.unix_socket() {
             self.socket_path(place, of, path);
         }
-        match kind {
-            ExportKind::VhostUserBlk(v) => {
-                self.queues(place, of, v.num_queues, VHOST_QUEUES_MAX);
-                if !v.queue_size.is_power_of_two() || !(2..=QUEUE_SIZE_MAX).contains(&v.queue_size) {
-                    let text = format!("queue_size={}: must be a power of two in 2..={QUEUE_SIZE_MAX}", v.queue_size);
-                    self.add(place, of, "queue_size", text);
-                }
-            }
-            ExportKind::Nbd(nbd) => self.nbd(place, of, nbd),
-            ExportKind::Fuse(fuse) => {
-                if fuse.mountpoint.as_os_str().is_empty() {
-                    self.add(place, of, "mountpoint", "mountpoint='': must name an existing file");
-                }
-            }
-            ExportKind::Ublk(u) => {
-                self.queues(place, of, u.num_queues, UBLK_QUEUES_MAX);
-                if !(1..=UBLK_DEPTH_MAX).contains(&u.queue_depth) {
-                    let text = format!("queue_depth={}: must be 1..={UBLK_DEPTH_MAX}", u.queue_depth);
-                    self.add(place, of, "queue_depth", text);
-                }
-                if u.recovery && u.id.is_none() {
-                    let text =
-                        "recovery=true: needs id=N, for a daemon that starts again finds its device by the number";
-                    self.add(place, of, "recovery", text);
-                }
-            }
-        }
-    }
-
-    fn queues(&mut self, place: PlanItem, of: &str, num_queues: u16, max: u16) {
-        if !(1..=max).contains(&num_queues) {
-            self.add(place, of, "num_queues", format!("num_queues={num_queues}: must be 1..={max}"));
-        }
-    }
-
-    fn nbd(&mut self, place: PlanItem, of: &str, nbd: &NbdPlan) {
-        if nbd.name.len() > NBD_NAME_MAX || nbd.name.contains('\0') {
-            let text = format!("export_name: has {} bytes; at most {NBD_NAME_MAX}, none of them 0", nbd.name.len());
-            self.add(place, of, "export_name", text);
-        }
-        if let NbdListen::Tcp(address) = &nbd.listen
-            && address.port() == 0
-        {
-            self.add(place, of, "listen", format!("listen={address}: the port must be 1..=65535; NBD's own is 10809"));
-        }
-        if !(1..=65536).contains(&nbd.max_connections) {
-            let text = format!("max_connections={}: must be 1..=65536", nbd.max_connections);
-            self.add(place, of, "max_connections", text);
-        }
+        kind.check(&mut |key, text| self.add(place, of, key, text));
     }
 
     fn socket_path(&mut self, place: PlanItem, of: &str, path: &Path) {
@@ -594,52 +530,20 @@ impl Errors {
         let export = &plan.exports[index];
         let (place, of) = (PlanItem::Export(index), format!("export '{}'", export.name));
         for other in &plan.exports[..index] {
-            let text = match (&export.kind, &other.kind) {
-                (ExportKind::Nbd(a), ExportKind::Nbd(b)) if same_place(&a.listen, &b.listen) => {
-                    let key = if matches!(a.listen, NbdListen::Unix(_)) { "socket" } else { "listen" };
-                    let differs =
-                        (a.tls != b.tls, a.max_connections != b.max_connections, a.socket_mode != b.socket_mode);
-                    let what = match (a.name == b.name, differs) {
-                        (true, _) => {
-                            format!("serves the export name '{}' already; give one another export_name", a.name)
-                        }
-                        (_, (true, ..)) => "has other TLS settings; one server has one set of them".to_owned(),
-                        (_, (_, true, _)) => "has another max_connections; one server has one".to_owned(),
-                        (_, (.., true)) => "has another socket_mode; one socket has one".to_owned(),
-                        _ => continue,
-                    };
-                    Some((key, format!("{key}={}: there export '{}' {what}", a.listen, other.name)))
+            let (a, b) = (&export.kind, &other.kind);
+            let sockets = a.unix_socket().zip(b.unix_socket()).filter(|_| !a.shares_server(b));
+            let text = match sockets.filter(|(x, y)| same_path(x, y)) {
+                Some((path, _)) => {
+                    let (path, name) = (path.display(), &other.name);
+                    Some(("socket", format!("socket={path}: export '{name}' listens there; choose another path")))
                 }
-                (a, b) => match (a.unix_socket(), b.unix_socket()) {
-                    (Some(x), Some(y)) if same_path(x, y) => {
-                        let x = x.display();
-                        Some((
-                            "socket",
-                            format!("socket={x}: export '{}' listens there; choose another path", other.name),
-                        ))
-                    }
-                    _ => same_device(a, b, &other.name),
-                },
+                None => a.clash(b, &other.name),
             };
             if let Some((key, text)) = text {
                 self.add(place, &of, key, text);
                 return;
             }
         }
-    }
-}
-
-fn same_device(a: &ExportKind, b: &ExportKind, other: &str) -> Option<(&'static str, String)> {
-    match (a, b) {
-        (ExportKind::Fuse(a), ExportKind::Fuse(b)) if same_path(&a.mountpoint, &b.mountpoint) => {
-            let at = a.mountpoint.display();
-            Some(("mountpoint", format!("mountpoint={at}: export '{other}' is mounted there; choose another file")))
-        }
-        (ExportKind::Ublk(a), ExportKind::Ublk(b)) if a.id.is_some() && a.id == b.id => {
-            let id = a.id.unwrap_or_default();
-            Some(("id", format!("id={id}: export '{other}' has this number; choose another")))
-        }
-        _ => None,
     }
 }
 

@@ -8,20 +8,17 @@
 
 use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
-use super::check::{CheckedPlan, Export, PlanErrors, same_place};
+use super::check::{CheckedPlan, Export, PlanErrors};
 use super::ending::{END_TIME, Ending};
-use super::plan::{ExportKind, NbdListen, NbdPlan};
+use super::plan::NbdListen;
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
-use super::running::{ExportPlace, RunningExport};
-use super::view::{Clients, View};
+use super::running::{Clients, ExportPlace, RunningExport};
+use super::view::View;
 use super::watch::DiskWatch;
 use super::{IoThreads, ServedDisk, ThreadReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::fuse::FuseExport;
 use crate::export::nbd::{ClientDrain, NbdDisk, NbdExport};
-use crate::export::ublk::UblkExport;
-use crate::export::vhost::VhostExport;
 use crate::net::certificates::{OLD_ONES, Renewal};
 use crate::target::TargetWarning;
 use blk::id::SECTOR_SHIFT;
@@ -138,11 +135,7 @@ impl Daemon {
         let mut all: Vec<&Path> = self
             .plan
             .exports()
-            .filter_map(|e| match &e.plan.kind {
-                ExportKind::VhostUserBlk(v) => Some(v.socket.as_path()),
-                ExportKind::Nbd(NbdPlan { listen: NbdListen::Unix(path), .. }) => Some(path.as_path()),
-                _ => None,
-            })
+            .filter_map(|e| e.plan.kind.unix_socket())
             .filter(|path| !crate::handed::has_unix(path))
             .collect();
         all.sort_unstable();
@@ -180,9 +173,9 @@ impl Daemon {
     }
 
     fn count(&self, export: &Export<'_>) -> Option<Clients> {
-        match &export.plan.kind {
-            ExportKind::Nbd(nbd) => Some(self.server(&nbd.listen)?.nbd.clients_of(&nbd.name)),
-            _ => Some(self.exports.get(&export.plan.name)?.clients()),
+        match export.plan.nbd() {
+            Some(nbd) => Some(self.server(&nbd.listen)?.nbd.clients_of(&nbd.name)),
+            None => Some(self.exports.get(&export.plan.name)?.clients()),
         }
     }
 
@@ -204,10 +197,7 @@ impl Daemon {
     /// What can be checked while it is changed, from now on until it is changed.
     pub fn view(&self) -> View {
         let disks = self.disks.iter().map(|(name, d)| (name.clone(), Arc::downgrade(&d.served)));
-        let certificates = |export: &Export<'_>| match &export.plan.kind {
-            ExportKind::Nbd(nbd) => self.server(&nbd.listen)?.nbd.certificates(),
-            _ => None,
-        };
+        let certificates = |export: &Export<'_>| self.server(&export.plan.nbd()?.listen)?.nbd.certificates();
         let gone = |export: &Export<'_>| self.exports.get(&export.plan.name)?.gone();
         View {
             plan: self.plan.clone(),
@@ -334,7 +324,7 @@ impl Daemon {
     }
 
     fn server(&self, listen: &NbdListen) -> Option<&Server> {
-        self.servers.iter().find(|s| same_place(&s.listen, listen))
+        self.servers.iter().find(|s| s.listen.is_same(listen))
     }
 
     /// Numbers of the IOThreads of an export.
@@ -537,7 +527,7 @@ impl Daemon {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let name = &export.plan.name;
             let Some(disk) = self.disks.get(&export.plan.disk) else { continue };
-            match begin_one(&self.threads, disk, new, &export, self.numbers(new, &export)) {
+            match begin::begin(&self.threads, disk, new, &export, self.numbers(new, &export)) {
                 Ok(Some(running)) => {
                     self.exports.insert(name.clone(), running);
                     changes.note(About::Export(name), format!("began export '{name}'"));
@@ -596,8 +586,8 @@ impl Daemon {
         for index in &steps.remap_exports {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
-            let moved = match (&export.plan.kind, self.exports.get(&name)) {
-                (ExportKind::Nbd(_), _) => self.move_clients(&name, &numbers),
+            let moved = match (export.plan.nbd(), self.exports.get(&name)) {
+                (Some(_), _) => self.move_clients(&name, &numbers),
                 (_, Some(running)) => running.remap(&numbers),
                 (_, None) => continue,
             };
@@ -670,30 +660,4 @@ struct Lost {
 fn update(server: &NbdExport, disks: Vec<NbdDisk>, most: usize) -> Result<ClientDrain> {
     let default = disks.first().map(|d| d.name.clone());
     server.update(disks, default.as_deref(), most)
-}
-
-/// Begins an export that shares nothing with others.
-fn begin_one(
-    threads: &Arc<IoThreads>,
-    disk: &OpenDisk,
-    plan: &CheckedPlan,
-    export: &Export<'_>,
-    iothreads: Vec<usize>,
-) -> Result<Option<Box<dyn RunningExport>>> {
-    let disk_plan = &plan.disks()[export.disk];
-    match &export.plan.kind {
-        ExportKind::VhostUserBlk(vhost) => {
-            let options = begin::vhost_options(disk_plan, export, vhost, iothreads);
-            Ok(Some(Box::new(VhostExport::start(threads, &disk.served, options)?)))
-        }
-        ExportKind::Fuse(fuse) => {
-            let options = begin::fuse_options(disk_plan, export, fuse, iothreads);
-            Ok(Some(Box::new(FuseExport::start(threads, &disk.served, options)?)))
-        }
-        ExportKind::Ublk(ublk) => {
-            let options = begin::ublk_options(disk_plan, export, ublk, iothreads);
-            Ok(Some(Box::new(UblkExport::start(threads, &disk.served, &options)?)))
-        }
-        ExportKind::Nbd(_) => Ok(None),
-    }
 }

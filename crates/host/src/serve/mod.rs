@@ -14,6 +14,7 @@ pub mod lock;
 pub mod check;
 pub mod cpus;
 pub mod mapping;
+pub mod export_spec;
 pub mod plan;
 pub mod preflight;
 pub mod reload;

@@ -6,10 +6,14 @@
 //! compared, which is how a reload finds what was added and removed. Does not do: read a file, open a device, start a thread.
 
 use super::mapping::Mapping;
-use crate::net::certificates::NbdTls;
 use crate::target::TargetSpec;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+pub use crate::export::fuse::spec::FusePlan;
+pub use crate::export::nbd::spec::{NBD_CONNECTIONS, NbdListen, NbdPlan};
+pub use crate::export::registry::{EXPORT_TYPES, ExportKind};
+pub use crate::export::ublk::spec::{UBLK_QUEUES_MAX, UblkPlan};
+pub use crate::export::vhost::spec::{QUEUE_SIZE, QUEUE_SIZE_MAX, VHOST_QUEUES_MAX, VhostUserPlan};
 
 /// All that one daemon serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,19 +28,8 @@ pub struct ServePlan {
 
 /// IOThreads without a given name are called so, with a number from 0.
 pub const DEFAULT_IOTHREAD_NAME: &str = "iothread";
-/// Most `num_queues` of a vhost-user device: a vring's index has eight bits in `VHOST_USER_SET_VRING_KICK`.
-/// Source: vhost-user specification, "Front-end message types".
-pub const VHOST_QUEUES_MAX: u16 = 256;
-/// Most `num_queues` of a ublk device: as the driver's `UBLK_MAX_NR_QUEUES`.
-pub const UBLK_QUEUES_MAX: u16 = 4096;
-/// Default of `queue_size`: entries of a ring. Source: QEMU hw/block/virtio-blk.c, `queue-size`.
-pub const QUEUE_SIZE: u16 = 256;
-/// Largest `queue_size`. Source: QEMU include/hw/virtio/virtio.h, `VIRTQUEUE_MAX_SIZE`.
-pub const QUEUE_SIZE_MAX: u16 = 1024;
 /// Default of `chunk`, bytes. Source: lvm.conf(5), `stripesize`.
 pub const STRIPE_CHUNK: u64 = 64 << 10;
-/// Default of `max_connections`.
-pub const NBD_CONNECTIONS: u32 = 64;
 /// Longest serial, bytes. Source: virtio 1.2, 5.2.6, `VIRTIO_BLK_T_GET_ID`.
 pub const SERIAL_MAX: usize = 20;
 
@@ -215,114 +208,9 @@ pub struct ExportPlan {
     pub kind: ExportKind,
 }
 
-/// The protocol of an export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExportKind {
-    /// A virtio-blk device for a VM (QEMU, cloud-hypervisor, libblkio).
-    VhostUserBlk(VhostUserPlan),
-    /// A network block device.
-    Nbd(NbdPlan),
-    /// A file that is the disk.
-    Fuse(FusePlan),
-    /// A block device of this host's kernel.
-    Ublk(UblkPlan),
-}
-
-impl ExportKind {
-    /// As typed in a configuration.
-    pub fn name(&self) -> &'static str {
-        match self {
-            ExportKind::VhostUserBlk(_) => "vhost-user-blk",
-            ExportKind::Nbd(_) => "nbd",
-            ExportKind::Fuse(_) => "fuse",
-            ExportKind::Ublk(_) => "ublk",
-        }
+impl ExportPlan {
+    /// As an NBD export: the daemon has these on servers, which they share. Exports of all other types begin by themselves.
+    pub(super) fn nbd(&self) -> Option<&NbdPlan> {
+        if let ExportKind::Nbd(nbd) = &self.kind { Some(nbd) } else { None }
     }
-
-    /// Queues that a mapping distributes; `None` for exports whose connections are dealt round robin as they come.
-    pub fn num_queues(&self) -> Option<u16> {
-        match self {
-            ExportKind::VhostUserBlk(v) => Some(v.num_queues),
-            ExportKind::Ublk(u) => Some(u.num_queues),
-            ExportKind::Nbd(_) | ExportKind::Fuse(_) => None,
-        }
-    }
-
-    /// The Unix socket it listens on.
-    pub fn unix_socket(&self) -> Option<&Path> {
-        match self {
-            ExportKind::VhostUserBlk(v) => Some(&v.socket),
-            ExportKind::Nbd(NbdPlan { listen: NbdListen::Unix(path), .. }) => Some(path),
-            _ => None,
-        }
-    }
-}
-
-/// A vhost-user-blk device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VhostUserPlan {
-    /// Unix socket; one client at a time.
-    pub socket: PathBuf,
-    /// Permissions of the socket; `None` = as the umask has it.
-    pub socket_mode: Option<u32>,
-    /// Virtqueues offered, `1..=`[`VHOST_QUEUES_MAX`]; the client may use fewer.
-    pub num_queues: u16,
-    /// Size of rings that the printed commands ask for, a power of two in `2..=`[`QUEUE_SIZE_MAX`]; the client chooses.
-    pub queue_size: u16,
-}
-
-/// An NBD export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdPlan {
-    /// Where the server listens. Exports that listen on the same place are one server; the first of them is also what a
-    /// client gets that asks for the empty name.
-    pub listen: NbdListen,
-    /// Permissions of a Unix socket; `None` = as the umask has it.
-    pub socket_mode: Option<u32>,
-    /// Export name, unique among those of one server; at most 4096 bytes.
-    pub name: String,
-    /// Encryption.
-    pub tls: Option<NbdTls>,
-    /// Most clients at once on this server.
-    pub max_connections: u32,
-}
-
-/// Where an NBD server listens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum NbdListen {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// A TCP address.
-    Tcp(SocketAddr),
-}
-
-impl std::fmt::Display for NbdListen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            NbdListen::Unix(path) => write!(f, "{}", path.display()),
-            NbdListen::Tcp(address) => write!(f, "{address}"),
-        }
-    }
-}
-
-/// One file, mounted over an existing one, whose content is the disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FusePlan {
-    /// An existing regular file.
-    pub mountpoint: PathBuf,
-    /// Other users may open it.
-    pub allow_other: bool,
-}
-
-/// A block device `/dev/ublkbID`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UblkPlan {
-    /// Its number; `None` = the kernel's choice.
-    pub id: Option<u32>,
-    /// Hardware queues, `1..=`[`UBLK_QUEUES_MAX`].
-    pub num_queues: u16,
-    /// Tags of each, `1..=4096`.
-    pub queue_depth: u16,
-    /// The device outlives the daemon and waits for its next start.
-    pub recovery: bool,
 }

@@ -9,18 +9,12 @@
 
 use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
 use super::lock::{ImageLock, image_identity};
-use super::plan::{DiskPlan, ExportKind, NbdListen, NbdPlan, TargetPlan};
+use super::plan::{DiskPlan, TargetPlan};
 use super::reload::Reload;
-use crate::export::fuse;
-use crate::handed;
-use crate::net::certificates::Problem;
-use crate::net::certificates::Tls;
-use crate::net::socket::is_bound;
 use crate::target::TargetSpec;
 use std::collections::HashMap;
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -76,25 +70,17 @@ fn look(
             }
         }
     }
-    // Exports of one server share its socket; where one of them runs already, so does the server.
-    let servers = plan.nbd_servers().into_iter().filter(|s| s.exports.iter().all(|e| of_export(*e)));
-    let firsts: Vec<usize> = servers.filter_map(|s| s.exports.first().copied()).collect();
+    let kinds: Vec<_> = plan.exports().map(|e| &e.plan.kind).collect();
     for (index, export) in plan.exports().enumerate().filter(|(index, _)| of_export(*index)) {
-        let of = format!("export '{}'", export.plan.name);
-        let mut add = |key: &str, text: String| {
-            errors.push(PlanError { place: PlanItem::Export(index), key: key.to_owned(), text, of: of.clone() });
-        };
-        match &export.plan.kind {
-            ExportKind::VhostUserBlk(v) => told(unix_socket(&v.socket), "socket", &v.socket, &mut add),
-            ExportKind::Nbd(nbd) if firsts.contains(&index) => nbd_server(nbd, &mut add),
-            ExportKind::Nbd(_) => {}
-            ExportKind::Fuse(fuse) => told(mountpoint(&fuse.mountpoint), "mountpoint", &fuse.mountpoint, &mut add),
-            ExportKind::Ublk(_) => {
-                if let Err(e) = crate::export::ublk::check_kernel() {
-                    add("type", format!("type=ublk: {e}"));
-                }
-            }
+        // Exports of one server share its socket; where one of them runs already, so does the server.
+        let with = |other: &usize| kinds[*other].shares_server(kinds[index]);
+        if (0..index).any(|i| with(&i)) || (index..kinds.len()).filter(with).any(|i| !of_export(i)) {
+            continue;
         }
+        let of = format!("export '{}'", export.plan.name);
+        export.plan.kind.preflight(&mut |key, text| {
+            errors.push(PlanError { place: PlanItem::Export(index), key: key.to_owned(), text, of: of.clone() });
+        });
     }
     if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }
 }
@@ -151,12 +137,6 @@ fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
     Some(format!("has {has} bytes, which is not one chunk of {chunk}; make it larger or the chunk smaller"))
 }
 
-fn told(found: Result<(), String>, key: &str, path: &Path, add: &mut impl FnMut(&str, String)) {
-    if let Err(text) = found {
-        add(key, format!("{key}={}: {text}", path.display()));
-    }
-}
-
 /// What is wrong with an image.
 fn image(path: &Path, write: bool) -> Result<Metadata, String> {
     let meta = fs::metadata(path).map_err(|e| match e.kind() {
@@ -187,76 +167,6 @@ fn image(path: &Path, write: bool) -> Result<Metadata, String> {
     }
     ImageLock::probe(path, write).map_err(|e| e.to_string())?;
     Ok(meta)
-}
-
-/// What is in the way of a listening socket at `path`. A socket without a listener is a remainder of a daemon that was
-/// killed, and not in the way.
-fn unix_socket(path: &Path) -> Result<(), String> {
-    if handed::has_unix(path) {
-        return Ok(());
-    }
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    match fs::metadata(directory) {
-        Ok(meta) if meta.is_dir() => {}
-        Ok(_) => return Err(format!("'{}' is no directory", directory.display())),
-        Err(e) => return Err(format!("directory '{}': {e}; make it first", directory.display())),
-    }
-    let kind = match fs::symlink_metadata(path) {
-        Ok(meta) => meta.file_type(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e.to_string()),
-    };
-    if !kind.is_socket() {
-        return Err("a file of that name is there, which is no socket; remove it or choose another path".to_owned());
-    }
-    match is_bound(path) {
-        Ok(false) => Ok(()),
-        Ok(true) => Err("another program listens there already; end that program or choose another path".to_owned()),
-        Err(e) => Err(e.to_string()),
-    }
-}
-
-fn nbd_server(nbd: &NbdPlan, add: &mut impl FnMut(&str, String)) {
-    match &nbd.listen {
-        NbdListen::Unix(path) => told(unix_socket(path), "socket", path, add),
-        NbdListen::Tcp(address) if handed::has_tcp(address) => {}
-        NbdListen::Tcp(address) => {
-            if let Err(e) = TcpListener::bind(address) {
-                let remedy = match e.kind() {
-                    io::ErrorKind::AddrInUse => "; end the program that has it or choose another port",
-                    io::ErrorKind::AddrNotAvailable => "; choose an address of this host, or [::] for all",
-                    _ => "",
-                };
-                add("listen", format!("listen={address}: {e}{remedy}"));
-            }
-        }
-    }
-    let Some(tls) = &nbd.tls else { return };
-    if let Err(Problem { role, path, text }) = Tls::load(tls) {
-        add(role.key(), format!("{}={}: {text}", role.key(), path.display()));
-    }
-}
-
-fn mountpoint(path: &Path) -> Result<(), String> {
-    match fuse::mount::look(path) {
-        // A mount that a killed daemon has left is detached when the export begins.
-        Ok(fuse::mount::MountpointState::File | fuse::mount::MountpointState::Stale) => {}
-        Ok(fuse::mount::MountpointState::Served) => {
-            return Err("another program serves a file system there already; end that program or choose another file"
-                .to_owned());
-        }
-        Ok(fuse::mount::MountpointState::Other) => {
-            return Err("must be a regular file: the disk is mounted over it".to_owned());
-        }
-        Err(e) => return Err(format!("{e}; make an empty file of that name first (touch FILE)")),
-    }
-    match Path::new("/dev/fuse").exists() {
-        true => Ok(()),
-        false => Err("this host has no /dev/fuse; load the module fuse".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,14 @@
 //!
 //! Dropped, an export lets its clients go, waits for what they asked for, and ends.
 
-use super::view::{Clients, HealthCheck};
 use crate::error::Result;
 use blk::time::Duration;
+
+/// Says how many clients an export has, without waiting.
+pub(crate) type Clients = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// Says what is wrong with an export, if anything is, without waiting.
+pub(crate) type HealthCheck = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Where clients find an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

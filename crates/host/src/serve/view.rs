@@ -6,16 +6,11 @@
 //! moment it was made in ([`Daemon::view`](super::daemon::Daemon::view)), and counters of now.
 
 use super::check::{CheckedPlan, Export};
+use super::running::{Clients, HealthCheck};
 use super::{IoThreads, ServedDisk, ThreadReport};
 use blk::time::{Duration, Instant};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-
-/// Says how many clients an export has, without waiting.
-pub type Clients = Box<dyn Fn() -> usize + Send + Sync>;
-
-/// Says what is wrong with an export, if anything is, without waiting.
-pub(crate) type HealthCheck = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// See the module's text.
 pub struct View {

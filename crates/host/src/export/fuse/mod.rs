@@ -8,6 +8,7 @@
 //! | [`channel`] | a descriptor of `/dev/fuse` on an IOThread: [`Channel`] |
 //! | `mount` | mounting, unmounting, mounts of daemons that were killed |
 //! | `export` | all of it as one: [`FuseExport`] |
+//! | [`spec`] | the export as it is asked for: its keys, checks and commands |
 //! | `memory` | memory for data |
 //!
 //! Guarantees of the first two: no I/O, no thread, no `unsafe`; no panic whatever bytes come. Each IOThread has a descriptor of its own
@@ -26,6 +27,7 @@ mod export;
 mod memory;
 pub(crate) mod mount;
 pub mod session;
+pub mod spec;
 #[allow(clippy::disallowed_methods, reason = "the kernel speaks the byte order of its machine")]
 pub mod wire;
 

@@ -16,7 +16,7 @@ use crate::handed;
 use crate::nbd::wire::MAX_PAYLOAD;
 use crate::net::certificates::Tls;
 use crate::net::socket::{self, SocketFile};
-use crate::serve::view::{Clients as Count, HealthCheck};
+use crate::serve::running::{Clients as Count, HealthCheck};
 use crate::serve::{IoThreads, ServedDisk};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;

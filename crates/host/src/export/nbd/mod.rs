@@ -11,6 +11,7 @@
 //! | [`connection`] | a socket after the handshake, served by an IOThread: [`Connection`] |
 //! | [`listener`] | the socket of a server, its clients: [`NbdExport`] |
 //! | `greet` | their handshakes |
+//! | [`spec`] | the export as it is asked for: its keys, checks and commands |
 //!
 //! Guarantees of the first four, and of [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no panic and no unbounded
 //! memory whatever a client sends; the
@@ -114,10 +115,12 @@ pub(super) mod buffers;
 pub mod connection;
 pub mod export;
 mod greet;
+mod hints;
 pub mod handshake;
 pub mod listener;
 pub mod reply;
 pub mod session;
+pub mod spec;
 
 pub use connection::Connection;
 pub use export::{BlockSizes, Export, ExportTable, FastZero};

@@ -8,6 +8,7 @@
 //! | `device` | `/dev/ublkcN`: requests' descriptors and data |
 //! | `queue` | one hardware queue, served by an IOThread: [`Queue`] |
 //! | `same` | which disk a device that waits may be served with |
+//! | [`spec`] | the export as it is asked for: its keys, checks and commands |
 //! | `export` | a device from adding to deleting: [`UblkExport`] |
 //!
 //! The kernel hands a request over by completing an io_uring command that was waiting for its tag; its end and the wait for
@@ -26,8 +27,8 @@ mod device;
 mod export;
 mod queue;
 mod same;
+pub mod spec;
 mod wire;
 
-pub(crate) use export::check_kernel;
 pub use export::{UblkExport, UblkOptions};
 pub use queue::Queue;

@@ -19,6 +19,8 @@ mod virtqueue;
 mod backend;
 mod channel;
 mod listener;
+mod hints;
+pub mod spec;
 
 pub use listener::{ExportOptions, VhostExport};
 pub use virtqueue::{StopCause, VirtQueue};

@@ -4,7 +4,7 @@
 use super::*;
 use crate::net::certificates::NbdTls;
 use crate::serve::mapping::MappingEntry;
-use crate::serve::plan::{FusePlan, QUEUE_SIZE, UblkPlan, VhostUserPlan};
+use crate::serve::plan::{FusePlan, NbdPlan, QUEUE_SIZE, UblkPlan, VhostUserPlan};
 use crate::target::TargetSpec;
 
 fn host(n: u32) -> HostFacts {

@@ -5,8 +5,9 @@ use super::*;
 use crate::net::certificates::NbdTls;
 use crate::serve::check::HostFacts;
 use crate::serve::mapping::Mapping;
-use crate::serve::plan::{ExportPlan, FusePlan, ServePlan, VhostUserPlan};
+use crate::serve::plan::{ExportKind, ExportPlan, FusePlan, NbdListen, NbdPlan, ServePlan, VhostUserPlan};
 use crate::target::TargetSpec;
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An NBD export as it is asked for.
+
+use super::hints::hints;
+use crate::error::Result;
+use crate::handed::{self, At};
+use crate::net::certificates::{NbdTls, Problem, Tls};
+use crate::net::socket::check_listen;
+use crate::serve::export_spec::{
+    ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path, same_path,
+};
+use crate::serve::running::RunningExport;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// Default of `max_connections`.
+pub const NBD_CONNECTIONS: u32 = 64;
+/// Most of `max_connections`.
+const CONNECTIONS_MAX: u32 = 65536;
+/// Longest export name, bytes. Source: NBD protocol, "Values".
+const NAME_BYTES_MAX: usize = 4096;
+
+/// An NBD export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdPlan {
+    /// Where the server listens. Exports that listen on the same place are one server; the first of them is also what a
+    /// client gets that asks for the empty name.
+    pub listen: NbdListen,
+    /// Permissions of a Unix socket; `None` = as the umask has it.
+    pub socket_mode: Option<u32>,
+    /// Export name, unique among those of one server; at most 4096 bytes.
+    pub name: String,
+    /// Encryption.
+    pub tls: Option<NbdTls>,
+    /// Most clients at once on this server.
+    pub max_connections: u32,
+}
+
+/// Where an NBD server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NbdListen {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for NbdListen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NbdListen::Unix(path) => write!(f, "{}", path.display()),
+            NbdListen::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+impl NbdListen {
+    /// Whether both are one place.
+    pub(crate) fn is_same(&self, other: &NbdListen) -> bool {
+        match (self, other) {
+            (NbdListen::Unix(a), NbdListen::Unix(b)) => same_path(a, b),
+            (a, b) => a == b,
+        }
+    }
+}
+
+impl ExportSpec for NbdPlan {
+    const TYPE: &'static str = "nbd";
+    const SHORT: &'static str = "nbd";
+
+    fn read(keys: &mut dyn ExportKeys, name: &str, disk: &str) -> NbdPlan {
+        let listen = match keys.address("listen") {
+            Some(address) => {
+                if keys.is_given("socket") {
+                    let text = "socket: an export has a socket or listen, not both; make a second [[export]]";
+                    keys.refuse("socket", text.to_owned());
+                }
+                address.map_or(NbdListen::Unix(PathBuf::new()), NbdListen::Tcp)
+            }
+            None => NbdListen::Unix(keys.socket(name)),
+        };
+        NbdPlan {
+            listen,
+            socket_mode: keys.socket_mode(),
+            name: keys.text("export_name", "data").unwrap_or_else(|| disk.to_owned()),
+            tls: tls(keys),
+            max_connections: keys
+                .number("max_connections", 1..=CONNECTIONS_MAX.into())
+                .map_or(NBD_CONNECTIONS, |n| n as u32),
+        }
+    }
+
+    fn unix_socket(&self) -> Option<&Path> {
+        match &self.listen {
+            NbdListen::Unix(path) => Some(path),
+            NbdListen::Tcp(_) => None,
+        }
+    }
+
+    fn is_at(&self, at: &At) -> bool {
+        match (&self.listen, at) {
+            (NbdListen::Unix(path), At::Unix(_)) => handed::is_at(at, path),
+            (NbdListen::Tcp(address), At::Tcp(other)) => address == other,
+            _ => false,
+        }
+    }
+
+    fn listen_at(&mut self, at: &At) -> bool {
+        self.listen = match at {
+            At::Unix(path) => NbdListen::Unix(path.clone()),
+            At::Tcp(address) => NbdListen::Tcp(*address),
+        };
+        true
+    }
+
+    fn tls(&mut self) -> Option<&mut Option<NbdTls>> {
+        Some(&mut self.tls)
+    }
+
+    fn check(&self, report: &mut Report<'_>) {
+        let bytes = self.name.len();
+        if bytes > NAME_BYTES_MAX || self.name.contains('\0') {
+            report("export_name", format!("export_name: has {bytes} bytes; at most {NAME_BYTES_MAX}, none of them 0"));
+        }
+        if let NbdListen::Tcp(address) = &self.listen
+            && address.port() == 0
+        {
+            report("listen", format!("listen={address}: the port must be 1..=65535; NBD's own is 10809"));
+        }
+        let most = self.max_connections;
+        if !(1..=CONNECTIONS_MAX).contains(&most) {
+            report("max_connections", format!("max_connections={most}: must be 1..={CONNECTIONS_MAX}"));
+        }
+    }
+
+    fn shares_server(&self, other: &NbdPlan) -> bool {
+        self.listen.is_same(&other.listen)
+    }
+
+    fn clash(&self, other: &NbdPlan, name: &str) -> Option<(&'static str, String)> {
+        if !self.shares_server(other) {
+            return None;
+        }
+        let key = if matches!(self.listen, NbdListen::Unix(_)) { "socket" } else { "listen" };
+        let what = if self.name == other.name {
+            format!("serves the export name '{}' already; give one another export_name", self.name)
+        } else if self.tls != other.tls {
+            "has other TLS settings; one server has one set of them".to_owned()
+        } else if self.max_connections != other.max_connections {
+            "has another max_connections; one server has one".to_owned()
+        } else if self.socket_mode != other.socket_mode {
+            "has another socket_mode; one socket has one".to_owned()
+        } else {
+            return None;
+        };
+        Some((key, format!("{key}={}: there export '{name}' {what}", self.listen)))
+    }
+
+    fn preflight(&self, report: &mut Report<'_>) {
+        match &self.listen {
+            NbdListen::Unix(path) => report_path(check_listen(path), "socket", path, report),
+            NbdListen::Tcp(address) if handed::has_tcp(address) => {}
+            NbdListen::Tcp(address) => {
+                if let Err(e) = TcpListener::bind(address) {
+                    let remedy = match e.kind() {
+                        io::ErrorKind::AddrInUse => "; end the program that has it or choose another port",
+                        io::ErrorKind::AddrNotAvailable => "; choose an address of this host, or [::] for all",
+                        _ => "",
+                    };
+                    report("listen", format!("listen={address}: {e}{remedy}"));
+                }
+            }
+        }
+        let Some(tls) = &self.tls else { return };
+        if let Err(Problem { role, path, text }) = Tls::load(tls) {
+            report(role.key(), format!("{}={}: {text}", role.key(), path.display()));
+        }
+    }
+
+    fn begin(&self, _setup: ExportSetup<'_>) -> Result<Option<Box<dyn RunningExport>>> {
+        Ok(None)
+    }
+
+    fn summary(&self) -> String {
+        let tls = match &self.tls {
+            None => "",
+            Some(tls) if tls.required => ", TLS required",
+            Some(_) => ", TLS offered",
+        };
+        format!("'{}' on {}{tls}", self.name.escape_debug(), self.listen)
+    }
+
+    fn values(&self) -> Vec<(&'static str, ExportValue)> {
+        let tls = self.tls.as_ref().map_or("off", |t| if t.required { "require" } else { "on" });
+        vec![
+            ("listen", ExportValue::Text(self.listen.to_string())),
+            ("export_name", ExportValue::Text(self.name.clone())),
+            ("tls", ExportValue::Text(tls.to_owned())),
+            ("max_connections", ExportValue::Number(Some(self.max_connections.into()))),
+        ]
+    }
+
+    fn hints(&self, export: &HintContext<'_>) -> Vec<Hint> {
+        hints(self, export.read_only)
+    }
+}
+
+/// `tls`, with a directory of certificates or with the files by their names.
+fn tls(keys: &mut dyn ExportKeys) -> Option<NbdTls> {
+    let required = keys.word("tls", &["off", "on", "require"]).filter(|word| *word > 0).map(|word| word == 2);
+    let directory = keys.text("tls_certificates", "/etc/pki/mqblk");
+    let verify = keys.flag("tls_verify_peer");
+    let files = ["tls_cert", "tls_key", "tls_client_ca", "tls_client_crl"].map(|k| (k, keys.text(k, "cert.pem")));
+    let given = files.iter().find(|(_, value)| value.is_some()).map(|(key, _)| *key);
+    let Some(required) = required else {
+        let one = directory
+            .as_ref()
+            .map(|_| "tls_certificates")
+            .or((verify == Some(true)).then_some("tls_verify_peer"))
+            .or(given);
+        if let Some(key) = one {
+            keys.refuse(key, format!("{key}: has no effect without TLS; add tls = \"require\" or \"on\""));
+        }
+        return None;
+    };
+    if let Some(directory) = directory {
+        if let Some(key) = given {
+            keys.refuse(key, format!("{key}: comes from tls_certificates = \"DIR\"; leave one of them out"));
+        }
+        return Some(NbdTls::in_directory(directory.as_ref(), verify.unwrap_or(false), required));
+    }
+    if verify.is_some() {
+        let text = "tls_verify_peer: goes with tls_certificates = \"DIR\"; with files it is tls_client_ca = \"FILE\"";
+        keys.refuse("tls_verify_peer", text.to_owned());
+    }
+    let [cert, key, client_ca, client_crl] = files.map(|(_, value)| value.map(PathBuf::from));
+    if client_crl.is_some() && client_ca.is_none() {
+        keys.refuse("tls_client_crl", "tls_client_crl: has no effect without tls_client_ca = \"FILE\"".to_owned());
+    }
+    match (cert, key) {
+        (Some(cert), Some(key)) => Some(NbdTls { cert, key, client_ca, client_crl, required }),
+        (cert, _) => {
+            let missing = if cert.is_none() { "tls_cert" } else { "tls_key" };
+            let text = format!("tls: needs {missing} = \"FILE\" (PEM), too; or tls_certificates = \"DIR\"");
+            keys.refuse("tls", text);
+            None
+        }
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The types of exports that exist.
+//!
+//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) goes by these rows,
+//! so that it takes a new one or does not compile.
+
+use super::fuse::spec::FusePlan;
+use super::nbd::spec::NbdPlan;
+use super::ublk::spec::UblkPlan;
+use super::vhost::spec::VhostUserPlan;
+use crate::error::Result;
+use crate::handed::At;
+use crate::net::certificates::NbdTls;
+use crate::serve::export_spec::{ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report};
+use crate::serve::running::RunningExport;
+use std::path::Path;
+
+/// Makes [`ExportKind`] and all that goes by it of one row per type, in the order in which messages list them.
+macro_rules! exports {
+    ($($(#[$doc:meta])* $kind:ident($plan:ty);)*) => {
+        /// The protocol of an export.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum ExportKind {
+            $($(#[$doc])* $kind($plan),)*
+        }
+
+        /// The types of exports, as typed in a configuration.
+        pub const EXPORT_TYPES: &[&str] = &[$(<$plan>::TYPE),*];
+
+        impl ExportKind {
+            /// What ends the name of an export without a name, of the type at `index` of [`EXPORT_TYPES`].
+            ///
+            /// # Panics
+            /// `index` is out of range.
+            pub fn short_name(index: usize) -> &'static str {
+                [$(<$plan>::SHORT),*][index]
+            }
+
+            /// Reads the keys of the type at `index` of [`EXPORT_TYPES`]; `name` is the export's, `disk` its disk's.
+            ///
+            /// # Panics
+            /// `index` is out of range.
+            pub fn read(index: usize, keys: &mut dyn ExportKeys, name: &str, disk: &str) -> ExportKind {
+                let all: &[fn(&mut dyn ExportKeys, &str, &str) -> ExportKind] =
+                    &[$(|keys, name, disk| ExportKind::$kind(<$plan>::read(keys, name, disk))),*];
+                all[index](keys, name, disk)
+            }
+
+            /// As typed in a configuration.
+            pub fn name(&self) -> &'static str {
+                match self { $(ExportKind::$kind(_) => <$plan>::TYPE,)* }
+            }
+
+            /// Only root can end it.
+            pub fn needs_root(&self) -> bool {
+                match self { $(ExportKind::$kind(_) => <$plan>::NEEDS_ROOT,)* }
+            }
+
+            /// Queues that a mapping distributes; `None` for exports whose connections are dealt round robin as they come.
+            pub fn num_queues(&self) -> Option<u16> {
+                match self { $(ExportKind::$kind(export) => export.num_queues(),)* }
+            }
+
+            /// The Unix socket it listens on.
+            pub fn unix_socket(&self) -> Option<&Path> {
+                match self { $(ExportKind::$kind(export) => export.unix_socket(),)* }
+            }
+
+            /// Whether it listens at `at`.
+            pub fn is_at(&self, at: &At) -> bool {
+                match self { $(ExportKind::$kind(export) => export.is_at(at),)* }
+            }
+
+            /// Listens at `at` instead; false: it cannot.
+            pub fn listen_at(&mut self, at: &At) -> bool {
+                match self { $(ExportKind::$kind(export) => export.listen_at(at),)* }
+            }
+
+            /// TLS of this export; `None`: the type has none.
+            pub fn tls(&mut self) -> Option<&mut Option<NbdTls>> {
+                match self { $(ExportKind::$kind(export) => export.tls(),)* }
+            }
+
+            /// Whether both are exports of one server.
+            pub fn shares_server(&self, other: &ExportKind) -> bool {
+                match (self, other) {
+                    $((ExportKind::$kind(a), ExportKind::$kind(b)) => a.shares_server(b),)*
+                    _ => false,
+                }
+            }
+
+            /// Where clients find it, for people.
+            pub fn summary(&self) -> String {
+                match self { $(ExportKind::$kind(export) => export.summary(),)* }
+            }
+
+            /// Its values for programs, by key.
+            pub fn values(&self) -> Vec<(&'static str, ExportValue)> {
+                match self { $(ExportKind::$kind(export) => export.values(),)* }
+            }
+
+            /// What clients type: commands that can be pasted, with absolute paths.
+            pub fn hints(&self, of: &HintContext<'_>) -> Vec<Hint> {
+                match self { $(ExportKind::$kind(export) => export.hints(of),)* }
+            }
+
+            pub(crate) fn check(&self, report: &mut Report<'_>) {
+                match self { $(ExportKind::$kind(export) => export.check(report),)* }
+            }
+
+            /// Why both cannot be served beside each other, for a reason of their type.
+            pub(crate) fn clash(&self, other: &ExportKind, name: &str) -> Option<(&'static str, String)> {
+                match (self, other) {
+                    $((ExportKind::$kind(a), ExportKind::$kind(b)) => a.clash(b, name),)*
+                    _ => None,
+                }
+            }
+
+            pub(crate) fn preflight(&self, report: &mut Report<'_>) {
+                match self { $(ExportKind::$kind(export) => export.preflight(report),)* }
+            }
+
+            pub(crate) fn begin(&self, setup: ExportSetup<'_>) -> Result<Option<Box<dyn RunningExport>>> {
+                match self { $(ExportKind::$kind(export) => export.begin(setup),)* }
+            }
+        }
+    };
+}
+
+// The registry of exports: a line each.
+exports! {
+    /// A virtio-blk device for a VM (QEMU, cloud-hypervisor, libblkio).
+    VhostUserBlk(VhostUserPlan);
+    /// A network block device.
+    Nbd(NbdPlan);
+    /// A file that is the disk.
+    Fuse(FusePlan);
+    /// A block device of this host's kernel.
+    Ublk(UblkPlan);
+}
