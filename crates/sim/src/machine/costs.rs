@@ -93,7 +93,7 @@ impl Shape {
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
     /// All check one word, so each hand-over costs a line transfer for every one of them (ticket locks, Linux to 4.1).
-    AcceptedCommand,
+    Ticket,
     /// Each checks its own word (queued locks, Linux from 4.2).
     #[default]
     Queued,

@@ -157,7 +157,7 @@ impl MeteredLock {
             self.turn_at.store(now, Ordering::Relaxed);
             if owner != cpu && owner != NO_CPU {
                 let one = line.line_ns(m.shape.get().distance(owner, cpu));
-                let extra = if line.waiting == Waiting::AcceptedCommand { waiters } else { 0 };
+                let extra = if line.waiting == Waiting::Ticket { waiters } else { 0 };
                 now += one * (u64::from(line.lines) + extra);
             }
             self.owner.store(cpu, Ordering::Relaxed);
@@ -211,7 +211,7 @@ impl Calendar {
                 waited += u64::from(*to > came);
                 at = at.max(*to);
             }
-            let extra = if line.waiting == Waiting::AcceptedCommand { one * waited } else { 0 };
+            let extra = if line.waiting == Waiting::Ticket { one * waited } else { 0 };
             let end = at + held + extra;
             b.holds.insert(place, (at, end));
             if b.holds.len() > REMEMBERED {
@@ -309,19 +309,19 @@ mod tests {
 
     #[test]
     fn a_ticket_lock_costs_a_line_for_each_that_waits() {
-        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::AcceptedCommand, ..COSTS });
+        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });
         let ends = |waiting| {
             configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting, ..COSTS });
             let m = Mutex::new(());
             (0..8).map(|cpu| run(cpu, 0, 1000, || drop(m.lock())).end_ns).last().unwrap()
         };
-        assert!(ends(Waiting::AcceptedCommand) > ends(Waiting::Queued) + 1000);
+        assert!(ends(Waiting::Ticket) > ends(Waiting::Queued) + 1000);
     }
 
     /// Each that waits costs a line, and not more and more of them: with short sections that once grew without bound.
     #[test]
     fn a_ticket_lock_costs_at_most_a_line_for_each_cpu() {
-        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::AcceptedCommand, ..COSTS });
+        configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });
         let m = Mutex::new(());
         let mut at = [0; 8];
         for round in 0..1000 {

@@ -126,7 +126,7 @@ fn one_queue_peaks_and_falls_with_sockets_and_many_queues_grow() {
 fn a_lock_whose_waiters_all_look_at_it_is_slower() {
     let with = |waiting| Costs { line: LineCosts { waiting, ..LineCosts::default() }, ..Costs::default() };
     let sq = |waiting| iops(&random_reads(sockets(2, 8), with(waiting), &fast(Mode::Sq), 32));
-    assert!(sq(Waiting::AcceptedCommand) < 0.9 * sq(Waiting::Queued));
+    assert!(sq(Waiting::Ticket) < 0.9 * sq(Waiting::Queued));
 }
 
 #[test]
