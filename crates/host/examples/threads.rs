@@ -4,7 +4,7 @@
 //! Two threads write a file, each through a submitter, a hardware queue and an io_uring of its own. A thread that has
 //! nothing to do sleeps in its ring.
 
-use mqblk_host::blk::{Bio, CpuId, DataRef, QueueConfig, Sector};
+use mqblk_host::blk::{Bio, CpuId, DataRef, HctxId, QueueConfig, Sector};
 use mqblk_host::clock::now;
 use mqblk_host::disk::{Disk, Submitter};
 use mqblk_host::driver::file::{File, FileOptions};
@@ -45,7 +45,7 @@ fn wait(disk: &Disk, submitter: &mut Submitter, left: u32) -> Result<()> {
 /// Writes the blocks of one thread, each with the bytes at `data`, and makes them durable.
 fn write(disk: &Disk, thread: u32, data: DataRef) -> Result<String> {
     let mut submitter = disk.queue.submitter(CpuId::new(thread)).ok_or("all submitters are in use")?;
-    let hctxs: Vec<usize> = submitter.hctxs().map(|hctx| hctx.index()).collect();
+    let hctxs: Vec<usize> = submitter.hctxs().map(HctxId::index).collect();
     for block in 0..BLOCKS {
         wait(disk, &mut submitter, DEPTH - 1)?;
         let byte = (u64::from(thread) * BLOCKS + block) * BLOCK_BYTES;
