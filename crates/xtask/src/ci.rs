@@ -24,7 +24,8 @@ pub enum Extent {
     Test,
     /// The same with clippy: before every commit.
     Fast,
-    /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images and documentation, too.
+    /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation and
+    /// packages, too.
     Deep,
 }
 
@@ -60,6 +61,7 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         reports.push(step("clippy", || run_counted(&mut clippy(project))));
         reports.push(loom.end());
         reports.push(step("documentation", || run_counted(&mut doc(project))));
+        reports.push(step("packages", || run_counted(&mut package(project))));
     }
     if let Some(why) = not_run {
         println!("\nnot run: the file driver on a block device: {why}; {TEST_DEVICE}=DEV runs it on DEV");
@@ -148,6 +150,13 @@ fn xtask(project: &Project, check: &str) -> Command {
 fn doc(project: &Project) -> Command {
     let mut command = in_root(project);
     command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", appended("RUSTDOCFLAGS", "-D warnings"));
+    command
+}
+
+/// What a registry would be given: every path in it, every dependency with a version. Its builds are those that the tests made already.
+fn package(project: &Project) -> Command {
+    let mut command = in_root(project);
+    command.args(["package", "--workspace", "--allow-dirty", "--no-verify", "--no-metadata"]);
     command
 }
 

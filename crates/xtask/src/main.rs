@@ -84,7 +84,7 @@ struct CiArgs {
 
 #[derive(Args)]
 struct TestArgs {
-    /// Then run everything else, as CI does: suites at full size, clippy, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation.
+    /// Then run everything else, as CI does: suites at full size, clippy, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation, packages.
     #[arg(long)]
     deep: bool,
 }
