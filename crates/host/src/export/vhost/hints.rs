@@ -11,7 +11,7 @@ use crate::export::hint_text::{absolute, quoted};
 use crate::serve::export_spec::{Hint, HintContext};
 
 pub(super) fn hints(v: &VhostUserPlan, export: &HintContext<'_>) -> Vec<Hint> {
-    let id = qemu_id(&export.name);
+    let id = qemu_id(export.name);
     let path = absolute(&v.socket);
     let chardev = quoted(&format!("socket,id={id},path={},reconnect=1", path.replace(',', ",,")));
     let qemu = format!(
