@@ -20,6 +20,8 @@ mod oracle;
 mod outcome;
 mod packages;
 mod project;
+#[cfg(test)]
+mod recipes;
 mod sanitize;
 mod seeds;
 mod step;
