@@ -71,6 +71,9 @@ struct Slot {
     ioprio: u16,
     offset: u64,
     left: u32,
+    /// Of its buffer.
+    base: *mut u8,
+    /// Where the rest of its data is: behind `base` after a short transfer.
     addr: *mut u8,
     retries: u8,
 }
@@ -145,7 +148,7 @@ fn run<L: Load + ?Sized>(
             let addr = span.map_err(|_| Error::usage("a buffer of a job is not in its region"))?.as_ptr();
             // SAFETY: nothing was submitted with it.
             unsafe { pool.give_back(slot) };
-            slots.push(Slot { op: Op::Flush, flags: OpFlags::NONE, ioprio: 0, offset: 0, left: 0, addr, retries: 0 });
+            slots.push(Slot::new(addr));
             region = regions.get(data.region());
         }
         let region = region.filter(|r| r.len() <= MAX_REGISTERED_BYTES);
@@ -260,10 +263,8 @@ impl<L: Load + ?Sized> Loop<L> {
             let _ = volume.buffers.lend(own);
         }
         self.queued += 1;
-        let ioprio = (io.prio.class() as u16) << 13 | u16::from(io.prio.level());
-        let slot = &mut self.slots[io.slot as usize];
-        let (op, flags, offset, left) = (io.op, io.flags, io.offset_bytes, io.len_bytes);
-        *slot = Slot { op, flags, ioprio, offset, left, retries: 0, ..*slot };
+        self.slots[io.slot as usize].begin(&io);
+        let (op, offset, left) = (io.op, io.offset_bytes, io.len_bytes);
         if matches!(op, Op::Discard | Op::WriteZeroes) {
             // What comes before it in its batch is not to wait for it.
             self.enter(0, None);
@@ -413,6 +414,19 @@ impl<L: Load + ?Sized> Loop<L> {
 }
 
 impl Slot {
+    /// With its buffer here.
+    fn new(base: *mut u8) -> Slot {
+        Slot { op: Op::Flush, flags: OpFlags::NONE, ioprio: 0, offset: 0, left: 0, base, addr: base, retries: 0 }
+    }
+
+    /// Another I/O begins in it.
+    #[inline]
+    fn begin(&mut self, io: &IoReq) {
+        let ioprio = (io.prio.class() as u16) << 13 | u16::from(io.prio.level());
+        let (op, flags, offset, left, base) = (io.op, io.flags, io.offset_bytes, io.len_bytes, self.base);
+        *self = Slot { op, flags, ioprio, offset, left, base, addr: base, retries: 0 };
+    }
+
     /// The submission entry for what is left.
     #[inline]
     fn entry(&self, device: types::Fixed, registered: Option<u16>) -> squeue::Entry {
@@ -485,10 +499,30 @@ fn zap(device: &OwnedFd, op: Op, offset: u64, len: u64) -> BlkStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blk::bio::IoPrio;
 
     fn slot(op: Op) -> Slot {
-        let addr = std::ptr::without_provenance_mut(4096);
-        Slot { op, flags: OpFlags::NONE, ioprio: 0, offset: 512, left: 4096, addr, retries: 0 }
+        Slot { op, offset: 512, left: 4096, ..Slot::new(std::ptr::without_provenance_mut(4096)) }
+    }
+
+    /// The address that a short transfer had moved stayed with the slot: the next I/O reached into the buffer behind its own.
+    #[test]
+    fn io_after_a_short_transfer_uses_its_whole_buffer() {
+        let mut s = slot(Op::Read);
+        assert_eq!((s.answer(1024), s.answer(3072)), (None, Some(BlkStatus::Ok)));
+        let prio = IoPrio::default();
+        let io = IoReq {
+            slot: 0,
+            len_bytes: 4096,
+            offset_bytes: 0,
+            op: Op::Read,
+            fill: false,
+            commit: true,
+            flags: OpFlags::NONE,
+            prio,
+        };
+        s.begin(&io);
+        assert_eq!((s.addr.addr(), s.left), (4096, 4096));
     }
 
     #[test]
