@@ -12,11 +12,11 @@
 
 use super::limits::Limits;
 use super::load::Load;
-use super::report::{MOST_STEPS, Report};
+use super::report::{MOST_STEPS, Phases, Report};
 use super::stack;
 use crate::describe;
 use crate::fault::Plant;
-use crate::harness::{Harness, START_NS};
+use crate::harness::Harness;
 use crate::paths::Paths;
 use crate::rng::Rng;
 use crate::trace::{Trace, time};
@@ -322,24 +322,13 @@ impl PathsCase {
 
     /// Both phases.
     pub(super) fn run(mut self) -> Report {
-        self.trace.event(self.harness.now, 'S', format_args!("safety phase: work under faults"));
+        let mut phases = Phases::begin(&self.trace, self.harness.now);
         self.safety_phase();
-        let (switched, outstanding) = (self.harness.now, self.load.accepted - self.load.ended);
-        self.trace.event(switched, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
+        phases.switch(self.harness.now, self.load.accepted - self.load.ended);
         self.liveness_phase();
-        self.trace.event(self.harness.now, 'S', format_args!("all ended, no tag in use, contents right"));
-        Report {
-            seed: self.seed,
-            bios: self.load.accepted,
-            requests: self.harness.disk.issued() as u64,
-            errors: self.load.errors,
-            safety_ns: switched - START_NS,
-            outstanding,
-            liveness_ns: self.harness.now - switched,
-            pressed: 0,
-            events: self.trace.events(),
-            hash: self.trace.hash(),
-        }
+        let (bios, errors, requests) = (self.load.accepted, self.load.errors, self.harness.disk.issued() as u64);
+        let counted = Report { bios, errors, requests, ..Report::of(self.seed) };
+        phases.end(self.harness.now, self.harness.now, counted)
     }
 }
 

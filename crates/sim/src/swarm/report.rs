@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a case counts, and what bounds it.
+//! What a case counts, what bounds it, and how its phases are told in its trace.
+
+use crate::harness::START_NS;
+use crate::trace::Trace;
 
 /// Sectors of a simulated disk.
 pub(super) const CAPACITY: u64 = 4096;
@@ -57,5 +60,41 @@ impl Report {
         self.events += other.events;
         // The same whatever order cases ran in.
         self.hash = self.hash.wrapping_add(other.hash);
+    }
+}
+
+/// A case in its safety phase, or behind it.
+pub(super) struct Phases {
+    trace: Trace,
+    /// When the liveness phase began, and how many bios were to end then.
+    switched: u64,
+    outstanding: u64,
+}
+
+impl Phases {
+    /// The safety phase begins at `now`.
+    pub(super) fn begin(trace: &Trace, now: u64) -> Phases {
+        trace.event(now, 'S', format_args!("safety phase: work under faults"));
+        Phases { trace: trace.clone(), switched: now, outstanding: 0 }
+    }
+
+    /// The liveness phase begins.
+    pub(super) fn switch(&mut self, now: u64, outstanding: u64) {
+        (self.switched, self.outstanding) = (now, outstanding);
+        self.trace.event(now, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
+    }
+
+    /// All is over at `now`, and what was to end had ended at `ended`; `counted` without times and trace.
+    pub(super) fn end(self, ended: u64, now: u64, counted: Report) -> Report {
+        let Phases { trace, switched, outstanding } = self;
+        trace.event(now, 'S', format_args!("all ended, no tag in use, contents right"));
+        Report {
+            safety_ns: switched - START_NS,
+            outstanding,
+            liveness_ns: ended - switched,
+            events: trace.events(),
+            hash: trace.hash(),
+            ..counted
+        }
     }
 }

@@ -13,12 +13,11 @@
 use super::limits::Limits;
 use super::load::Load;
 use super::progress::Progress;
-use super::report::{MOST_LIVENESS_NS, MOST_STEPS, Report};
+use super::report::{MOST_LIVENESS_NS, MOST_STEPS, Phases, Report};
 use super::stack;
 use crate::describe;
 use crate::disk::ledger::TagLedger;
 use crate::fault::Plant;
-use crate::harness::START_NS;
 use crate::rng::Rng;
 use crate::set_harness::SetHarness;
 use crate::trace::Trace;
@@ -444,11 +443,9 @@ impl SetCase {
 
     /// All phases.
     pub(super) fn run(mut self) -> Report {
-        self.trace.event(self.w.now, 'S', format_args!("safety phase: work under faults"));
+        let mut phases = Phases::begin(&self.trace, self.w.now);
         self.safety_phase();
-        let out = |c: &SetCase| c.disks.iter().map(|d| d.load.accepted - d.load.ended).sum();
-        let (switched, outstanding) = (self.w.now, out(&self));
-        self.trace.event(switched, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
+        phases.switch(self.w.now, self.disks.iter().map(|d| d.load.accepted - d.load.ended).sum());
         self.liveness_phase();
         let ended = self.w.now;
         self.competition();
@@ -456,21 +453,15 @@ impl SetCase {
         self.collect();
         self.w.check_idle();
         (0..self.disks.len()).for_each(|d| self.check_disk(d));
-        self.trace.event(self.w.now, 'S', format_args!("all ended, no tag in use, contents right"));
         let sum = |of: fn(&Load) -> u64| self.disks.iter().map(|d| of(&d.load)).sum::<u64>();
         let requests: u64 = self.w.disks.iter().map(|d| d.disk.issued() as u64).sum();
-        Report {
-            seed: self.seed,
+        let counted = Report {
             bios: self.left.bios + sum(|l| l.accepted),
             requests: self.left.requests + requests,
             errors: self.left.errors + sum(|l| l.errors),
-            safety_ns: switched - START_NS,
-            outstanding,
-            liveness_ns: ended - switched,
-            pressed: 0,
-            events: self.trace.events(),
-            hash: self.trace.hash(),
-        }
+            ..Report::of(self.seed)
+        };
+        phases.end(ended, self.w.now, counted)
     }
 }
 
