@@ -219,6 +219,15 @@ impl<'a> Span<'a> {
     }
 }
 
+/// Copies bytes that may change meanwhile.
+///
+/// # Safety
+/// As many bytes as `to` has are readable at `from`, and nothing refers to them by `&mut`.
+pub(crate) unsafe fn copy_racy(from: *const u8, to: &mut [u8]) {
+    // SAFETY: the caller's promise; the slice is writable.
+    unsafe { racy::copy(from, to.as_mut_ptr(), to.len()) };
+}
+
 /// Copies that may race with other accesses to the same bytes.
 #[cfg(target_arch = "x86_64")]
 mod racy {

@@ -34,7 +34,6 @@
 //! Since: 0.1.
 
 mod conn;
-mod credentials;
 mod dial;
 pub mod handshake;
 mod queue;
@@ -42,14 +41,16 @@ pub mod replies;
 mod requests;
 mod uri;
 
+pub use crate::driver::remote::credentials::TargetTls;
 use crate::driver::remote::queue::QueueStatus;
 pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
-pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, TargetTls, is_scheme, parse};
+pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, is_scheme, parse};
 
 use crate::driver::host_driver::HostDriver;
 use crate::driver::issuer::Issuer;
 use crate::driver::path::{Connections, DevicePath};
 use crate::driver::per_hctx::PerHctx;
+use crate::driver::remote::credentials::Credentials;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,7 +61,6 @@ use blk::id::{HctxId, SECTOR_SHIFT, Sector};
 use blk::limits::Limits;
 use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
-use credentials::Credentials;
 use dial::{Dialed, dial};
 use handshake::Served;
 use parking_lot::Mutex;
@@ -167,8 +167,9 @@ impl Nbd {
     /// Connects to the server; data comes from and goes to `regions`. With `write` a read-only export is refused.
     pub fn open(target: &NbdTarget, write: bool, regions: Arc<Regions>) -> Result<(Nbd, Option<OneConnection>)> {
         let watch = Arc::new(Watch::new()?);
-        let credentials =
-            Credentials::load(target).map_err(|e| e.within(&format!("NBD server at {}", target.address)))?;
+        let host = if let NbdAddress::Tcp(host, _) = &target.address { Some(host.as_str()) } else { None };
+        let credentials = target.tls.as_ref().map(|tls| Credentials::load(tls, host)).transpose();
+        let credentials = credentials.map_err(|e| e.within(&format!("NBD server at {}", target.address)))?;
         let first = dial(target, credentials.as_ref(), watch.over())?;
         let served = first.served;
         let limits = limits(&served).map_err(|text| within(target, text))?;

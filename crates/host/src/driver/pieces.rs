@@ -5,6 +5,7 @@
 //! Needs from callers: pieces that resolve when they are put in, of a request that has not ended.
 
 use crate::mem::{Region, Regions, Span};
+use crate::net::vectored::{Incoming, Outgoing};
 use blk::bio::DataRef;
 
 #[derive(Clone, Copy, Debug)]
@@ -66,5 +67,45 @@ impl Pieces {
                 return;
             }
         }
+    }
+
+    /// Puts data of a write behind what is to be sent.
+    pub(super) fn push_source<'a>(&self, at: u32, len: u32, regions: &'a Regions, out: &mut Outgoing<'a>) {
+        self.walk(at, len, regions, |span| {
+            out.push_span(span);
+            true
+        });
+    }
+
+    /// Has up to `left` bytes of a read, from its byte `at` on, received to where they belong; how many.
+    pub(super) fn push_destination<'a>(
+        &self,
+        at: u32,
+        left: u32,
+        regions: &'a Regions,
+        incoming: &mut Incoming<'a>,
+    ) -> u32 {
+        let mut bytes = 0;
+        self.walk(at, left, regions, |span| {
+            incoming.push_span(span);
+            bytes += span.len() as u32;
+            // One is for what follows.
+            incoming.capacity() > 1
+        });
+        bytes
+    }
+
+    /// Stores data of a read.
+    ///
+    /// # Panics
+    /// The pieces are shorter than that.
+    pub(super) fn put(&self, at: u32, mut bytes: &[u8], regions: &Regions) {
+        self.walk(at, bytes.len() as u32, regions, |span| {
+            let (here, rest) = bytes.split_at(span.len());
+            span.copy_from(here);
+            bytes = rest;
+            true
+        });
+        assert!(bytes.is_empty(), "a request's pieces are shorter than the request");
     }
 }

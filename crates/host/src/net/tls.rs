@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TLS between a peer's socket and everything that reads and writes NBD, at a server's end and at a client's.
+//! TLS between a peer's socket and the layer that reads and writes messages, at a server's end and at a client's.
 //!
 //! Guarantees: memory for a connection is bounded: ciphertext that was received and not decrypted by
 //! [`RECEIVE_BYTES`] and one record more, plaintext that was not taken by one record (nothing is decrypted before), and
@@ -9,7 +9,7 @@
 //! [`TlsStream::flush`] as long as [`TlsStream::wants_write`] says so. A failed stream is not used any more.
 //! Does not do: resumption, early data (rustls refuses renegotiation and limits what costs it work).
 //!
-//! Source: RFC 8446, RFC 5246; the NBD protocol, section "TLS support".
+//! Source: RFC 8446, RFC 5246.
 
 use crate::error::{Error, ErrorKind, Result};
 use rustls::pki_types::ServerName;
@@ -34,7 +34,7 @@ pub(crate) enum Received {
     Data,
     /// There is none now.
     Nothing,
-    /// There will be none any more. Whether the peer has reported so itself is all the same: NBD says how much is to come.
+    /// There will be none any more. Whether the peer has said so itself is all the same: messages say how much is to come.
     End,
 }
 

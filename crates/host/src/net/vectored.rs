@@ -4,7 +4,7 @@
 //! Guarantees: no copy, no wait (`MSG_DONTWAIT`), no signal; lists hold what they point to for as long as they live. A
 //! request's memory may change under it, as anywhere; it is handed to the kernel and never sliced.
 
-use crate::mem::Span;
+use crate::mem::{Span, copy_racy};
 use libc::iovec;
 use std::io;
 use std::marker::PhantomData;
@@ -92,6 +92,18 @@ impl<'a> Outgoing<'a> {
         self.0.skip(bytes);
     }
 
+    /// Copies as much as there is room for; how many bytes.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) -> usize {
+        let (pieces, mut filled) = (&self.0.pieces[self.0.first..self.0.end], 0);
+        for piece in pieces {
+            let n = piece.iov_len.min(into.len() - filled);
+            // SAFETY: the piece is readable: a slice or a span that this value borrows.
+            unsafe { copy_racy(piece.iov_base.cast(), &mut into[filled..filled + n]) };
+            filled += n;
+        }
+        filled
+    }
+
     /// Sends as much as the socket takes now.
     pub(crate) fn send(mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
         let message = self.0.message();
@@ -173,6 +185,9 @@ mod tests {
         assert_eq!(gather(4).bytes(), 5);
         assert_eq!(gather(4).send(a.as_fd()).unwrap(), 5);
         assert_eq!(gather(0).send(a.as_fd()).unwrap(), 9);
+        let mut copy = [0; 12];
+        assert_eq!((gather(4).copy_to(&mut copy[..4]), gather(1).copy_to(&mut copy[4..])), (4, 8));
+        assert_eq!(&copy, b"efghbcdefghi");
         let mut head = [0; 5];
         let mut rest = [0; 100];
         let mut incoming = Incoming::new();

@@ -19,7 +19,6 @@ use blk::scsi::transport::LunId;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -69,7 +68,7 @@ pub(super) fn dial_within<'a>(
     let mut portal = portal.clone();
     for _ in 0..=MAX_REDIRECTS {
         let at = |e: Error| e.within(&format!("iSCSI portal {portal}"));
-        let socket = connect(&portal, deadline).map_err(at)?;
+        let socket = deadline.connect_host(&portal.host, portal.port).map_err(at)?;
         let mut line = Line {
             deadline,
             portal: portal.clone(),
@@ -94,24 +93,6 @@ pub(super) fn dial_within<'a>(
         }
     }
     Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
-}
-
-fn connect(portal: &Portal, deadline: Deadline<'_>) -> Result<OwnedFd> {
-    let found = (portal.host.as_str(), portal.port).to_socket_addrs();
-    let found = found.map_err(|e| Error::os(e, "cannot look up its name"))?;
-    connect_to_one(&found.collect::<Vec<_>>(), deadline)
-}
-
-/// Each address has its share of the time that is left: a silent one does not block the others.
-fn connect_to_one(addresses: &[SocketAddr], deadline: Deadline<'_>) -> Result<OwnedFd> {
-    let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
-    for (i, address) in addresses.iter().enumerate() {
-        match deadline.share(addresses.len() - i).connect_tcp(address) {
-            Ok(socket) => return Ok(socket),
-            Err(e) => last = e,
-        }
-    }
-    Err(last)
 }
 
 /// What a command brought.
@@ -345,36 +326,4 @@ pub(super) fn sense_of(data: &[u8]) -> Option<Sense> {
     let (len, rest) = data.split_first_chunk::<2>()?;
     let len = usize::from(u16::from_be_bytes(*len));
     Sense::parse(rest.get(..len).unwrap_or(rest))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::{AddressFamily, SocketType};
-    use std::net::TcpListener;
-
-    /// A listener whose connection to be taken is the only one it keeps: others are not answered.
-    fn silent() -> (OwnedFd, OwnedFd, SocketAddr) {
-        let bind = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let listener = bind();
-        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
-        let only = bind();
-        rustix::net::connect(&only, &address).unwrap();
-        (listener, only, address)
-    }
-
-    #[test]
-    fn a_silent_address_does_not_block_the_next() {
-        let stop = crate::event::new().unwrap();
-        let (_listener, _only, silent) = silent();
-        let good = TcpListener::bind("127.0.0.1:0").unwrap();
-        let within = |ms| Deadline::new(Duration::from_millis(ms), &stop);
-        assert!(connect_to_one(&[silent, good.local_addr().unwrap()], within(4000)).is_ok());
-        let refused = connect_to_one(&[silent], within(200)).unwrap_err();
-        assert!(refused.to_string().contains("connecting took longer"), "{refused}");
-        crate::event::signal(&stop);
-        assert!(connect_to_one(&[silent, silent], within(600_000)).is_err(), "it is interrupted at once");
-    }
 }

@@ -17,9 +17,9 @@ use super::pdu::{
 use super::reader::{MOST_LEFT, PduEvent, Reader};
 use super::tasks::Tasks;
 use crate::driver::remote::keep_alive::KeepAlive;
-use crate::driver::remote::stream::{DIRECT_BYTES, Ends, INPUT_BYTES, Inbox, Outbox, SEND_BATCH, Stream};
+use crate::driver::remote::stream::{Ends, Inbox, Outbox, ReadPayload, SEND_BATCH, Stream};
 use crate::mem::Regions;
-use crate::net::vectored::{Incoming, Outgoing};
+use crate::net::vectored::Outgoing;
 use blk::scsi::disposition::sam;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -118,7 +118,7 @@ impl Link {
     /// Takes a session over, and has `set` tell of what arrives.
     pub(super) fn new(line: Line<'_>, lun: [u8; 8], set: &OwnedFd, now: Instant) -> Result<Link, String> {
         let Line { socket, input: left, params, cmd_sn, exp_stat_sn, max_cmd_sn, .. } = line;
-        let mut stream = Stream::new(socket, INPUT_BYTES, set)?;
+        let mut stream = Stream::new(socket, set)?;
         stream.filled = left.len();
         stream.input.get_mut(..left.len()).ok_or("it sent too much unsolicited data")?.copy_from_slice(&left);
         let reader = Reader::new(params.header_digest, params.data_digest, MAX_RECV_DATA);
@@ -240,6 +240,11 @@ impl Outbox for Unsent<'_> {
         }
     }
 
+    fn has_gone(&self, index: usize) -> bool {
+        let body = self.session.out.get(index).map(|message| &message.body);
+        matches!(body, Some(Body::Of { tag, .. }) if self.tasks.has_gone(*tag, self.regions))
+    }
+
     fn failed(error: &io::Error) -> Unsendable {
         Unsendable::Failed(format!("sending failed: {error}"))
     }
@@ -263,13 +268,9 @@ impl Inbox for PduReceiver<'_> {
         self.session.keep_alive.heard(self.now);
     }
 
-    fn destination<'a>(&'a self, list: &mut Incoming<'a>) -> usize {
-        match self.session.reader.payload_left() {
-            Some((tag, at, left)) if left >= DIRECT_BYTES && !is_own(tag) && !self.tasks.is_discarded(tag) => {
-                self.tasks.push_destination(tag, at, left, self.regions, list) as usize
-            }
-            _ => 0,
-        }
+    fn payload(&self) -> Option<ReadPayload<'_>> {
+        let (tag, at, left) = self.session.reader.payload_left().filter(|(tag, ..)| !is_own(*tag))?;
+        Some(ReadPayload { pieces: self.tasks.destination(tag)?, regions: self.regions, at, left })
     }
 
     fn placed(&mut self, bytes: u32) {

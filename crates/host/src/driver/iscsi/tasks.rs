@@ -11,7 +11,7 @@ use super::own::{Own, is_of_another, unheard};
 use super::pdu::{DataIn, Direction, Status, Violation, is_before};
 use crate::driver::pieces::Pieces;
 use crate::mem::Regions;
-use crate::net::vectored::{Incoming, Outgoing};
+use crate::net::vectored::Outgoing;
 use blk::driver::TimedOut;
 use blk::id::SECTOR_SHIFT;
 use blk::scsi::disposition::{HostByte, Outcome, sam};
@@ -231,23 +231,16 @@ impl Tasks {
     }
 
     /// Data of a read that was told by [`Tasks::data_begins`].
-    pub(super) fn put(&mut self, wire_tag: u32, at: u32, mut bytes: &[u8], regions: &Regions) {
-        let slot = &self.slots[(wire_tag & 0xffff) as usize];
-        if slot.discarded {
-            return;
+    pub(super) fn put(&mut self, wire_tag: u32, at: u32, bytes: &[u8], regions: &Regions) {
+        if let Some(pieces) = self.destination(wire_tag) {
+            pieces.put(at, bytes, regions);
         }
-        slot.pieces.walk(at, bytes.len() as u32, regions, |span| {
-            let (here, rest) = bytes.split_at(span.len());
-            span.copy_from(here);
-            bytes = rest;
-            true
-        });
-        assert!(bytes.is_empty(), "a request's pieces are shorter than the request");
     }
 
-    /// Whether data of this read is left out.
-    pub(super) fn is_discarded(&self, wire_tag: u32) -> bool {
-        self.slots[(wire_tag & 0xffff) as usize].discarded
+    /// Where data of a read belongs; `None` if it is left out.
+    pub(super) fn destination(&self, wire_tag: u32) -> Option<&Pieces> {
+        let slot = &self.slots[(wire_tag & 0xffff) as usize];
+        (!slot.discarded).then_some(&slot.pieces)
     }
 
     /// The memory of a read has gone. False if that is known.
@@ -255,23 +248,9 @@ impl Tasks {
         !std::mem::replace(&mut self.slots[(wire_tag & 0xffff) as usize].discarded, true)
     }
 
-    /// Has up to `left` bytes of a read, from `at` on, received to where they belong; how many.
-    pub(super) fn push_destination<'a>(
-        &self,
-        wire_tag: u32,
-        at: u32,
-        left: u32,
-        regions: &'a Regions,
-        incoming: &mut Incoming<'a>,
-    ) -> u32 {
-        let mut bytes = 0;
-        self.slots[(wire_tag & 0xffff) as usize].pieces.walk(at, left, regions, |span| {
-            incoming.push_span(span);
-            bytes += span.len() as u32;
-            // One is for what follows.
-            incoming.capacity() > 1
-        });
-        bytes
+    /// Whether memory of it has gone.
+    pub(super) fn has_gone(&self, tag: u16, regions: &Regions) -> bool {
+        self.slots[usize::from(tag)].pieces.have_gone(regions)
     }
 
     /// Pieces that data of a write takes at most.
@@ -283,10 +262,7 @@ impl Tasks {
     pub(super) fn push_data<'a>(&'a self, tag: u16, at: u32, len: u32, regions: &'a Regions, out: &mut Outgoing<'a>) {
         let slot = &self.slots[usize::from(tag)];
         match &slot.payload {
-            Payload::Write => slot.pieces.walk(at, len, regions, |span| {
-                out.push_span(span);
-                true
-            }),
+            Payload::Write => slot.pieces.push_source(at, len, regions, out),
             Payload::Unmap(list) => out.push(&list[at as usize..][..len as usize]),
             Payload::Zeroes(_) => out.push(&ZEROES[..len as usize]),
             Payload::None | Payload::Read => {}

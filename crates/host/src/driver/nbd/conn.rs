@@ -4,23 +4,20 @@
 //! Guarantees: data goes from and to requests' memory without a copy of ours where it is long, through one receive buffer
 //! where it is short (one system call for many replies). Whatever breaks is a [`Lost`]. A request whose memory has gone (a client
 //! of a client made its file shorter: the system calls say EFAULT) fails alone: its payload is read away, or never sent; only
-//! where half of it was sent already the connection is of no use any more. Under TLS all of that is in [`tls`], at the cost of one
-//! question per call to a connection without it.
-
-mod tls;
+//! where half of it was sent already the connection is of no use any more. The socket, under TLS or not, is
+//! [`Stream`]'s.
 
 use super::dial::Dialed;
 use super::replies::{LARGE, MOST_LEFT, Replies, ReplyEvent};
 use super::requests::Requests;
 use crate::driver::remote::stream::{
-    DIRECT_BYTES, Ends, INPUT_BYTES, INPUT_BYTES_OF_LARGE, Inbox, Outbox, SEND_BATCH, Stream,
+    DIRECT_BYTES, Ends, INPUT_BYTES_OF_LARGE, Inbox, Outbox, ReadPayload, SEND_BATCH, Stream,
 };
 use crate::mem::Regions;
 use crate::nbd::wire::{BytesIn, NbdError, REQUEST_BYTES, RequestHeader, command};
-use crate::net::vectored::{Incoming, Outgoing};
+use crate::net::vectored::Outgoing;
 use std::io;
 use std::os::fd::OwnedFd;
-use tls::Sealed;
 
 /// The connection is of no use.
 #[derive(Debug)]
@@ -42,8 +39,6 @@ impl Lost {
 /// See the module's text.
 pub(super) struct Link {
     pub(super) stream: Stream,
-    /// What is between the socket and the rest under TLS.
-    tls: Option<Sealed>,
     replies: Replies,
 }
 
@@ -51,36 +46,23 @@ impl Link {
     /// Takes a socket over that does not block, and has `set` tell of what arrives.
     pub(super) fn new(dialed: Dialed, set: &OwnedFd) -> Result<Link, String> {
         let Dialed { socket, tls, style, .. } = dialed;
-        // Under TLS there is another buffer before it.
-        let input_bytes = if tls.is_some() { 2 * MOST_LEFT } else { INPUT_BYTES };
-        let stream = Stream::new(socket, input_bytes, set)?;
-        Ok(Link { stream, tls: tls.map(Sealed::new), replies: Replies::new(style) })
-    }
-
-    pub(super) fn is_tls(&self) -> bool {
-        self.tls.is_some()
+        let stream = match tls {
+            Some(tls) => Stream::sealed(socket, tls, MOST_LEFT, set)?,
+            None => Stream::new(socket, set)?,
+        };
+        Ok(Link { stream, replies: Replies::new(style) })
     }
 
     /// Leaves, in good manners as far as that goes without waiting.
-    pub(super) fn disconnect(self) {
-        if self.tls.is_some() {
-            return self.disconnect_tls();
-        }
-        if self.stream.sent == 0
-            && let Some(bye) =
-                (RequestHeader { flags: 0, kind: command::DISC, cookie: 0, offset: 0, length: 0 }).to_compact()
-        {
-            let mut out = Outgoing::new();
-            out.push(&bye);
-            let _ = out.send(self.stream.as_fd());
+    pub(super) fn disconnect(mut self) {
+        let bye = RequestHeader { flags: 0, kind: command::DISC, cookie: 0, offset: 0, length: 0 };
+        if let Some(bye) = bye.to_compact() {
+            self.stream.leave(&bye);
         }
     }
 
     /// Sends what the socket takes.
     pub(super) fn transmit(&mut self, requests: &mut Requests, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
-        if self.tls.is_some() {
-            return self.transmit_tls(requests, regions, set);
-        }
         self.stream.send(&mut Unsent { requests, regions }, set)
     }
 
@@ -93,11 +75,9 @@ impl Link {
         keep_on_shutdown: bool,
         set: &OwnedFd,
     ) -> Result<(), Lost> {
-        if self.tls.is_some() {
-            return self.receive_tls(requests, regions, keep_on_shutdown, set);
-        }
-        let replies = &mut self.replies;
-        self.stream.receive(&mut Received { replies, requests, regions, keep_on_shutdown })
+        let Link { stream, replies } = self;
+        stream.receive(&mut Received { replies, requests, regions, keep_on_shutdown })?;
+        if stream.owes() { self.transmit(requests, regions, set) } else { Ok(()) }
     }
 }
 
@@ -142,6 +122,10 @@ impl Outbox for Unsent<'_> {
         if has_begun { Err(Lost::HalfSent) } else { Ok(()) }
     }
 
+    fn has_gone(&self, index: usize) -> bool {
+        self.requests.has_gone(index, self.regions)
+    }
+
     fn failed(error: &io::Error) -> Lost {
         Lost::Broken(format!("sending failed: {error}"))
     }
@@ -161,13 +145,9 @@ impl Inbox for Received<'_> {
     const MOST_LEFT: usize = MOST_LEFT;
     const PEER: &'static str = "the server";
 
-    fn destination<'a>(&'a self, list: &mut Incoming<'a>) -> usize {
-        match self.replies.payload_left() {
-            Some((tag, at, left)) if left >= DIRECT_BYTES && !self.requests.is_discarded(tag) => {
-                self.requests.push_destination(tag, at, left, self.regions, list) as usize
-            }
-            _ => 0,
-        }
+    fn payload(&self) -> Option<ReadPayload<'_>> {
+        let (tag, at, left) = self.replies.payload_left()?;
+        Some(ReadPayload { pieces: self.requests.destination(tag)?, regions: self.regions, at, left })
     }
 
     fn placed(&mut self, bytes: u32) {

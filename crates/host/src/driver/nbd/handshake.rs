@@ -12,6 +12,7 @@
 //! Does not do: TLS itself, oldstyle servers.
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support" and "Block size constraints".
 
+use crate::driver::remote::dial::printable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::nbd::wire::{
     BytesIn, EXPORT_NAME_PADDING, MAX_PAYLOAD, MAX_STRING, NBD_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, ReplyStyle,
@@ -24,8 +25,6 @@ pub const MAX_REPLY: usize = MAX_STRING + 64;
 pub const MAX_REPLIES: u32 = 256;
 const GREETING_BYTES: usize = 18;
 const REPLY_HEAD_BYTES: usize = 20;
-/// Longest text of a server that is passed on.
-const SHOWN: usize = 200;
 
 /// What a server says of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,12 +276,6 @@ fn refusal(kind: u32, export: &str, said: &[u8]) -> Error {
         _ => (ErrorKind::Io, format!("the server refuses export '{export}' (NBD error {kind:#x})")),
     };
     Error::new(kind, text + &said)
-}
-
-/// The beginning of a server's text, without what a terminal would obey.
-pub(super) fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]

@@ -208,7 +208,7 @@ impl Queue {
             self.transmit(state, regions);
         }
         // TLS also sends messages of its own (changed keys, tickets): until they are read no thread can sleep.
-        if matches!(&state.link, LinkState::Up(link) if link.is_tls()) || is_busy && state.requests.sent() > 0 {
+        if matches!(&state.link, LinkState::Up(link) if link.stream.is_tls()) || is_busy && state.requests.sent() > 0 {
             self.receive(state, regions);
         }
         if is_busy {

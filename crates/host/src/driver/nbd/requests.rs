@@ -9,7 +9,7 @@ use super::replies::{Calls, cookie};
 use crate::driver::pieces::Pieces;
 use crate::mem::Regions;
 use crate::nbd::wire::{NbdError, REQUEST_BYTES, RequestHeader, command, command_flag};
-use crate::net::vectored::{Incoming, Outgoing};
+use crate::net::vectored::Outgoing;
 use blk::bio::{Op, OpFlags};
 use blk::driver::{Completions, InFlight, RqRef};
 use blk::id::{SECTOR_SHIFT, Tag};
@@ -177,18 +177,12 @@ impl Requests {
     pub(super) fn headers(&self, into: &mut [[u8; REQUEST_BYTES]]) -> usize {
         let n = into.len().min(self.unsent.len());
         for (i, header) in into[..n].iter_mut().enumerate() {
-            *header = self.header(i);
+            let slot = self.unsent_slot(i);
+            let Slot { command: kind, flags, cookie, offset, .. } = *slot;
+            let fields = RequestHeader { flags, kind, cookie, offset, length: u64::from(slot.len) };
+            *header = fields.to_compact().expect("lengths have 32 bits");
         }
         n
-    }
-
-    /// The header of the unsent request of this place in the line.
-    #[inline]
-    pub(super) fn header(&self, index: usize) -> [u8; REQUEST_BYTES] {
-        let slot = self.unsent_slot(index);
-        let Slot { command: kind, flags, cookie, offset, .. } = *slot;
-        let fields = RequestHeader { flags, kind, cookie, offset, length: u64::from(slot.len) };
-        fields.to_compact().expect("lengths have 32 bits")
     }
 
     /// Pieces of payload that go with the unsent request of this place in the line.
@@ -203,30 +197,14 @@ impl Requests {
         if slot.command != command::WRITE {
             return 0;
         }
-        slot.pieces.walk(0, slot.len, regions, |span| {
-            out.push_span(span);
-            true
-        });
+        slot.pieces.push_source(0, slot.len, regions, out);
         slot.len as usize
     }
 
-    /// How many bytes of payload that is.
-    pub(super) fn payload_to_send(&self, index: usize) -> usize {
+    /// Whether memory of its payload has gone.
+    pub(super) fn has_gone(&self, index: usize, regions: &Regions) -> bool {
         let slot = self.unsent_slot(index);
-        if slot.command == command::WRITE { slot.len as usize } else { 0 }
-    }
-
-    /// Copies a part of its payload, from this byte on; false if the memory has gone where it was, and nothing of the copy counts.
-    pub(super) fn copy_payload(&self, index: usize, from: usize, regions: &Regions, into: &mut [u8]) -> bool {
-        let (slot, mut filled) = (self.unsent_slot(index), 0);
-        slot.pieces.walk(from as u32, into.len() as u32, regions, |span| {
-            span.copy_to_slice(&mut into[filled..filled + span.len()]);
-            filled += span.len();
-            true
-        });
-        assert_eq!(filled, into.len(), "a request's pieces are shorter than the request");
-        // Known before anything else can be read there.
-        !slot.pieces.have_gone(regions)
+        slot.command == command::WRITE && slot.pieces.have_gone(regions)
     }
 
     /// The oldest `n` unsent requests are with the server.
@@ -249,42 +227,17 @@ impl Requests {
         !std::mem::replace(&mut self.slots[usize::from(tag)].discarded, true)
     }
 
-    /// Whether data of this read is left out.
-    pub(super) fn is_discarded(&self, tag: u16) -> bool {
-        self.slots[usize::from(tag)].discarded
-    }
-
-    /// Has up to `left` bytes of a read, from its byte `at` on, received to where they belong; how many.
-    pub(super) fn push_destination<'a>(
-        &self,
-        tag: u16,
-        at: u32,
-        left: u32,
-        regions: &'a Regions,
-        incoming: &mut Incoming<'a>,
-    ) -> u32 {
-        let mut bytes = 0;
-        self.slots[usize::from(tag)].pieces.walk(at, left, regions, |span| {
-            incoming.push_span(span);
-            bytes += span.len() as u32;
-            // One is for what follows.
-            incoming.capacity() > 1
-        });
-        bytes
+    /// Where data of a read belongs; `None` if it is left out.
+    pub(super) fn destination(&self, tag: u16) -> Option<&Pieces> {
+        let slot = &self.slots[usize::from(tag)];
+        (!slot.discarded).then_some(&slot.pieces)
     }
 
     /// Data of a read.
-    pub(super) fn put(&mut self, tag: u16, at: u32, mut bytes: &[u8], regions: &Regions) {
-        if self.is_discarded(tag) {
-            return;
+    pub(super) fn put(&mut self, tag: u16, at: u32, bytes: &[u8], regions: &Regions) {
+        if let Some(pieces) = self.destination(tag) {
+            pieces.put(at, bytes, regions);
         }
-        self.slots[usize::from(tag)].pieces.walk(at, bytes.len() as u32, regions, |span| {
-            let (here, rest) = bytes.split_at(span.len());
-            span.copy_from(here);
-            bytes = rest;
-            true
-        });
-        assert!(bytes.is_empty(), "a request's pieces are shorter than the request");
     }
 
     /// Zeroes that were read.
@@ -298,7 +251,7 @@ impl Requests {
     /// The server has answered.
     pub(super) fn answered(&mut self, tag: u16, error: Option<NbdError>) {
         let status = error.map_or(BlkStatus::Ok, status_of);
-        let lacks = status == BlkStatus::Ok && self.is_discarded(tag);
+        let lacks = status == BlkStatus::Ok && self.slots[usize::from(tag)].discarded;
         self.end(usize::from(tag), if lacks { MEMORY_GONE } else { status });
     }
 

@@ -7,6 +7,7 @@
 //! mistyped one would be silently without effect. A user's name, which is for pre-shared keys, may be in a URI of TLS and has none.
 //! Source: the NBD URI specification (doc/uri.md of the reference implementation); nbd_connect_uri(3) of libnbd.
 
+use crate::driver::remote::credentials::TargetTls;
 use crate::error::{Error, Result};
 use crate::nbd::wire::MAX_STRING;
 use blk::suggest::did_you_mean;
@@ -32,24 +33,6 @@ pub struct NbdTarget {
     pub timeout: Option<Duration>,
     /// TLS; `None`: without.
     pub tls: Option<TargetTls>,
-}
-
-/// TLS with a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetTls {
-    /// Directory with `ca-cert.pem` and, if there are any, `ca-crl.pem`, `client-cert.pem` and `client-key.pem`; `None`: the system's
-    /// authorities, and no certificate of our own.
-    pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate must be for; `None`: the host's, or `localhost` for a Unix socket.
-    pub hostname: Option<String>,
-    /// Whether the server's certificate is verified.
-    pub verify_peer: bool,
-}
-
-impl Default for TargetTls {
-    fn default() -> Self {
-        TargetTls { certificates: None, hostname: None, verify_peer: true }
-    }
 }
 
 impl Default for NbdTarget {

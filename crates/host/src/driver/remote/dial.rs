@@ -10,9 +10,12 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+
+/// Characters of a peer's text that are shown.
+const SHOWN: usize = 200;
 
 /// By when, and what breaks it off before.
 #[derive(Clone, Copy)]
@@ -31,7 +34,7 @@ impl<'a> Deadline<'a> {
     }
 
     /// An even part of the time that is left.
-    pub(crate) fn share(&self, parts: usize) -> Deadline<'a> {
+    fn share(&self, parts: usize) -> Deadline<'a> {
         let left = self.until.saturating_duration_since(Instant::now());
         Deadline::new(left / parts.max(1) as u32, self.stop)
     }
@@ -54,7 +57,7 @@ impl<'a> Deadline<'a> {
     ///
     /// # Errors
     /// Os: as of the system. Io: not in time.
-    pub(crate) fn connect_tcp(&self, address: &SocketAddr) -> Result<OwnedFd> {
+    fn connect_tcp(&self, address: &SocketAddr) -> Result<OwnedFd> {
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         self.connect(family, |socket| {
             // A socket that does not know it is slower, no worse.
@@ -62,6 +65,27 @@ impl<'a> Deadline<'a> {
             let _ = sockopt::set_socket_keepalive(socket, true);
             rustix::net::connect(socket, address)
         })
+    }
+
+    /// A socket connected to a host. Each of its addresses has its share of the time that is left: a silent one does not block the
+    /// others.
+    ///
+    /// # Errors
+    /// Os: its name cannot be looked up. NotFound: it has no address. As of [`Deadline::connect_tcp`] for the last address.
+    pub(crate) fn connect_host(&self, host: &str, port: u16) -> Result<OwnedFd> {
+        let found = (host, port).to_socket_addrs().map_err(|e| Error::os(e, "cannot look up its name"))?;
+        self.connect_to_one(&found.collect::<Vec<_>>())
+    }
+
+    fn connect_to_one(&self, addresses: &[SocketAddr]) -> Result<OwnedFd> {
+        let mut last = Error::new(ErrorKind::NotFound, "its name has no address");
+        for (i, address) in addresses.iter().enumerate() {
+            match self.share(addresses.len() - i).connect_tcp(address) {
+                Ok(socket) => return Ok(socket),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
     }
 
     /// A socket of this family that `connect` connects.
@@ -109,4 +133,42 @@ impl<'a> Deadline<'a> {
 /// An error of a socket.
 pub(crate) fn failed(e: Errno, what: &str) -> Error {
     Error::os(io::Error::from(e), what)
+}
+
+/// The beginning of a peer's text, without what a terminal would obey.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType};
+    use std::net::TcpListener;
+
+    /// A listener whose connection to be taken is the only one it keeps: others are not answered.
+    fn silent() -> (OwnedFd, OwnedFd, SocketAddr) {
+        let bind = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let listener = bind();
+        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let only = bind();
+        rustix::net::connect(&only, &address).unwrap();
+        (listener, only, address)
+    }
+
+    #[test]
+    fn a_silent_address_does_not_block_the_next() {
+        let stop = crate::event::new().unwrap();
+        let (_listener, _only, silent) = silent();
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let within = |ms| Deadline::new(Duration::from_millis(ms), &stop);
+        assert!(within(4000).connect_to_one(&[silent, good.local_addr().unwrap()]).is_ok());
+        let refused = within(200).connect_to_one(&[silent]).unwrap_err();
+        assert!(refused.to_string().contains("connecting took longer"), "{refused}");
+        crate::event::signal(&stop);
+        assert!(within(600_000).connect_to_one(&[silent, silent]).is_err(), "it is interrupted at once");
+    }
 }

@@ -5,8 +5,12 @@
 //! lets it, through one receive buffer where it is short. A socket that is full is watched until all is sent. Memory that
 //! has gone meanwhile (a client of a client made its file shorter: the system calls say EFAULT) fails its own request alone, as far
 //! as the protocol lets it.
+//! Under TLS ([`tls`](super::tls)) all of that holds with one copy more; a stream without it pays one comparison per call.
 //! Does not do: know messages. That is [`Outbox`]'s and [`Inbox`]'s.
 
+use super::tls::Sealed;
+use crate::driver::pieces::Pieces;
+use crate::mem::Regions;
 use crate::net::vectored::{Incoming, Outgoing, is_fault, is_later};
 use rustix::event::epoll;
 use std::io;
@@ -16,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) const INPUT_BYTES: usize = 256 << 10;
 /// The same while a long read is out: the rest of it goes straight to where it belongs.
 pub(crate) const INPUT_BYTES_OF_LARGE: usize = 4 << 10;
-/// Payload that is worth a receive to where it belongs.
+/// Payload that is worth a receive to where it belongs ([`Inbox::payload`]).
 pub(crate) const DIRECT_BYTES: u32 = 16 << 10;
 /// Messages of one send.
 pub(crate) const SEND_BATCH: usize = 64;
@@ -44,6 +48,12 @@ impl Ends {
     pub(crate) fn within(&self, bytes: usize) -> (usize, usize) {
         let whole = self.ends[..self.count].partition_point(|end| *end <= bytes);
         (whole, if whole > 0 { self.ends[whole - 1] } else { 0 })
+    }
+
+    /// Messages that begin within the first `bytes`: their places in the batch, and where each begins.
+    pub(crate) fn begun_within(&self, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+        let starts = std::iter::once(0).chain(self.ends[..self.count].iter().copied());
+        starts.take(self.count).take_while(move |start| *start < bytes).enumerate()
     }
 }
 
@@ -73,8 +83,21 @@ pub(crate) trait Outbox {
     /// The connection is lost by that.
     fn fault(&mut self, error: io::Error, has_begun: bool) -> Result<(), Self::Lost>;
 
+    /// Whether memory of the unsent message at this place in the line has gone. It is asked after that memory was copied.
+    fn has_gone(&self, index: usize) -> bool;
+
     /// A send has failed.
     fn failed(error: &io::Error) -> Self::Lost;
+}
+
+/// Data of a read that is to come.
+pub(crate) struct ReadPayload<'a> {
+    /// The request's memory.
+    pub(crate) pieces: &'a Pieces,
+    pub(crate) regions: &'a Regions,
+    /// From which of its bytes on, and how many.
+    pub(crate) at: u32,
+    pub(crate) left: u32,
 }
 
 /// What the peer says.
@@ -90,10 +113,10 @@ pub(crate) trait Inbox {
     /// The peer has sent something.
     fn heard(&mut self) {}
 
-    /// Puts the memory in the list that the next bytes belong to, if that is worth it ([`DIRECT_BYTES`]); how many that are.
-    fn destination<'a>(&'a self, list: &mut Incoming<'a>) -> usize;
+    /// What the next bytes are, if they are data of a request whose memory is there.
+    fn payload(&self) -> Option<ReadPayload<'_>>;
 
-    /// Bytes have come to where [`Inbox::destination`] reported.
+    /// So many bytes of [`Inbox::payload`] have come to where they belong.
     fn placed(&mut self, bytes: u32);
 
     /// Whether long reads are out whose payload may go to where it belongs.
@@ -117,7 +140,9 @@ pub(crate) trait Inbox {
 
 /// See the module's text.
 pub(crate) struct Stream {
-    pub(crate) socket: OwnedFd,
+    pub(super) socket: OwnedFd,
+    /// What is between the socket and the rest under TLS.
+    pub(super) tls: Option<Sealed>,
     pub(crate) input: Box<[u8]>,
     /// Received and not yet taken.
     pub(crate) filled: usize,
@@ -128,14 +153,24 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Takes a socket over that does not block, with a receive buffer of this size, and has `set` tell of what arrives.
+    /// Takes a socket over that does not block, and has `set` tell of what arrives.
     ///
     /// # Errors
     /// There is no waiting for it; in words for people.
-    pub(crate) fn new(socket: OwnedFd, input_bytes: usize, set: &OwnedFd) -> Result<Stream, String> {
+    pub(crate) fn new(socket: OwnedFd, set: &OwnedFd) -> Result<Stream, String> {
+        Stream::with(socket, None, INPUT_BYTES, set)
+    }
+
+    /// The same with a receive buffer of this size.
+    pub(super) fn with(
+        socket: OwnedFd,
+        tls: Option<Sealed>,
+        input_bytes: usize,
+        set: &OwnedFd,
+    ) -> Result<Stream, String> {
         epoll::add(set, &socket, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
             .map_err(|e| format!("cannot wait for its socket: {}", io::Error::from(e)))?;
-        Ok(Stream { socket, input: vec![0; input_bytes].into(), filled: 0, sent: 0, full: false })
+        Ok(Stream { socket, tls, input: vec![0; input_bytes].into(), filled: 0, sent: 0, full: false })
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -158,6 +193,9 @@ impl Stream {
 
     /// Sends what the socket takes.
     pub(crate) fn send<O: Outbox>(&mut self, outbox: &mut O, set: &OwnedFd) -> Result<(), O::Lost> {
+        if self.tls.is_some() {
+            return self.send_sealed(outbox, set);
+        }
         let (mut full, mut most) = (false, SEND_BATCH);
         while !full {
             let (sent, socket, mut ends) = (self.sent, self.socket.as_fd(), Ends::new());
@@ -190,8 +228,24 @@ impl Stream {
         Ok(())
     }
 
+    /// Sends a last message, if none is sent in part, as far as that goes without waiting.
+    pub(crate) fn leave(&mut self, bye: &[u8]) {
+        if self.sent > 0 {
+            return;
+        }
+        if let Some(tls) = &mut self.tls {
+            return tls.leave(bye, &self.socket);
+        }
+        let mut out = Outgoing::new();
+        out.push(bye);
+        let _ = out.send(self.socket.as_fd());
+    }
+
     /// Receives what is there and has it taken.
     pub(crate) fn receive<I: Inbox>(&mut self, inbox: &mut I) -> Result<(), I::Lost> {
+        if self.tls.is_some() {
+            return self.receive_sealed(inbox);
+        }
         for _ in 0..MAX_RECEIVES {
             let (n, asked) = match self.receive_once(inbox) {
                 Ok((0, _)) => return Err(I::lost(format!("{} has closed the connection", I::PEER))),
@@ -213,7 +267,10 @@ impl Stream {
     /// One receive: bytes there were, and that there was room for.
     fn receive_once<I: Inbox>(&mut self, inbox: &mut I) -> io::Result<(usize, usize)> {
         let mut incoming = Incoming::new();
-        let direct = if self.filled == 0 { inbox.destination(&mut incoming) } else { 0 };
+        let direct = match inbox.payload().filter(|p| self.filled == 0 && p.left >= DIRECT_BYTES) {
+            Some(p) => p.pieces.push_destination(p.at, p.left, p.regions, &mut incoming) as usize,
+            None => 0,
+        };
         // Also behind a direct part: what follows it may be another long read.
         let long = inbox.has_large_reads();
         let most = if long { INPUT_BYTES_OF_LARGE.max(self.filled + I::MOST_LEFT) } else { INPUT_BYTES };

@@ -3,15 +3,15 @@
 //! certificate; and the messages for users when a handshake fails.
 //!
 //! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless
-//! the target says `tls-verify-peer=0`. Files that are replaced, as certificates are renewed, count from the next connection on;
-//! if what is there then cannot be used, or not be read any more, what was there before continues, which is logged once. So it is if a
+//! the target says `tls-verify-peer=0` ([`TargetTls::verify_peer`]). Files that are replaced, as certificates are renewed, count from the next connection on;
+//! if what is there then cannot be used, or not be read any more, what was there before goes on, which is logged once. So it is if a
 //! file has gone that need not be there (a revocation list, a certificate of our own): only opening the target anew
 //! does without it. One that cannot be read is never taken for one that is not there.
 //! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.
 //!
 //! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.
 
-use super::uri::{NbdAddress, NbdTarget, TargetTls};
+use super::dial::printable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::certificates::{CA, CRL, OLD_ONES, Pem, Problem, Role, is_there, unusable};
 use parking_lot::Mutex;
@@ -36,8 +36,26 @@ const SYSTEM: [&str; 4] = [
 /// The name that a server at a Unix socket must have, if no other is given.
 const LOCAL: &str = "localhost";
 
+/// TLS with a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetTls {
+    /// Directory with `ca-cert.pem` and, if there are any, `ca-crl.pem`, `client-cert.pem` and `client-key.pem`; `None`: the system's
+    /// authorities, and no certificate of our own.
+    pub certificates: Option<PathBuf>,
+    /// The name that the server's certificate must be for; `None`: the host's, or `localhost` for a Unix socket.
+    pub hostname: Option<String>,
+    /// Whether the server's certificate is verified.
+    pub verify_peer: bool,
+}
+
+impl Default for TargetTls {
+    fn default() -> Self {
+        TargetTls { certificates: None, hostname: None, verify_peer: true }
+    }
+}
+
 /// See the module's text.
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     tls: TargetTls,
     name: ServerName<'static>,
     loaded: Mutex<Loaded>,
@@ -61,28 +79,24 @@ struct Found {
 }
 
 impl Credentials {
-    /// Reads the files of a target; none if it is one without TLS.
+    /// Reads the files of a target at this host; `None`: at a socket of this machine.
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub(super) fn load(target: &NbdTarget) -> Result<Option<Credentials>> {
-        let Some(tls) = target.tls.clone() else { return Ok(None) };
-        let text = match (&tls.hostname, &target.address) {
-            (Some(name), _) => name,
-            (None, NbdAddress::Tcp(host, _)) => host,
-            (None, NbdAddress::Unix(_)) => LOCAL,
-        };
+    pub(crate) fn load(tls: &TargetTls, host: Option<&str>) -> Result<Credentials> {
+        let text = tls.hostname.as_deref().or(host).unwrap_or(LOCAL);
         let name = ServerName::try_from(text.to_owned()).map_err(|_| {
             Error::usage(format!(
                 "'{text}' is no name that a certificate can have; add tls-hostname=NAME to the target"
             ))
         })?;
-        let (config, found) = load(&tls, Found::default())?;
-        Ok(Some(Credentials { tls, name, loaded: Mutex::new(Loaded { config, found, problem: None }) }))
+        let (config, found) = load(tls, Found::default())?;
+        let loaded = Mutex::new(Loaded { config, found, problem: None });
+        Ok(Credentials { tls: tls.clone(), name, loaded })
     }
 
     /// For the next connection, from files as they are now.
-    pub(super) fn config(&self) -> Arc<ClientConfig> {
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
         let mut loaded = self.loaded.lock();
         match load(&self.tls, loaded.found) {
             Ok((config, found)) => *loaded = Loaded { config, found, problem: None },
@@ -96,12 +110,12 @@ impl Credentials {
     }
 
     /// The name that the server's certificate must be for.
-    pub(super) fn name(&self) -> ServerName<'static> {
+    pub(crate) fn name(&self) -> ServerName<'static> {
         self.name.clone()
     }
 
     /// Why TLS with the server has failed, and what to do.
-    pub(super) fn explain(&self, e: &io::Error) -> Error {
+    pub(crate) fn explain(&self, e: &io::Error) -> Error {
         let inner = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         let (kind, text) = match inner {
             Some(rustls::Error::InvalidCertificate(e)) => (ErrorKind::Denied, self.about_certificate(e)),
@@ -116,7 +130,7 @@ impl Credentials {
     }
 
     /// What may be behind it when a server leaves without a word.
-    pub(super) fn hint(&self) -> String {
+    pub(crate) fn hint(&self) -> String {
         if self.loaded.lock().found.own {
             return "; perhaps it does not accept our certificate".to_owned();
         }
@@ -168,7 +182,7 @@ impl Credentials {
                     C::NotValidForNameContext { presented, .. } if !presented.is_empty() => presented.join(", "),
                     _ => "no name (as subjectAltName)".to_owned(),
                 };
-                let names = super::handshake::printable(names.as_bytes());
+                let names = printable(names.as_bytes());
                 format!(
                     "its certificate is not for '{name}' but for {names}; add tls-hostname=NAME with one of its names"
                 )
@@ -331,8 +345,8 @@ mod tests {
     /// One alert has two reasons: the other one is not to be looked for in vain.
     #[test]
     fn what_is_only_likely_is_told_as_that() {
-        let target = super::super::parse("nbds+unix:///?socket=/nowhere&tls-verify-peer=0").unwrap();
-        let credentials = Credentials::load(&target).unwrap().unwrap();
+        let tls = TargetTls { verify_peer: false, ..TargetTls::default() };
+        let credentials = Credentials::load(&tls, None).unwrap();
         let told = |alert| credentials.about_alert(alert);
         let is_said = |text: &str, sure: bool| text.contains("the server wants a certificate") == sure;
         let required = told(AlertDescription::CertificateRequired);
