@@ -4,7 +4,7 @@
 //! Guarantees: the protocol is the one of [`crate::engine`]; the slots of a load are numbered through its volumes, those of the
 //! first one first. Needs from callers: as there. Does not do: I/O, time.
 
-use crate::engine::{Completed, JobThread, Next, StopReason};
+use crate::engine::{Completed, IoReq, JobThread, Next, StopReason};
 use crate::stats::JobStats;
 use crate::verify::VerifyError;
 use blk::status::BlkStatus;
@@ -30,6 +30,16 @@ pub trait Load {
     /// As [`JobThread::next`].
     fn next(&mut self, now: Instant) -> Next;
 
+    /// As [`JobThread::next_uniform`]; a load without such I/O has none.
+    fn next_uniform(&mut self, _now: Instant) -> Option<IoReq> {
+        None
+    }
+
+    /// As [`JobThread::next_other`].
+    fn next_other(&mut self, now: Instant) -> Next {
+        self.next(now)
+    }
+
     /// As [`JobThread::fill`].
     fn fill(&mut self, slot: u32, buf: &mut [u8]);
 
@@ -41,6 +51,19 @@ pub trait Load {
 
     /// As [`JobThread::reaped`].
     fn reaped(&mut self, n: u32);
+
+    /// As [`JobThread::complete_one`].
+    fn complete_one(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        let completed = self.complete(slot, status, now);
+        self.reaped(1);
+        completed
+    }
+
+    /// As [`JobThread::ended_at_once`].
+    fn ended_at_once(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        self.submitted(now);
+        self.complete_one(slot, status, now)
+    }
 
     /// As [`JobThread::verify`].
     ///
@@ -76,24 +99,48 @@ impl Load for JobThread {
         JobThread::fill_first(self, buf);
     }
 
+    #[inline]
     fn next(&mut self, now: Instant) -> Next {
         JobThread::next(self, now)
+    }
+
+    #[inline(always)] // The loop of a job thread, for each I/O.
+    fn next_uniform(&mut self, now: Instant) -> Option<IoReq> {
+        JobThread::next_uniform(self, now)
+    }
+
+    #[inline]
+    fn next_other(&mut self, now: Instant) -> Next {
+        JobThread::next_other(self, now)
     }
 
     fn fill(&mut self, slot: u32, buf: &mut [u8]) {
         JobThread::fill(self, slot, buf);
     }
 
+    #[inline]
     fn submitted(&mut self, now: Instant) {
         JobThread::submitted(self, now);
     }
 
+    #[inline]
     fn complete(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
         JobThread::complete(self, slot, status, now)
     }
 
+    #[inline]
     fn reaped(&mut self, n: u32) {
         JobThread::reaped(self, n);
+    }
+
+    #[inline]
+    fn complete_one(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        JobThread::complete_one(self, slot, status, now)
+    }
+
+    #[inline]
+    fn ended_at_once(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
+        JobThread::ended_at_once(self, slot, status, now)
     }
 
     fn verify(&mut self, slot: u32, buf: &[u8]) -> Result<(), VerifyError> {
@@ -108,6 +155,7 @@ impl Load for JobThread {
         JobThread::abandon(self, now);
     }
 
+    #[inline]
     fn is_ramping(&self) -> bool {
         JobThread::is_ramping(self)
     }

@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A job thread whose I/O goes to devices of the kernel, through an io_uring of its own and nothing of ours.
+//! Devices of the kernel that a job thread has its I/O at, through an io_uring of its own and nothing of ours.
 //!
-//! Guarantees: as of [`super::worker`]: every I/O that was handed out is completed before the thread ends, or left behind with its memory
-//! when the run is to stop and the device does not end it; a short transfer is continued. What the job submits together the
-//! kernel is handed in one call, as fio does it, for that is what it plugs and merges; only a depth of one shares its call with
-//! the wait. Does not do: polled I/O (`hipri`), discards without waiting (BLKDISCARD, as fio's engine).
+//! Guarantees: a short transfer is continued. What the job submits together goes to the kernel in one call, as with fio, for that is what
+//! it plugs and merges; only a depth of one shares its call with the wait. A device that does not end its I/O when the run is to stop
+//! counts as stuck. Does not do: polled I/O (`hipri`), discards without waiting (BLKDISCARD, as fio's engine).
 //!
 //! Guarantees to the kernel: the buffers that entries point to are the pools', which outlive the ring, or are forgotten with it.
 
-use super::checkpoint::{Checkpoint, Live, ThreadEnd, VERIFY_REPORTS};
+use super::checkpoint::Live;
+use super::job_loop::JobDevice;
 use super::waiter::STOP_CHECK;
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::mem::{BufferPool, Regions};
-use crate::process;
-use blk::bio::{Op, OpFlags};
+use blk::bio::{Bio, Op, OpFlags};
+use blk::id::SECTOR_SHIFT;
 use blk::status::BlkStatus;
+use blk::submitter::{Done, SubmitError};
 use blk::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use workload::engine::{IoReq, JobThread, Next};
-use workload::load::Load;
-use workload::verify::VerifyError;
+use std::sync::atomic::Ordering;
 
 /// Most entries of a submission ring (IORING_MAX_ENTRIES).
 const MAX_SQ_ENTRIES: u32 = 32768;
@@ -36,31 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The kernel registers no larger buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
-/// One of the places its I/O goes to.
-pub(super) struct DirectVolume {
-    pub(super) device: Arc<OwnedFd>,
-    pub(super) buffers: BufferPool,
-}
-
-/// What a thread does.
-pub(super) enum DirectLoad {
-    /// A fio job's.
-    Job(Box<JobThread>),
-    /// A transaction loop's.
-    Other(Box<dyn Load + Send>),
-}
-
-/// A thread that is ready to run.
-pub(super) struct Direct {
-    pub(super) load: DirectLoad,
-    pub(super) volumes: Vec<DirectVolume>,
+/// The devices of a thread that is ready to run.
+pub(super) struct DirectDevices {
+    /// Of each volume.
+    pub(super) devices: Vec<Arc<OwnedFd>>,
     pub(super) regions: Arc<Regions>,
-    pub(super) pin: Option<Vec<u32>>,
-    pub(super) live: Arc<Live>,
-    pub(super) stop: Arc<AtomicBool>,
-    pub(super) batch: u32,
-    /// Bytes it moves if nothing ends it earlier.
-    pub(super) planned_bytes: Option<u64>,
 }
 
 /// An I/O that is out.
@@ -80,112 +58,85 @@ struct Slot {
 
 struct Volume {
     device: Arc<OwnedFd>,
-    buffers: BufferPool,
     /// Its slots begin here, counted through all volumes.
     first_slot: u32,
     /// Its buffers' number among those that are registered with the ring.
     registered: Option<u16>,
 }
 
-struct Loop<L: Load + ?Sized> {
-    // Dropped first: the kernel has released the buffers when it is.
+/// See the module's text.
+pub(super) struct Direct {
     ring: IoUring,
-    load: Box<L>,
     volumes: Vec<Volume>,
     /// By number through all volumes: where its buffer is, and what it is doing.
     slots: Vec<Slot>,
     /// I/Os the kernel has, or that are in the submission ring.
     out: u32,
-    /// I/Os in the submission ring that the load was not told to be submitted.
-    queued: u32,
+    /// The submission ring holds what the kernel has not been told of.
+    is_unsubmitted: bool,
+    /// A wait has had the kernel post what had ended.
+    is_polled: bool,
     /// I/Os that ended without the ring.
     ended: VecDeque<(u32, BlkStatus)>,
-    verify_errors: Vec<VerifyError>,
-    checkpoint: Checkpoint,
     live: Arc<Live>,
     /// Since when the run is to stop.
     stopping: Option<Instant>,
+    /// Of the last poll.
     now: Instant,
+    /// What the kernel knows of is mapped as long as they are.
+    _regions: Arc<Regions>,
 }
 
-impl Direct {
-    /// Runs the load to its end.
-    pub(super) fn run(self) -> Result<ThreadEnd> {
-        if let Some(cpus) = &self.pin {
-            process::pin_thread(cpus)?;
-        }
+impl DirectDevices {
+    /// Of the calling thread, whose I/O has its data in these pools, one of each volume.
+    pub(super) fn open(self, pools: &mut [BufferPool], batch: u32, live: Arc<Live>) -> Result<Direct> {
         clock::sleep_precisely();
-        let (volumes, regions, batch) = (self.volumes, self.regions, self.batch);
-        let (live, stop) = (self.live, self.stop);
-        match self.load {
-            DirectLoad::Job(job) => run(job, volumes, &regions, batch, live, stop),
-            DirectLoad::Other(load) => run(load, volumes, &regions, batch, live, stop),
+        let all: u32 = pools.iter().map(|pool| pool.slots()).sum();
+        let ring = build(all, batch)
+            .map_err(|e| Error::os(e, format!("cannot make an io_uring for {all} I/Os; lower iodepth")))?;
+        let devices: Vec<_> = self.devices.iter().map(|device| device.as_raw_fd()).collect();
+        ring.submitter()
+            .register_files(&devices)
+            .map_err(|e| Error::os(e, "cannot register a device with io_uring"))?;
+        let (mut volumes, mut slots, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
+        for (device, pool) in self.devices.into_iter().zip(pools) {
+            let first_slot = slots.len() as u32;
+            let mut region = None;
+            for slot in 0..pool.slots() {
+                let data = pool.lend(slot);
+                let span = self.regions.resolve(data, pool.slot_bytes());
+                let addr = span.map_err(|_| Error::usage("a buffer of a job is not in its region"))?.as_ptr();
+                // SAFETY: nothing was submitted with it.
+                unsafe { pool.give_back(slot) };
+                slots.push(Slot::new(addr));
+                region = self.regions.get(data.region());
+            }
+            let region = region.filter(|r| r.len() <= MAX_REGISTERED_BYTES);
+            let registered = region.map(|region| {
+                buffers.push(libc::iovec { iov_base: region.base().cast(), iov_len: region.len() });
+                buffers.len() as u16 - 1
+            });
+            volumes.push(Volume { device, first_slot, registered });
         }
-    }
-}
-
-fn run<L: Load + ?Sized>(
-    mut load: Box<L>,
-    volumes: Vec<DirectVolume>,
-    regions: &Arc<Regions>,
-    batch: u32,
-    live: Arc<Live>,
-    stop: Arc<AtomicBool>,
-) -> Result<ThreadEnd> {
-    let all: u32 = volumes.iter().map(|v| v.buffers.slots()).sum();
-    let ring = build(all, batch)
-        .map_err(|e| Error::os(e, format!("cannot make an io_uring for {all} I/Os; lower iodepth")))?;
-    let devices: Vec<_> = volumes.iter().map(|v| v.device.as_raw_fd()).collect();
-    ring.submitter().register_files(&devices).map_err(|e| Error::os(e, "cannot register a device with io_uring"))?;
-    let (mut ready, mut slots, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
-    for DirectVolume { device, buffers: mut pool } in volumes {
-        let first_slot = slots.len() as u32;
-        let mut region = None;
-        for slot in 0..pool.slots() {
-            pool.with_slot(slot, |buf| load.fill_first(buf));
-            let data = pool.lend(slot);
-            let span = regions.resolve(data, pool.slot_bytes());
-            let addr = span.map_err(|_| Error::usage("a buffer of a job is not in its region"))?.as_ptr();
-            // SAFETY: nothing was submitted with it.
-            unsafe { pool.give_back(slot) };
-            slots.push(Slot::new(addr));
-            region = regions.get(data.region());
+        // SAFETY: the regions live as long as their table, which is dropped after the ring, or never.
+        let known = buffers.is_empty() || unsafe { ring.submitter().register_buffers(&buffers) }.is_ok();
+        if !known {
+            volumes.iter_mut().for_each(|v| v.registered = None);
         }
-        let region = region.filter(|r| r.len() <= MAX_REGISTERED_BYTES);
-        let registered = region.map(|region| {
-            buffers.push(libc::iovec { iov_base: region.base().cast(), iov_len: region.len() });
-            buffers.len() as u16 - 1
-        });
-        ready.push(Volume { device, buffers: pool, first_slot, registered });
+        Ok(Direct {
+            ring,
+            volumes,
+            slots,
+            out: 0,
+            is_unsubmitted: false,
+            is_polled: false,
+            ended: VecDeque::new(),
+            live,
+            stopping: None,
+            now: Instant::ZERO,
+            _regions: self.regions,
+        })
     }
-    // SAFETY: the regions live as long as their table, which this function's caller keeps beyond the ring, or for ever.
-    let known = buffers.is_empty() || unsafe { ring.submitter().register_buffers(&buffers) }.is_ok();
-    if !known {
-        ready.iter_mut().for_each(|v| v.registered = None);
-    }
-    let mut l = Loop {
-        ring,
-        load,
-        volumes: ready,
-        slots,
-        out: 0,
-        queued: 0,
-        ended: VecDeque::new(),
-        verify_errors: Vec::new(),
-        now: clock::now(),
-        checkpoint: Checkpoint::new(stop, Arc::clone(&live)),
-        live,
-        stopping: None,
-    };
-    l.run();
-    l.checkpoint.end(l.load.as_mut(), l.now);
-    let verify_errors = std::mem::take(&mut l.verify_errors);
-    let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces: Vec::new() };
-    if l.checkpoint.leaves() {
-        // The kernel may still write to its buffers.
-        std::mem::forget((l, Arc::clone(regions)));
-    }
-    Ok(end)
 }
 
 /// A ring that the calling thread alone uses, with the flags that help as far as the kernel knows them (SINGLE_ISSUER is of Linux
@@ -203,80 +154,11 @@ fn build(depth: u32, batch: u32) -> io::Result<IoUring> {
     attempt(true).or_else(|_| attempt(false))
 }
 
-impl<L: Load + ?Sized> Loop<L> {
-    fn run(&mut self) {
-        loop {
-            match self.load.next(self.now) {
-                Next::Io(io) => {
-                    self.queue(io);
-                    continue;
-                }
-                Next::Reap { min, max } => self.reap(min, max),
-                Next::Wait(until) => {
-                    self.commit();
-                    self.wait_until(until);
-                }
-                Next::Spin(until) => {
-                    self.commit();
-                    while self.now < until {
-                        std::hint::spin_loop();
-                        self.now = clock::now();
-                    }
-                }
-                Next::Done => break,
-            }
-            self.look_around();
-            if self.checkpoint.leaves() {
-                return;
-            }
-        }
-        assert!(self.out == 0 && self.ended.is_empty(), "the load ended with I/O outstanding");
-        self.live.in_flight.store(0, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn look_around(&mut self) {
-        if self.checkpoint.is_due(self.now) {
-            let (out, now, stopping) = (self.out, self.now, &mut self.stopping);
-            let is_left = || out > 0 && now.since(*stopping.get_or_insert(now)) > PATIENCE;
-            self.checkpoint.look(self.load.as_mut(), now, is_left);
-        }
-    }
-
+impl Direct {
     /// The volume that a slot belongs to; there are one or two.
     #[inline]
     fn volume_of(&self, slot: u32) -> usize {
         self.volumes.iter().rposition(|v| v.first_slot <= slot).expect("the first slot of the first volume is 0")
-    }
-
-    #[inline]
-    fn queue(&mut self, io: IoReq) {
-        let number = self.volume_of(io.slot);
-        let volume = &mut self.volumes[number];
-        let own = io.slot - volume.first_slot;
-        if io.fill {
-            let load = &mut self.load;
-            volume.buffers.with_slot(own, |buf| load.fill(io.slot, &mut buf[..io.len_bytes as usize]));
-        }
-        if io.op.has_data() {
-            // Marks it as the kernel's; where it is was looked up once.
-            let _ = volume.buffers.lend(own);
-        }
-        self.queued += 1;
-        self.slots[io.slot as usize].begin(&io);
-        let (op, offset, left) = (io.op, io.offset_bytes, io.len_bytes);
-        if matches!(op, Op::Discard | Op::WriteZeroes) {
-            // What comes before it in its batch is not to wait for it.
-            self.enter(0, None);
-            self.ended.push_back((io.slot, zap(&self.volumes[number].device, op, offset, u64::from(left))));
-        } else {
-            self.out += 1;
-            self.push(io.slot, number);
-        }
-        // Alone, it goes with the wait that follows.
-        if io.commit && self.slots.len() > 1 {
-            self.commit();
-        }
     }
 
     fn push(&mut self, slot: u32, number: usize) {
@@ -286,23 +168,7 @@ impl<L: Load + ?Sized> Loop<L> {
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.enter(0, None);
         }
-    }
-
-    /// Hands the kernel what is queued; its I/Os count as submitted from here.
-    #[inline]
-    fn commit(&mut self) {
-        if self.queued > 0 {
-            self.enter(0, None);
-            self.tell_submitted();
-        }
-    }
-
-    #[inline]
-    fn tell_submitted(&mut self) {
-        self.queued = 0;
-        self.live.in_flight.store(u64::from(self.out), Ordering::Relaxed);
-        self.now = clock::now();
-        self.load.submitted(self.now);
+        self.is_unsubmitted = true;
     }
 
     /// Submits what is in the ring, and waits for `want` completions, at most until `timeout`. Whatever is refused for the moment is
@@ -316,100 +182,116 @@ impl<L: Load + ?Sized> Loop<L> {
             }
             _ => submitter.submit_and_wait(want),
         };
+        self.is_unsubmitted = !self.ring.submission().is_empty();
     }
 
-    /// Completes `min` to `max` I/Os, waiting for them.
-    fn reap(&mut self, min: u32, max: u32) {
-        // Alone, it is submitted in one call with the wait, whose time is the I/O's: nothing else can be there to be taken.
-        if self.queued > 0 && self.slots.len() == 1 && min > 0 {
-            self.tell_submitted();
-        } else {
-            self.commit();
-        }
-        let mut got = self.take(max);
-        if min == 0 && got == 0 {
-            // Has the kernel post what has ended meanwhile.
-            self.enter(0, None);
-            got = self.take(max);
-        }
-        while got < min {
-            self.enter((min - got) as usize, Some(STOP_CHECK));
-            got += self.take(max - got);
-            if got < min {
-                self.now = clock::now();
-                self.look_around();
-                if self.checkpoint.leaves() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Hands up to `max` I/Os that have ended to the load; how many there were.
-    fn take(&mut self, max: u32) -> u32 {
-        let mut n = 0;
-        if !self.ended.is_empty() || !self.ring.completion().is_empty() {
-            self.now = clock::now();
-        }
-        while n < max
-            && let Some((slot, status)) = self.ended.pop_front()
-        {
-            self.hand_back(slot, status);
-            n += 1;
-        }
-        while n < max {
-            let Some(entry) = self.ring.completion().next() else { break };
-            let slot = entry.user_data() as u32;
-            match self.slots[slot as usize].answer(entry.result()) {
-                Some(status) => {
-                    self.out -= 1;
-                    self.hand_back(slot, status);
-                    n += 1;
-                }
-                None => self.push(slot, self.volume_of(slot)),
-            }
-        }
-        if n > 0 {
-            // A slow disk that gets on is none that has to be given up.
-            self.stopping = self.stopping.map(|_| self.now);
-            self.live.in_flight.store(u64::from(self.out), Ordering::Relaxed);
-            self.load.reaped(n);
-        }
-        n
+    fn tell_in_flight(&self) {
+        self.live.in_flight.store(u64::from(self.out), Ordering::Relaxed);
     }
 
     #[inline]
-    fn hand_back(&mut self, slot: u32, status: BlkStatus) {
-        let number = self.volume_of(slot);
-        let volume = &mut self.volumes[number];
-        let own = slot - volume.first_slot;
-        if self.slots[slot as usize].op.has_data() {
-            // SAFETY: the kernel has answered, and a further request gets a new entry.
-            unsafe { volume.buffers.give_back(own) };
+    fn ended(&self, slot: u32, status: BlkStatus) -> Done {
+        Done { user_data: u64::from(slot), op: self.slots[slot as usize].op, status }
+    }
+}
+
+impl JobDevice for Direct {
+    const ENDS_IN_SUBMIT: bool = false;
+    const PLUGS_SINGLE: bool = true;
+
+    fn plug(&mut self, _volume: usize, _is_first: bool, _nr_ios: u32) {}
+
+    #[inline]
+    fn submit(&mut self, volume: usize, bio: &Bio, _now: Instant) -> std::result::Result<(), SubmitError> {
+        let number = bio.user_data as u32;
+        let slot = &mut self.slots[number as usize];
+        slot.begin(bio);
+        if matches!(bio.op, Op::Discard | Op::WriteZeroes) {
+            let (offset, len) = (slot.offset, u64::from(slot.left));
+            // What comes before it in its batch is not to wait for it.
+            self.enter(0, None);
+            self.ended.push_back((number, zap(&self.volumes[volume].device, bio.op, offset, len)));
+        } else {
+            self.out += 1;
+            self.push(number, volume);
         }
-        let load = &mut self.load;
-        if load.complete(slot, status, self.now).needs_verify
-            && let Err(e) = volume.buffers.with_slot(own, |buf| load.verify(slot, buf))
-            && self.verify_errors.len() < VERIFY_REPORTS
-        {
-            self.verify_errors.push(e);
+        Ok(())
+    }
+
+    fn flush_plug(&mut self, _now: Instant) {
+        self.enter(0, None);
+    }
+
+    #[inline]
+    fn finish_plug(&mut self, _now: Instant) {
+        // Alone, it goes with the wait that follows.
+        if self.slots.len() > 1 {
+            self.enter(0, None);
+        }
+        self.tell_in_flight();
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Instant) {
+        if self.is_unsubmitted || !self.is_polled {
+            self.enter(0, None);
+        }
+        (self.is_polled, self.now) = (false, now);
+    }
+
+    /// Does not look for what has ended: that would take the kernel's time, which is measured here.
+    fn spin(&mut self, now: Instant) {
+        if self.is_unsubmitted {
+            self.poll(now);
+        }
+        std::hint::spin_loop();
+    }
+
+    #[inline]
+    fn reap_one(&mut self) -> Option<Done> {
+        if let Some((slot, status)) = self.ended.pop_front() {
+            return Some(self.ended(slot, status));
+        }
+        loop {
+            let entry = self.ring.completion().next()?;
+            let slot = entry.user_data() as u32;
+            if let Some(status) = self.slots[slot as usize].answer(entry.result()) {
+                self.out -= 1;
+                // A slow disk that gets on is none that has to be given up.
+                self.stopping = self.stopping.map(|_| self.now);
+                self.tell_in_flight();
+                return Some(self.ended(slot, status));
+            }
+            self.push(slot, self.volume_of(slot));
         }
     }
 
-    /// Nothing may be issued before `until`; what ends meanwhile is completed.
-    fn wait_until(&mut self, until: Instant) {
-        if self.take(u32::MAX) > 0 {
-            return;
-        }
-        self.now = clock::now();
-        let left = until.since(self.now).min(STOP_CHECK);
+    #[inline]
+    fn is_ready(&mut self) -> bool {
+        !self.ended.is_empty() || !self.ring.completion().is_empty()
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.out + self.ended.len() as u32
+    }
+
+    fn waits_first(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn wait(&mut self, min: u32, timeout: Option<Duration>) {
+        let timeout = timeout.unwrap_or(STOP_CHECK);
         if self.out > 0 {
-            self.enter(1, Some(left));
-            self.take(u32::MAX);
+            self.enter(min as usize, Some(timeout));
+            self.is_polled = true;
         } else {
-            std::thread::sleep(std::time::Duration::from_nanos(left.as_ns()));
+            std::thread::sleep(std::time::Duration::from_nanos(timeout.as_ns()));
         }
-        self.now = clock::now();
+    }
+
+    fn is_stuck(&mut self, now: Instant) -> bool {
+        self.out > 0 && now.since(*self.stopping.get_or_insert(now)) > PATIENCE
     }
 }
 
@@ -421,10 +303,10 @@ impl Slot {
 
     /// Another I/O begins in it.
     #[inline]
-    fn begin(&mut self, io: &IoReq) {
-        let ioprio = (io.prio.class() as u16) << 13 | u16::from(io.prio.level());
-        let (op, flags, offset, left, base) = (io.op, io.flags, io.offset_bytes, io.len_bytes, self.base);
-        *self = Slot { op, flags, ioprio, offset, left, base, addr: base, retries: 0 };
+    fn begin(&mut self, bio: &Bio) {
+        let ioprio = (bio.prio.class() as u16) << 13 | u16::from(bio.prio.level());
+        let (offset, left, base) = (bio.sector.0 << SECTOR_SHIFT, bio.nr_sectors << SECTOR_SHIFT, self.base);
+        *self = Slot { op: bio.op, flags: bio.flags, ioprio, offset, left, base, addr: base, retries: 0 };
     }
 
     /// The submission entry for what is left.
@@ -499,7 +381,8 @@ fn zap(device: &OwnedFd, op: Op, offset: u64, len: u64) -> BlkStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blk::bio::IoPrio;
+    use blk::bio::{DataRef, IoPrio};
+    use blk::id::Sector;
 
     fn slot(op: Op) -> Slot {
         Slot { op, offset: 512, left: 4096, ..Slot::new(std::ptr::without_provenance_mut(4096)) }
@@ -510,18 +393,8 @@ mod tests {
     fn io_after_a_short_transfer_uses_its_whole_buffer() {
         let mut s = slot(Op::Read);
         assert_eq!((s.answer(1024), s.answer(3072)), (None, Some(BlkStatus::Ok)));
-        let prio = IoPrio::default();
-        let io = IoReq {
-            slot: 0,
-            len_bytes: 4096,
-            offset_bytes: 0,
-            op: Op::Read,
-            fill: false,
-            commit: true,
-            flags: OpFlags::NONE,
-            prio,
-        };
-        s.begin(&io);
+        let (flags, prio, data) = (OpFlags::NONE, IoPrio::default(), DataRef::NONE);
+        s.begin(&Bio { op: Op::Read, flags, prio, sector: Sector(0), nr_sectors: 8, data, user_data: 0 });
         assert_eq!((s.addr.addr(), s.left), (4096, 4096));
     }
 

@@ -7,18 +7,19 @@
 //! same elsewhere.
 
 use super::checkpoint::Live;
-use super::direct::{Direct, DirectLoad, DirectVolume};
+use super::direct::DirectDevices;
 use super::give_up::GivenUp;
-use super::prepare::{
-    AnyWorker, Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes,
-};
+use super::plain::Submitting;
+use super::prepare::{Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes};
 use super::watch::Watch;
+use super::worker::{Worker, WorkerDevice, WorkerLoad};
 use crate::create;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernel::{self, Claim, DiskCounters, Effect, KernelDevice, Planned, SettingsGuard};
 use crate::mem::Regions;
 use crate::secrets::without_secrets;
 use crate::target::{TargetSpec, TargetWarning};
+use blk::id::CpuId;
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -148,7 +149,7 @@ pub(super) fn prepare(
     let regions = Arc::new(Regions::new());
     let mut workers = Vec::new();
     for instance in &instances {
-        workers.push(AnyWorker::Direct(Box::new(worker(jobs, instance, targets, &opened, &regions, &plan)?)));
+        workers.push(worker(jobs, instance, targets, &opened, &regions, &plan)?);
     }
     let mut kept: Vec<(String, SettingsGuard)> = Vec::new();
     for (target, planned) in &shown {
@@ -348,7 +349,7 @@ fn worker(
     opened: &[Opened],
     regions: &Arc<Regions>,
     plan: &RunPlan<'_>,
-) -> Result<Direct> {
+) -> Result<Worker> {
     let job = &jobs[instance.job];
     let of = |volume| {
         let is_its = |u: &User| u.instance.number == instance.number && u.volume == volume;
@@ -359,35 +360,35 @@ fn worker(
     check_block(job, "bs", job.min_block_bytes(), data.block)?;
     let id = ThreadId { instance: instance.instance, number: instance.number, entropy: plan.entropy };
     let usage = |e: &dyn std::fmt::Display| Error::usage(e.to_string());
-    let (load, needed, planned_bytes) = match &job.oltp {
+    let (load, needed) = match &job.oltp {
         None => {
             let thread = JobThread::new(job, id, data.bytes).map_err(|e| usage(&e))?;
             let volume = Volume { slots: thread.depth(), slot_bytes: super::worker::slot_bytes(&thread) as u32 };
-            let planned = thread.planned_bytes();
-            (DirectLoad::Job(Box::new(thread)), vec![volume], planned)
+            (WorkerLoad::Job(Box::new(thread)), vec![volume])
         }
         Some(oltp) => {
             let block = redo.unwrap_or(data).block;
             check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), block)?;
             let load = Oltp::new(job, id, data.bytes, redo.map(|r| r.bytes)).map_err(|e| usage(&e))?;
             let volumes = load.volumes();
-            (DirectLoad::Other(Box::new(load)), volumes, None)
+            (WorkerLoad::Other(Box::new(load)), volumes)
         }
     };
-    let mut volumes = Vec::new();
+    let (mut devices, mut pools) = (Vec::new(), Vec::new());
     for (volume, target) in needed.into_iter().zip([data, redo.unwrap_or(data)]) {
         let device = if job.direct { &target.direct } else { &target.buffered };
-        let device = Arc::clone(device.as_ref().expect("opened as its jobs ask for it"));
-        volumes.push(DirectVolume { device, buffers: buffers(job, volume, regions)? });
+        devices.push(Arc::clone(device.as_ref().expect("opened as its jobs ask for it")));
+        pools.push(buffers(job, volume, regions)?);
     }
-    Ok(Direct {
+    Ok(Worker {
         load,
-        volumes,
-        regions: Arc::clone(regions),
+        pools,
+        device: WorkerDevice::Direct(DirectDevices { devices, regions: Arc::clone(regions) }),
+        // The kernel's submitters and requests are not ours.
+        submitting: Submitting { cpu: CpuId::new(0), weight: None, trace_events: 0 },
         pin: pin_of(job, instance),
         live: Arc::new(Live::default()),
         stop: Arc::clone(&plan.stop),
         batch: job.iodepth_batch_submit,
-        planned_bytes,
     })
 }

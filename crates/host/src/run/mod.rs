@@ -12,6 +12,8 @@ mod cpus;
 mod wait_set;
 mod checkpoint;
 mod worker;
+mod job_loop;
+mod plain;
 mod wide;
 mod direct;
 mod kernel;
@@ -44,6 +46,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use watch::Watch;
+use worker::Worker;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
 
@@ -104,7 +107,7 @@ impl Prepared {
         assert_eq!(workers.len(), self.instances.len(), "one worker per scheduled thread");
         let mut running: Vec<Option<JoinHandle<Result<ThreadEnd>>>> = workers.iter().map(|_| None).collect();
         let mut ends: Vec<Option<ThreadEnd>> = workers.iter().map(|_| None).collect();
-        let watched = workers.iter().flatten().map(prepare::AnyWorker::watched);
+        let watched = workers.iter().flatten().map(Worker::watched);
         let mut watch = Watch::new(&self.disks, &self.kernel, watched.collect(), self.ramps);
         let cpus = CpuWatch::start(&self.disks);
         let mut give_up = GiveUp::new(&self.disks);
@@ -167,7 +170,7 @@ impl Prepared {
     }
 }
 
-fn spawn(i: usize, worker: prepare::AnyWorker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {
+fn spawn(i: usize, worker: Worker, ended: mpsc::Sender<usize>) -> Result<JoinHandle<Result<ThreadEnd>>> {
     std::thread::Builder::new()
         .name(format!("job-{i}"))
         .spawn(move || {

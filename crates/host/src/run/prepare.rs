@@ -4,15 +4,14 @@
 //! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
 //! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
 
-use super::checkpoint::{Live, ThreadEnd};
-use super::direct::{Direct, DirectLoad};
+use super::checkpoint::Live;
 use super::kernel::{self, KernelTarget};
 use super::layout::{guard_files, holes, make_files, needs};
 use super::open::{Opened, check_limits};
+use super::plain::{PlainDisk, Submitting};
 use super::settings::{RunSettings, probe};
-use super::watch::Watched;
-use super::wide::{Wide, WideVolume};
-use super::worker::{Worker, slot_bytes};
+use super::wide::WideVolume;
+use super::worker::{Worker, WorkerDevice, WorkerLoad, slot_bytes};
 use crate::disk::Disk;
 use crate::driver::HostDriver;
 use crate::driver::null::NullOptions;
@@ -54,7 +53,7 @@ pub struct RunPlan<'a> {
 
 /// Disks and threads, ready.
 pub struct Prepared {
-    pub(super) workers: Vec<AnyWorker>,
+    pub(super) workers: Vec<Worker>,
     pub(super) instances: Vec<Instance>,
     /// One per device, with its name: the target's, or `TARGET#N` of what a target is striped over.
     pub disks: Vec<(String, Arc<Disk>)>,
@@ -80,62 +79,6 @@ pub struct RunTarget {
     pub disks: Range<usize>,
 }
 
-/// A thread of either kind.
-pub(super) enum AnyWorker {
-    Plain(Box<Worker>),
-    Wide(Box<Wide>),
-    Direct(Box<Direct>),
-}
-
-impl AnyWorker {
-    /// What is seen of it while it runs.
-    pub(super) fn watched(&self) -> Watched {
-        Watched { live: Arc::clone(self.live()), planned_bytes: self.planned_bytes(), started: None }
-    }
-
-    fn live(&self) -> &Arc<Live> {
-        match self {
-            AnyWorker::Plain(w) => &w.live,
-            AnyWorker::Wide(w) => &w.live,
-            AnyWorker::Direct(w) => &w.live,
-        }
-    }
-
-    /// Bytes it moves if nothing ends it earlier.
-    fn planned_bytes(&self) -> Option<u64> {
-        match self {
-            AnyWorker::Plain(w) => w.job.planned_bytes(),
-            AnyWorker::Wide(w) => w.planned_bytes,
-            AnyWorker::Direct(w) => w.planned_bytes,
-        }
-    }
-
-    pub(super) fn run(self) -> Result<ThreadEnd> {
-        match self {
-            AnyWorker::Plain(w) => w.run(),
-            AnyWorker::Wide(w) => w.run(),
-            AnyWorker::Direct(w) => w.run(),
-        }
-    }
-
-    fn cpu(&self) -> CpuId {
-        match self {
-            AnyWorker::Plain(w) => w.cpu,
-            AnyWorker::Wide(w) => w.cpu,
-            AnyWorker::Direct(_) => CpuId::new(0),
-        }
-    }
-
-    /// Devices it has I/O at.
-    fn disks(&self) -> Vec<usize> {
-        match self {
-            AnyWorker::Plain(w) => vec![w.disk_index],
-            AnyWorker::Wide(w) => w.volumes.iter().flat_map(|v| v.disks.iter().map(|d| d.0)).collect(),
-            AnyWorker::Direct(_) => Vec::new(),
-        }
-    }
-}
-
 impl Prepared {
     /// The job threads, in the order of the file.
     pub fn instances(&self) -> &[Instance] {
@@ -145,24 +88,13 @@ impl Prepared {
     /// Has every thread trace the life of its requests, up to `events` events of 32 bytes each at each device; those that come
     /// later are counted ([`ThreadEnd::traces`](super::ThreadEnd::traces)). 0 = no trace.
     pub fn trace(&mut self, events: usize) {
-        self.workers.iter_mut().for_each(|w| match w {
-            AnyWorker::Plain(w) => w.trace_events = events,
-            AnyWorker::Wide(w) => w.trace_events = events,
-            // The kernel's requests are not ours to trace.
-            AnyWorker::Direct(_) => {}
-        });
+        // The kernel's requests are not ours to trace.
+        self.workers.iter_mut().for_each(|w| w.submitting.trace_events = events);
     }
 
     /// Has every job keep its latencies over time ([`workload::stats::JobStats::slices`]); transaction loops have none.
     pub fn keep_slices(&mut self) {
-        self.workers.iter_mut().for_each(|w| match w {
-            AnyWorker::Plain(w) => w.job.keep_slices(),
-            AnyWorker::Wide(w) => w.load.keep_slices(),
-            AnyWorker::Direct(w) => match &mut w.load {
-                DirectLoad::Job(job) => job.keep_slices(),
-                DirectLoad::Other(load) => load.keep_slices(),
-            },
-        });
+        self.workers.iter_mut().for_each(|w| w.load.load_mut().keep_slices());
     }
 }
 
@@ -213,7 +145,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         ramps: jobs.iter().any(|j| j.ramp_time_ns > 0),
         stop: Arc::clone(&plan.stop),
     };
-    let (mut started, mut numbered): (Vec<Started>, Vec<(u32, AnyWorker)>) = (Vec::new(), Vec::new());
+    let (mut started, mut numbered): (Vec<Started>, Vec<(u32, Worker)>) = (Vec::new(), Vec::new());
     for target in &targets {
         let needs = needs(jobs, target, config.read_ahead_kb);
         make_files(jobs, target, &needs, plan.laying_out)?;
@@ -249,7 +181,7 @@ pub fn prepare(jobs: &[Job], plan: RunPlan<'_>) -> Result<Prepared> {
         };
         let data = of(0).expect("every instance has a target");
         let worker = oltp_worker(job, instance, [data, of(1).unwrap_or(data)], of(1).is_some(), &regions, &plan)?;
-        numbered.push((instance.number, AnyWorker::Wide(Box::new(worker))));
+        numbered.push((instance.number, worker));
     }
     numbered.sort_by_key(|(number, _)| *number);
     prepared.workers = numbered.into_iter().map(|(_, w)| w).collect();
@@ -454,30 +386,16 @@ fn worker(
     target: &Started,
     regions: &Regions,
     stop: &Arc<AtomicBool>,
-) -> Result<AnyWorker> {
-    let (pin, cpu) = place(job, user, &target.disks[0]);
+) -> Result<Worker> {
     let volume = Volume { slots: thread.depth(), slot_bytes: slot_bytes(&thread) as u32 };
-    let buffers = buffers(job, volume, regions)?;
-    if target.opened.map.is_some() {
-        let volumes = vec![wide_volume(target, buffers)];
-        let planned_bytes = thread.planned_bytes();
-        return Ok(AnyWorker::Wide(Box::new(wide(job, Box::new(thread), volumes, (pin, cpu), planned_bytes, stop))));
-    }
-    Ok(AnyWorker::Plain(Box::new(Worker {
-        job: thread,
-        disk: Arc::clone(&target.disks[0]),
-        disk_index: target.first,
-        buffers,
-        cpu,
-        pin,
-        live: Arc::new(Live::default()),
-        stop: Arc::clone(stop),
-        others: Arc::default(),
-        polled: job.hipri,
-        weight: job.weight,
-        batch: job.iodepth_batch_submit,
-        trace_events: 0,
-    })))
+    let pools = vec![buffers(job, volume, regions)?];
+    let device = if target.opened.map.is_some() {
+        WorkerDevice::Wide(vec![wide_volume(target)])
+    } else {
+        let disk = Arc::clone(&target.disks[0]);
+        WorkerDevice::Plain(PlainDisk { disk, index: target.first, others: Arc::default(), polled: job.hipri })
+    };
+    Ok(ready(job, WorkerLoad::Job(Box::new(thread)), pools, device, place(job, user, &target.disks[0]), stop))
 }
 
 /// The thread of a transaction loop, with data and redo on these targets; they may be one.
@@ -488,45 +406,44 @@ fn oltp_worker(
     apart: bool,
     regions: &Regions,
     plan: &RunPlan<'_>,
-) -> Result<Wide> {
+) -> Result<Worker> {
     let oltp = job.oltp.as_ref().expect("a transaction loop");
     check_block(job, "bs", job.min_block_bytes(), data.opened.block_bytes())?;
     check_block(job, "redo_block_size", u64::from(oltp.redo_block_bytes), redo.opened.block_bytes())?;
     let id = ThreadId { instance: user.instance, number: user.number, entropy: plan.entropy };
     let load = Oltp::new(job, id, data.opened.bytes(), apart.then(|| redo.opened.bytes()));
     let load = load.map_err(|e| Error::usage(e.to_string()))?;
-    let volumes = load.volumes().into_iter().zip([data, redo]);
-    let volumes = volumes.map(|(v, target)| Ok(wide_volume(target, buffers(job, v, regions)?)));
-    let volumes = volumes.collect::<Result<_>>()?;
-    Ok(wide(job, Box::new(load), volumes, place(job, user, &data.disks[0]), None, &plan.stop))
+    let pools = load.volumes().into_iter().map(|v| buffers(job, v, regions)).collect::<Result<Vec<_>>>()?;
+    let volumes = [data, redo].into_iter().take(pools.len()).map(wide_volume).collect();
+    let (load, device) = (WorkerLoad::Other(Box::new(load)), WorkerDevice::Wide(volumes));
+    Ok(ready(job, load, pools, device, place(job, user, &data.disks[0]), &plan.stop))
 }
 
-fn wide_volume(target: &Started, buffers: BufferPool) -> WideVolume {
+fn wide_volume(target: &Started) -> WideVolume {
     let disks = target.disks.iter().enumerate().map(|(i, d)| (target.first + i, Arc::clone(d))).collect();
-    WideVolume { disks, map: target.opened.map.clone(), buffers }
+    WideVolume { disks, map: target.opened.map.clone() }
 }
 
-fn wide(
+fn ready(
     job: &Job,
-    load: Box<dyn Load + Send>,
-    volumes: Vec<WideVolume>,
+    load: WorkerLoad,
+    pools: Vec<BufferPool>,
+    device: WorkerDevice,
     (pin, cpu): (Option<Vec<u32>>, CpuId),
-    planned_bytes: Option<u64>,
     stop: &Arc<AtomicBool>,
-) -> Wide {
-    let live = Arc::new(Live::default());
-    let stop = Arc::clone(stop);
-    let (weight, batch) = (job.weight, job.iodepth_batch_submit);
-    Wide { load, volumes, cpu, pin, live, stop, weight, batch, planned_bytes, trace_events: 0 }
+) -> Worker {
+    let submitting = Submitting { cpu, weight: job.weight, trace_events: 0 };
+    let (live, stop, batch) = (Arc::new(Live::default()), Arc::clone(stop), job.iodepth_batch_submit);
+    Worker { load, pools, device, submitting, pin, live, stop, batch }
 }
 
 /// Tells every thread on which CPUs the others on its disk are.
-fn introduce(workers: &mut [AnyWorker]) {
-    let homes: Vec<(Vec<usize>, CpuId)> = workers.iter().map(|w| (w.disks(), w.cpu())).collect();
+fn introduce(workers: &mut [Worker]) {
+    let homes: Vec<(Vec<usize>, CpuId)> = workers.iter().map(|w| (w.disks(), w.submitting.cpu)).collect();
     for (i, w) in workers.iter_mut().enumerate() {
-        let AnyWorker::Plain(w) = w else { continue };
-        let others = homes.iter().enumerate().filter(|(j, (disks, _))| *j != i && disks.contains(&w.disk_index));
-        w.others = others.map(|(_, (_, cpu))| *cpu).collect();
+        let WorkerDevice::Plain(plain) = &mut w.device else { continue };
+        let others = homes.iter().enumerate().filter(|(j, (disks, _))| *j != i && disks.contains(&plain.index));
+        plain.others = others.map(|(_, (_, cpu))| *cpu).collect();
     }
 }
 

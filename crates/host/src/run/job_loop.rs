@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The loop of a job thread: carries what a load asks for to a device, and completions back.
+//!
+//! Guarantees: every I/O that the load handed out is completed before the loop ends, also when the run is stopped. The exception is
+//! a device that cannot end its I/O ([`checkpoint`](super::checkpoint)): the loop then ends without it, and what that I/O needs is
+//! never freed. One clock reading serves everything between two system calls or polls.
+//! Needs from devices: what [`JobDevice`] says of its calls.
+//!
+//! One generic loop serves all devices. On the null driver it takes 0.96 to 0.98 of the processor time per I/O of a loop written for one
+//! disk alone (medians of 11 pairs at depths 1 and 32).
+
+use super::checkpoint::{Checkpoint, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
+use super::waiter::STOP_CHECK;
+use crate::clock;
+use crate::mem::BufferPool;
+use blk::bio::{Bio, DataRef};
+use blk::status::BlkStatus;
+use blk::submitter::{Done, SubmitError};
+use blk::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use workload::engine::{Completed, IoReq, Next};
+use workload::load::Load;
+use workload::verify::VerifyError;
+
+/// Where the I/O of a job thread goes.
+pub(super) trait JobDevice {
+    /// I/O may end while it is submitted. The clock reading that follows the submission is then the time of its end, too.
+    const ENDS_IN_SUBMIT: bool;
+    /// An I/O that is submitted alone is announced by [`JobDevice::plug`] and ended by [`JobDevice::finish_plug`], too.
+    const PLUGS_SINGLE: bool;
+
+    /// I/O of a batch to this volume follows, up to `nr_ios`; `is_first`: none of the batch came before.
+    fn plug(&mut self, volume: usize, is_first: bool, nr_ios: u32);
+
+    /// Takes an I/O, which comes back with its slot as `user_data`.
+    ///
+    /// # Errors
+    /// There is no room until some of what is out has ended.
+    fn submit(&mut self, volume: usize, bio: &Bio, now: Instant) -> Result<(), SubmitError>;
+
+    /// Issues what was submitted so far of a batch that goes on.
+    fn flush_plug(&mut self, now: Instant);
+
+    /// Issues a batch.
+    fn finish_plug(&mut self, now: Instant);
+
+    /// Collects what has ended. Does not wait.
+    fn poll(&mut self, now: Instant);
+
+    /// Spends time that the load wants burnt.
+    fn spin(&mut self, now: Instant) {
+        self.poll(now);
+    }
+
+    /// The next I/O of those that were collected.
+    fn reap_one(&mut self) -> Option<Done>;
+
+    /// Whether some were collected.
+    fn is_ready(&mut self) -> bool;
+
+    /// I/Os that were submitted and not reaped.
+    fn outstanding(&self) -> u32;
+
+    /// A wait is better made before a poll than after it: the wait submits, or polls, too.
+    fn waits_first(&self) -> bool;
+
+    /// Waits until `min` I/Os may have ended, for `timeout` at most, or for no reason. With nothing out it sleeps for `timeout`.
+    fn wait(&mut self, min: u32, timeout: Option<Duration>);
+
+    /// Whether something is out, in a run that is told to stop, that never ends.
+    fn is_stuck(&mut self, now: Instant) -> bool;
+
+    /// The loop has ended, with nothing out.
+    fn leave(&mut self) {}
+
+    /// What was traced.
+    fn traces(&mut self) -> Vec<ThreadTrace> {
+        Vec::new()
+    }
+}
+
+/// Buffers of a load's volumes, of which there are one or two. Slots are counted through them.
+struct Buffers {
+    first: BufferPool,
+    second: Option<BufferPool>,
+    /// The first slot of the second volume.
+    second_from: u32,
+}
+
+impl Buffers {
+    fn new(pools: Vec<BufferPool>) -> Buffers {
+        let mut pools = pools.into_iter();
+        let first = pools.next().expect("a load has a volume");
+        let (second_from, second) = (first.slots(), pools.next());
+        assert!(pools.next().is_none(), "a load has two volumes at most");
+        Buffers { first, second, second_from }
+    }
+
+    /// Number of all slots.
+    fn slots(&self) -> u32 {
+        self.second_from + self.second.as_ref().map_or(0, BufferPool::slots)
+    }
+
+    /// The volume that a slot belongs to, its buffers, and the slot's number there.
+    #[inline]
+    fn of(&mut self, slot: u32) -> (usize, &mut BufferPool, u32) {
+        if slot < self.second_from {
+            return (0, &mut self.first, slot);
+        }
+        let second = self.second.as_mut().expect("a slot beyond the first volume");
+        (1, second, slot - self.second_from)
+    }
+}
+
+struct JobLoop<L: Load + ?Sized, D> {
+    // Dropped first: it is done with the buffers then.
+    device: D,
+    load: Box<L>,
+    buffers: Buffers,
+    /// There is one slot.
+    is_single: bool,
+    /// I/Os submitted since the last commit.
+    queued: u32,
+    batch: u32,
+    verify_errors: Vec<VerifyError>,
+    checkpoint: Checkpoint,
+    now: Instant,
+}
+
+/// Runs a load to its end; `batch`: I/Os that it submits at once.
+pub(super) fn run_load<L: Load + ?Sized, D: JobDevice>(
+    mut load: Box<L>,
+    pools: Vec<BufferPool>,
+    device: D,
+    batch: u32,
+    stop: Arc<AtomicBool>,
+    live: Arc<Live>,
+) -> ThreadEnd {
+    let mut buffers = Buffers::new(pools);
+    for slot in 0..buffers.slots() {
+        let (_, pool, slot) = buffers.of(slot);
+        pool.with_slot(slot, |buf| load.fill_first(buf));
+    }
+    let mut l = JobLoop {
+        is_single: buffers.slots() == 1,
+        device,
+        load,
+        buffers,
+        queued: 0,
+        batch,
+        verify_errors: Vec::new(),
+        now: clock::now(),
+        checkpoint: Checkpoint::new(stop, live),
+    };
+    l.run();
+    let leaves = l.checkpoint.leaves();
+    if !leaves {
+        l.device.leave();
+    }
+    l.checkpoint.end(l.load.as_mut(), l.now);
+    let verify_errors = std::mem::take(&mut l.verify_errors);
+    let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces: l.device.traces() };
+    if leaves {
+        // The device may still write to its buffers, and end what it has out.
+        std::mem::forget(l);
+    }
+    end
+}
+
+impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
+    fn run(&mut self) {
+        loop {
+            if let Some(io) = self.load.next_uniform(self.now) {
+                self.queue(io);
+                continue;
+            }
+            match self.load.next_other(self.now) {
+                Next::Io(io) => {
+                    self.queue(io);
+                    continue;
+                }
+                Next::Reap { min, max } => {
+                    self.commit();
+                    self.reap(min, max);
+                }
+                Next::Wait(until) => {
+                    self.commit();
+                    self.wait_until(until);
+                }
+                Next::Spin(until) => {
+                    self.commit();
+                    while self.now < until {
+                        self.now = clock::now();
+                        self.device.spin(self.now);
+                    }
+                }
+                Next::Done => break,
+            }
+            self.look_around();
+            if self.checkpoint.leaves() {
+                return;
+            }
+        }
+        assert!(self.device.outstanding() == 0, "the load ended with I/O outstanding");
+    }
+
+    /// Now and then: tells how far the load is and looks whether it is to stop.
+    #[inline]
+    fn look_around(&mut self) {
+        if self.checkpoint.is_due(self.now) {
+            self.look_around_now();
+        }
+    }
+
+    fn look_around_now(&mut self) {
+        // I/O that ends while it is submitted needs no poll, but others may wait for what one does.
+        self.device.poll(self.now);
+        let (device, now) = (&mut self.device, self.now);
+        self.checkpoint.look(self.load.as_mut(), now, || device.is_stuck(now));
+    }
+
+    /// Hands an I/O to the device, alone or with others of its batch.
+    #[inline]
+    fn queue(&mut self, io: IoReq) {
+        let (volume, pool, slot) = self.buffers.of(io.slot);
+        if io.fill {
+            let load = &mut self.load;
+            pool.with_slot(slot, |buf| load.fill(io.slot, &mut buf[..io.len_bytes as usize]));
+        }
+        let bio = io.bio(if io.op.has_data() { pool.lend(slot) } else { DataRef::NONE });
+        let alone = !D::PLUGS_SINGLE && self.queued == 0 && io.commit;
+        if !alone {
+            self.device.plug(volume, self.queued == 0, self.batch);
+            self.queued += 1;
+        }
+        while let Err(SubmitError::NoBio) = self.device.submit(volume, &bio, self.now) {
+            self.wait_for_bio();
+            if self.checkpoint.leaves() {
+                return;
+            }
+        }
+        if alone {
+            self.now = clock::now();
+            // The only I/O that can be out ended while it was submitted: one clock reading serves both ends.
+            if D::ENDS_IN_SUBMIT
+                && self.is_single
+                && let Some(done) = self.device.reap_one()
+            {
+                self.hand_back(done, L::ended_at_once);
+                self.look_around();
+            } else {
+                self.load.submitted(self.now);
+            }
+        } else if io.commit {
+            self.commit();
+        }
+    }
+
+    /// Waits for pieces of large I/Os to end: they share the bio slots, of which there are more than I/Os of the depth, so some
+    /// are freed without an I/O being handed to the load, which has not been told of all submissions.
+    #[cold]
+    fn wait_for_bio(&mut self) {
+        self.device.flush_plug(self.now);
+        self.device.wait(1, None);
+        self.now = clock::now();
+        self.device.poll(self.now);
+        self.look_around();
+    }
+
+    /// Ends a batch: its I/Os count as submitted from here. The clock is read again, for the submission took its time.
+    #[inline]
+    fn commit(&mut self) {
+        if self.queued > 0 {
+            self.queued = 0;
+            self.device.finish_plug(self.now);
+            self.now = clock::now();
+            self.load.submitted(self.now);
+        }
+    }
+
+    /// Completes `min` to `max` I/Os, waiting for them. A load that is told to stop meanwhile issues nothing after that; all that is
+    /// in flight is waited for, however slow the device, as long as it may end.
+    fn reap(&mut self, min: u32, max: u32) {
+        // What ended while it was submitted is there already, and was seen under the clock reading that followed.
+        if D::ENDS_IN_SUBMIT
+            && max == 1
+            && let Some(done) = self.device.reap_one()
+        {
+            return self.hand_back(done, L::complete_one);
+        }
+        let mut got = 0;
+        if self.device.is_ready() {
+            // Read again for a batch, or every completion latency would be 0.
+            self.now = clock::now();
+            got = self.complete(max);
+            if got >= min {
+                return;
+            }
+        }
+        loop {
+            if self.device.waits_first() && min > got && !self.device.is_ready() {
+                self.device.wait(min - got, None);
+            }
+            self.now = clock::now();
+            self.device.poll(self.now);
+            got += self.complete(max - got);
+            if got >= min || got >= max {
+                return;
+            }
+            self.look_around();
+            if self.checkpoint.leaves() {
+                return;
+            }
+            if !self.device.waits_first() {
+                self.device.wait(min - got, None);
+            }
+        }
+    }
+
+    /// Hands up to `max` ended I/Os to the load; how many there were.
+    fn complete(&mut self, max: u32) -> u32 {
+        let mut n = 0;
+        while n < max
+            && let Some(done) = self.device.reap_one()
+        {
+            self.hand_back(done, L::complete);
+            n += 1;
+        }
+        if n > 0 {
+            self.load.reaped(n);
+        }
+        n
+    }
+
+    /// The buffer of an ended I/O is the load's again; `complete` is how the load is told.
+    #[inline]
+    fn hand_back(&mut self, done: Done, complete: impl FnOnce(&mut L, u32, BlkStatus, Instant) -> Completed) {
+        let slot = done.user_data as u32;
+        if done.op.has_data() {
+            let (_, pool, own) = self.buffers.of(slot);
+            // SAFETY: the I/O with this buffer has ended: a device returns each once.
+            unsafe { pool.give_back(own) };
+        }
+        if complete(&mut self.load, slot, done.status, self.now).needs_verify {
+            self.verify(slot);
+        }
+    }
+
+    #[cold]
+    fn verify(&mut self, slot: u32) {
+        let (_, pool, own) = self.buffers.of(slot);
+        let load = &mut self.load;
+        if let Err(e) = pool.with_slot(own, |buf| load.verify(slot, buf))
+            && self.verify_errors.len() < VERIFY_REPORTS
+        {
+            self.verify_errors.push(e);
+        }
+    }
+
+    /// Nothing may be issued before `until`; what ends meanwhile is completed.
+    fn wait_until(&mut self, until: Instant) {
+        self.now = clock::now();
+        if !self.device.waits_first() {
+            // What ended while it was submitted is there already.
+            self.device.poll(self.now);
+        }
+        if self.complete(u32::MAX) == 0 && self.now < until {
+            self.device.wait(1, Some(until.since(self.now).min(STOP_CHECK)));
+            self.now = clock::now();
+            self.device.poll(self.now);
+            self.complete(u32::MAX);
+        }
+    }
+}
