@@ -41,11 +41,11 @@ pub struct Limits {
 /// `BLK_SAFE_MAX_SECTORS`: taken when a driver says nothing.
 pub const BLK_SAFE_MAX_SECTORS: u32 = 255;
 /// `BLK_DEF_MAX_SECTORS_CAP` (4 MiB): the block layer builds no larger request unless told to.
-pub const BLK_DEF_MAX_SECTORS_CAP: u32 = 4 << 11;
+pub(crate) const BLK_DEF_MAX_SECTORS_CAP: u32 = 4 << 11;
 /// `BLK_MAX_SEGMENTS`.
-pub const BLK_MAX_SEGMENTS: u16 = 128;
+pub(crate) const BLK_MAX_SEGMENTS: u16 = 128;
 /// `BLK_MAX_SEGMENT_SIZE`.
-pub const BLK_MAX_SEGMENT_SIZE: u32 = 65536;
+pub(crate) const BLK_MAX_SEGMENT_SIZE: u32 = 65536;
 
 impl Default for Limits {
     fn default() -> Self {

@@ -37,7 +37,7 @@ pub const BLKDEV_MIN_RQ: u32 = 4;
 pub const BLKDEV_DEFAULT_RQ: u32 = 128;
 
 /// Default `io_timeout` (`BLK_DEFAULT_TIMEOUT`, 30 s), milliseconds.
-pub const BLK_DEFAULT_TIMEOUT_MS: u32 = 30_000;
+pub(crate) const BLK_DEFAULT_TIMEOUT_MS: u32 = 30_000;
 
 /// All settings of a stack. `None` means "the kernel's default for the rest".
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which CPU submits to which hardware queue.
 //!
-//! Guarantees: every CPU is in exactly one group of [`group_cpus_evenly`], and so has exactly one hardware queue per type;
+//! Guarantees: every CPU is in exactly one group of `group_cpus_evenly`, and so has exactly one hardware queue per type;
 //! no group is empty as long as there are no more groups than CPUs; the same topology gives the same map.
 //!
 //! Needs from callers: a [`CpuTopology`] that was read or invented elsewhere; this module asks no operating system.
@@ -18,5 +18,4 @@ mod spread;
 mod topology;
 
 pub use queue_map::{HctxType, MapError, QueueMap};
-pub use spread::{CpuGroup, group_cpus_evenly};
 pub use topology::{CpuTopology, TopologyError};

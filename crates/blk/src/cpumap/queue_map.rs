@@ -93,7 +93,7 @@ pub struct QueueMap {
 }
 
 impl QueueMap {
-    /// Spreads the CPUs of `topo` over the queues of each type by [`group_cpus_evenly`]. `nr_read` and `nr_poll` may be 0.
+    /// Spreads the CPUs of `topo` over the queues of each type by `group_cpus_evenly`. `nr_read` and `nr_poll` may be 0.
     ///
     /// # Errors
     /// If `nr_default` is 0, a number is above that of the CPUs, or the sum is above 65535.
@@ -154,7 +154,7 @@ impl QueueMap {
 
     /// Number of the first hardware queue of one type, if it has queues of its own.
     #[inline]
-    pub fn queue_offset(&self, ty: HctxType) -> u16 {
+    pub(crate) fn queue_offset(&self, ty: HctxType) -> u16 {
         self.queue_offset[ty as usize]
     }
 

@@ -5,7 +5,7 @@ use super::topology::CpuTopology;
 use std::collections::BTreeMap;
 
 /// CPUs of one group, in rising order.
-pub type CpuGroup = Vec<u16>;
+pub(crate) type CpuGroup = Vec<u16>;
 
 /// Spreads all CPUs over `numgrps` groups: first those present, then the rest of the possible ones, starting at the group
 /// after the last one used.
@@ -16,7 +16,7 @@ pub type CpuGroup = Vec<u16>;
 ///
 /// # Panics
 /// If `numgrps` is 0 or `topo` is not consistent (see [`CpuTopology`]).
-pub fn group_cpus_evenly(numgrps: u16, topo: &CpuTopology) -> Vec<CpuGroup> {
+pub(crate) fn group_cpus_evenly(numgrps: u16, topo: &CpuTopology) -> Vec<CpuGroup> {
     assert!(numgrps > 0, "CPUs cannot be spread over 0 groups");
     topo.assert_consistent();
     let numgrps = usize::from(numgrps);

@@ -100,15 +100,6 @@ impl CpuTopology {
         Ok(CpuTopology { nr_cpus, node_of, core_of, cache_group_of, present })
     }
 
-    /// True if the two CPUs share a last-level cache.
-    ///
-    /// # Panics
-    /// If one of them is not below `nr_cpus`.
-    #[inline]
-    pub fn share_cache(&self, a: u16, b: u16) -> bool {
-        self.cache_group_of[usize::from(a)] == self.cache_group_of[usize::from(b)]
-    }
-
     pub(super) fn assert_consistent(&self) {
         let n = usize::from(self.nr_cpus);
         assert!(n > 0, "a topology has at least one CPU");
@@ -127,7 +118,8 @@ mod tests {
         assert_eq!(topo.nr_cpus, 8);
         assert_eq!(topo.core_of, [0, 1, 2, 3, 0, 1, 2, 3]);
         assert_eq!(topo.node_of, [0, 0, 1, 1, 0, 0, 1, 1]);
-        assert!(topo.share_cache(0, 5) && !topo.share_cache(0, 2));
+        let group = &topo.cache_group_of;
+        assert!(group[0] == group[5] && group[0] != group[2]);
         topo.assert_consistent();
     }
 

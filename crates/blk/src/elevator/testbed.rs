@@ -167,12 +167,14 @@ impl TestBed {
     }
 
     /// Takes back a request that was joined to another, which has its bios now.
-    pub fn free_absorbed(&mut self, rq: Rq) {
+    #[cfg(test)]
+    pub(crate) fn free_absorbed(&mut self, rq: Rq) {
         self.free_rqs.push(rq.id());
     }
 
     /// Takes back a bio that was neither merged nor made a request.
-    pub fn free_bio(&mut self, bio: BioRef) {
+    #[cfg(test)]
+    pub(crate) fn free_bio(&mut self, bio: BioRef) {
         self.free_bios[bio.0.submitter()].push(bio.0.index() as u32);
     }
 }

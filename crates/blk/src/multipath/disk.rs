@@ -18,7 +18,7 @@ use crossbeam_utils::CachePadded;
 use std::sync::{Arc, OnceLock};
 
 /// Most paths that a disk is given in its life, a driver that comes back not counted: the drivers of removed paths are kept.
-pub const MAX_LIVES: usize = 1024;
+pub(crate) const MAX_LIVES: usize = 1024;
 
 /// In [`Multipath::at`]: nothing may be sent there any more.
 pub(super) const LEAVING: u16 = 1 << 15;

@@ -32,7 +32,7 @@ mod table;
 
 pub use config::{Features, MAX_GROUPS, MAX_PATHS, PathId, PgInit};
 pub use cpu_mask::parse_cpu_mask;
-pub use disk::{Handler, Listener, MAX_LIVES, Multipath, MultipathError, NewGroup, NewPath, PathEvent};
+pub use disk::{Handler, Listener, Multipath, MultipathError, NewGroup, NewPath, PathEvent};
 pub use selector::{BASE_WEIGHT, MAX_THROUGHPUT, MAX_WEIGHT, PathArgs, Selector};
 pub use status::{GroupState, GroupStatus, PathStatus, Status};
 pub use table::{GroupTable, PathTable, Table, TableError};

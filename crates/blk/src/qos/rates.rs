@@ -42,9 +42,9 @@ pub struct IoLimits {
 }
 
 /// Greatest `iops_*`: one per nanosecond.
-pub const MAX_IOPS: u64 = 1_000_000_000;
+pub(crate) const MAX_IOPS: u64 = 1_000_000_000;
 /// Greatest `bps_*`, and greatest burst of one.
-pub const MAX_BPS: u64 = 1_000_000_000_000;
+pub(crate) const MAX_BPS: u64 = 1_000_000_000_000;
 
 /// Every name of [`IoLimits::get`].
 pub const LIMIT_NAMES: [&str; 12] = [

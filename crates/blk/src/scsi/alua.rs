@@ -146,7 +146,7 @@ impl PortGroups {
     }
 
     /// The same, or what is usual.
-    pub fn transition_time(&self) -> Duration {
+    pub(crate) fn transition_time(&self) -> Duration {
         self.transition.unwrap_or(TRANSITION_TIME)
     }
 
@@ -193,7 +193,7 @@ pub fn own_group(designation: &[u8]) -> Option<(u16, Option<u16>)> {
 }
 
 /// The parameter list of SET TARGET PORT GROUPS that makes one group active/optimized.
-pub fn set_parameters(group: u16) -> [u8; 8] {
+pub(crate) fn set_parameters(group: u16) -> [u8; 8] {
     let [high, low] = group.to_be_bytes();
     [0, 0, 0, 0, AccessState::Optimized as u8, 0, high, low]
 }

@@ -13,22 +13,22 @@ pub mod opcode {
     pub const REQUEST_SENSE: u8 = 0x03;
     pub const INQUIRY: u8 = 0x12;
     pub const START_STOP_UNIT: u8 = 0x1b;
-    pub const READ_10: u8 = 0x28;
-    pub const WRITE_10: u8 = 0x2a;
-    pub const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub(crate) const READ_10: u8 = 0x28;
+    pub(crate) const WRITE_10: u8 = 0x2a;
+    pub(crate) const SYNCHRONIZE_CACHE_10: u8 = 0x35;
     pub const UNMAP: u8 = 0x42;
     pub const MODE_SENSE_10: u8 = 0x5a;
-    pub const PERSISTENT_RESERVE_IN: u8 = 0x5e;
-    pub const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
-    pub const READ_16: u8 = 0x88;
-    pub const COMPARE_AND_WRITE: u8 = 0x89;
-    pub const WRITE_16: u8 = 0x8a;
-    pub const SYNCHRONIZE_CACHE_16: u8 = 0x91;
-    pub const WRITE_SAME_16: u8 = 0x93;
-    pub const SERVICE_ACTION_IN_16: u8 = 0x9e;
+    pub(crate) const PERSISTENT_RESERVE_IN: u8 = 0x5e;
+    pub(crate) const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+    pub(crate) const READ_16: u8 = 0x88;
+    pub(crate) const COMPARE_AND_WRITE: u8 = 0x89;
+    pub(crate) const WRITE_16: u8 = 0x8a;
+    pub(crate) const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+    pub(crate) const WRITE_SAME_16: u8 = 0x93;
+    pub(crate) const SERVICE_ACTION_IN_16: u8 = 0x9e;
     pub const REPORT_LUNS: u8 = 0xa0;
-    pub const MAINTENANCE_IN: u8 = 0xa3;
-    pub const MAINTENANCE_OUT: u8 = 0xa4;
+    pub(crate) const MAINTENANCE_IN: u8 = 0xa3;
+    pub(crate) const MAINTENANCE_OUT: u8 = 0xa4;
 }
 
 /// READ CAPACITY (16) is this service action of SERVICE ACTION IN (16).
@@ -93,7 +93,7 @@ impl Cdb {
     }
 
     /// REQUEST SENSE in fixed format, up to `allocation` bytes.
-    pub fn request_sense(allocation: u8) -> Cdb {
+    pub(crate) fn request_sense(allocation: u8) -> Cdb {
         Cdb::new(opcode::REQUEST_SENSE).put(4, [allocation])
     }
 
@@ -104,7 +104,7 @@ impl Cdb {
     }
 
     /// START STOP UNIT: start.
-    pub fn start_unit() -> Cdb {
+    pub(crate) fn start_unit() -> Cdb {
         Cdb::new(opcode::START_STOP_UNIT).put(4, [1])
     }
 
@@ -132,7 +132,7 @@ impl Cdb {
     }
 
     /// SET TARGET PORT GROUPS, with a parameter list of so many bytes.
-    pub fn set_target_port_groups(parameters: u32) -> Cdb {
+    pub(crate) fn set_target_port_groups(parameters: u32) -> Cdb {
         let cdb = Cdb::new(opcode::MAINTENANCE_OUT);
         cdb.put(1, [SET_TARGET_PORT_GROUPS]).put(6, parameters.to_be_bytes())
     }
@@ -161,11 +161,11 @@ impl Cdb {
     }
 
     /// SYNCHRONIZE CACHE of the whole medium: (10), or (16) where `wide` asks for it.
-    pub fn synchronize_cache(wide: bool) -> Cdb {
+    pub(crate) fn synchronize_cache(wide: bool) -> Cdb {
         Cdb::new(if wide { opcode::SYNCHRONIZE_CACHE_16 } else { opcode::SYNCHRONIZE_CACHE_10 })
     }
 
-    /// UNMAP, whose parameter list is of [`UNMAP_BYTES`].
+    /// UNMAP, whose parameter list is of `UNMAP_BYTES`.
     pub fn unmap() -> Cdb {
         Cdb::new(opcode::UNMAP).put(7, (UNMAP_BYTES as u16).to_be_bytes())
     }
@@ -198,10 +198,10 @@ impl Cdb {
 }
 
 /// Bytes of the parameter list of an UNMAP of one range.
-pub const UNMAP_BYTES: usize = 24;
+pub(crate) const UNMAP_BYTES: usize = 24;
 
 /// The parameter list of an UNMAP of one range.
-pub fn unmap_parameters(lba: u64, blocks: u32) -> [u8; UNMAP_BYTES] {
+pub(crate) fn unmap_parameters(lba: u64, blocks: u32) -> [u8; UNMAP_BYTES] {
     let mut list = [0; UNMAP_BYTES];
     list[0..2].copy_from_slice(&(UNMAP_BYTES as u16 - 2).to_be_bytes());
     list[2..4].copy_from_slice(&(UNMAP_BYTES as u16 - 8).to_be_bytes());

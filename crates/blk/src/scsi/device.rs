@@ -20,7 +20,7 @@ const FULL_WINDOW: Duration = Duration::from_ms(64);
 /// Events at the same depth after which the device is believed.
 const FULL_TIMES: u32 = 10;
 /// `SCSI_DEFAULT_RAMP_UP_PERIOD`.
-pub const RAMP_UP_PERIOD: Duration = Duration::from_secs(120);
+pub(crate) const RAMP_UP_PERIOD: Duration = Duration::from_secs(120);
 /// Hardware queues that any device can come to have.
 const PLACES: u16 = 64;
 /// Largest `queue_depth` of a device.

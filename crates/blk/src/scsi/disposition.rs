@@ -52,12 +52,12 @@ pub mod sam {
     #![allow(missing_docs, reason = "the standard's names")]
     pub const GOOD: u8 = 0x00;
     pub const CHECK_CONDITION: u8 = 0x02;
-    pub const CONDITION_MET: u8 = 0x04;
+    pub(crate) const CONDITION_MET: u8 = 0x04;
     pub const BUSY: u8 = 0x08;
     pub const RESERVATION_CONFLICT: u8 = 0x18;
     pub const TASK_SET_FULL: u8 = 0x28;
-    pub const ACA_ACTIVE: u8 = 0x30;
-    pub const TASK_ABORTED: u8 = 0x40;
+    pub(crate) const ACA_ACTIVE: u8 = 0x30;
+    pub(crate) const TASK_ABORTED: u8 = 0x40;
 }
 
 /// How a command came back.
@@ -167,7 +167,7 @@ pub struct Judged {
 }
 
 /// How long a device that is becoming ready, or changes its ALUA state, is left alone.
-pub const RETRY_DELAY: Duration = Duration::from_ms(1000);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_ms(1000);
 /// How long one that was busy is (`BLK_MQ_RESOURCE_DELAY`: the kernel's blocked counters come to this when nothing is out).
 const BUSY_DELAY: Duration = Duration::from_ms(3);
 

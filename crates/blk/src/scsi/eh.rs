@@ -27,7 +27,7 @@ use crate::id::{HctxId, Tag};
 use crate::time::{Duration, Instant};
 
 /// `SCSI_DEFAULT_EH_TIMEOUT`.
-pub const EH_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const EH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often unannounced progress is polled.
 const LOOK: Duration = Duration::from_ms(10);
 /// How long recovery continues while it is to give up.

@@ -6,7 +6,7 @@
 //! Source: SPC-5, 4.4 ("Sense data"); drivers/scsi/scsi_common.c (`scsi_normalize_sense`).
 
 /// Longest sense data that is checked: what a command may return (SPC-5, 4.4.1).
-pub const SENSE_BYTES: usize = 252;
+pub(crate) const SENSE_BYTES: usize = 252;
 
 /// Sense keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -138,7 +138,7 @@ impl StripeMap {
 
     /// How many sectors from this one on, itself among them, lie on its stripe in a row: to the end of its chunk.
     #[inline]
-    pub fn sectors_to_chunk_end(&self, sector: Sector) -> u64 {
+    pub(crate) fn sectors_to_chunk_end(&self, sector: Sector) -> u64 {
         self.chunk_sectors() - (sector.0 & (self.chunk_sectors() - 1))
     }
 

@@ -11,13 +11,11 @@ use crate::lock::Lock;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
-    #[doc(hidden)] // For replays of recorded machines.
     /// As [`Submitter::poll`], but bios that wait for a tag continue waiting: their process has not woken up yet.
     pub fn poll_asleep(&mut self, now: Instant) {
         self.poll_and(false, now);
     }
 
-    #[doc(hidden)] // For replays of recorded machines.
     /// Collects completions, so that tags come free and the elevator is told, and nothing else: hardware queues that have
     /// to run now are left to the next poll, and so are bios that wait for a tag.
     pub fn poll_interrupt(&mut self, now: Instant) {

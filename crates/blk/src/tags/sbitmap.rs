@@ -39,7 +39,7 @@ impl TagAllocHint {
 
     /// Says that `tag` was freed by this submitter: its cache lines are warm, so the next search starts there.
     #[inline]
-    pub fn note_freed(&mut self, tag: u32) {
+    pub(crate) fn note_freed(&mut self, tag: u32) {
         self.0 = tag;
     }
 }
@@ -163,7 +163,8 @@ impl Sbitmap {
     ///
     /// The parts add up to `shallow_depth`, or a little less if the last word is short. With `shallow_depth` at or above
     /// the depth this is `get`; with 0 it is `None`.
-    pub fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
+    #[cfg(test)]
+    pub(crate) fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
         self.get_shallow_watched(hint, shallow_depth, &NoWaiters)
     }
 
@@ -341,7 +342,7 @@ impl Sbitmap {
     /// # Panics
     /// If the bit is out of range.
     #[inline]
-    pub fn set_bit(&self, bit: u32) {
+    pub(crate) fn set_bit(&self, bit: u32) {
         self.check(bit);
         self.words[(bit >> self.shift) as usize].set_flags(1 << self.bit_in_word(bit));
     }
@@ -351,7 +352,7 @@ impl Sbitmap {
     /// # Panics
     /// If the bit is out of range.
     #[inline]
-    pub fn clear_bit(&self, bit: u32) {
+    pub(crate) fn clear_bit(&self, bit: u32) {
         self.check(bit);
         self.words[(bit >> self.shift) as usize].clear_flags(1 << self.bit_in_word(bit));
     }
@@ -361,20 +362,20 @@ impl Sbitmap {
     /// # Panics
     /// If the bit is out of range.
     #[inline]
-    pub fn test_bit(&self, bit: u32) -> bool {
+    pub(crate) fn test_bit(&self, bit: u32) -> bool {
         self.check(bit);
         self.words[(bit >> self.shift) as usize].flags() >> self.bit_in_word(bit) & 1 == 1
     }
 
     /// True if some flag is set, or some bit taken. Words are checked one after the other.
     #[inline]
-    pub fn any_bit_set(&self) -> bool {
+    pub(crate) fn any_bit_set(&self) -> bool {
         self.words.iter().any(|w| w.flags() != 0)
     }
 
     /// Calls `f` for each set flag (or taken bit), from `start` (0 if out of range) up and then round to below `start`,
     /// until `f` returns false. Each word is read once when its turn comes.
-    pub fn for_each_set(&self, start: u32, mut f: impl FnMut(u32) -> bool) {
+    pub(crate) fn for_each_set(&self, start: u32, mut f: impl FnMut(u32) -> bool) {
         let start = if start < self.depth { start } else { 0 };
         let from = u64::MAX << self.bit_in_word(start);
         let first = (start >> self.shift) as usize;
@@ -408,7 +409,7 @@ impl Sbitmap {
     }
 
     /// Bits of each word but the last.
-    pub fn bits_per_word(&self) -> u32 {
+    pub(crate) fn bits_per_word(&self) -> u32 {
         1 << self.shift
     }
 

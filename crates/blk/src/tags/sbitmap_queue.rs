@@ -130,7 +130,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// As [`Sbitmap::get_shallow`]. From then on waiters are woken singly.
-    pub fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
+    pub(crate) fn get_shallow(&self, hint: &mut TagAllocHint, shallow_depth: u32) -> Option<u32> {
         self.wake_singly();
         self.sb.get_shallow_watched(hint, shallow_depth, self)
     }
@@ -145,14 +145,14 @@ impl<L: RawMutex> SbitmapQueue<L> {
     /// only some of the tags might wait for a whole batch longer than any come back, and may not be able to use the
     /// next tag.
     #[inline]
-    pub fn wake_singly(&self) {
+    pub(crate) fn wake_singly(&self) {
         if !self.waiting.singly.load(Ordering::Relaxed) {
             self.waiting.singly.store(true, Ordering::Relaxed);
         }
     }
 
     /// How many completions it takes to wake this many waiters, 1..=8: an eighth of the tags, so that each of the eight wait
-    /// queues gets its turn within one round of the tags; or 1 ([`SbitmapQueue::wake_singly`]).
+    /// queues gets its turn within one round of the tags; or 1 (`wake_singly`).
     pub fn wake_batch(&self) -> u32 {
         match self.waiting.singly.load(Ordering::Relaxed) {
             true => 1,
@@ -215,7 +215,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// Whether `waiter` is registered now.
-    pub fn is_waiting(&self, waiter: WaiterId) -> bool {
+    pub(crate) fn is_waiting(&self, waiter: WaiterId) -> bool {
         self.wait_queues.iter().any(|queue| queue.lock().contains(&waiter))
     }
 
@@ -225,7 +225,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// As [`wake_one`](Self::wake_one), for the first waiter that `may` agrees to; none if there is none.
-    pub fn wake_one_of(&self, may: &dyn Fn(WaiterId) -> bool, wake: &mut dyn FnMut(WaiterId)) {
+    pub(crate) fn wake_one_of(&self, may: &dyn Fn(WaiterId) -> bool, wake: &mut dyn FnMut(WaiterId)) {
         if let Some(waiter) = self.take_waiter(may) {
             wake(waiter);
         }
@@ -233,7 +233,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
 
     /// Takes the first waiter that `may` agrees to off its wait queue: the caller wakes it. `may` is called with the lock
     /// of a wait queue held.
-    pub fn take_waiter(&self, may: &dyn Fn(WaiterId) -> bool) -> Option<WaiterId> {
+    pub(crate) fn take_waiter(&self, may: &dyn Fn(WaiterId) -> bool) -> Option<WaiterId> {
         let start = self.accounts.wake_index.load(Ordering::Relaxed);
         (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES).find_map(|index| {
             let mut queue = self.wait_queues[index as usize].lock();
@@ -251,13 +251,13 @@ impl<L: RawMutex> SbitmapQueue<L> {
     ///
     /// # Panics
     /// As [`Sbitmap::clear_deferred`].
-    pub fn put_unannounced(&self, tag: u32) -> u32 {
+    pub(crate) fn put_unannounced(&self, tag: u32) -> u32 {
         self.sb.clear_deferred(tag);
         if self.waiters_after_free() { self.wakeups_due(1, 1) } else { 0 }
     }
 
     /// Wakes all waiters, for instance because the queue goes away.
-    pub fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
+    pub(crate) fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(u32::MAX, wake);
     }
 
