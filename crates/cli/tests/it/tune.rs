@@ -20,8 +20,7 @@ fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 fn a_starving_queue_depth_is_found_confirmed_and_explained() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
-    let search =
-        ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,64", "--knob", "nomerges"];
+    let search = ["--set", "queue_depth=4", "--set", "nr_hw_queues=1", "--knob", "queue_depth=4,8,64"];
     let form = ["--budget", "40s", "--results", "r.jsonl", "--print", "sysfs,toml,qemu", "--apply", "best.toml"];
     let done = dir.mqblk(&tune(SLOW, &[&search[..], &form].concat())).exits(0);
     done.prints(&[
