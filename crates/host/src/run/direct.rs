@@ -91,10 +91,10 @@ impl DirectDevices {
     /// Of the calling thread, whose I/O has its data in these pools, one of each volume.
     pub(super) fn open(self, pools: &mut [BufferPool], batch: u32, live: Arc<Live>) -> Result<Direct> {
         clock::sleep_precisely();
-        let all: u32 = pools.iter().map(|pool| pool.slots()).sum();
+        let all: u32 = pools.iter().map(BufferPool::slots).sum();
         let ring = build(all, batch)
             .map_err(|e| Error::os(e, format!("cannot make an io_uring for {all} I/Os; lower iodepth")))?;
-        let devices: Vec<_> = self.devices.iter().map(|device| device.as_raw_fd()).collect();
+        let devices: Vec<_> = self.devices.iter().map(AsRawFd::as_raw_fd).collect();
         ring.submitter()
             .register_files(&devices)
             .map_err(|e| Error::os(e, "cannot register a device with io_uring"))?;

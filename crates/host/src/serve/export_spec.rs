@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `serve` asks of every type of export: the contract of the values that an `[[export]]` is read into.
 //!
-//! Guarantees, by the implementations: only [`ExportSpec::preflight`] and [`ExportSpec::begin`] look at the machine, and only
+//! Guarantees, by the implementations: only `ExportSpec::preflight` and `ExportSpec::begin` look at the machine, and only
 //! `begin` changes it. Messages are `KEY=VALUE: rule; remedy`. An export is registered in `export/registry.rs`, a line each.
 
 use super::running::RunningExport;
