@@ -125,7 +125,7 @@ pub struct Request {
     pub(crate) first_issue_ns: FieldU64,
     /// Not late before this, if the driver asked for more time. This and the next belong to `path::timeout`.
     pub(crate) deadline_ns: FieldU64,
-    /// `issue_ns` of the request that the driver reported it has ended, when it was asked.
+    /// `issue_ns` of the request that the driver, asked about a timeout, answered it had ended.
     pub(crate) ended_by_timeout_ns: FieldU64,
     /// While it is on the requeue list of its hctx: when it may be issued again.
     pub(crate) requeue_at_ns: FieldU64,

@@ -3,8 +3,8 @@
 //!
 //! Guarantees: what is asked for lies behind the read that caused it and inside the disk, windows grow as the kernel's do
 //! and never beyond `read_ahead_kb`, and each sector of a stream is asked for once as long as the stream is remembered.
-//! Random reads cause nothing. Unlike the kernel, which remembers one place per open file and guesses others from
-//! its page cache, several streams are distinguished, as many as clients usually share one disk.
+//! Random reads cause nothing. The kernel remembers one place per open file and guesses others from its page cache;
+//! this keeps several streams apart, as many as clients usually share one disk.
 //!
 //! Needs from callers: every read of the cache's user, in order of arrival, and a lock around. Does not do: keeping data;
 //! the owner of a cache (the file driver has the kernel's page cache) makes it read. Source: mm/readahead.c

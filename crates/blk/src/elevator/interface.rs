@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::request::{RequestId, RequestSlab, Rq};
 use crate::time::Instant;
 
-/// What an elevator may check while it works.
+/// What an elevator may read while it works.
 #[derive(Clone, Copy)]
 pub struct ElvCx<'a> {
     /// The requests behind the handles.
@@ -156,7 +156,7 @@ pub struct DebugAttr {
     pub hctx: Option<usize>,
     /// The file's name, the kernel's where it has one.
     pub name: String,
-    /// What it holds, or what is before the requests.
+    /// The file's text, printed in front of the requests.
     pub text: String,
     /// Requests, one per line.
     pub rqs: Vec<RequestId>,

@@ -18,7 +18,7 @@
 //! # Limits
 //! No lock is taken for the whole disk. A bio is merged only into one of the last eight requests of its CPU's own queue
 //! and domain, while they are there: neighbours of different CPUs do not meet, requests are not joined. Priorities are
-//! not checked. The depths adapt only while 500 requests of a kind complete, see `latency`.
+//! ignored. The depths adapt only while 500 requests of a kind complete, see `latency`.
 //!
 //! A caller that runs hardware queues by itself must implement [`HctxRunner`](super::HctxRunner): a queue that found no token has to
 //! be run again when it is told so.

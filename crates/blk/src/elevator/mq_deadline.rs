@@ -383,8 +383,8 @@ impl DeadlineState {
         None
     }
 
-    /// The next request of a class; with `born_before` only if it was queued by then. Also when it is not, the choice of
-    /// direction and the end of the batch are.
+    /// The next request of a class; with `born_before` only if it was queued by then. The choice of direction and the
+    /// end of the batch take effect even if it was not.
     fn choose_in(&mut self, class: usize, rules: &Rules, born_before: Option<Instant>) -> Option<u32> {
         let (n, c) = (&mut self.nodes, &mut self.classes[class]);
         let rq = match c.dirs[self.last_dir as usize].ahead() {

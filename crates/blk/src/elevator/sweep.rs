@@ -22,7 +22,7 @@ impl Sweep {
         Sweep { lists: DirLists::new(nodes), position: 0, ahead: None }
     }
 
-    /// The lists, to check.
+    /// The lists, read-only.
     #[inline]
     pub(crate) fn lists(&self) -> &DirLists {
         &self.lists

@@ -3,8 +3,8 @@
 //!
 //! Guarantees: requests that follow each other to the same path are one batch for it. Each is counted at its path before the
 //! path gets it and until the path has ended or given it back. A path that refuses with an error of the path fails, and the
-//! request is offered to the next; a busy one is passed over for the rest of the call. A poll that fills up before all paths
-//! had their turn continues with the others.
+//! request is offered to the next; a busy one is passed over for the rest of the call. If a poll fills up before all paths
+//! had their turn, the next poll begins with the others.
 //!
 //! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel answers RESOURCE when the
 //! one path that was chosen is busy; here that needs all paths of the group.

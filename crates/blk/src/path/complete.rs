@@ -432,7 +432,7 @@ impl<L: Lock> Env<L> {
         let mut next = rq.bio_head();
         while next != BioId::NONE {
             let id = next;
-            // A slot is not checked after its bio has ended.
+            // A slot is not read after its bio has ended.
             if id.submitter() == self.id.index() {
                 let slot = self.pool().slot(id.index());
                 next = BioId::from_bits(slot.next.get());

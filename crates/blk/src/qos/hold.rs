@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A submitter's bios that are held back, and how they continue.
+//! A submitter's bios that are held back, and how they are released.
 //!
 //! A bio passes the limits first, then takes its place among those that wait for a tag (if any do); a bio that waits for a
-//! tag has paid already. Under common limits only, all bios of a submitter are in one line and keep their order. When
-//! reads or writes have a limit of their own each direction has a line, so a held write holds back no read of the same
+//! tag has paid already. Under common limits only, all bios of a submitter are in one queue and keep their order. When
+//! reads or writes have a limit of their own each direction has a queue, so a held write holds back no read of the same
 //! submitter: a submitter here is a queue with a depth, not a task that sleeps in one I/O, as it is in the kernel. After a
-//! change from one to the other the lines that are there empty themselves.
+//! change from one to the other the existing queues drain by themselves.
 //!
 //! A write that wants a token of write-back throttling gets there later, after it found nothing to merge with, so it waits
-//! in a line of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for
+//! in a queue of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for
 //! a tag.
 //!
-//! What is held is outside of the block layer as a freeze sees it. Settings may have changed when it continues, so what the
-//! disk supports is asked again then.
+//! To a freeze, held bios are outside of the block layer. Settings may have changed by the time a bio is released, so what
+//! the disk supports is asked again then.
 
 use super::limits::{Dir, WaitEntry};
 use super::state::{NR_FIFOS, active};
@@ -23,7 +23,7 @@ use crate::submitter::Submitter;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
-    /// Whether a bio may have to ask before it continues.
+    /// Whether a bio may be held back, and so has to ask first.
     #[inline]
     pub(crate) fn may_be_held(&self) -> bool {
         self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.len() > 0

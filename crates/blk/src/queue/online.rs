@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which CPUs are online, and which substitutes one that is not.
+//! Which CPUs are online, and which CPU replaces an offline one.
 
 use crate::cpumap::CpuTopology;
 use crate::id::CpuId;

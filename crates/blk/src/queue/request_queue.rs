@@ -310,7 +310,7 @@ impl<L: Lock> RequestQueue<L> {
         self.submitters[index].get().expect("a bio's submitter exists")
     }
 
-    /// Visits submitters that ever existed until `f` returns false; whether all returned true.
+    /// Visits the submitters that ever existed until `f` returns false. True if it returned true for all.
     pub(crate) fn each_submitter(&self, mut f: impl FnMut(&SubmitterShared<L>) -> bool) -> bool {
         self.submitters.iter().map_while(OnceLock::get).all(|s| f(s))
     }

@@ -15,15 +15,15 @@ use super::transport::Probed;
 use crate::multipath::PgInit;
 use crate::time::Duration;
 
-/// Groups of one answer that are checked.
+/// Groups of one answer that are read.
 pub const MAX_GROUPS: usize = 64;
-/// Ports of a group that are.
+/// Ports of a group that are read.
 pub const MAX_PORTS: usize = 64;
 /// Bytes of an answer that are worth asking for.
 pub const ANSWER_BYTES: u32 = 4096;
 /// A transition may take this long, unless the answer says how long (`ALUA_FAILOVER_TIMEOUT`).
 pub const TRANSITION_TIME: Duration = Duration::from_secs(60);
-/// Between questions while it continues (`ALUA_RTPG_RETRY_DELAY`).
+/// Pause between questions during a transition (`ALUA_RTPG_RETRY_DELAY`).
 pub const TRANSITION_LOOK: Duration = Duration::from_secs(2);
 
 /// How a group of ports serves a logical unit.
@@ -205,7 +205,7 @@ pub struct Access {
     pub support: Support,
     /// Of the way's own ports.
     pub group: PortGroup,
-    /// How long a transition may take, if it has reported so; else [`TRANSITION_TIME`].
+    /// How long a transition may take, if the device reported that; else [`TRANSITION_TIME`].
     pub transition: Option<Duration>,
 }
 
@@ -260,9 +260,9 @@ const MAX_STEPS: u32 = 16;
 /// Makes the unit serve the path that `ask` speaks to, as a hardware handler of multipath does
 /// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command with data to the device, or for up to so many
 /// bytes from it, and waits for its end. `None`: the state is about to be another, look again after [`TRANSITION_LOOK`];
-/// `in_transition` is how long that has been so, and too long is [`PgInit::Failed`]; `known` is what it has reported of that before, if it
-/// has. [`PgInit::Retry`]: nothing was heard of the device. (The kernel's handler asks for a retry without a pause, and only where there
-/// is no connection; one that was cut comes back in a moment, not at once.)
+/// `in_transition` is how long that has been so, and too long is [`PgInit::Failed`]; `known` is the limit that the device
+/// has reported before, if any. [`PgInit::Retry`]: nothing was heard of the device. (The kernel's handler asks for a retry
+/// without a pause, and only where there is no connection; one that was cut comes back in a moment, not at once.)
 pub fn activate(
     ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed,
     in_transition: Duration,
@@ -495,7 +495,7 @@ mod tests {
             assert_eq!(activate(&mut ask, Duration::from_secs(since), None), expected, "{seconds:?} {since}");
             assert_eq!(device.orders, 0);
         }
-        // What it reported before holds while it says nothing else.
+        // The limit that it reported before holds until it reports another.
         let mut device = Device { states: [0, 0xf], follows: false, first: vec![changing], orders: 0, seconds: None };
         let mut ask = |cdb: &Cdb, out: &[u8], most| device.answer(cdb, out, most);
         assert_eq!(activate(&mut ask, Duration::from_secs(119), Some(Duration::from_secs(120))), None);

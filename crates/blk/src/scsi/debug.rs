@@ -186,7 +186,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         }
     }
 
-    /// So often help of this kind goes so from now on, for one LUN or all; what was reported earlier comes first.
+    /// The next `times` actions of this kind, for one LUN or all, get `reply`; earlier scripts are used up first.
     pub fn script(&self, aid: EhAid, lun: Option<LunId>, reply: Reply, times: u32) {
         self.helper.lock().script.push(Scripted { aid, lun, reply, times });
     }

@@ -205,7 +205,7 @@ impl Device {
         if self.in_flight() > 0 {
             return Err(QueueRqStatus::DevResource);
         }
-        // Nothing is out whose end would say that it may continue: each attempt counts, and the last one goes.
+        // No command is out whose end would release the device: each attempt counts, and the last one goes.
         if sit_out(&self.blocked) > 1 { Err(QueueRqStatus::Resource) } else { Ok(()) }
     }
 

@@ -344,7 +344,7 @@ fn settle(rq: InFlight, verdict: Verdict, done: &mut Completions) {
 }
 
 impl ScsiDisk {
-    /// Continues helping, and ends or sends again what waited for that.
+    /// Continues error handling, and ends or sends again the commands that waited for it.
     #[cold]
     fn help(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.host.recovery.drive(self.host.transport(), now);

@@ -247,7 +247,7 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
         // Standby, unavailable, offline (ALUA): other paths may do it.
         (SenseKey::NotReady, 0x04, 0x0b | 0x0c | 0x12) => Verdict::End(BlkStatus::Transport),
         (SenseKey::NotReady, ..) => Verdict::End(BlkStatus::IoErr),
-        // Told once per initiator; the command was not checked.
+        // Reported once per initiator; the device did not execute the command.
         (SenseKey::UnitAttention, ..) => Verdict::Requeue(None),
         (SenseKey::MediumError, 0x11 | 0x13 | 0x14, _) => Verdict::End(BlkStatus::Medium),
         (SenseKey::MediumError, ..) => unless_fast,

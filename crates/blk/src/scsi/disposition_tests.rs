@@ -101,7 +101,7 @@ fn tries_and_time_end() {
         let last = About { is_last: true, ..About::default() };
         assert_eq!(judge(&outcome, &last).verdict, End(BlkStatus::IoErr));
     }
-    // What does not count as a try continues until its time is up.
+    // What does not count as a try is tried again until its time is up.
     let attention = sense(SenseKey::UnitAttention, 0x29, 0);
     assert_eq!(judge(&attention, &About { is_last: true, ..About::default() }).verdict, Requeue(None));
     let late = About { is_late: true, ..About::default() };

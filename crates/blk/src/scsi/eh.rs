@@ -30,7 +30,7 @@ use crate::time::{Duration, Instant};
 pub(crate) const EH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often unannounced progress is polled.
 const LOOK: Duration = Duration::from_ms(10);
-/// How long recovery continues while it is to give up.
+/// How long recovery may take, from its start, once it is to give up.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
 /// An abort that waits for others has so many times the time of one; then it has failed.
 const MOST_WAITS: u64 = 3;
@@ -153,7 +153,7 @@ enum RecoveryStep {
 }
 
 impl RecoveryStep {
-    /// Whether it is to be checked; then it was.
+    /// Whether it is due to be checked; if so, notes `now` as the time of the check.
     fn look(&mut self, now: Instant) -> bool {
         match self {
             RecoveryStep::Begun { asked, .. } | RecoveryStep::Testing { asked, .. } if *asked < now => {
@@ -256,7 +256,7 @@ pub(super) struct EhLadder {
     patience: EhOptions,
     lates: Vec<LateCommand>,
     freed: Vec<(CommandId, HeldCommand)>,
-    /// What units have reported of themselves with answers to questions, each thing once.
+    /// What units have reported with their answers to commands of recovery, each event once.
     heard: Vec<(LunId, DeviceEvent)>,
     units: Vec<UnitRecovery>,
     stage: EhStage,
@@ -314,7 +314,7 @@ impl EhLadder {
         self.stage != EhStage::Calm
     }
 
-    /// The same, and for as long as a device has reported something of itself that is to be heard before its commands go again.
+    /// The same, and also while a device's report waits that has to be handled before its commands go again.
     pub(super) fn stops_commands(&self) -> bool {
         let waits = |lun: LunId| self.freed.iter().any(|(place, _)| place.lun == lun);
         self.is_recovering() || self.heard.iter().any(|(lun, _)| waits(*lun))

@@ -22,7 +22,7 @@ pub mod vpd {
 
 /// The mode page of caching.
 pub const CACHING_PAGE: u8 = 0x08;
-/// Designators that are checked.
+/// Designators that are read.
 const MAX_DESIGNATORS: usize = 32;
 
 fn be<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -185,7 +185,7 @@ pub(super) fn unit_designators(bytes: &[u8]) -> Vec<Designator> {
     all
 }
 
-/// Page 0xb0. Zero: nothing is reported.
+/// Page 0xb0. Zero: not reported by the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockLimits {
     /// Most blocks of one transfer.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The SCSI midlayer: what is between a request of the block layer and a transport that carries commands.
+//! The SCSI midlayer, between requests of the block layer and a transport that carries commands.
 //!
 //! Modules in the order a request meets them.
 //!

@@ -5,7 +5,7 @@
 //! place; what is not there reads as zero, and what is no sense data is `None`.
 //! Source: SPC-5, 4.4 ("Sense data"); drivers/scsi/scsi_common.c (`scsi_normalize_sense`).
 
-/// Longest sense data that is checked: what a command may return (SPC-5, 4.4.1).
+/// Longest sense data that is read: what a command may return (SPC-5, 4.4.1).
 pub(crate) const SENSE_BYTES: usize = 252;
 
 /// Sense keys.

@@ -85,7 +85,7 @@ impl<L: Lock> Env<L> {
         local.plug.rqs.iter().rev().any(|rq| self.merge_into(self.st.slab.get(rq.id()), id, slot, now))
     }
 
-    /// No request is left in this direction: flush the plug, are queued, and try once more. False: keep waiting.
+    /// No request is left in this direction: flushes the plug. True: try once more. False: it waits for a request.
     #[cold]
     fn sq_wait(&self, local: &mut Local, sync: bool, now: Instant) -> bool {
         self.flush_plug(local, now);

@@ -16,7 +16,7 @@ const BLK_BATCH_REQ: u32 = 32;
 /// `BLK_BATCH_TIME`: how long it may.
 const BLK_BATCH_TIME: Duration = Duration::from_ms(20);
 
-/// A submitter's right to continue allocating from a full list.
+/// A submitter's right to keep allocating from a full list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Batching {
     left: u32,

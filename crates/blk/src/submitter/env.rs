@@ -137,7 +137,7 @@ pub(crate) struct Local {
     pub(crate) plug: Plug,
     pub(crate) hints: [TagAllocHint; 3],
     pub(crate) completions: Completions,
-    /// Single-queue mode: the right to continue when the request list is full.
+    /// Single-queue mode: the right to keep allocating when the request list is full.
     pub(crate) sq_batching: Batching,
     /// Single-queue mode: in which request list (synchronous?) this submitter is queued.
     pub(crate) sq_wait: Option<bool>,

@@ -183,8 +183,8 @@ impl<L: Lock> Submitter<L> {
         self.local.waiting.len()
     }
 
-    /// Bios held back by the disk's limits or by write-back throttling: they continue at [`RequestQueue::next_timer`], or when this submitter is
-    /// notified.
+    /// Bios held back by the disk's limits or by write-back throttling: they are released at [`RequestQueue::next_timer`], or when this
+    /// submitter is notified.
     #[inline]
     pub fn held(&self) -> usize {
         self.local.held.len()

@@ -11,7 +11,7 @@ use crate::lock::Lock;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
-    /// As [`Submitter::poll`], but bios that wait for a tag continue waiting: their process has not woken up yet.
+    /// As [`Submitter::poll`], but bios that wait for a tag keep waiting: their process has not woken up yet.
     pub fn poll_asleep(&mut self, now: Instant) {
         self.poll_and(false, now);
     }

@@ -99,7 +99,7 @@ impl<L: Lock> HctxTags<L> {
         self.nr_reserved > 0
     }
 
-    /// The bitmap of the normal tags, to check.
+    /// The bitmap of the normal tags, for reading.
     pub(crate) fn bitmap(&self) -> &Sbitmap {
         self.normal.sb()
     }

@@ -188,7 +188,7 @@ impl Record {
             return false;
         }
         if next.steps & step::OF_PLUG != 0 {
-            // How many left the plug is in a record of its own, or it was one.
+            // The number of requests that left the plug is in a record of its own, unless it was one.
             if next.steps == step::UNPLUG && next.nr_sectors != 1 {
                 return false;
             }
@@ -290,7 +290,7 @@ pub(super) struct Log {
     /// How many of the plug's requests have been told of, and in which record that began.
     plugged: usize,
     plugged_at: usize,
-    /// Records of what left the plug, until any of it continues.
+    /// Records of what left the plug, until the next step of any of it.
     unplugged: Range<usize>,
     /// Records of the newest batch that was issued as a run, as far as it has not completed.
     issued: Range<usize>,

@@ -213,8 +213,8 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// What a driver ended. Asked before any of it is checked further, so a request whose completion is passed on to
-    /// another CPU is in the trace of the one that found it.
+    /// Traces what a driver ended. Called before any of it is processed further, so a request whose completion is passed on
+    /// to another CPU is in the trace of the CPU that found it.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         if local.trace.is_on() {
@@ -312,7 +312,7 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// The driver did not take all of the requests that were reported to be issued: the first of the rest was turned down,
+    /// The driver did not take all of the requests that were traced as issued: the first of the rest was turned down,
     /// the others not offered.
     #[cold]
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bfq in the core: what it holds back is dispatched at the time it reported, or when what it waited for has come, on whatever
+//! bfq in the core: what it holds back is dispatched at the time it asked for, or when what it waited for has come, on whatever
 //! hardware queue; and submitters get shares of the disk by their weights.
 
 use blk::bio::{Bio, DataRef};

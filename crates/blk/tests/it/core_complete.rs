@@ -172,7 +172,7 @@ fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
         harness.disk.release_all();
         harness.poll(0);
     }
-    // 3 in use: the first waiter is woken, and continues to one and a half times as many.
+    // 3 in use: the first waiter is woken, and takes a batch: up to 6 may be in use.
     assert_eq!(harness.notifications.order(), [1]);
     harness.poll(1);
     assert_eq!(harness.subs[1].waiting(), 10 - 3);

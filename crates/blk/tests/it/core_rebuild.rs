@@ -234,7 +234,7 @@ fn driver_that_cannot_start_new_queues_gets_the_old_back() {
     harness.submit(1, read(1));
     harness.disk.release_all();
     harness.run_dry(20);
-    // Both refused: reported, and nothing else is wrong.
+    // Both starts are refused: the error says so, and nothing else is wrong.
     harness.q.begin_freeze();
     harness.drain();
     harness.disk.refuse_starts(2);

@@ -390,7 +390,7 @@ fn giving_up_ends_the_wait_for_other_late_commands() {
     assert_eq!((s.units[0].done[0].1, s.help().as_slice()), (BlkStatus::Ok, &[ABORT, LUN, READY][..]));
 }
 
-/// A host in recovery takes nothing; then all of it continues, and only the device that was not helped is given up.
+/// A host in recovery takes no commands; afterwards all devices continue but the one that recovery did not help.
 #[test]
 fn other_luns_wait_and_lose_nothing() {
     let mut s = Stack::new(3, |_| ());

@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Nothing in flight: time continues to the next timer that a sleeper was told of.
+    /// Nothing in flight: time advances to the next timer that a sleeper was told of.
     fn idle(&self) {
         let timer = |d: &Disk| d.timer.load(Ordering::SeqCst);
         let Some(d) = self.disks.iter().min_by_key(|d| timer(d)) else { return };

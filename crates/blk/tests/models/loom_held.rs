@@ -33,7 +33,7 @@ fn with(setting: (&str, &str)) -> QueueConfig {
     c
 }
 
-/// One I/O per millisecond, so a sleeper checks the time itself.
+/// One I/O per millisecond: a waiting thread advances its clock to its turn by itself.
 const SOON: (&str, &str) = ("iops_total", "1000");
 /// One I/O per second: no sleeper waits for that time to come.
 const LATE: (&str, &str) = ("iops_total", "1");
@@ -102,7 +102,7 @@ fn turns_are_given_while_another_asks() {
 }
 
 /// Of two writers one has the only token, and the other wants it, too. Catches: a token that comes back and is given to
-/// no waiter, or to one that is not notified; a writer that continues without.
+/// no waiter, or to one that is not notified; a writer that continues without a token.
 #[test]
 fn a_token_reaches_its_waiter() {
     explore(|| {
@@ -188,7 +188,7 @@ enum Second {
 }
 
 /// A bio that is held is outside, so a freeze does not wait for it, nor does it go during one. Catches: a held bio that goes
-/// into the frozen queue; one that is given a turn while frozen and is not checked again afterwards.
+/// into the frozen queue; one that gets its turn while frozen and is not tried again afterwards.
 #[test]
 fn a_held_bio_waits_for_its_turn_and_for_the_end_of_a_freeze() {
     for second in [Second::Held, Second::Asks, Second::MayGo] {

@@ -23,7 +23,7 @@ type Queue = Arc<RequestQueue<Lock>>;
 /// The CPU that goes away; it has a hardware queue of its own if there are two.
 const LEAVES: u32 = 1;
 
-/// Takes the CPU away, with one check whether it is gone; then nothing may come to its hardware queue until it is back.
+/// Takes the CPU away, and checks once whether it is gone; then nothing may come to its hardware queue until it is back.
 fn leave_once(q: &Queue, device: &Device) -> bool {
     q.begin_offline(CpuId::new(LEAVES)).expect("another is left");
     let gone = q.is_offline(CpuId::new(LEAVES));
@@ -89,7 +89,7 @@ fn an_entering_submitter_moves_to_an_online_cpu() {
     );
 }
 
-/// Catches: one that is inside and does not check the gate, or moves before what it had there is known.
+/// Catches: a submitter that is inside and does not check the gate, or moves before its requests there are known.
 #[test]
 fn a_submitter_inside_moves_to_an_online_cpu() {
     explore_step(|t| t.submit(1), |t| t.submit(1));

@@ -2,7 +2,7 @@
 //! Every interleaving (of up to three preemptions) of the tag allocator's races, explored by loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p mqblk-blk --test models loom_sbitmap::`; without that flag there is nothing here.
-//! `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model is there to catch is reported above it; each of these faults was
+//! `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model catches is documented above it; each of these faults was
 //! put in once to see the model fail.
 
 use blk::tags::sbitmap::{Sbitmap, TagAllocHint, TagBatch};

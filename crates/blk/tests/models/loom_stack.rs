@@ -185,7 +185,7 @@ fn a_ctx_list_filled_during_a_run_is_found() {
     });
 }
 
-/// One puts its second request into its list while another takes the first out. The inserter checks the list's bit
+/// One thread puts its second request into its list while another takes the first out. The inserter checks the list's bit
 /// itself afterwards, so a bit cleared too late shows only with three preemptions.
 #[test]
 fn a_ctx_list_filled_while_it_is_taken_keeps_its_bit() {
@@ -207,8 +207,8 @@ fn a_ctx_list_filled_while_it_is_taken_keeps_its_bit() {
     });
 }
 
-/// One checks all requests when the timer is due and finds none, while another issues one that saw the timer armed: that
-/// has to be watched, too. Catches: a submitter that rests without a look at the timer, or either fence left out.
+/// One thread checks all requests when the timer is due and finds none, while another issues one that saw the timer armed:
+/// that has to be watched, too. Catches: a submitter that rests without checking the timer, or either fence left out.
 #[test]
 fn a_request_issued_during_a_look_is_watched() {
     explore(|| {

@@ -200,7 +200,7 @@ fn cpus_come_and_go() {
     }
 }
 
-/// Catches: a bio that is held and not checked again when limits change, a token that leaks, whatever comes together.
+/// Catches: a held bio that is not tried again when limits change, a token that leaks, and combinations of such faults.
 #[test]
 fn what_holds_bios_back_changes_under_load() {
     let mixed = |sector: Sector| match sector.0 / 16 % 3 {

@@ -40,7 +40,7 @@ const TOO_LITTLE: u64 = 1 << (RATE_SHIFT - 10);
 const LARGEST_OF: u32 = 32;
 /// A disk that had more than this at once queues.
 const QUEUES_ABOVE: u32 = 3;
-/// Checks the depth before it is judged.
+/// Whether the disk queues is decided anew after so many samples of the depth.
 const DEPTH_SAMPLES: u32 = 32;
 
 /// The disk as bfq sees it.

@@ -170,7 +170,7 @@ impl WeightRaising {
         self.interactive_since = None;
     }
 
-    /// A soft real-time period is over: the interactive one in which it began continues if it is not.
+    /// A soft real-time period is over. If it began in an interactive period that is not over yet, that one continues.
     fn end_soft_rt(&mut self, now: Instant, start_duration: impl FnOnce() -> Duration) {
         if let Some(since) = self.interactive_since {
             let lasts = start_duration();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which submitter waits for each request, and which keep many going: distinguished by how deep they have queued of late.
+//! Which submitter waits for each request, and which keep many going: decided by how deep they have queued of late.
 //!
 //! A submitter is *deep* from the moment it has more than `latency_depth` requests in the elevator or at the disk until
 //! [`MEMORY`] after the last such moment; otherwise *shallow*. A batch is counted whole before it is judged, so that the

@@ -47,7 +47,7 @@ pub(super) struct Completed {
     pub(super) backlog: bool,
 }
 
-/// The measurement that continues.
+/// The measurement in progress.
 #[derive(Debug)]
 pub(super) struct Window {
     /// Completions to come before it opens.

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: at most as many tokens are given out as the domain is deep at that moment, plus those given out while it
 //! was deeper; and a hardware queue that found none is told to run when one comes back, in the order the queues came.
-//! Needs from callers: each hardware queue asks under its own lock, and continues asking after it was told to run for as long
+//! Needs from callers: each hardware queue asks under its own lock, and after it was told to run keeps asking for as long
 //! as it has requests of the domain (the protocol of [`SbitmapQueue`], with the hctx as the waiter).
 //!
 //! Depth changes only narrow or widen which bits may be taken (a shallow depth); the map itself keeps its size. So a token

@@ -87,8 +87,8 @@ pub(super) struct Windows {
 struct Window {
     buckets: [[u32; NR_BUCKETS]; 2],
     /// When few samples become enough. One for both kinds of latency, as in the kernel: whichever is read first when it
-    /// has passed clears it, so with few samples the I/O latency is read each second and the total latency continues
-    /// gathering until it has 500.
+    /// has passed clears it, so with few samples the I/O latency is read each second and the total latency keeps
+    /// gathering samples until it has 500.
     deadline: Option<Instant>,
 }
 

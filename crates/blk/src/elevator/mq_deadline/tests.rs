@@ -204,7 +204,7 @@ fn a_front_merge_that_closes_a_gap_joins_with_the_former() {
     let mut f = Fixture::new(16);
     f.insert(&[write(500), write(516)]);
     assert!(matches!(f.offer(write(524)), BioMerge::Merged { freed: None }));
-    // 516 is the last merged: the gap is closed from behind, and the earlier request continues.
+    // 516 is the last merged: the gap is closed from behind, and the earlier request stays.
     match f.offer(write(508)) {
         BioMerge::Merged { freed: Some(gone) } => assert_eq!(f.bed.free(gone), [0u64; 0]),
         other => panic!("{other:?}"),
@@ -254,7 +254,7 @@ fn a_joined_request_keeps_the_earlier_expiry() {
     f.insert(&[read(908)]);
     f.pass_ms(90);
     f.insert(&[read(892), read(100), read(200)]);
-    // Closes the gap: 892 continues with the expiry of 908.
+    // Closes the gap: 892 stays, with the expiry of 908.
     match f.offer(read(900)) {
         BioMerge::Merged { freed: Some(gone) } => drop(f.bed.free(gone)),
         other => panic!("{other:?}"),

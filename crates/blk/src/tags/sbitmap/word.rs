@@ -264,7 +264,7 @@ impl Word {
         self.take.word.fetch_and(!mask, Ordering::AcqRel);
     }
 
-    /// Bits that were given back and not collected yet, to check.
+    /// Bits that were given back and not collected yet; only read.
     pub(super) fn cleared(&self) -> u64 {
         self.give.cleared.load(Ordering::Relaxed)
     }

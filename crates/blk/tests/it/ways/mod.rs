@@ -210,7 +210,7 @@ pub struct Stack {
     notifications: Arc<AtomicBool>,
     owners: Owners,
     broken: Arc<Mutex<Vec<bool>>>,
-    /// Time does not continue by itself to what is further ahead than this.
+    /// Time does not advance by itself to what is further ahead than this.
     pub patience_ns: u64,
 }
 

@@ -311,7 +311,7 @@ impl Thread {
             match self.sub.disk().next_timer() {
                 Some(at) if at < self.now + SOON => {
                     self.now = self.now.max(at);
-                    // It may be owed until another thread continues.
+                    // The run may stay owed until another thread makes progress.
                     yield_now();
                 }
                 _ if until_issued.map_or(all_done, |n| self.device.issued() >= n) => return,

@@ -75,7 +75,7 @@ struct Load {
 
 const JOURNAL: Load = Load { depth: 1, batch: 1, nr_sectors: 16, write: true };
 
-/// 4 KiB reads at random, for all that is not reported.
+/// Random reads.
 const fn reads(depth: u32, batch: u32, nr_sectors: u32) -> Load {
     Load { depth, batch, nr_sectors, write: false }
 }

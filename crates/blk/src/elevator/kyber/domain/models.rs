@@ -85,7 +85,7 @@ fn explore(max_depth: u32, depth: u64, hctxs: u32) {
     });
 }
 
-/// Catches: a queue that does not try again after it reported that it waits, or that keeps its place in line with a token.
+/// Catches: a queue that does not try again after it registered as a waiter, or that stays registered once it has a token.
 #[test]
 fn the_last_token_goes_round() {
     explore(1, 1, 2);
