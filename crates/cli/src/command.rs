@@ -97,7 +97,7 @@ pub enum Command {
     Top(TopArgs),
     /// List multipath disks of a daemon that serves, as multipath -ll does, or print a multipath.conf as multipath -t does
     Multipath(MultipathArgs),
-    /// Change settings of a run while it continues
+    /// Change settings of a run in progress
     Set(SetArgs),
     /// Put back settings of kernel devices that a killed run has left changed
     Restore(RestoreArgs),

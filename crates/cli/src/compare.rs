@@ -190,7 +190,7 @@ impl Request {
         format!("{}{seed}", command())
     }
 
-    /// The machines that both sides are simulated on; none where one of them is not, which is reported.
+    /// The machines that both sides are simulated on. If only one side is simulated there are none, and a warning says so.
     fn simulated(&self) -> Vec<String> {
         let of = |s: &SideSpec| {
             let target = s.target.as_deref();
@@ -301,7 +301,7 @@ impl Drop for ResultsFile {
 /// Largest results file that is read.
 const PAST_BYTES_MAX: u64 = 4 << 30;
 
-/// A results file to continue with.
+/// Reads a results file that `--resume` continues.
 fn read_past(path: &Path) -> Result<Interrupted, Failure> {
     let name = path.display();
     let mut text = String::new();

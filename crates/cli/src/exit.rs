@@ -18,7 +18,7 @@ pub fn end(outcome: Outcome) -> ExitCode {
     let code = exit_code(outcome);
     if is_interrupted {
         put_back();
-        // All that was to be reported has been, or cannot be.
+        // The output is complete, or cannot be written.
         let _ = std::io::stdout().flush();
         signal_hook::low_level::exit(i32::from(EXIT_INTERRUPTED));
     }

@@ -64,7 +64,7 @@ pub struct DiskChange {
     pub disk: String,
     /// Name, value before, value after, of every setting that is another one now.
     pub changed: Vec<(String, String, String)>,
-    /// How long no I/O could begin, in microseconds; `None` = it continued.
+    /// How long no I/O could begin, in microseconds; `None` = I/O was not stopped.
     pub frozen_us: Option<u64>,
     /// When in the run, in milliseconds.
     pub at_ms: u64,

@@ -35,7 +35,7 @@ pub fn read(file: &Path) -> Result<(Scenario, String), Failure> {
     Ok((scenario, text))
 }
 
-/// The tables `[costs...]` of a machine file, as they are there, with the ranges of costs.
+/// The tables `[costs...]` of a machine file, copied as they are, with the ranges of costs.
 pub fn costs_of(file: &Path) -> Result<String, Failure> {
     let (scenario, text) = read(file)?;
     let mut keeps = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk set`: settings of a run changed while it continues, as a write to a file in `/sys/block/DEV/queue` does it.
+//! `mqblk set`: changes settings while a run is in progress, as a write to a file in `/sys/block/DEV/queue` does.
 
 use crate::args::SetArgs;
 use crate::live::{self, DiskChange, Question};

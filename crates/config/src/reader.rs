@@ -119,7 +119,7 @@ pub struct Section<'t, 'a, P> {
     known: Vec<&'static str>,
 }
 
-/// What is at a key.
+/// The value at a key, and its line.
 pub struct Found<'t> {
     /// The value.
     pub value: &'t DeValue<'t>,
@@ -157,7 +157,7 @@ impl<'t, 'a, P: Copy + Eq + Hash> Section<'t, 'a, P> {
         self.reader.refuse(line, text, &of);
     }
 
-    /// What is at `key`.
+    /// The value at `key`, if the key is there.
     pub fn get(&mut self, key: &'static str) -> Option<Found<'t>> {
         self.known.push(key);
         let (k, value) = self.table.get_key_value(key)?;

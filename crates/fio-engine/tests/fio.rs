@@ -193,7 +193,7 @@ fn errors_of_the_disk_are_the_jobs() {
     let odd = dir.fio(&[&common[..], &["--filename=null\\:size=1m", "--bs=777"]].concat());
     assert!(!odd.ok, "{odd:?}");
     odd.says("mqblk: 777 bytes at 0: a disk takes multiples of 512").says("err=22");
-    // fio continues where it is told to.
+    // With `continue_on_error` fio continues.
     let on = ["--filename=disk", "--bs=64k", "--exec_prerun=truncate -s 512k disk", "--continue_on_error=io"];
     fs::write(dir.path("disk"), vec![1; 1 << 20]).unwrap();
     dir.fio(&[&common[..], &on[..]].concat()).says("errors    : total=8, first_error=5/<Input/output error>");

@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub struct NotMeasurable {
     /// Its place in a machine file.
     pub name: &'static str,
-    /// What it is, and where it is instead.
+    /// What it is, and where to find it instead.
     pub why: &'static str,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk inspect --export FILE`: this host, and one of its disks, as a machine file for the simulator.
 //!
-//! Guarantees: what the kernel shows is taken as it is; what it cannot show (how long the disk takes, what the CPUs' work costs) is reported to be
-//! assumed, and has a range. A setting that the simulated block layer does not take is left out, with the reason. Reads only.
+//! Guarantees: what the kernel shows is taken as it is; what it cannot show (how long the disk takes, what the CPUs' work costs) is
+//! marked as assumed, with a range. A setting that the simulated block layer does not take is left out, with the reason. Reads only.
 //!
 //! Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-block.
 
@@ -63,7 +63,7 @@ pub fn text(root: &Path, kernel: Option<&str>, disk: Option<&Device>, costs: Opt
     }
     let a = assumed(disk);
     let range = |us: f64| format!("[{:.1}, {:.1}]", us / a.factor, us * a.factor);
-    // Those of costs are last, in a table that is still open.
+    // The ranges of costs come last, in a table that is still open.
     if !out.contains("\n[uncertain]") {
         out += "\n[uncertain]\n";
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! This host's block devices for people. What is not there is reported to be not there.
+//! This host's block devices as text for people. What is missing is printed as missing.
 
 use super::sysfs::{Device, HostFacts, QUEUE_FILES};
 use lab::report::num::{self, Scale};

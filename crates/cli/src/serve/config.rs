@@ -3,8 +3,8 @@
 //!
 //! Guarantees: a key that is not known, a value of the wrong type or out of range, a reference to nothing is refused with
 //! file, line, rule and remedy, all of them at once. Paths are taken from the working directory, as everywhere in mqblk;
-//! sockets that are not absolute from `--socket-dir`. Does not do: check a file or socket. Every key is, with its default, in
-//! `examples/serve.toml`.
+//! sockets that are not absolute from `--socket-dir`. Does not do: check a file or socket. Every key is listed, with its
+//! default, in `examples/serve.toml`.
 
 use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};

@@ -6,7 +6,7 @@ use host::serve::check::HostFacts;
 use host::serve::plan::VHOST_QUEUES_MAX;
 use std::path::PathBuf;
 
-/// What a plan gets where nothing is reported.
+/// Defaults for what a plan does not set.
 pub struct Defaults {
     /// Virtqueues of an export.
     pub num_queues: u16,

@@ -131,7 +131,7 @@ fn account(text: &str) -> Result<Account, Failure> {
     Ok(account)
 }
 
-/// Has a thread check the load every so often, until the daemon ends.
+/// Starts a thread that checks the load every `seconds`, until the daemon ends.
 fn keep_balanced(operator: &Arc<Operator>, seconds: f64) -> Result<(), Failure> {
     if seconds == 0.0 {
         return Ok(());

@@ -22,7 +22,7 @@ const MULTIPATH: &str = "multipath";
 pub enum Stack {
     /// Its chunks of so many bytes lie on them in turn.
     Stripe(u64, Vec<TargetPlan>),
-    /// Each is a way to it; `None`: they do not fit, which was reported.
+    /// Each is a path to it; `None`: they do not fit together, which was reported.
     Multipath(Option<TargetPlan>),
 }
 
@@ -134,7 +134,7 @@ fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The paths and what they are told; what is wrong is reported of the key that it is about.
+/// The paths and their options; what is wrong is reported at its key.
 fn multipath(
     section: &mut Section<'_, '_>,
     targets: &[String],

@@ -342,7 +342,7 @@ fn write_to_kernel(
         eprintln!("--apply: nothing is recommended, and nothing was written");
         return Ok(());
     }
-    // What was reported of the settings that were fixed beside it is true only with them.
+    // The recommendation was confirmed beside the fixed settings, so these are written too.
     let mut all: Vec<(String, String)> = base.to_vec();
     for (name, value) in result.winner.iter().filter(|(name, _)| !world_bench::is_load_knob(name)) {
         all.retain(|(key, _)| key != name);
@@ -398,7 +398,7 @@ fn only(typed: &[String]) -> Result<Vec<(String, Vec<String>)>, Failure> {
     typed.iter().map(one).collect::<Result<_, String>>().map_err(Failure::new)
 }
 
-/// Refuses `--results` of another file than `--resume`; the same one is in a command that is given again.
+/// Refuses `--results` with another file than `--resume`; a repeated command may name the same file.
 fn other_results(args: &TuneArgs) -> Result<(), String> {
     match (&args.results, &args.resume) {
         (Some(results), Some(resume)) if !is_same(results, resume) => Err(format!(

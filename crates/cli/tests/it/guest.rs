@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A Linux guest, under QEMU's emulation, on `mqblk serve`: what it writes it finds, on every queue, with either kind of ring,
-//! cache, and way to complete; and it continues when the daemon is killed under it.
+//! cache, and way to complete; and it keeps running when the daemon is killed under it.
 //!
 //! No KVM is needed and none is used: what is checked are data and states, not times. The kernel is fetched once (see
 //! `emulated` among the tests of `host`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.

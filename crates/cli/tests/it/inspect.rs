@@ -129,7 +129,7 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     assert_eq!(v["disks"][0]["files"], serde_json::json!([{ "path": "hctx0/type", "text": "default\n" }]));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "--path", "hctx7"]).output().unwrap());
     assert!(status == 2 && err.contains("--path hctx7: no such file or directory"), "{err}");
-    // A second one: then it has to be reported which.
+    // A second run: then the user has to name which.
     let other = start_slow_run(&dir);
     ask_until(&dir, &["inspect", "--live", &other.0.id().to_string()], |_| true);
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live"]).output().unwrap());

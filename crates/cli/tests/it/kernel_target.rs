@@ -2,7 +2,7 @@
 //! Jobs on devices of the kernel (`--target kernel:/dev/X`), on loop devices made here: settings written and put back whatever
 //! happens, devices in use refused, the same I/O as fio's, figures that are the kernel's.
 //!
-//! Needs root, losetup, e2fsprogs, fio 3.33 and loop devices. An elevator that this kernel has not is left out, and that is reported.
+//! Needs root, losetup, e2fsprogs, fio 3.33 and loop devices. An elevator that this kernel does not have is left out; the test prints which.
 
 use crate::common;
 
@@ -75,7 +75,7 @@ impl Loop {
         self.dir.mqblk(&[&["run", "j.fio", "--target", &target], more].concat())
     }
 
-    /// The elevators there are, after asking for the modules; those that are not are reported.
+    /// The elevators of this kernel, after its modules were asked for. Prints those that are missing.
     fn schedulers(&self) -> Vec<&'static str> {
         let all = ["none", "mq-deadline", "kyber", "bfq"];
         let has = |name: &&str| {

@@ -79,7 +79,7 @@ fn a_disk_alone_is_served_over_nbd_and_vhost_user() {
 }
 
 /// The commands are run as printed, by a shell, in a directory whose name every syntax treats in its own way; QEMU's NBD
-/// server is where the daemon will.
+/// server takes the daemon's place.
 #[test]
 fn the_printed_nbd_commands_work() {
     let dir = Dir::new("serve");
@@ -267,7 +267,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     drop(server);
 }
 
-/// The kernel that runs this has ublk or has not; either way what is reported of it is true.
+/// The kernel that runs this may have ublk or not; what mqblk reports is true either way.
 #[test]
 fn a_kernel_without_ublk_is_told_so_before_anything_is_touched() {
     let dir = Dir::new("ublk");

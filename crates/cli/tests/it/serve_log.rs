@@ -28,7 +28,7 @@ fn each_event_is_an_object_with_fields() {
     let dir = Dir::new("log");
     let mut daemon = serving(&dir, &["--log-format=json"]);
     nbd(&dir, "h.pread(512, 0)").exits(0);
-    // A client that is out of step is distinguished from one that leaves.
+    // The log tells a client that breaks the protocol from one that leaves.
     nbd(&dir, "import os\nos.write(h.aio_get_fd(), b'x' * 64)\ntry:\n  h.pread(512, 0)\nexcept nbd.Error: pass")
         .exits(0);
     let mut hello = UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap();

@@ -66,7 +66,7 @@ fn clients_of_a_served_disk_use_its_paths() {
 /// What udev calls the first LUN of the first target of any tgtd.
 const WWID: &str = "360000000000000000e00000000010001";
 
-/// A multipath.conf with a device that is tgtd's, and what else is to be there.
+/// A multipath.conf with a device section for tgtd, and `more` after it.
 fn conf(dir: &Dir, more: &str) {
     let device = "devices {\n\tdevice {\n\t\tvendor \"IET\"\n\t\tproduct \"VIRTUAL-DISK\"\n\t\tpath_selector \"queue-length 0\"\n\
                   \t\tpath_grouping_policy multibus\n\t\tfailback immediate\n\t\tno_path_retry 12\n\t}\n}\n";

@@ -94,7 +94,7 @@ fn writes(dir: &Dir, byte: u8) -> bool {
 fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     let began = Instant::now();
     doing("the cluster takes the lock from a host that is gone");
-    // Far from what the test checks.
+    // Far from the blocks that the test reads.
     dir.file("try.fio", "[a]\nrw=write\nbs=4k\noffset=512k\nsize=4k\n");
     loop {
         let refused = dir.mqblk(&["run", "try.fio", "--target", &image.target(":exclusive=1")]);
@@ -107,7 +107,7 @@ fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     }
 }
 
-/// A host that is stopped is one that is cut off: when it comes back, another one has its disk.
+/// A stopped host stands for one that was cut off: when it comes back, another host has its disk.
 #[test]
 fn rbd_takes_the_lock_of_a_dead_host_and_fences_it() {
     let Some(_cluster) = Cluster::get() else { return };

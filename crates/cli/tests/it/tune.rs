@@ -105,7 +105,7 @@ fn an_unreachable_limit_reports_the_best_value_and_the_caps() {
     near(number(find("burst"), "/credit"), 250.0, 0.9);
 }
 
-/// Four paths, each of which does four at a time: one group of all of them is the answer, and is in the target.
+/// Four paths, each of which does four at a time: one group of all of them is the answer, and is written in the target's text.
 #[test]
 fn how_paths_are_used_is_searched_and_stands_in_the_target() {
     let dir = Dir::new("tune");

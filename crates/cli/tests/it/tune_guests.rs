@@ -77,7 +77,7 @@ fn how_things_are_today_is_what_has_to_be_beaten() {
     assert_eq!(run("1"), run("2"));
 }
 
-/// A run of a day of virtual time, which would take hours: Ctrl-C ends it in the middle, and what is printed continues with it.
+/// A run of a day of virtual time, which would take hours: Ctrl-C ends it in the middle, and the printed command resumes it.
 #[test]
 fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
     let dir = Dir::new("tune-guests");

@@ -17,7 +17,7 @@ fn plan(text: &str) -> CheckedPlan {
     config.plan.check(&HostFacts { cpus: vec![0, 1] }).unwrap()
 }
 
-/// All that is reported of a configuration, of its form or of its plan.
+/// All errors of a configuration, in its form or in its plan.
 fn said(text: &str) -> String {
     match read("c.toml", text, &defaults()) {
         Err(e) => e,

@@ -75,7 +75,8 @@ impl Operator {
         Operator { daemon: Mutex::new(Some(daemon)), view, args, manager, told, shutdown: Box::new(shutdown) }
     }
 
-    /// Lets all clients go and ends all that is served, when I/O in flight has ended. If that takes long it is reported, and what to do.
+    /// Lets all clients go and ends all that is served, when I/O in flight has ended. After `END_TIME` logs which disks have I/O in flight,
+    /// and what to do.
     pub fn end(&self) {
         let daemon = self.lock().take();
         self.show(None);
@@ -87,7 +88,7 @@ impl Operator {
                 disks.iter().filter_map(Weak::upgrade).for_each(|disk| say_in_flight(&disk));
             }
         };
-        // Without a thread for it nothing is reported.
+        // Without a thread for it nothing is logged.
         let _ = std::thread::Builder::new().name("mqblk-ending".into()).spawn(look);
         // What is held back ends, or clients could not be let go.
         for disk in served {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath disks of a daemon, with the keys of `multipathd show maps json`, so that what reads those reads these;
-//! keys that it has not are behind its own.
+//! Multipath disks of a daemon, with the keys of `multipathd show maps json`, so that programs that read its output read
+//! this one; keys that multipathd does not have come after its own.
 //!
 //! Does not do: `uuid` is what the disk says of itself and not udev's WWID; `sysfs` and `dev_t` are numbers of this
 //! daemon, for there are no kernel's devices.

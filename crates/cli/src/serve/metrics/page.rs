@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counters of a daemon in Prometheus' text format.
 //!
-//! Guarantees: base units (seconds, bytes); a family is in one piece, with HELP and TYPE; no two lines have the same
+//! Guarantees: base units (seconds, bytes); the lines of a family are together, below its HELP and TYPE; no two lines have the same
 //! labels; counters only grow as long as what they are of is there. Names are like those of the node exporter where it counts the
 //! same of a kernel's disks.
 //!
@@ -78,7 +78,7 @@ pub fn page(daemon: &View) -> String {
     of_disks(&mut page, &disks);
     of_stages(&mut page, &disks);
     of_hctxs(&mut page, &disks);
-    // Removing a disk waits until no thread uses it. What IOThreads answer has those of its sources until it is checked.
+    // Removing a disk waits until no thread holds it, so these go before IOThreads are waited for.
     drop(disks);
     let threads = daemon.report();
     of_threads(&mut page, &threads);

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it.
 const LIMIT_S: &str = "120";
 
-/// Lets load continue until this is dropped, so also where the test fails meanwhile.
+/// Lets load continue until this is dropped; a test that fails drops it, too.
 pub struct KeepGoing(pub Arc<AtomicBool>);
 
 impl KeepGoing {
