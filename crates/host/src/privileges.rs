@@ -91,7 +91,7 @@ impl Account {
     pub fn give(&self, path: &Path) -> Result<()> {
         let failed =
             |e: rustix::io::Errno| Error::os(e.into(), format!("cannot give '{}' to '{}'", path.display(), self.name));
-        // What is checked is what is given: the path may be another's the next moment.
+        // The file that is checked is the one that is given: the path may name another one the next moment.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let there = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
         let is = rustix::fs::fstat(&there).map_err(failed)?;
@@ -119,7 +119,7 @@ impl Account {
     /// It is not, or not all of it is. The process must end then.
     pub fn assume(&self) -> Result<()> {
         let failed = |what: &str| Error::last_os(format!("cannot become '{}': {what}", self.name));
-        // SAFETY: the list is there, and as long as is reported.
+        // SAFETY: pointer and length are those of `groups`.
         if unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) } != 0 {
             return Err(failed("setgroups"));
         }
@@ -198,7 +198,7 @@ fn user_by_name(name: &str) -> Result<Option<(u32, u32)>> {
     let mut entry = MaybeUninit::<libc::passwd>::zeroed();
     let mut found = std::ptr::null_mut();
     let mut room = vec![0; ENTRY_BYTES];
-    // SAFETY: all is there and as large as is reported; `found` is null or `entry`, which is initialised then.
+    // SAFETY: all pointers are valid, and the length is that of `room`; `found` is null or `entry`, which is initialised then.
     let entry = unsafe {
         let failed = libc::getpwnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found);
         lookup(failed)?;
@@ -213,7 +213,7 @@ fn group_by_name(name: &str) -> Result<Option<u32>> {
     let mut entry = MaybeUninit::<libc::group>::zeroed();
     let mut found = std::ptr::null_mut();
     let mut room = vec![0; ENTRY_BYTES];
-    // SAFETY: all is there and as large as is reported; `found` is null or `entry`, which is initialised then.
+    // SAFETY: all pointers are valid, and the length is that of `room`; `found` is null or `entry`, which is initialised then.
     let entry = unsafe {
         let failed = libc::getgrnam_r(name.as_ptr(), entry.as_mut_ptr(), room.as_mut_ptr(), room.len(), &raw mut found);
         lookup(failed)?;
@@ -235,7 +235,7 @@ fn groups_of(user: &str, gid: u32) -> Vec<u32> {
     let mut groups = vec![0; 64];
     loop {
         let mut count = groups.len() as i32;
-        // SAFETY: the name ends with NUL, and the list has as many places as is reported.
+        // SAFETY: the name ends with NUL, and the list has `count` places.
         let n = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
         if n >= 0 {
             groups.truncate(n as usize);

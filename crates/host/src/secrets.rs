@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Text that names a target, as it may be shown.
 //!
-//! Guarantees: of what is in place of a password or key of a target, by itself or within other text (a command line, a stripe of
-//! targets), nothing is left. Does not do: know whether it is one; an option that is mistaken for `key` hides its value, too.
+//! Guarantees: whatever is in the position of a target's password or key is removed as a whole, in the target alone or within other
+//! text (a command line, a stripe of targets). Does not do: know whether it is one; an option that is mistaken for `key` hides its
+//! value, too.
 
-/// What is in its place.
+/// What is shown instead.
 const HIDDEN: &str = "***";
 /// Options of RBD targets (Ceph's configuration) whose value is a secret.
 const KEYS: [&str; 2] = [":key=", ":secret="];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Signalling an event descriptor of a client that may make that wait.
 //!
-//! Whether a descriptor waits is reported at its open file, which its giver has too: it can be changed between any look and the
+//! Whether a write waits is a flag of the open file, which the client has too: it can be changed between any check and the
 //! write, and an event descriptor cannot be opened anew nor be written with `RWF_NOWAIT` (Linux 6.18). A write that cannot wait
 //! costs a ring (see `export::vhost::call`), which takes twice as long as a plain one. So here a plain write is made, by
 //! a thread that is watched: a thread seen in the same write twice is freed by a signal.

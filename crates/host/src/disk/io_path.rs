@@ -97,7 +97,7 @@ impl IoPath {
         }
     }
 
-    /// As [`IoPath::submitters_mut`], to check.
+    /// As [`IoPath::submitters_mut`], for reading.
     pub(crate) fn submitters(&self) -> &[Submitter] {
         match self {
             IoPath::Plain(s) => std::slice::from_ref(s),

@@ -560,7 +560,7 @@ impl HostDriver for Iscsi {
     }
 
     fn wait_since(&self, seen: u64, hctx: HctxId, _min: u32, timeout: Option<Duration>) {
-        // Help for commands that do not end continues though no socket tells of it.
+        // Error handling has deadlines that no socket signals.
         let due = self.disk.next_due().map(|at| at.since(clock::now()));
         let timeout = timeout.into_iter().chain(due).min();
         self.shared.queue(hctx).wait(seen, timeout, &self.shared.regions);

@@ -19,7 +19,7 @@ pub trait Issuer {
 
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
     /// [`Issuer::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
-    /// may have to wait until this thread submits, polls or waits, so it continues doing so while they have anything in
+    /// may have to wait until this thread submits, polls or waits, so it must keep doing so while they have anything in
     /// flight. No other thread may be in a call for this hctx, or have a request there, while this call or `release` runs: what
     /// they queued could be lost. Refused when something is in flight already. Says whether it makes a difference.
     /// A thread that ends without `release` ends the I/O of all others on the hctx.

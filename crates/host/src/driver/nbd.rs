@@ -15,8 +15,8 @@
 //! What becomes of a request: read and write, with their data from and to where it lies; flush; FUA; discard by TRIM; write
 //! zeroes by WRITE_ZEROES, which may make holes. What the server does not offer the disk does not have. One hardware queue is
 //! one connection; requests that are issued together are sent together.
-//! TLS (1.2 and 1.3): first of all, or not at all; without it a server is not used. Nothing that a server has reported before counts behind
-//! it. Data is copied once more than without it, and a connection has some 600 KiB of buffers at most.
+//! TLS (1.2 and 1.3): first of all, or not at all; without it a server is not used. Nothing that a server has sent before TLS
+//! counts afterwards. Data is copied once more than without TLS, and a connection has some 600 KiB of buffers at most.
 //! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of
 //! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is; so a server must not mind to be told
 //! twice. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const CLAIM_WAIT: Duration = Duration::from_millis(500);
 const CLAIM_RETRY: Duration = Duration::from_millis(5);
 
-/// One of the names of what is checked, and its number.
+/// A disk or partition that is checked: its name and its device number.
 struct Part {
     name: String,
     dir: std::path::PathBuf,
@@ -64,8 +64,8 @@ pub fn uses(device: &KernelDevice, whole_disk: bool) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// What is to be reported of uses that were `found`, with `force`; without it they are refused. `what` is what would be done to a process that
-/// uses it.
+/// The warning about the uses that were `found`, with `force`; without it they are an error. `what` is the effect on a process that uses
+/// the device.
 ///
 /// # Errors
 /// The refusal.

@@ -114,7 +114,7 @@ impl SettingsGuard {
         Ok(())
     }
 
-    /// Puts everything back; what could not be is reported.
+    /// Puts everything back. Returns what could not be.
     #[must_use]
     pub fn put_back(self) -> Vec<String> {
         put_back(&self.0)
@@ -171,8 +171,8 @@ pub fn write_for_good(device: &KernelDevice, asked: &[(String, String)], force: 
     Ok(warnings)
 }
 
-/// Puts back all that this process has changed, for a caller that is about to exit without returning; five seconds at most. What
-/// could not be is reported, and can be put back later.
+/// Puts back all that this process has changed, for a caller that is about to exit without returning; five seconds at most. Returns
+/// what could not be; it can be put back later.
 pub fn put_back_all() -> Vec<String> {
     let all = std::mem::take(&mut *KEPT.lock());
     if all.is_empty() {
@@ -194,8 +194,8 @@ pub fn put_back_all() -> Vec<String> {
     }
 }
 
-/// Puts back what processes that were killed have left: of this disk, or of all. What was done is reported, disk by disk; the flag tells
-/// whether all of it could be.
+/// Puts back what processes that were killed have left: of this disk, or of all. Returns what was done, disk by disk, and
+/// whether all could be put back.
 ///
 /// # Errors
 /// A state cannot be read.

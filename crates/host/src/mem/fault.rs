@@ -35,7 +35,7 @@ impl Alarm {
         Ok(Arc::new(Alarm { raised: AtomicBool::new(false), fd: event::new()? }))
     }
 
-    /// Whether memory has gone. What was read before this returned no was the client's.
+    /// Whether memory has gone. What was read before a call that returns false was the client's.
     #[inline]
     pub(crate) fn is_raised(&self) -> bool {
         // Pairs with: repair
@@ -208,7 +208,7 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
     type Plain = extern "C" fn(libc::c_int);
     type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
     let before = BEFORE.get().filter(|b| b.sa_sigaction != libc::SIG_DFL && b.sa_sigaction != libc::SIG_IGN);
-    // SAFETY: what is there is a handler of the form that its flags say; `signal` and `raise` may be called here.
+    // SAFETY: the address in `before` is a handler of the form that its flags give; `signal` and `raise` may be called here.
     unsafe {
         match before {
             Some(b) if b.sa_flags & libc::SA_SIGINFO != 0 => {

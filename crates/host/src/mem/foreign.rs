@@ -62,7 +62,7 @@ mod tests {
         let regions = Arc::new(Regions::new());
         let mut memory = vec![7u8; 1024];
         let start = NonNull::new(memory.as_mut_ptr()).unwrap();
-        // SAFETY: `memory` outlives `buffers`, and is not checked until that is gone.
+        // SAFETY: `memory` outlives `buffers`, and is not accessed until that is gone.
         let buffers = unsafe { ForeignBuffers::new(&regions, start, 1024) }.unwrap();
         let at = start.as_ptr().addr();
         let data = buffers.data(at + 512, 512).unwrap();

@@ -76,7 +76,8 @@ impl Region {
         })
     }
 
-    /// Whether pages of it, or of another region of the same client, have gone. What was read before this returned no was the client's.
+    /// Whether pages of it, or of another region of the same client, have gone. What was read before a call that returns false was the
+    /// client's.
     #[inline]
     pub(crate) fn has_gone(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.alarm.is_raised())

@@ -54,7 +54,7 @@ impl Ere {
     /// Compiles it.
     ///
     /// # Errors
-    /// What is wrong with it, to be behind its name.
+    /// What is wrong with it; messages put it after the option's name.
     pub fn new(text: &str) -> Result<Ere, String> {
         check_size(text.as_bytes())?;
         let expression = CString::new(text).map_err(|_| "has a NUL byte".to_owned())?;
@@ -101,7 +101,7 @@ fn rule_of(code: libc::c_int) -> &'static str {
 /// Refuses what regcomp(3) would take all memory, or the whole stack, for. The steps of a group are counted as often as
 /// it may be repeated; what is no valid expression passes.
 fn check_size(text: &[u8]) -> Result<(), String> {
-    // Steps of each open group, and of what is last.
+    // Steps of each open group, and of the last item.
     let (mut groups, mut last, mut rest) = (vec![0_usize], 0_usize, text);
     while let Some((byte, behind)) = rest.split_first() {
         rest = behind;

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `words` | a line as words |
 //! | `ere` | the expressions that vendor, product and revision are |
-//! | `options` | all options: where they may be, what they must be, what they do |
+//! | `options` | all options: their sections, their values, what they do |
 //! | `read` | sections and lines |
 //! | `resolve` | what holds for a disk, and why |
 //! | `blacklist` | whether a disk is kept out, and by which line |
@@ -45,7 +45,7 @@ pub const MOST_BYTES: usize = 1 << 20;
 /// Most errors that are kept of a file.
 pub const MOST_PROBLEMS: usize = 50;
 
-/// Something to be reported about a line.
+/// An error or a warning about a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file, as it was named.

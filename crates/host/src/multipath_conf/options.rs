@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The options of multipath.conf(5): in which sections each may be, what its value must be, what it is without
-//! one, and what it does here.
+//! The options of multipath.conf(5): the sections of each, its valid values, its default,
+//! and what it does here.
 //!
 //! Guarantees: a value that is accepted is kept in one way of writing it, which reads back as itself. One that
 //! multipath knows and that changes nothing here is accepted, and says so. The order is that of `multipath -t`.
@@ -91,7 +91,7 @@ pub enum Kind {
 pub struct OptionDef {
     /// Its name.
     pub name: &'static str,
-    /// Where it may be.
+    /// The sections it may be in.
     pub sections: Sections,
     /// What its value must be.
     pub kind: Kind,

@@ -13,7 +13,7 @@ use blk::suggest::did_you_mean;
 /// Longest part of a word that a message shows, in characters.
 const SHOWN: usize = 60;
 
-/// Where a line is.
+/// The section that a line is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Section {
     Top,
@@ -27,7 +27,7 @@ enum Section {
     Protocol,
     Multipaths,
     Multipath,
-    /// Nothing of it is checked: it was an error already.
+    /// Its lines are ignored: the section was an error already.
     Skipped,
 }
 
@@ -382,7 +382,7 @@ impl Reader<'_> {
             }
             _ => return self.block = block,
         };
-        // Of an option that is there and wrong, that was reported.
+        // An option that is there and wrong was reported already.
         let said = self.problems.iter().any(|p| p.line >= line);
         if let Some(missing) = needed.iter().find(|name| block.get(name).is_none()) {
             if !said {

@@ -33,7 +33,7 @@ impl Identity {
     }
 }
 
-/// Which part of a configuration reported something.
+/// The part of a configuration that a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// None: it is the default.

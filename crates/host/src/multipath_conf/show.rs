@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A configuration as `multipath -t` prints it: all sections, in its order and layout; what is reported twice of one WWID
-//! is reported once.
+//! A configuration as `multipath -t` prints it: all sections, in its order and layout; several sections of one WWID
+//! are merged into one.
 //!
 //! Guarantees: what is printed reads back as the same configuration, but for what defaults are built in. An option
 //! without effect here is followed by a comment that says so.

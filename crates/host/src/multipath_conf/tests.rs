@@ -168,7 +168,7 @@ fn queue_if_no_path_is_no_path_retry_queue_unless_that_is_given() {
     assert_eq!(retry("defaults {\nfeatures \"2 pg_init_retries 50\"\n}"), NoPathRetry::Fail);
 }
 
-/// One of each kind of mistake, and what is reported: file, line, word, rule, remedy.
+/// One of each kind of mistake, and its message: file, line, word, rule, remedy.
 const MISTAKES: &[(&str, &str)] = &[
     (
         "defaults {\n\tpath_selecter \"round-robin 0\"\n}",
@@ -288,7 +288,7 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
     assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
 }
 
-/// With what follows from others reported.
+/// With the options filled in that follow from others.
 fn options(config: &Config, disk: &Identity) -> MultipathOptions {
     let options = config.resolve(disk).options();
     let longest = options.longest_interval().min(Duration::from_secs(crate::driver::multipath::MAX_SECONDS));
@@ -393,7 +393,7 @@ fn the_table_is_right() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Any text is read or refused; what is refused is reported in lines that may be printed, what is read reads back.
+    /// Any text is read or refused; errors are printable lines, and what is read reads back.
     #[test]
     fn any_text_is_read_or_refused(words in prop::collection::vec(word(), 0..80)) {
         check_any(&words.concat());

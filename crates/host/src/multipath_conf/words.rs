@@ -30,7 +30,7 @@ impl Word<'_> {
     }
 }
 
-/// A quote that is not closed: what is behind it.
+/// A quote that is not closed: the text behind it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unclosed<'a>(pub(super) &'a str);
 
@@ -66,7 +66,7 @@ pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, Unclosed<'_>> {
     Ok(words)
 }
 
-/// What is before the closing quote, and how long that is with it.
+/// The text before the closing quote, and its length with the quote.
 fn quoted(rest: &str) -> Result<(String, usize), Unclosed<'_>> {
     let mut text = String::new();
     let mut at = 0;

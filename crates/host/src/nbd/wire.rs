@@ -2,8 +2,8 @@
 //! The numbers and fixed layouts of the NBD protocol, shared by server and client.
 //!
 //! Guarantees: plain functions from and to byte arrays, big-endian as on the wire, no allocation, no panic whatever the
-//! bytes. Limits that the specification leaves to the server are here, too. Does not decide anything: what may follow
-//! what is in [`crate::export::nbd::handshake`] and [`crate::export::nbd::session`].
+//! bytes. Limits that the specification leaves to the server are here, too. Does not decide anything: which message may follow
+//! which is in [`crate::export::nbd::handshake`] and [`crate::export::nbd::session`].
 //!
 //! Source: the NBD protocol (doc/proto.md of the reference implementation), sections "Newstyle negotiation", "Request
 //! message", "Structured reply chunk message", "Extended reply chunk message" and "Values".
@@ -42,7 +42,7 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 /// Longest string: export names, descriptions, queries, error messages ("Conventions").
 pub const MAX_STRING: usize = 4096;
-/// Longest option data that is checked; longer data is skipped and answered with `NBD_REP_ERR_TOO_BIG`.
+/// Longest option data that is read; longer data is skipped and answered with `NBD_REP_ERR_TOO_BIG`.
 pub const MAX_OPTION_DATA: u32 = 32 << 10;
 /// What a client may send in all options of one handshake together, headers included.
 pub const MAX_HANDSHAKE_BYTES: u64 = 4 << 20;
@@ -275,7 +275,7 @@ pub enum ReplyStyle {
     /// Simple replies.
     #[default]
     Simple,
-    /// Structured replies (simple ones where nothing is reported but success).
+    /// Structured replies (simple ones where there is only success to report).
     Structured,
     /// Extended headers in both directions.
     Extended,

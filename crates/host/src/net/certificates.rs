@@ -100,7 +100,7 @@ pub struct NbdTls {
 }
 
 /// What a server needs to speak TLS. Files that are replaced, as certificates are renewed, count from the next client on; if
-/// what is there then cannot be used, what was there before continues, which is logged and told ([`Tls::problem`]).
+/// what is there then cannot be used, what was there before stays in use, which is logged and told ([`Tls::problem`]).
 #[derive(Clone)]
 pub struct Tls {
     files: NbdTls,
@@ -109,7 +109,7 @@ pub struct Tls {
 
 struct Loaded {
     config: Arc<ServerConfig>,
-    /// Of the files when they were checked last.
+    /// Of the files, from the last check.
     stamps: Vec<Stamp>,
     /// Why what is in the files now is not what is in use.
     problem: Option<Problem>,
@@ -122,7 +122,7 @@ pub enum Renewal {
     Same,
     /// They are others, which are in use from now on.
     Renewed,
-    /// They are others, which cannot be used; those from before continue.
+    /// They are others, which cannot be used; those from before stay in use.
     Failed(Problem),
 }
 
@@ -150,7 +150,7 @@ impl Tls {
         Arc::clone(&self.loaded.lock().config)
     }
 
-    /// Checks whether the files are others by now, and uses them then. A look that shows something new is logged.
+    /// Checks whether the files have changed, and uses the new ones then. A change is logged.
     pub fn renew(&self) -> Renewal {
         let mut loaded = self.loaded.lock();
         // Checked before they are read: what changes meanwhile is seen the next time.

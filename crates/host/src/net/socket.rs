@@ -233,7 +233,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Ends a thread that checks it, also when a test fails.
+    /// Ends a thread that polls this flag, also when a test fails.
     struct StopOnDrop<'a>(&'a AtomicBool);
 
     impl Drop for StopOnDrop<'_> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a disk changed while I/O continues.
+//! Changes settings of a disk under I/O.
 //!
 //! Guarantees: several settings given together take effect as a whole or not at all, and no I/O is lost, repeated or failed
 //! by it. What need not stop the disk does not; everything else freezes it: new I/O waits until what is in flight has
@@ -28,8 +28,8 @@ const LOOK: std::time::Duration = std::time::Duration::from_micros(50);
 type Settings<'a> = &'a [(String, String)];
 
 impl Disk {
-    /// Changes settings, `(name, value)` each, under the names that a run is given them by. How long no I/O could begin, or
-    /// `None` if it continued. The error names the first setting that does not fit; then nothing has changed. So it is when
+    /// Changes settings, `(name, value)` each, under the names that a run is given them by. Returns how long no I/O could
+    /// begin, or `None` if it was not stopped. The error names the first setting that does not fit; then nothing has changed. So it is when
     /// I/O in flight has not ended after 30 s.
     pub fn change(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
         let (of_set, own): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(name, _)| self.shares(name));
@@ -196,7 +196,7 @@ impl Frozen<'_> {
         what.begin();
         let _thaw = Thaw(what);
         wait_drained(what, patience)?;
-        // A driver that was started with a shape once can go back to it, so that after an error the disk may continue.
+        // A driver that was started with a shape once can go back to it, so after an error the disk continues.
         rebuild().map_err(usage)?;
         // A thread that was alone may not be any more; one that is finds out at its next wait.
         self.driver.issuer().unclaim();

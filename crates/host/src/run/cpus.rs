@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs of this machine that go away or come back while a run continues, told to its disks.
+//! Tells the disks of a run which CPUs of this machine go offline or come back.
 //!
 //! Guarantees: at most a second after the kernel lists other CPUs as online, the software queues and hardware queues of those
 //! that are gone are drained and used no more, and those of CPUs that are back are used again; job threads go where the
@@ -84,7 +84,7 @@ impl CpuWatch {
 impl Drop for CpuWatch {
     fn drop(&mut self) {
         drop(self.end.take());
-        // A thread that panicked has reported so.
+        // If the thread panicked, it has printed that.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn conclude(
     (counted, given_up)
 }
 
-/// Ends what was kept; what could not be put back is reported. With I/O out that does not end, the kernel would wait for it.
+/// Ends what was kept. Returns what could not be put back. With I/O out that does not end, the kernel would wait for it.
 pub(super) fn put_back(kept: Vec<SettingsGuard>, is_idle: bool) -> Vec<String> {
     let end = |kept: SettingsGuard| if is_idle { kept.put_back() } else { vec![kept.leave()] };
     kept.into_iter().flat_map(end).collect()

@@ -50,7 +50,7 @@ use worker::Worker;
 use workload::schedule::{Instance, Schedule};
 use workload::stats::CpuUse;
 
-/// How often the run checks itself: in-flight samples, progress, the stop flag.
+/// How often a run samples the I/O in flight, reports its progress and checks the stop flag.
 const TICK: Duration = Duration::from_ms(20);
 
 /// What happened on one disk while it was measured.

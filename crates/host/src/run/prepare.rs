@@ -63,7 +63,7 @@ pub struct Prepared {
     pub kernel: Vec<KernelTarget>,
     /// Their settings until it ends.
     pub(super) kept: Vec<SettingsGuard>,
-    /// What is not as asked, to be reported.
+    /// Warnings for the user: what is not as asked.
     pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,

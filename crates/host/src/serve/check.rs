@@ -3,8 +3,8 @@
 //!
 //! Guarantees: all that is wrong with a plan is told at once, each with its place, so that a reader of files can say the
 //! line; a [`CheckedPlan`] has at least one IOThread, disk and export, every export its disk, every virtqueue its IOThread.
-//! Needs from callers: [`HostFacts`] of the machine that will serve. Does not do: open, bind or check a file
-//! (see `super::preflight`).
+//! Needs from callers: [`HostFacts`] of the machine that will serve. Does not do: open a file, bind a socket, or check
+//! that they are there (see `super::preflight`).
 
 use super::cpus;
 use super::disk::limit_of_stripe;
@@ -284,7 +284,7 @@ fn bad_name(name: &str) -> Option<String> {
 }
 
 impl DiskPlan {
-    /// The key under which its targets are.
+    /// The key that its targets are under.
     pub(super) fn targets_key(&self) -> &'static str {
         if self.stripe.is_some() { "targets" } else { "target" }
     }
@@ -405,7 +405,7 @@ impl Errors {
     /// Targets in stripes: as far as is known before they are opened.
     fn stripe(&mut self, place: PlanItem, of: &str, disk: &DiskPlan) {
         let Some(stripe) = disk.stripe else { return };
-        // Of those whose size is not reported yet all that is known is that it must be a chunk.
+        // A target whose size is not known yet has one chunk at least.
         let size = |t: &TargetPlan| t.spec.size_bytes().unwrap_or(stripe.chunk_bytes) >> SECTOR_SHIFT;
         let sizes = disk.targets.iter().map(|t| Stripe { start: Sector(0), nr_sectors: size(t) });
         if let Err(e) = StripeMap::new(stripe.chunk_bytes, SECTOR_SIZE, &sizes.collect::<Vec<_>>()) {

@@ -54,7 +54,7 @@ struct Server {
 pub struct Changes {
     /// For people, a line each.
     pub done: Vec<String>,
-    /// What is not as asked, to be reported.
+    /// Warnings for the user: what is not as asked.
     pub warnings: Vec<TargetWarning>,
     /// What could not be done; it is not in the plan that runs.
     pub failed: Vec<Error>,
@@ -85,7 +85,7 @@ impl Changes {
 }
 
 impl Daemon {
-    /// Starts all of a plan; and what is not as asked, to be reported.
+    /// Starts all of a plan. Also returns warnings for the user: what is not as asked.
     pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {
@@ -194,7 +194,7 @@ impl Daemon {
         self.exports.get(export)?.block_device()
     }
 
-    /// What can be checked while it is changed, from now on until it is changed.
+    /// A view of it as it is now, which can be read while it is being changed.
     pub fn view(&self) -> View {
         let disks = self.disks.iter().map(|(name, d)| (name.clone(), Arc::downgrade(&d.served)));
         let certificates = |export: &Export<'_>| self.server(&export.plan.nbd()?.listen)?.nbd.certificates();
@@ -215,8 +215,8 @@ impl Daemon {
     }
 
     /// Goes from the plan that runs to another one; what is the same in both is not touched. What ends lets its clients go when what
-    /// they asked for has ended: if that takes longer than 10 s, it continues by itself, and counts as failed; `by_force` it ends
-    /// with errors then, which all users of the disk see.
+    /// they asked for has ended. If that takes longer than 10 s, the end continues in the background and counts as failed; with
+    /// `by_force` the I/O ends with errors then, which all users of the disk see.
     ///
     /// # Errors
     /// What is in the way of it, as far as that can be known; nothing was done then.
@@ -447,8 +447,8 @@ impl Daemon {
         }
     }
 
-    /// What is to end of NBD servers, with the names of its exports; servers without an export left end. One that cannot continue
-    /// with those that are left ends too, and these count as lost until they have begun again.
+    /// What is to end of NBD servers, with the names of its exports. A server without an export left ends. One that cannot continue
+    /// with the exports that are left ends too, and these count as lost until they have begun again.
     fn end_servers(
         &mut self,
         steps: &Reload,

@@ -131,7 +131,7 @@ impl ServedDisk {
             }
         };
         let helper = HelperThread::new(Stored::new(&drivers, map.as_ref()));
-        // A client has its own above this, the host's kernel below it; the kernel's drivers that are so (loop) do the same.
+        // The client schedules above this, and the host's kernel below; the kernel's drivers in such a place (loop) do the same.
         let config = QueueConfig { topology: CpuTopology::uniform(cpus), no_sched_by_default: true, ..config };
         let members = drivers.into_iter().map(|driver| member(driver, config.clone(), wakeups));
         let members: Box<[Member]> = members.collect::<Result<_>>()?;
@@ -264,7 +264,7 @@ impl ServedDisk {
         })
     }
 
-    /// Changes settings of all members, `(name, value)` each, under I/O. How long no I/O could begin, or `None` if it continued.
+    /// Changes settings of all members, `(name, value)` each, under I/O. Returns how long no I/O could begin, `None` if it was not stopped.
     ///
     /// # Errors
     /// Usage: the first setting that does not fit, or I/O in flight that has not ended after 30 s; nothing has changed.
@@ -352,7 +352,7 @@ impl ServedDisk {
     /// took. Nothing happens if it is drained.
     ///
     /// # Errors
-    /// Usage: I/O in flight has not ended after 30 s; then it continues.
+    /// Usage: I/O in flight has not ended after 30 s. New I/O begins again then.
     pub fn drain(&self) -> Result<Duration> {
         let mut drained = self.drained.lock();
         if *drained {

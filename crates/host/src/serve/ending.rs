@@ -75,7 +75,7 @@ impl Ending {
             self.disks().for_each(|d| _ = d.set_give_up(true));
             ended = self.wait(until.min(Instant::now() + AGAIN));
         }
-        // Others may have exports on them that continue.
+        // Other exports of these disks may continue.
         self.disks().for_each(|d| _ = d.set_give_up(false));
         ended
     }

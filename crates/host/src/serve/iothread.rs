@@ -153,7 +153,7 @@ impl IoThread {
         self.ports.iter().flatten().any(|p| !p.is_idle())
     }
 
-    /// Checks everything once. Whether there was anything to do.
+    /// Serves every source once. True if there was anything to do.
     fn round(&mut self, now: Instant) -> bool {
         // Pairs with: IoThreads::send
         let mut worked = self.has_mail.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a served disk is made of: one device with its queues, or several that it is striped over.
 //!
-//! Guarantees: counters are sums over all members; what is reported of what is stored is true of the disk, not of a member. Does
+//! Guarantees: counters are sums over all members; what is reported of stored data is true of the disk, not of a member. Does
 //! not do: I/O.
 
 use crate::disk::Queue;

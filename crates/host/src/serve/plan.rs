@@ -179,7 +179,7 @@ pub enum OnEnospc {
     /// The client gets the protocol's error.
     Report,
     /// Writes that find no space are held and tried again each second until there is some; clients see slow writes. They keep
-    /// their tags, so that in the end nothing else continues either.
+    /// their tags, so in the end no other I/O makes progress either.
     Stop,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon as it can be checked while it is changed.
+//! A view of a daemon that can be read while the daemon is being changed.
 //!
 //! Guarantees: nothing here waits for a change, or for I/O; a view keeps no disk and no export from its end. A caller
 //! that has asked for a disk keeps it open, and its end waits for that, so drop it soon. It shows the plan of the

@@ -18,7 +18,7 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Looks without a write that found no space, after which there is space again: a driver tries once a second.
 const QUIET_LOOKS: u32 = 3;
-/// Looks after which it is reported again that connections are lost.
+/// Looks after which lost connections are reported again.
 const REPEAT_LOOKS: u32 = 60;
 
 /// See the module's text.
@@ -44,7 +44,7 @@ struct WatchState {
 struct Seen {
     errors: u64,
     held: u64,
-    /// Looks since a write was last held, while it is reported that they are.
+    /// Looks since a write was last held, while writes are reported as held.
     holding: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ struct Links {
     told: u64,
     /// Looks since then.
     quiet: Option<u32>,
-    /// It was not reported yet that they are there again.
+    /// Their return is still to be reported.
     down: bool,
 }
 

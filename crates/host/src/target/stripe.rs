@@ -27,7 +27,7 @@ pub struct StripeSpec {
 }
 
 impl StripeSpec {
-    /// Reads what is behind `stripe:`.
+    /// Reads what follows `stripe:`.
     pub(super) fn parse(text: &str) -> Result<StripeSpec> {
         let shown = without_secrets(text);
         let refuse = |what: String| Error::usage(format!("target 'stripe:{shown}': {what}"));
@@ -96,7 +96,7 @@ fn repeated(item: &str) -> std::result::Result<Vec<String>, String> {
             "{item}: the number behind * must be 1..={MAX_STRIPES}, or the first and the last of as many, such as 1-16"
         )
     })?;
-    // The first % of a login is before its password.
+    // The first % of a login comes before its password.
     let login = if name.starts_with("iscsi://") { name.rfind('@').map_or(0, |at| at + 1) } else { 0 };
     let (login, rest) = name.split_at(login);
     Ok(numbers.map(|n| format!("{login}{}", rest.replace('%', &n.to_string()))).collect())

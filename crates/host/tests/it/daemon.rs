@@ -224,7 +224,7 @@ fn export_with_stuck_io_ends_by_itself_or_by_force() {
     assert_eq!(run("nbdinfo", &["--size", &uri(&socket)]).trim(), "16777216");
 }
 
-/// It continued with disks that were closed, and whose images were no more locked.
+/// The server kept serving disks that were closed and whose images were no longer locked.
 #[test]
 fn a_server_that_cannot_go_on_with_what_is_left_ends() {
     let directory = Directory::new();

@@ -208,7 +208,7 @@ fn nothing_is_written_to_another_disk() {
     // The midlayer says that the device is gone, once the reconnect thread has seen it; until then it waits.
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
-    // What it is refused for is reported after the requests were.
+    // The reason is reported later than the requests are refused.
     until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }

@@ -159,7 +159,7 @@ fn commands_of_users_bring_data_and_sense_and_are_bounded() {
     assert_eq!(fixture.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     let read = raw(&driver, Cdb::read(0, 8, false).as_bytes(), &[], 4096);
     assert_eq!((read.status, read.data), (sam::GOOD, vec![5; 4096]));
-    // What this target does not know is reported so; `iscsi_lio` has one that knows it.
+    // The sense data tells that this target does not know a command; `iscsi_lio` has one that knows it.
     let swap = raw(&driver, Cdb::compare_and_write(0, 1).as_bytes(), &[[5; 512], [6; 512]].concat(), 0);
     assert_eq!(Sense::parse(&swap.sense).map(|s| (s.key, s.asc)), Some((SenseKey::IllegalRequest, 0x20)));
     // Larger than goes unasked: the target asks for it.

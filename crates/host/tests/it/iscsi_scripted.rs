@@ -44,7 +44,7 @@ fn fixture(target: &Scripted, write: bool, queues: &str) -> (DriverFixture, Arc<
 
 fn is_gone(fixture: &mut DriverFixture, driver: &Iscsi) {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
-    // What it is refused for is reported after the requests were.
+    // The reason is reported later than the requests are refused.
     until(|| {
         driver.path().troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk"))
     });

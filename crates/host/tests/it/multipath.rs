@@ -189,7 +189,7 @@ fn all_used(driver: &dyn HostDriver, paths: u64) -> bool {
     up(driver) == paths && driver.path().troubles().iter().all(|t| !t.contains("is not used now"))
 }
 
-/// Something happens to paths while the load continues: the longest round.
+/// Does something to paths under load. Returns the longest round.
 fn pull(load: &mut Load<'_>, what: impl FnOnce() + Send) -> StdDuration {
     load.take_longest();
     std::thread::scope(|s| {

@@ -195,15 +195,15 @@ impl Load {
         }
     }
 
-    /// Continues until it is so.
+    /// Keeps up the load until `what` is true of the topology.
     fn until(&mut self, what: impl Fn(&Topology) -> bool) {
         let began = Instant::now();
         loop {
             self.round();
             let topology = self.disk.path().topology().unwrap();
             if what(&topology) {
-                // The first requests have a new group activated: one of its paths that was reported to be worse before that is over would
-                // be ordered to be better.
+                // The first requests activate a new group. If the target made one of its paths worse before that is over, the
+                // activation would make the path better again.
                 self.round();
                 return;
             }

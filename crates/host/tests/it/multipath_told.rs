@@ -118,7 +118,7 @@ fn device_settings_apply_before_those_of_the_wwid() {
     assert_eq!((sizes(&is), &is.groups[0].selector[..]), (vec![2], "queue-length 0"));
     assert_eq!((&is.failback[..], &is.queueing[..], &is.features[..]), ("immediate", "12", "1 queue_if_no_path"));
     drop(disk);
-    // What is with the target goes first.
+    // Options in the target's text take precedence.
     let disk = conf.open(",failback=30,path_grouping_policy=failover,prio=50+10", &[&one, &two]).unwrap();
     let is = topology(&disk);
     assert_eq!((sizes(&is), &is.failback[..], &is.queueing[..]), (vec![1, 1], "30", "12"));

@@ -329,7 +329,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
     let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=60"));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
     fs::remove_file(&list).unwrap();
-    // The files that it has continued with, and those of a revoked server.
+    // The server's valid files, and those of a revoked certificate.
     let good = [cert, key].map(|name| (pki.server.join(name), fs::read(pki.server.join(name)).unwrap()));
     let (revoked, its_key) = pki.authority.issue(For::Server, 99, NOW);
     fs::write(&good[0].0, revoked).unwrap();
@@ -342,7 +342,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
     good.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     peer.start();
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
-    // A certificate of our own that has gone continues, too, without either of its files.
+    // A certificate of our own stays in use, too, when its files are gone.
     for name in ["client-cert.pem", "client-key.pem"] {
         fs::remove_file(pki.client.join(name)).unwrap();
     }
@@ -430,7 +430,7 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
     let turns = lies.map(|(lie, _)| -> ServerStep {
         Box::new(move |mut stream, config| {
             stream.write_all(&lie).unwrap();
-            // A server that continues as if nothing were there.
+            // A server that continues as if it had sent nothing in plain text.
             let mut tls = ServerConnection::new(Arc::clone(config)).unwrap();
             let _ = tls.complete_io(&mut stream);
         })

@@ -412,7 +412,7 @@ fn clients_that_vanish_leave_nothing_behind() {
     server.check_idle();
 }
 
-/// Certificates are renewed under a running server; while they are being written, and when they cannot be used, the old ones continue.
+/// Certificates are renewed under a running server; while they are being written, and when they cannot be used, the old ones stay in use.
 #[test]
 fn certificates_are_renewed_while_it_runs() {
     // Over TCP: libnbd checks a server's certificate only where there is a host name to compare.

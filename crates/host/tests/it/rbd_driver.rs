@@ -416,7 +416,7 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
     let image = CephImage::new(MIB, "layering");
     let mut timed = fixture(&image.target(":rados_osd_op_timeout=2"), true);
     let mut patient = fixture(&image.target(""), true);
-    // Continues before these are closed, should the test fail.
+    // Declared after the disks: should the test fail, the OSD runs again before they are closed.
     let osd = Osd::of(&cluster);
     assert_eq!(timed.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(patient.write(8, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);

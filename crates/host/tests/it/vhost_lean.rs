@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server under a driver that gives it no time: chains that stay where they are, kicks and calls only where a wish for
-//! them is seen. A wish that one side overlooks is a run that hangs, so a run that ends is what is asked for.
+//! The server under a driver that gives it no time: chains that stay where they are, kicks and calls only where the
+//! other side asks for them. A request for one that is overlooked makes the run hang, so each test is that its run ends.
 
 use crate::serving;
 

@@ -51,7 +51,7 @@ fn requests_without_memory_fail_alone_on_an_nbd_disk() {
     fs::remove_dir_all(&server.directory).unwrap();
 }
 
-/// A read whose data found no memory, and a write whose data was not there, are not reported to have gone well, though the disk
+/// A read whose data found no memory, and a write whose data was not there, are not reported as successful, though the disk
 /// copies and so hears of no error.
 #[test]
 fn requests_without_memory_do_not_succeed_on_a_disk_that_copies() {
@@ -211,7 +211,7 @@ fn cut_short_under(target: &str) {
             raw.kick(0).unwrap();
         }
         raw.guest.cut_short(READY_MEMORY.0, kept).unwrap();
-        // All may have ended before: something has to be checked that is not there, if it is not the ring.
+        // All may have ended before the cut. If the ring is still there, the server has to access other memory that is gone.
         if kept > 0 {
             raw.submit(0, &last.segments()).unwrap();
         }

@@ -328,7 +328,7 @@ fn bad_messages_are_rejected_and_bad_chains_stop_one_queue() {
         write(&mut raw, &read);
         raw.offer(0, 0).unwrap();
         raw.kick(0).unwrap();
-        // The other virtqueue of the same device is served after that, so the wrong one was checked.
+        // The other virtqueue of the same device is served after the wrong one, so that one was read.
         let good = raw.block(block::IN, 0, 512).unwrap();
         for _ in 0..3 {
             assert_eq!(raw.execute(1, &good, LONG).unwrap().0, block::OK, "beside {name}");
@@ -358,8 +358,8 @@ fn data_outside_memory_fails_its_request() {
     }
 }
 
-/// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: it would continue as if it were
-/// done.
+/// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: the client would continue as if it
+/// were done.
 #[test]
 fn client_that_breaks_a_message_rule_is_dropped() {
     let server = Server::new("ram:size=16m", 2, 1);
@@ -466,8 +466,8 @@ fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BT
     }
 }
 
-/// A migration's log: every page that changed between two checks memory is in it, and of the others only those of the
-/// rings and of what was to be read.
+/// A migration's log has every page that changed between two checks of memory, and of the others only those of the rings and
+/// of the data that was to be read.
 #[test]
 fn every_page_that_the_device_writes_is_logged() {
     for (format, packed) in BOTH {

@@ -18,8 +18,8 @@
 //! - a wake-up after the owner went to sleep ends that sleep, whatever number of completions it is for, and once; it is sent again by
 //!   the thread that takes its marks in the owner's place.
 //!
-//! Needs from callers: a thread that queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner continues
-//! entering while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end by
+//! Needs from callers: a thread that queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner keeps
+//! entering the ring while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end by
 //! time ([`Kernel::sleep_outside`]).
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, store_relaxed};

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::transport::LunId;
 
-/// Logical units of one target that are checked.
+/// At most so many logical units of one target are asked.
 const MAX_LUNS: usize = 1024;
 /// Of REPORT LUNS.
 const HEADER: usize = 8;

@@ -28,7 +28,7 @@ use std::os::fd::OwnedFd;
 
 /// Answers to a target's questions that wait to be sent at most.
 const MAX_PONGS: u32 = 64;
-/// Reasons of a reject that say that a message was not checked: such commands are not supported, or too many go past the order
+/// Reasons of a reject which mean that the command was not carried out: it is not supported, or too many go past the order
 /// (RFC 7143, 11.17.1).
 const NOT_TAKEN: [u8; 2] = [0x05, 0x06];
 /// Data of one message of which a copy is made.

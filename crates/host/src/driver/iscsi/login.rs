@@ -97,13 +97,13 @@ pub struct Params {
     pub data_digest: bool,
     /// The target's handle of the session.
     pub tsih: u16,
-    /// The portal group that it is in: with the target's name the target's end of the nexus (RFC 7143, 13.9). `None`: it was not
-    /// reported, or cannot be read.
+    /// The portal group that it is in: with the target's name the target's end of the nexus (RFC 7143, 13.9). `None`: the target
+    /// did not send it, or it cannot be read.
     pub portal_group: Option<u16>,
 }
 
 impl Default for Params {
-    /// What is so if nothing is reported (RFC 7143, 13).
+    /// The defaults of keys that are not negotiated (RFC 7143, 13).
     fn default() -> Params {
         Params {
             initial_r2t: true,
@@ -400,7 +400,7 @@ impl Login {
             }
             Step::Operational | Step::Agree => {}
         }
-        // Without a proof it may not simply continue.
+        // A target that has not proved itself may not go to the next stage.
         if next.is_some() && matches!(self.step, Step::Algorithm | Step::Answer) {
             return Err(Failure::Violation("it ends the stage of security before it was through".into()));
         }
@@ -531,7 +531,7 @@ pub struct Found {
 pub struct FoundPortal {
     /// `HOST:PORT`.
     pub address: String,
-    /// The number of its portal group: sessions with portals of one group may share connections. `None`: it was not reported.
+    /// The number of its portal group: sessions with portals of one group may share connections. `None`: it was not sent.
     pub group: Option<u16>,
 }
 

@@ -290,8 +290,8 @@ impl Queue {
         }
     }
 
-    /// The unit has reported that it has changed, to a request of any session: a user of this one has to ask it again. One that has told of it
-    /// itself was lost by that, and what is there now has asked.
+    /// The unit has reported, to a request of some session, that it has changed: before this session is used, the unit has to be asked
+    /// again. A session that got the report itself was lost by that, and the one that took its place has asked.
     pub(super) fn doubt(&self) {
         if !self.core.lock().requests.take_told() {
             self.drop_session(&unheard().0);
@@ -317,7 +317,7 @@ impl Queue {
             && state.gives_up
             && !give_up
         {
-            // Others continue with it: they wait for a session as long as if nothing had been.
+            // Other users of the disk wait for a session as long as if nothing had been given up.
             *until = (*until).max(clock::now() + self.patience.recovery_timeout);
         }
         state.gives_up = give_up;

@@ -18,7 +18,7 @@ use blk::time::Duration;
 
 /// Most data of one command.
 pub const MAX_RAW_BYTES: usize = 1 << 20;
-/// How long the check is skipped whether another thread has taken the answer from the socket.
+/// Pause between checks whether another thread has taken the answer from the socket.
 const LOOK: Duration = Duration::from_ms(5);
 
 impl Iscsi {

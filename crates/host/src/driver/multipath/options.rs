@@ -86,7 +86,7 @@ impl MultipathOptions {
         self.max_polling_interval.unwrap_or(four).max(self.polling_interval)
     }
 
-    /// What is to be reported of a path that was opened, if its target has no port groups and it was asked for them.
+    /// The warning about a path that was opened, if the options need port groups and its target has none.
     pub(super) fn without_port_groups(&self, has_some: bool) -> Option<&'static str> {
         match (has_some, self.hardware_handler, self.prio) {
             (false, HardwareHandler::Alua, _) => Some(
@@ -108,7 +108,7 @@ impl MultipathOptions {
 /// `prio`: the source of a path's priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prioritizer {
-    /// It is told; 1 unless set.
+    /// The number given for the path; 1 unless set.
     #[default]
     Const,
     /// Its target, by the state of the group of ports that it goes by.

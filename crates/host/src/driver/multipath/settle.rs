@@ -39,8 +39,8 @@ impl MultipathTarget {
         Config::open(path).map(Some).map_err(|why| Error::usage(format!("conf: {why}")))
     }
 
-    /// What it is told by its `conf` and by what its disk says of itself, for which one path is logged in to; and what there is to be
-    /// reported of that. The target that is returned has everything given, and no `conf`.
+    /// Settles all options by its `conf` and by what its disk reports of itself, for which one path is logged in to. The target that is
+    /// returned has all of them given, and no `conf`; the notes that come with it are for the user.
     ///
     /// # Errors
     /// Usage: what is wrong with the file, or does not go together. Denied: the disk is blacklisted. Others: no path answers.

@@ -65,15 +65,15 @@ pub struct PathTarget {
 /// A disk of several paths as it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MultipathTarget {
-    /// What it is told here; what is not reported has its default.
+    /// The options given in the target's text; the others have their defaults.
     pub options: MultipathOptions,
     /// Its paths, at least one.
     pub paths: Vec<PathTarget>,
-    /// `conf`: a file in the syntax of multipath.conf(5) that says what is not reported here. Read when the disk is opened.
+    /// `conf`: a file in the syntax of multipath.conf(5) for options that are not given here. Read when the disk is opened.
     pub conf: Option<PathBuf>,
     /// `detect_prio`: whether a disk with port groups (ALUA) is asked for them. `None`: as `conf` says; without one it is not.
     pub detect_prio: Option<bool>,
-    /// What was reported, by name, as it was reported.
+    /// The options that were given, by name, with the text of their values.
     pub(super) given: Vec<(&'static str, String)>,
 }
 
@@ -88,7 +88,7 @@ pub fn option_names() -> impl Iterator<Item = &'static str> {
     OPTIONS.into_iter()
 }
 
-/// Reads what is behind `multipath:`.
+/// Reads what follows `multipath:`.
 ///
 /// # Errors
 /// Usage, with the rule.
@@ -236,7 +236,7 @@ impl MultipathTarget {
         Ok(())
     }
 
-    /// An option that nothing checks for this kind of paths.
+    /// The first given option that has no effect with this kind of paths.
     fn without_effect<'a>(&self, mut given: impl Iterator<Item = &'a str>) -> Option<&'a str> {
         let is_iscsi = matches!(self.paths.first()?.spec, TargetSpec::Iscsi(_));
         given.find(|name| *name == "fast_io_fail_tmo" && !is_iscsi)

@@ -177,7 +177,7 @@ impl<'a> Handshake<'a> {
             (opt::STARTTLS, rep::ACK) if data.is_empty() => (self.stage, self.want) = (Stage::Tls, 0),
             (opt::STARTTLS, kind) if kind & rep::ERROR != 0 => return Err(no_tls(kind, data)),
             (opt::STRUCTURED_REPLY, _) => {
-                // Whatever is reported against it, simple replies will do.
+                // If the server refuses, for whatever reason, simple replies will do.
                 let structured = kind == rep::ACK;
                 self.style = if structured { ReplyStyle::Structured } else { ReplyStyle::Simple };
                 self.ask(opt::GO, &go_data(self.export), out);

@@ -128,7 +128,7 @@ fn tls_comes_first_or_nothing_comes() {
     assert_eq!(sent[4..20], option_header(opt::STARTTLS, 0));
     assert_eq!(sent[20..36], option_header(opt::STRUCTURED_REPLY, 0));
     assert_eq!(sent[36..52], option_header(opt::GO, 9));
-    // Nothing is wanted, and nothing reported, before TLS has begun.
+    // Until TLS has begun nothing more is expected and nothing is sent.
     let (mut handshake, mut out) = (Handshake::new("d", true), Vec::new());
     handshake.feed(&greeting(FIXED), &mut out).unwrap();
     out.clear();

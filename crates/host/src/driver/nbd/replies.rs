@@ -2,8 +2,8 @@
 //! What a server answers in the transmission phase: received bytes in, data and ends of requests out. No socket, no memory of
 //! requests, no clock.
 //!
-//! Guarantees, whatever a server sends: no panic, no memory but a bounded list per scattered read; data is only ever reported to
-//! belong to a read that is out, inside its range, each byte of it once; a read succeeds only with all of its bytes; an end is
+//! Guarantees, whatever a server sends: no panic, no memory but a bounded list per scattered read; data is accepted
+//! only for a read that is out, inside its range, each byte of it once; a read succeeds only with all of its bytes; an end is
 //! reported once per request that was [`Calls::begin`]-ed. Everything else is a [`Violation`], after which the connection is of no
 //! use. The outcome does not depend on how the bytes were cut.
 //! Needs from callers: bytes that [`Replies::next`] leaves in its window come again in front of the next ones; they are fewer
@@ -302,7 +302,7 @@ impl Replies {
         }
     }
 
-    /// The head of a reply. None: something follows from it without being reported.
+    /// Reads the head of a reply. None: it has no event of its own; `self.next` is what comes next.
     #[inline]
     fn reply<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<ReplyEvent<'a>>, Violation> {
         let mut ahead = *input;

@@ -4,7 +4,7 @@
 //!
 //! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. Percent-encoding is undone in the
 //! export's name and in values. Unlike libnbd, which ignores what it does not know, an unknown option is refused: a
-//! mistyped one would be silently without effect. A user's name, which is for pre-shared keys, may be in a URI of TLS and has none.
+//! mistyped one would be silently without effect. A user's name, which is for pre-shared keys, is accepted in a URI of TLS and ignored.
 //! Source: the NBD URI specification (doc/uri.md of the reference implementation); nbd_connect_uri(3) of libnbd.
 
 use crate::driver::remote::credentials::TargetTls;

@@ -214,7 +214,7 @@ extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_
         let is_full = diff.extents.len() == diff.most;
         match diff.extents.last_mut() {
             Some((at, n)) if *at + *n == offset => *n += len,
-            // Nothing can be reported of what lies between them.
+            // Extents out of order say nothing of what lies between them.
             Some((at, n)) if *at + *n > offset => return -libc::EINVAL,
             _ if is_full => return -libc::ECANCELED,
             _ => diff.extents.push((offset, len)),
@@ -398,7 +398,7 @@ impl Image {
             list.resize(most, Watcher { addr: null_mut(), id: 0, cookie: 0 });
             // SAFETY: an open image, and an array of the length that is told.
             let code = unsafe { (self.library.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &raw mut most) };
-            // Then it has reported how many there are.
+            // With ERANGE, `most` is how many there are.
             if code != -libc::ERANGE || most <= list.len() || most > MAX_WATCHERS {
                 break code;
             }

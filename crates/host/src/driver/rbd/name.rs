@@ -83,7 +83,7 @@ fn unescape(text: &str) -> std::result::Result<Vec<(char, bool)>, &'static str> 
     if all.contains(&('\0', true)) { Err("has a zero byte") } else { Ok(all) }
 }
 
-/// The parts between separators that no backslash is before.
+/// The parts between separators that no backslash precedes.
 fn split(text: &[(char, bool)], at: char) -> impl Iterator<Item = &[(char, bool)]> {
     text.split(move |c| *c == (at, false))
 }

@@ -181,7 +181,7 @@ impl Queue {
         self.waits.fd()
     }
 
-    /// Whether the cluster has reported that it takes nothing from this client any more; that is for good.
+    /// Whether the cluster has blocklisted this client; that is for good.
     pub(super) fn is_shut_out(&self) -> bool {
         self.state.lock().is_shut_out
     }

@@ -4,7 +4,7 @@
 //!
 //! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless
 //! the target says `tls-verify-peer=0` ([`TargetTls::verify_peer`]). Files that are replaced, as certificates are renewed, count from the next connection on;
-//! if what is there then cannot be used, or not be read any more, what was there before goes on, which is logged once. So it is if a
+//! if what is there then cannot be used, or not be read any more, what was there before stays in use, which is logged once. So it is if a
 //! file has gone that need not be there (a revocation list, a certificate of our own): only opening the target anew
 //! does without it. One that cannot be read is never taken for one that is not there.
 //! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.

@@ -47,7 +47,7 @@ impl<'a> Deadline<'a> {
         if wait(socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(self.passed(doing)) }
     }
 
-    /// What is reported when it has passed.
+    /// The error once it has passed.
     pub(crate) fn passed(&self, doing: &str) -> Error {
         let text = format!("{doing} took longer than {:.0} s, or was interrupted", self.within.as_secs_f64());
         Error::new(ErrorKind::Io, text)
@@ -113,7 +113,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Sends all of `bytes`. `doing` is what takes too long if it does, `broke_off` what is reported of other errors.
+    /// Sends all of `bytes`. `doing` names what took too long, `broke_off` what failed otherwise.
     ///
     /// # Errors
     /// Os: as of the system. Io: not in time.

@@ -649,7 +649,7 @@ impl Source for Channel {
         EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE
     }
 
-    /// Whether nothing more is taken; what was taken continues. It continues taking on the thread that will serve it.
+    /// Stops or resumes taking requests; those that were taken continue. It is resumed on the thread that will serve it.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
         if !paused {

@@ -67,7 +67,7 @@ pub(crate) enum MountpointState {
 /// What is at a place.
 ///
 /// # Errors
-/// Nothing is, or it cannot be checked.
+/// Nothing is there, or it cannot be read.
 pub(crate) fn look(at: &Path) -> io::Result<MountpointState> {
     let meta = match fs::metadata(at) {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Ok(MountpointState::Stale),

@@ -369,7 +369,7 @@ pub fn write_out(size: u32) -> Body {
     Body::EMPTY.u32s(&[size, 0])
 }
 
-/// To LSEEK: where the file continues from.
+/// To LSEEK: the offset that was found.
 pub fn lseek_out(offset: u64) -> Body {
     Body::EMPTY.u64s(&[offset])
 }

@@ -119,7 +119,7 @@ pub struct Connection {
     buffers: Buffers,
     slots: Box<[Slot]>,
     free: Vec<u16>,
-    /// What was received and not checked: `at..end`.
+    /// What was received and not parsed yet: `at..end`.
     input: Box<[u8]>,
     at: usize,
     end: usize,
@@ -207,7 +207,7 @@ impl Connection {
         &self.export
     }
 
-    /// Whether what was received may be checked.
+    /// Whether requests may be taken from what was received.
     #[inline]
     fn can_take(&self) -> bool {
         let room = self.writing.is_some() || !self.free.is_empty();

@@ -66,7 +66,7 @@ pub enum Step {
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client reported so (`NBD_OPT_ABORT`).
+    /// The client asked for it (`NBD_OPT_ABORT`).
     Aborted,
     /// The client set flags that it was not offered; the value.
     BadFlags(u32),
@@ -84,7 +84,7 @@ pub enum CloseReason {
     TooMuch,
     /// The server is shutting down, and `NBD_OPT_EXPORT_NAME` has no answer.
     ShuttingDown,
-    /// The handshake ended before (with a transmission phase); the caller continued feeding it.
+    /// The handshake ended before (with a transmission phase); the caller kept feeding it.
     Over,
 }
 
@@ -270,7 +270,7 @@ impl Handshake {
         };
     }
 
-    /// The end of an option whose data was too long to check.
+    /// The end of an option whose data was too long to read.
     fn skipped(&mut self, option: u32, out: &mut Vec<u8>) -> Step {
         match option {
             opt::EXPORT_NAME => self.state = HandshakeState::Closed(CloseReason::NoSuchExport),
@@ -359,7 +359,7 @@ impl Handshake {
     }
 
     /// The export of this name, if this client may see it. Without TLS an unknown name and one that wants TLS look the
-    /// same where there are exports of the second kind, so they cannot be distinguished by guessing.
+    /// same where there are exports of the second kind, so guessing names does not tell them apart.
     fn find(&self, name: &[u8]) -> Result<Arc<Export>, Refusal> {
         let unprotected = !self.tls_on && self.tls != TlsMode::Off;
         if unprotected && self.tls == TlsMode::Required {

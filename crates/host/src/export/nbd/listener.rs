@@ -382,11 +382,11 @@ struct ClientRegistry {
 }
 
 impl ClientRegistry {
-    /// What these clients still send is not checked; what they have asked for is answered, as long as they listen, and
+    /// What these clients still send is not read; what they have asked for is answered, as long as they listen, and
     /// then they are let go. Waits until nothing of theirs is in flight.
     fn end(&self, numbers: &[u64]) {
         let mut clients = self.clients.lock();
-        // Their IOThreads see an end, as if the clients had reported that they leave.
+        // Their IOThreads see an end, as if the clients had disconnected.
         clients.shut_down(numbers, rustix::net::Shutdown::Read);
         let until = Instant::now() + FAREWELL_TIME;
         let there = |clients: &Clients| clients.there.iter().any(|c| numbers.contains(&c.number));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replies of the transmission phase.
 //!
-//! Guarantees: each function writes one whole reply, or what is before a content chunk's data, as the negotiated
+//! Guarantees: each function writes one whole reply, or what precedes a content chunk's data, as the negotiated
 //! [`ReplyStyle`] has it: into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`, or (block
 //! status, errors with a message) behind what is in a vector. Heads allocate nothing.
 //! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap.
@@ -99,7 +99,7 @@ impl ReplyStyle {
         put(to, at, [0; 2])
     }
 
-    /// Failure of a read at `place`, which lies within it; what other chunks reported of other places holds. Under simple
+    /// Failure of a read at `place`, which lies within it; chunks for other places stay valid. Under simple
     /// replies the whole request fails. Returns how many bytes of `to` are the reply.
     pub fn error_at(self, reply_to: ReplyTo, error: NbdError, place: u64, done: bool, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
@@ -128,7 +128,7 @@ impl ReplyStyle {
         to.extend_from_slice(text.as_bytes());
     }
 
-    /// What is before `length` bytes of a read's data that begin at `offset`. `done` marks the last chunk. Returns
+    /// What precedes `length` bytes of a read's data that begin at `offset`. `done` marks the last chunk. Returns
     /// how many bytes of `to` are the head; the data follows.
     ///
     /// # Panics

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a virtqueue runs from the time it has a kick until its base is asked for, the device is reset or the connection
 //! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused and its
-//! sender dropped, by the reader of the socket: most messages have no answer, and it would continue as if they were done.
+//! sender dropped, by the reader of the socket: most messages have no answer, and the front end would continue as if they were done.
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 
@@ -142,7 +142,7 @@ impl Connection {
         View { memory: Arc::clone(&self.memory), regions: Arc::clone(&self.disk.regions) }
     }
 
-    /// Stops a virtqueue when nothing of it is in flight; it can continue where it is.
+    /// Stops a virtqueue when nothing of it is in flight. It can be started again from its base.
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
         let q = self.threads.remove(&handle).expect("a virtqueue stays").into_type::<VirtQueue>();
@@ -234,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Stops all virtqueues, has something changed of what they are made of, and lets them continue.
+    /// Stops all virtqueues, changes what they are made of, and starts them again.
     fn while_stopped(&mut self, change: impl FnOnce(&mut Connection)) -> Result<()> {
         let kicks: Vec<_> = (0..self.rings.len()).map(|i| self.stop(i).map(|q| q.into_kick())).collect();
         change(self);

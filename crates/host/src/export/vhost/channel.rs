@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The back end's own channel to its front end: `VHOST_USER_SET_BACKEND_REQ_FD`, and what is reported over it.
+//! The back end's own channel to its front end: `VHOST_USER_SET_BACKEND_REQ_FD`, and the message sent over it.
 //!
 //! The message is taken here because crate `vhost` makes of its descriptor something that can say all but the one thing a
 //! disk has to say. Guarantees: only a message that has come as a whole is taken; saying something never waits: a front end

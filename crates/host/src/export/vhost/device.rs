@@ -90,12 +90,12 @@ impl Cache {
         self.0.load(Ordering::Relaxed) == BACK
     }
 
-    /// The driver has reported so.
+    /// The driver has chosen whether writes are cached.
     pub fn set(&self, back: bool) {
         self.0.store(if back { BACK } else { THROUGH }, Ordering::Relaxed);
     }
 
-    /// Continues with a driver that may have sent anything before.
+    /// What a driver chose before this back end came is not known.
     pub fn forget(&self) {
         self.0.store(UNKNOWN, Ordering::Relaxed);
     }
@@ -146,8 +146,8 @@ impl Device {
         self.cache.set(!self.write_through);
     }
 
-    /// The driver has acknowledged `features`: without FLUSH a cached write could never become durable. One that continues
-    /// after our end (`goes_on`) may have switched the cache off.
+    /// The driver has acknowledged `features`: without FLUSH a cached write could never become durable. One that was
+    /// served by an earlier back end (`goes_on`) may have switched the cache off.
     pub fn acknowledge(&self, features: u64, goes_on: bool) {
         self.cache.set(features & feature::FLUSH != 0);
         if goes_on && features & feature::FLUSH != 0 && features & feature::CONFIG_WCE != 0 {

@@ -67,7 +67,7 @@ fn region(fd: &OwnedFd, bytes: usize, alarm: &Arc<Alarm>) -> Arc<Region> {
     Arc::new(Region::map_shared(fd.as_fd(), 0, bytes, alarm).expect("a mapping"))
 }
 
-/// A ring in memory of these bytes, which continue changing while it is read. How many requests were found in it.
+/// A ring in memory of these bytes, which keep changing while it is read. How many requests were found in it.
 pub fn ring(bytes: &[u8]) -> usize {
     let mut bytes = Bytes(bytes);
     let [flags, size] = [bytes.number(1), bytes.number(1)];
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Notes of a longer queue than the ring, which are at a place that the ring does not have: it was checked there.
+    /// Notes of a longer queue than the ring, with a position that the ring does not have: it was read there.
     #[test]
     fn a_place_behind_the_ring_is_refused() {
         ring(&[0x2f, 0x28, 0, 0, 0, 0, 8, 0]);

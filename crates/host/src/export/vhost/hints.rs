@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What makes a guest's disk of an export: QEMU arguments, libvirt XML.
 //!
-//! Does not do: know the guest; the size of its memory is an example, and reported so.
+//! Does not do: know the guest; the size of its memory is only an example.
 //!
 //! Source: QEMU docs/system/devices/vhost-user.rst (shared guest memory), libvirt formatdomain (`type='vhostuser'`, with
 //! what its validation refuses there: cache, io, discard, iothread, serial, readonly).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests in flight, written down in memory that the front end keeps, so that the next back end after a crash finds them.
 //!
-//! Guarantees, for split rings: a request that was taken and not given back is here from before it is checked until
+//! Guarantees, for split rings: a request that was taken and not given back is noted from before it is read until
 //! after the driver can see that it was given back; the next back end takes all of those again, in the order in which they
 //! were first taken, and no other. So none is lost, and one is repeated only if it was not given back: a write may be done
 //! twice with the same data, before anything that was submitted after its end.
@@ -113,7 +113,7 @@ impl Inflight {
         self.part.store_u16(AT_LAST_BATCH, head, Ordering::Relaxed);
     }
 
-    /// A batch of `count` was published; the used ring is at `used`.
+    /// A batch of `count` was published; the used index is `used`.
     #[inline]
     pub(super) fn published(&mut self, count: u16, used: u16) {
         // Pairs with: the next back end, as in `take`: the used ring before the flags, the flags before the index.

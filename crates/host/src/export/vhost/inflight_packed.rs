@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests in flight of packed rings, written down in memory that the front end keeps.
 //!
-//! Guarantees, as `inflight` has them for split rings: a request that was taken and not given back is here from before it
-//! is checked until after the driver can see that it was given back; the next back end takes all of those again, in the order
-//! in which they were first taken, and no other. Used descriptors overwrite those in flight, so descriptors are copied. Where
-//! the ring is is written down, too, since nothing in a packed ring tells.
+//! Guarantees, as `inflight` has them for split rings: a request that was taken and not given back is noted from before it
+//! is read until after the driver can see that it was given back; the next back end takes all of those again, in the order
+//! in which they were first taken, and no other. Used descriptors overwrite those in flight, so descriptors are copied. The
+//! ring's position is written down, too, since nothing in a packed ring tells it.
 //! What is read back is the front end's by then: it is checked, and only an own copy of the links is followed while the ring
 //! runs.
 //!
@@ -71,8 +71,8 @@ pub(super) struct PackedInflight {
 }
 
 impl PackedInflight {
-    /// The part of queue number `index` in memory for queues of `size`; `None` when it is not all there. A queue that was
-    /// never used is at `used`.
+    /// The part of queue number `index` in memory for queues of `size`; `None` when it is not all there. The position of a
+    /// queue that was never used is `used`.
     pub(super) fn new(region: &Arc<Region>, index: u16, size: u16, used: Used) -> Option<PackedInflight> {
         if size == 0 || size > MAX_QUEUE_SIZE {
             return None;
@@ -103,7 +103,7 @@ impl PackedInflight {
         self.part.load_u16(entry(index) + at, Ordering::Relaxed)
     }
 
-    /// What a back end before this one has left: where the ring is, and the chains in flight, oldest first, as first
+    /// What a back end before this one has left: the ring's position, and the chains in flight, oldest first, as first
     /// entry and number. `is_available` tells of a place in the ring whether what is there is the driver's still. `None` when
     /// it cannot be: another process has written here.
     pub(super) fn recover(&mut self, is_available: impl FnOnce(Used) -> bool) -> Option<(Used, Vec<(u16, u16)>)> {
@@ -215,7 +215,7 @@ impl PackedInflight {
         Some(head)
     }
 
-    /// The descriptors of a chain that was recovered, as they are in a ring.
+    /// The descriptors of a chain that was recovered, in the layout of a ring.
     pub(super) fn descs(&self, (head, number): (u16, u16)) -> Vec<(u64, u64)> {
         let mut at = head;
         let one = |_| {
@@ -232,7 +232,7 @@ impl PackedInflight {
         self.batch.push((head, number));
     }
 
-    /// The batch is about to be published; the ring will be at `used`.
+    /// The batch is about to be published; the ring's position will be `used`.
     pub(super) fn publishing(&mut self, used: Used) {
         let before = self.free_head;
         for (head, number) in self.batch.iter().copied() {

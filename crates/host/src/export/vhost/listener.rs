@@ -74,7 +74,7 @@ struct Shared {
     listener: Mutex<Option<UnixListener>>,
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
-    /// Its channel for what is reported unasked.
+    /// Its channel for messages that the back end sends unasked.
     channel: Mutex<Option<OwnedFd>>,
     /// How many front ends were dropped, and why the last one was.
     dropped: Mutex<(u64, Option<String>)>,

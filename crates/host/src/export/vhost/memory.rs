@@ -53,7 +53,7 @@ impl GuestMemory {
         GuestMemory { slots: Vec::new(), alarm, is_ragged: false }
     }
 
-    /// Whether pages of it have gone away. What was read before this returned no was the guest's.
+    /// Whether pages of it have gone away. What was read before a call that returns false was the guest's.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.alarm.is_raised()

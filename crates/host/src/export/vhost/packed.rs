@@ -70,7 +70,7 @@ pub(super) struct PackedRing {
 }
 
 impl PackedRing {
-    /// A ring of `size` that is at `base` (available in the low half, used in the high half); `None` when it is not in
+    /// A ring of `size` with its positions in `base` (available in the low half, used in the high half); `None` when it is not in
     /// the guest's memory or there is no such place in it.
     pub(super) fn new(
         memory: &GuestMemory,
@@ -100,7 +100,7 @@ impl PackedRing {
         })
     }
 
-    /// Where it is, for notes that begin.
+    /// Its used position, for notes that begin.
     pub(super) fn used(&self) -> (u16, bool) {
         (self.next_used.index, self.next_used.wrap)
     }
@@ -298,7 +298,7 @@ impl PackedRing {
         if let Some(log) = &self.log {
             log.used(2, 2);
         }
-        // Asked first, then checked the ring once more by the caller. Pairs with: the driver's
+        // Asked first; then the caller checks the ring once more. Pairs with: the driver's
         // barrier between what it made available and its read of this.
         fence(Ordering::SeqCst);
     }

@@ -2,7 +2,7 @@
 //! A virtqueue's ring, split or packed: chains of descriptors come out, used ones go back.
 //!
 //! Guarantees: a descriptor is read once, so what was checked is what is used; a chain has at most as many descriptors as the
-//! queue or its indirect table; a ring that breaks a rule is an error and is not checked again by its owner. What follows
+//! queue or its indirect table; a ring that breaks a rule is an error and is not read again by its owner. What follows
 //! in memory from an address is checked by the translation.
 //!
 //! Source: virtio 1.3, sections 2.6, 2.7, 2.8.
@@ -147,12 +147,12 @@ impl Ring {
         either!(self, r => r.set_kicks(true));
     }
 
-    /// Tells the driver that it need not: the ring is checked anyway.
+    /// Tells the driver that it need not kick: the ring is polled anyway.
     pub(super) fn disable_kicks(&mut self) {
         either!(self, r => r.set_kicks(false));
     }
 
-    /// Where the ring is, as GET_VRING_BASE tells it.
+    /// The ring's position, as GET_VRING_BASE returns it.
     pub(super) fn base(&self) -> u32 {
         either!(self, r => r.base())
     }
@@ -203,7 +203,7 @@ pub(super) fn read_indirect(
     for _ in 0..count {
         let (addr, rest) = at(index, &mut hint)?;
         let (len, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
-        // The id is before the flags in packed descriptors.
+        // In packed descriptors the id comes before the flags.
         let (flags, next) = if packed { (next, flags) } else { (flags, next) };
         if flags & F_INDIRECT != 0 {
             return Err(RingError::BadIndirect { flags });

@@ -152,7 +152,7 @@ impl SplitRing {
             let (addr, rest) = read_desc(&self.desc, DESC_BYTES * usize::from(index));
             let (len, flags) = (rest as u32, (rest >> 32) as u16);
             if flags & F_INDIRECT != 0 {
-                // A table may end a chain, but not continue, and is not itself written.
+                // A table may only be the last of a chain, and is not itself written.
                 if flags & F_NEXT != 0 {
                     return Err(RingError::BadIndirect { flags });
                 }
@@ -227,7 +227,7 @@ impl SplitRing {
             log.used(0, 2);
             log.used(4 + 8 * usize::from(self.size), 2);
         }
-        // Asked first, then checked the index once more by the caller. Pairs with: the driver's
+        // Asked first; then the caller checks the index once more. Pairs with: the driver's
         // barrier between what it made available and its read of this.
         fence(Ordering::SeqCst);
     }

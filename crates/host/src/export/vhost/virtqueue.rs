@@ -170,7 +170,7 @@ impl VirtQueue {
         self.broken
     }
 
-    /// Where the ring is, as GET_VRING_BASE tells it.
+    /// The ring's position, as GET_VRING_BASE returns it.
     pub fn base(&self) -> u32 {
         self.ring.base()
     }

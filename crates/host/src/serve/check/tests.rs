@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Plans that fit, and what is reported of those that do not.
+//! Plans that fit, and the errors of those that do not.
 
 use super::*;
 use crate::net::certificates::NbdTls;

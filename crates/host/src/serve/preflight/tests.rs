@@ -33,7 +33,7 @@ impl Dir {
         names
     }
 
-    /// All that is reported of this image served so.
+    /// All errors of this image served so.
     fn look(&self, image: &Path, read_only: bool, kind: ExportKind) -> String {
         let text = image.to_str().unwrap();
         let disk = DiskPlan { read_only, ..DiskPlan::new("a", TargetSpec::File(image.into()), text) };
@@ -115,7 +115,7 @@ fn one_image_under_two_names_is_one_image() {
     assert!(e.starts_with("target=b: is the same image as 'a' of disk 'a'"), "{e}");
 }
 
-/// Images that are paths of a disk were not checked: another daemon's were served.
+/// Images that are paths of a disk were not checked: those of another daemon were served.
 #[test]
 fn images_that_are_paths_are_looked_at_as_others() {
     let dir = Dir::new("paths");

@@ -160,7 +160,7 @@ impl Drop for CephImage {
     }
 }
 
-/// The cluster's OSD, which a test stops, kills and starts again. Continues when it is dropped.
+/// The cluster's OSD, which a test stops, kills and starts again. It runs again when this is dropped.
 pub struct Osd<'a> {
     cluster: &'a Cluster,
 }
@@ -186,7 +186,7 @@ impl Osd<'_> {
         pid.parse().unwrap()
     }
 
-    /// It is stopped from here on.
+    /// Stops its process by SIGSTOP.
     pub fn stop(&self) {
         stop(self.running());
     }

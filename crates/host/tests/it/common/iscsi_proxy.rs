@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is between our initiator and a target, knows messages, and withholds or changes what a test asks for. Sessions without
-//! digests only.
+//! A proxy between our initiator and a target: it parses messages, and withholds or changes those that a test names. Sessions
+//! without digests only.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What one connection's two directions check.
+/// What the two directions of a connection share.
 struct Gate {
     is_frozen: Mutex<bool>,
     changed: Condvar,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Servers that are stopped, though no connection of theirs ends.
+//! Stops servers without ending their connections.
 
 use std::fs;
 use std::process::Command;
