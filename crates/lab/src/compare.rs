@@ -8,7 +8,7 @@
 //! for any noise, and linear drift cancels inside each. The price is half the degrees of freedom: at 10 pairs the interval is 23 % wider.
 //!
 //! Needs from callers: results of a [`Plan`] in its order; a primary metric chosen before the first run.
-//! Does not: drop outliers, stop early, or check the results to choose what to test. A [`Detect`] checks their spread alone.
+//! Does not: drop outliers, stop early, or choose by the results what to test. A [`Detect`] reads only their spread.
 
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +71,7 @@ pub struct Row {
     pub ratio: Option<Ratio>,
     /// p-value after the correction (for the primary metric: the plain one).
     pub adjusted_p: Option<f64>,
-    /// Whether it is significant.
+    /// Whether the difference is significant, and in which direction.
     pub mark: Mark,
 }
 

@@ -5,7 +5,7 @@
 //! block A and B have the same mean position, so a linear drift (a disk filling up, a CPU warming) cancels exactly. Because the
 //! orientation is drawn at random, a block's difference has a random sign when A and B do not differ, however the machine's noise
 //! is correlated or distributed, even if something periodic beats with the runs: this is what holds the false alarm rate.
-//! The number of pairs is fixed; checking results and running more until something shows would raise the rate.
+//! The number of pairs is fixed; testing in between and running more until something shows would raise that rate.
 //!
 //! Needs from callers: runs executed in exactly this order, none dropped or repeated. Does not: run anything.
 

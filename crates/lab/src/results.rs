@@ -37,7 +37,7 @@ pub struct Header {
     pub primary: Metric,
     /// Settings of A and B as written.
     pub labels: [String; 2],
-    /// The job file's text, so that the result is alone.
+    /// The job file's text, so that the results are complete by themselves.
     pub job: String,
     /// Wall clock at the start, milliseconds since 1970.
     pub started_unix_ms: u64,
@@ -184,7 +184,7 @@ impl ResultsWriter<File> {
 }
 
 impl<W: Write> ResultsWriter<W> {
-    /// Continues behind what is in `out` already.
+    /// Appends to what is in `out` already.
     pub const fn behind(out: W, path: String) -> ResultsWriter<W> {
         ResultsWriter { out, path }
     }
@@ -322,7 +322,7 @@ pub struct Interrupted {
     pub kept_bytes: usize,
 }
 
-/// Reads a results file to continue with it: what is behind the last whole pair is not kept, but for the comparison of a finished one.
+/// Reads a results file to continue with it: what follows the last whole pair is not kept, except the comparison of a finished one.
 pub fn broken_off(text: &str, path: &str) -> Result<Interrupted, ResultsError> {
     // A line without its end was being written.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];

@@ -71,7 +71,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Everything the rule checks.
+/// Everything that the rule takes into account.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence {
     /// The metric chosen beforehand.

@@ -44,8 +44,8 @@ pub trait World: Sync {
         None
     }
 
-    /// What tells what is behind the target from something else of the same name: which disk it is, what is in a machine's file. Runs
-    /// with another answer are of something else, and are not put together. `None`: the target's text is all there is.
+    /// Identifies what is behind the target, so that something else of the same name is noticed: which disk it is, or the content of a
+    /// machine's file. Runs with different answers are not put together. `None`: the target's text is all there is.
     ///
     /// # Errors
     /// It is not there.

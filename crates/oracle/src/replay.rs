@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The world driven by a recorded trace.
 //!
-//! From the trace comes what the block layer does not decide: when the process submitted each I/O, when the device was
-//! finished each request, and in what order interrupt, worker and woken process then came (which is the kernel's CPU
-//! scheduler's business): a completion is told when it was, and what runs the queue or continues does so when the kernel's
-//! did something. What a run that did nothing has seen no trace tells. All else is ours. A decision of ours that differs shows as a difference of events and does not stop the
-//! replay: the next ones tell whether it was one or many.
+//! From the trace comes what the block layer does not decide: when the process submitted each I/O, when the device
+//! finished each request, and in what order interrupt, worker and woken process then came, which the kernel's CPU
+//! scheduler decides. So completions are reported at their recorded times, and a worker or process runs when the kernel's
+//! did something; a run that did nothing left no event in the trace. All else is ours. A decision of ours that differs
+//! shows as a difference of events and does not stop the replay: the next ones tell whether it was one or many.
 //!
 //! The clock: the kernel's elevators count in jiffies, and where these began the trace does not say. So a case that
 //! is equal under some phase of the tick is equal; see [`Unknown`].
@@ -233,8 +233,8 @@ impl Replay<'_> {
         }
     }
 
-    /// A woken process runs the queue, continues and runs it again. Whether the first run issued nothing and the second
-    /// did.
+    /// A woken process runs the queue, submits more, and runs the queue again. Whether the first run issued nothing and
+    /// the second did.
     fn issues_after_insertion(&self, at: usize) -> bool {
         let before = self.theirs[..at].iter().rev().find(|e| matches!(e.kind, Kind::Issue | Kind::Complete));
         let mut after = self.theirs[at + 1..].iter().skip_while(|e| matches!(e.kind, Kind::Insert | Kind::Unplug(_)));
@@ -348,7 +348,7 @@ impl Replay<'_> {
             self.world.pass();
         }
         match self.world.upcoming() {
-            // Ours sleeps for a tag where the kernel's process continued: reported by what is missing from then on.
+            // Ours sleeps for a tag where the kernel's process continued: the events that are missing from here on show it.
             _ if self.world.is_blocked() => self.astray = Some(at),
             Next::Io(io) if io.extent == e.extent => {}
             Next::Io(io) => self.piece(at, io.extent, e.extent),

@@ -42,7 +42,7 @@ struct Sharing {
     now: u64,
 }
 
-/// The lines of ours that are where the kernel's do, and in words where the two part first.
+/// Our lines for this case, and in words the first that differs from the kernel's.
 ///
 /// # Errors
 /// A set-up that the stack refuses.
@@ -178,7 +178,7 @@ impl Sharing {
     }
 }
 
-/// What is behind `key` in a file of debugfs.
+/// What follows `key` in a file of debugfs.
 fn line_of<'a>(files: &'a [DebugFile], path: &str, key: &str) -> &'a str {
     let file = files.iter().find(|f| f.path == path);
     file.and_then(|f| f.text.lines().find_map(|l| l.strip_prefix(key))).unwrap_or("-")

@@ -25,7 +25,7 @@ const SCRIPT_CPU: u32 = 0;
 /// For how many requests a plug of `io_submit()` takes tags ahead (`blk_start_plug`): it does not say how many it has.
 const PLUGGED_AHEAD: u32 = 1;
 
-/// Events kept between two checks them; far more than one call makes.
+/// Events kept until the trace is drained; far more than one call makes.
 const TRACE_CAPACITY: usize = 1 << 16;
 
 /// How the stack's clock is made from the time of the world.
@@ -211,7 +211,7 @@ impl World {
         self.collect(us);
     }
 
-    /// Completions are collected, and what can continue continues.
+    /// Collects completions, and lets waiting bios and processes continue that can.
     pub fn poll(&mut self, us: u64) {
         let now = self.now(us);
         self.submitter.poll(now);
@@ -220,7 +220,7 @@ impl World {
         self.finish_batch(us);
     }
 
-    /// As [`World::poll`], but a process that sleeps continues sleeping.
+    /// As [`World::poll`], but a process that sleeps keeps sleeping.
     pub fn run(&mut self, us: u64) {
         if !self.is_blocked() {
             return self.poll(us);

@@ -115,7 +115,7 @@ impl Point {
     }
 }
 
-/// Bars, lying, each of parts that add up or are below each other.
+/// Horizontal bars, the parts of each stacked or below each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bars {
     /// The axis of lengths.
@@ -161,7 +161,7 @@ pub struct Intervals {
     pub axis: Axis,
     /// No difference.
     pub reference: f64,
-    /// What is on the two sides of it: left, right.
+    /// The words on its two sides: left, right.
     pub sides: (String, String),
     /// From top to bottom.
     pub rows: Vec<IntervalRow>,

@@ -61,7 +61,7 @@ pub enum Tone {
     Neutral,
     /// Better, or as it should be.
     Good,
-    /// To be checked before believing anything.
+    /// To be read before any figure is believed.
     Caution,
     /// Worse, or broken.
     Bad,
@@ -184,7 +184,7 @@ pub struct Table {
 pub struct Column {
     /// Heading.
     pub name: String,
-    /// Holds numbers, which are to the right.
+    /// Holds numbers, which are aligned to the right.
     pub numeric: bool,
 }
 

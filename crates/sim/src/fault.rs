@@ -19,7 +19,7 @@
 //! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
 //! | a path breaks | for up to 300 ms, or until it is repaired, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | [`paths`](crate::paths), [`Kind::Multipath`] |
-//! | a path is slow, busy, removed, added; groups switch | as reported, under load | nothing else changes | `swarm::multipath` |
+//! | a path is slow, busy, removed, added; groups switch | as the name says, under load | nothing else changes | `swarm::multipath` |
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
 //! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`Kind::Set`] |
 //! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |

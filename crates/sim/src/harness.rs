@@ -94,7 +94,7 @@ pub struct Harness {
     pub done: Vec<Vec<Done>>,
     /// Virtual time in nanoseconds.
     pub now: u64,
-    /// Time does not continue by itself to a timer that is further ahead than this. Less than `io_timeout` unless a test
+    /// Time does not advance by itself to a timer that is further ahead than this. Less than `io_timeout` unless a test
     /// changes it: a disk that completes by hand has all the time there is.
     pub patience_ns: u64,
     rng: Rng,
@@ -260,12 +260,12 @@ impl Harness {
         true
     }
 
-    /// As [`Harness::step_now`]; with no reason now, time continues to the next one. False: there is none at all.
+    /// As [`Harness::step_now`]; with no reason now, time advances to the next one. False: there is none at all.
     pub fn step(&mut self) -> bool {
         self.step_with(|_| {})
     }
 
-    /// As [`Harness::step`]; `quiet` checks the harness when no submitter has a reason now, before time continues.
+    /// As [`Harness::step`]; `quiet` checks the harness when no submitter has a reason now, before time advances.
     pub fn step_with(&mut self, quiet: impl FnOnce(&Harness)) -> bool {
         if self.step_now() {
             return true;

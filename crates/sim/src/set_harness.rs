@@ -178,7 +178,7 @@ impl SetHarness {
         Some(d)
     }
 
-    /// As [`SetHarness::step_now`]; with no reason now, time continues to the next one. False: there is none at all.
+    /// As [`SetHarness::step_now`]; with no reason now, time advances to the next one. False: there is none at all.
     pub fn step(&mut self) -> bool {
         if self.step_now().is_some() {
             return true;

@@ -3,7 +3,7 @@
 //!
 //! A completion has the extent of a request, which may be several bios that were merged, or a piece of one that was split: a bio is done when
 //! all of its bytes are. Guarantees: memory and time are those of the events, whatever extents a file claims. An event that the tracer has
-//! lost changes what is reported of the one I/O, not of those behind it: what has no end is at the device no more, and where a place is
+//! lost changes the figures of its own I/O, not of those behind it: what has no end is at the device no more, and where a place is
 //! submitted again long after, the end is of the later one.
 
 use super::{Act, Class, Trace};

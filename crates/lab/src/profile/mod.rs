@@ -17,7 +17,7 @@
 //! gives the same profile. What a trace cannot show is a note, and a range instead of a number.
 //!
 //! # Does not do
-//! Content of the data, memory and CPU of the processes, think times that depend on answers; of several devices in one trace one is checked.
+//! Content of the data, memory and CPU of the processes, think times that depend on answers; of several devices in one trace one is profiled.
 
 pub mod error;
 pub mod records;
@@ -165,7 +165,7 @@ pub struct Profile {
 /// The profile of one device of a trace; `device` says which, where there are several.
 ///
 /// # Errors
-/// There is no I/O in it, or it is not reported of which device.
+/// There is no I/O in it, or none of `device`, or several devices and none was named.
 pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<Profile, ProfileError> {
     trace.sort();
     let devices = trace.devices();

@@ -54,7 +54,7 @@ pub struct DiskProfile {
     pub depth: u32,
 }
 
-/// Means of consecutive tenths: a disk that changes while it is checked is known no better than they differ.
+/// Means of consecutive tenths: a disk that changes while it is traced is known no better than they differ.
 fn means(values: &[f64]) -> Vec<f64> {
     let tenths = values.chunks(values.len().div_ceil(10).max(1));
     tenths.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()

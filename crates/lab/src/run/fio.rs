@@ -37,7 +37,7 @@ impl Run<'_> {
     /// Threads that share a block, by index.
     fn members(&self) -> Vec<Vec<usize>> {
         let mut blocks: Vec<Vec<usize>> = Vec::new();
-        // The group the last block stands for; threads without group_reporting are alone and end it.
+        // The group the last block stands for; threads without group_reporting are blocks of their own and end it.
         let mut open = None;
         for (i, instance) in self.outcome.instances.iter().enumerate() {
             let grouped = self.file.jobs[instance.job].group_reporting;

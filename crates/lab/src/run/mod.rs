@@ -71,7 +71,7 @@ pub trait Observer {
     /// The run begins on a simulated machine: there is nothing to prepare, and progress is in virtual time.
     fn simulated(&mut self, _machine: &Simulated, _instances: &[Instance]) {}
 
-    /// The run continues; called every few milliseconds.
+    /// The run is in progress; called every few milliseconds.
     fn progress(&mut self, _progress: &Progress) {}
 
     /// A comparison begins its run number `index` (from 0) of `runs`.
@@ -161,7 +161,7 @@ impl Run<'_> {
         self.stats().map(|s| s.verify_errors).sum()
     }
 
-    /// Stages, merges and hctx counts of one disk; no costs, for they cannot be distinguished between disks.
+    /// Stages, merges and hctx counts of one disk; no costs, for these cannot be split between disks.
     pub fn disk_facts(&self, disk: &DiskOutcome) -> StageFacts {
         StageFacts::of(&disk.stats, &disk.hctxs, 0)
     }

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: one set of files per disk; events of several threads are in the order of their times, those of one thread
 //! that have the same time in the thread's order. Needs from callers: logs of one clock, as those of one run are.
-//! Does not: check what is in the files' place beforehand; they are replaced.
+//! Does not: check for files of these names; they are replaced.
 
 pub mod blktrace;
 pub mod chrome;

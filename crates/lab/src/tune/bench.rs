@@ -79,7 +79,7 @@ pub struct Reading {
     /// I/Os that failed and blocks that did not verify.
     #[serde(default)]
     pub errors: u64,
-    /// How it continued, where that was asked for (a [`Load`], or the first run).
+    /// Its course over time, where that was asked for (a [`Load`], or the first run).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moments: Vec<Snapshot>,
     /// Raw latencies, of full runs.

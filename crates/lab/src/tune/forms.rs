@@ -2,7 +2,7 @@
 //! A recommendation in the forms that systems take it in: sysfs, udev, kernel command line, modprobe, libvirt, QEMU,
 //! mqblk's TOML.
 //!
-//! Guarantees: a setting that a form does not have is reported so, with where it can be set; nothing is left out silently.
+//! Guarantees: a setting that a form does not have is reported as missing, with where it can be set; nothing is left out silently.
 //! The elevator comes first where order matters: changing it resets nr_requests and its tunables (block/elevator.c).
 //! Does not: set anything.
 //! Sources: Documentation/ABI/stable/sysfs-block; module parameters of drivers/block/virtio_blk.c (num_request_queues,
@@ -218,7 +218,7 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
     format!("-device virtio-blk-pci,drive=DRIVE{queues}{size}\n")
 }
 
-/// What is above a target whose secret is in no results file, and so in no form.
+/// The comment above a target whose secret is in no results file, and so in no form.
 const SECRET: &str = "# the target's password or key is not kept: put it in the place of *** before this is served\n";
 
 /// Part of a configuration of `mqblk serve`; of a simulated machine, of its file.

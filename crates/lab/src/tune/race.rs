@@ -69,7 +69,7 @@ pub enum DropReason {
     NotKept,
 }
 
-/// The state of a point.
+/// How a point compares with the best one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     /// Which.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A whole tuning: check the device, screen, drop what does not matter, confirm.
+//! A whole tuning: inspect the device, screen, drop what does not matter, confirm.
 //!
 //! Guarantees: what is recommended was confirmed against the default by fresh runs at the level of [`crate::verdict`],
 //! with a number of pairs that the size of the gain asks for; one candidate is confirmed, and a second only when the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be reported in a target's text instead of in its settings: of `multipath:` the path selector, how paths are grouped, and how many
+//! What may be set in a target's text instead of in its settings: of `multipath:` the path selector, how paths are grouped, and how many
 //! of them there are.
 //!
 //! Guarantees: a point changes the text as a person would, so what the target refuses is refused with the target's words. `paths` keeps

@@ -45,7 +45,7 @@ pub struct WorldBench<'a> {
     stop: Arc<AtomicBool>,
     knobs: Vec<Knob>,
     rules: Vec<(String, Point)>,
-    /// As of [`World::behind`], when it was checked first.
+    /// The first answer of [`World::behind`].
     behind: Option<String>,
     force: bool,
     observe: &'a mut dyn Observer,
@@ -70,7 +70,7 @@ pub struct BenchSpec {
 }
 
 impl<'a> WorldBench<'a> {
-    /// Checks the target once, to see what may be set.
+    /// Opens the target once, to see what may be set.
     pub fn new(asked: BenchSpec, observe: &'a mut dyn Observer) -> host::error::Result<WorldBench<'a>> {
         let BenchSpec { file, target, base, free, seconds, stop, force } = asked;
         // Before anything else is read of it: what is changed later is found out.

@@ -23,7 +23,7 @@ pub fn draw(p: &Intervals) -> (f64, Markup) {
     let x = Scaler::new(p.axis.scale, values, 7, (left, right));
     let none = x.at(p.reference).unwrap_or(left);
     let area = Area { left, top, right, bottom };
-    // Each side's words are where they have room.
+    // Each side's words are drawn if they have room.
     let room = |text: &str, space: f64| width(text) + 10.0 <= space;
     let content = html! {
         (frame::horizontal(area, &p.axis, &x))

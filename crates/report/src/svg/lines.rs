@@ -69,7 +69,7 @@ fn told(p: &Lines, s: &Series, q: &Point) -> String {
 fn names(p: &Lines, named: &[String], area: Area, at: impl Fn(&Point) -> Option<(f64, f64)>) -> Markup {
     let ends = p.series.iter().zip(named).filter_map(|(s, name)| {
         let end = s.points.iter().rev().find_map(&at)?;
-        // Points without a line end nowhere in particular: their name is at their mean height.
+        // Points without a line end nowhere in particular: their name is drawn at their mean height.
         let height = match s.style {
             Style::Dots => {
                 let all: Vec<f64> = s.points.iter().filter_map(|q| Some(at(q)?.1)).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Charts as SVG elements, to be in a page or alone.
+//! Charts as SVG elements, for a page or for use alone.
 //!
 //! Guarantees: labels do not overlap and stay inside the picture, as far as their width can be known without a font (tests look with a
 //! browser); no script, no font, no link; every value can be read by resting the pointer on its mark. Colours come from `chart.css` by class, so

@@ -42,7 +42,7 @@ impl Faults {
     }
 
     /// Whether polling this hctx finds a completion that was told before. No request waits for one, so it is no reason for time
-    /// to continue.
+    /// to advance.
     pub(super) fn is_repeat_due(&self, hctx: usize, now: u64) -> bool {
         self.repeats.iter().any(|r| r.hctx == hctx && r.due <= now)
     }

@@ -37,7 +37,7 @@ impl SimDevice {
         SimDevice { spec, station: Arc::new(Station::polled(path, service)) }
     }
 
-    /// What the machine checks.
+    /// Its station, which the machine polls.
     pub fn station(&self) -> Arc<Station<InFlight>> {
         self.station.clone()
     }

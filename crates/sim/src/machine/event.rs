@@ -33,7 +33,7 @@ pub enum Event {
         /// Which of its computations.
         turn: u32,
     },
-    /// The block layer wants to check a disk.
+    /// A timer of the block layer is due.
     Timer {
         /// Which.
         disk: u16,
@@ -57,7 +57,7 @@ struct Node {
     next: u32,
 }
 
-/// Times of the block that is checked, a slot for each nanosecond; a power of two.
+/// Times of the current block, a slot for each nanosecond; a power of two.
 const FINE: u64 = 1024;
 /// Blocks from that one on, a slot for each; a power of two.
 const BLOCKS: u64 = 256;
@@ -119,7 +119,7 @@ impl<const WORDS: usize> Slots<WORDS> {
     }
 }
 
-/// The queue of them: a wheel of lists, with a slot for each nanosecond of the block of time that is checked and one for each of the
+/// The queue of them: a wheel of lists, with a slot for each nanosecond of the current block of time and one for each of the
 /// blocks that follow, and a heap for what lies further off. Events of a slot are in the order of their making, as nothing is put
 /// into a slot directly before all that was made earlier for its time has come there from further off.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl Events {
         index
     }
 
-    /// Into its slot, of the block that is checked or one that follows.
+    /// Into its slot, of the current block or one that follows.
     #[inline]
     fn put(&mut self, node: u32, at: u64) {
         if at / FINE == self.now / FINE {
@@ -239,7 +239,7 @@ impl Events {
         }
     }
 
-    /// The same with nothing left in the block that is checked.
+    /// The same with nothing left in the current block.
     fn first_of_blocks(&self) -> u64 {
         let after = (self.now / FINE % BLOCKS) as usize + 1;
         let Some(slot) = self.blocks.first_from(after).or_else(|| self.blocks.first_from(0)) else {
@@ -257,7 +257,7 @@ impl Events {
         }
     }
 
-    /// From here on the block of `at` is checked, and there is nothing before it: its events go to their slots, those that are no longer
+    /// Makes the block of `at` the current one; there is nothing before it: its events go to their slots, those that are no longer
     /// far off to their blocks.
     fn enter_block(&mut self, at: u64) {
         self.now = at / FINE * FINE;

@@ -408,7 +408,7 @@ pub const RAMP_NS: u64 = 50_000_000;
 /// Virtual time of counting, by default.
 pub const RUN_NS: u64 = 300_000_000;
 
-/// Virtual time between two checks whether to continue: some hundred I/Os of one virtual machine, milliseconds of a real clock of many.
+/// Virtual time between two checks of `stop`: some hundred I/Os of one virtual machine, milliseconds of a real clock of many.
 const LOOK_NS: u64 = 1_000_000;
 
 /// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each. Setting `stop` ends it

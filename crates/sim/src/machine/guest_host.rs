@@ -70,7 +70,7 @@ impl HostLoad {
 /// What makes the log of a database durable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogSpec {
-    /// A flush of the host's storage, for which all virtual machines are queued.
+    /// A flush of the host's storage; those of all virtual machines wait in one queue.
     pub flush_ns: u64,
     /// Writing the log of one transaction: its bytes at the speed of the storage.
     pub commit_ns: u64,

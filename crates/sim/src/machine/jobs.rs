@@ -127,7 +127,7 @@ pub trait Watch {
         false
     }
 
-    /// Before anything has run, and then whenever it reported.
+    /// Called before anything has run, and then whenever its last answer says.
     fn look(&mut self, view: &View<'_>) -> NextLook;
 }
 

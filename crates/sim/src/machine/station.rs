@@ -88,7 +88,7 @@ struct Hctx<T> {
 struct Inner<T> {
     service: Box<dyn Service>,
     hctxs: Vec<Hctx<T>>,
-    /// Hardware queues that are to be checked earlier than was reported before.
+    /// Hardware queues that are to be checked earlier than was announced.
     news: Vec<(u16, u64)>,
     seen: OpTimes,
 }

@@ -48,7 +48,7 @@ pub(super) struct Task {
     pub volumes: Vec<TaskVolume>,
     /// It is completing I/Os: at least, at most, and how many it has.
     reaping: Option<(u32, u32, u32)>,
-    /// Bios wait, and a notification reported that they can continue.
+    /// Bios wait, and a notification has come that they can continue.
     pub notified: bool,
     /// No other thread collects for it: it does so itself after each sleep.
     pub polls: bool,
@@ -63,13 +63,13 @@ pub(super) struct Task {
     pub cpu_ns: u64,
     /// Since when it could run for what it has out, and has not; 0: it has.
     pub could_run_at: u64,
-    /// I/Os of its load that are out, or done and not checked.
+    /// I/Os of its load that are out, or done and not reaped.
     pub out: u32,
     /// Its waits for a CPU so far, with I/Os out.
     pub cpu_waits: CpuWaits,
 }
 
-/// How long threads waited for a CPU while I/Os of theirs were out, or done and not checked; a CPU that wakes up is waited for, too.
+/// How long threads waited for a CPU while I/Os of theirs were out, or done and not reaped; a CPU that wakes up is waited for, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWaits {
     /// All of it, nanoseconds.

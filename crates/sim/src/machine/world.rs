@@ -142,7 +142,7 @@ impl Cpu {
         waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)
     }
 
-    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn is in the line, too.
+    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn is in the queue, too.
     fn threads(&self) -> usize {
         self.line.len() + usize::from(self.computing.is_some())
     }
@@ -248,7 +248,7 @@ impl Machine {
         self.cpus.iter().map(|c| c.free_at).fold(self.now, u64::max)
     }
 
-    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine checks. Returns its number.
+    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine polls. Returns its number.
     ///
     /// # Errors
     /// A setting that the device or the machine does not have.
@@ -339,7 +339,7 @@ impl Machine {
         self.tasks[task as usize].floats = true;
     }
 
-    /// Continues until a thread's job is over, which is returned; `None`: all are over, or the time is `until_ns`.
+    /// Runs until a thread's job is over, and returns that thread; `None`: all are over, or the time is `until_ns`.
     pub fn run(&mut self, until_ns: u64) -> Option<u32> {
         meter::configure(self.shape, self.costs.line);
         loop {

@@ -2,7 +2,7 @@
 //! Clients, an elevator and a device of known speed, without the rest of the block layer.
 //!
 //! Guarantees: the elevator is called as the core calls it (insertions, dispatches of up to so many, completions; again when
-//! it asked to be run, when it reported so, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
+//! it asked to be run, at the time it named, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use crate::rng::Rng;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 const HCTX: HctxId = HctxId::new(0);
 /// Bios of a client: more than it has in flight.
 const BIOS: u32 = 256;
-/// When the core looks again after an elevator that gave nothing and reported nothing, ns.
+/// When the core looks again after an elevator that gave no request and named no time, ns.
 const LOOK_AGAIN_NS: u64 = 3_000_000;
 const START_NS: u64 = 1_000_000_000;
 

@@ -175,7 +175,7 @@ pub struct ServerTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogTimes {
-    /// A flush of the host's storage, for which all virtual machines are queued, microseconds.
+    /// A flush of the host's storage, microseconds; those of all virtual machines wait in one queue.
     pub flush_us: f64,
     /// Writing the log of one transaction, microseconds: its bytes at the speed of the storage.
     pub commit_us: f64,
@@ -311,7 +311,7 @@ pub struct Scenario {
     /// that name one they are `against`.
     #[serde(default)]
     pub over_rows: BTreeMap<String, f64>,
-    /// How well constants are known, where that is not "as they are there".
+    /// Ranges of constants that are not known exactly.
     #[serde(default)]
     pub uncertain: Uncertain,
     /// What was measured on the real machine.

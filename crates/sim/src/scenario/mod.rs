@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`mod@file`] | the file: what can be reported, and where it was reported wrong |
+//! | [`mod@file`] | the file: what it may hold, and where it is wrong |
 //! | [`known`] | how well its figures are known, and what was measured |
 //! | [`build`] | from a row of it to a machine with its disk |
 //! | [`effect`] | which settings can have an effect on that disk at all |

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why a series has its shape, in a sentence that is made of its figures.
 //!
-//! Guarantees: what is reported of a series is in its points. Does not do: compare with other machines.
+//! Guarantees: what a sentence says of a series is in its points. Does not do: compare with other machines.
 
 use super::{Point, Study, by_series};
 

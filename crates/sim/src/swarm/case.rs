@@ -26,7 +26,7 @@ pub(super) struct Case {
     plant: Option<Plant>,
     load: Load,
     harness: Harness,
-    /// Requests of the disk that were checked by `check_dead_hctxs`.
+    /// How many requests of the disk `check_dead_hctxs` has seen.
     issues_seen: usize,
     trace: Trace,
 }
@@ -125,7 +125,7 @@ impl Case {
         self.load.change_limits(&self.harness);
     }
 
-    /// Held bios need time to continue, more than work alone takes.
+    /// Lets time pass: held bios need more of it than the work alone takes.
     fn pass_time(&mut self) {
         for _ in 0..self.load.limits.below(60) {
             if !self.harness.step() {

@@ -51,7 +51,7 @@ pub(super) struct PathsCase {
     first: usize,
     /// There has been no path since.
     no_path_since: Option<u64>,
-    /// Requests were to wait for a path when that was checked last.
+    /// At the last check requests were to wait for a path.
     was_queueing: bool,
     frozen: bool,
 }

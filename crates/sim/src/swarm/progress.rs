@@ -21,7 +21,7 @@ pub(super) struct Progress {
     most: u64,
 }
 
-/// The core looks again after an elevator that gave nothing and reported nothing (`BLK_MQ_BUDGET_DELAY`).
+/// When the core looks again after an elevator that gave no request and named no time (`BLK_MQ_BUDGET_DELAY`).
 const LOOK_AGAIN_NS: u64 = 3_000_000;
 
 /// Longest time that bfq keeps a disk idle for a queue whose weight it has raised.

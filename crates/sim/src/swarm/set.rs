@@ -183,7 +183,7 @@ impl SetCase {
         r
     }
 
-    /// Polls a submitter that has a reason to be polled; with `wait`, time continues to the next one.
+    /// Polls a submitter that has a reason to be polled; with `wait`, time advances to the next one.
     fn step(&mut self, wait: bool) -> bool {
         let stepped = self.watched(|c| if wait { c.w.step() } else { c.w.step_now().is_some() });
         self.collect();
@@ -388,7 +388,7 @@ impl SetCase {
             self.w.disks[d].disk.heal();
         }
         self.end_all();
-        // Windows of write-back throttling continue for ever.
+        // Windows of write-back throttling would follow each other for ever.
         for (member, disk) in self.w.disks.iter().zip(&mut self.disks) {
             disk.load.check_tokens(member);
             disk.load.lift_limits(member);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From what came of all members to an interval and a word for each figure.
 //!
-//! Guarantees: "better" and "worse" are reported only where all members that describe the machine agree on it; what they do not agree on is
+//! Guarantees: "better" and "worse" are the answer only where all members that describe the machine agree on it; what they do not agree on is
 //! "cannot tell", with the constant that decides it if there is one.
 
 use super::{Plan, is_more_better};
@@ -15,7 +15,7 @@ const WORTH: f64 = 0.02;
 const DESCRIBES: f64 = 0.2;
 /// Share of members that have to describe it.
 const MOST: f64 = 0.25;
-/// Correlation from which on a constant is reported to decide.
+/// Correlation from which on a constant is reported as the one that decides.
 const DECIDES: f64 = 0.7;
 
 /// Of all members that are left.

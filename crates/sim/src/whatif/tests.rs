@@ -122,7 +122,7 @@ fn a_job_that_verifies_or_polls_is_not_simulated_and_no_panic() {
     }
 }
 
-/// A percentile that was measured was compared with nothing, and the model reported to be untested.
+/// A percentile that was measured was compared with nothing, and the model was reported as untested.
 #[test]
 fn every_figure_that_was_measured_is_compared() {
     let of = |ns: u32| ask(&format!("{MACHINE}[measured]\n\"db.p99_us\" = {ns}\n"), JOB, &["queue_depth=16"]).unwrap();

@@ -3,7 +3,7 @@
 //! hardware queue, which tag and which rule. None may end a request that is not its own to end.
 //!
 //! What a driver cannot even be written to do (complete a request twice, copy the duty to complete it, make one up from a
-//! number, in range or not) is as `compile_fail` examples at `blk::driver::InFlight`.
+//! number, in range or not) is tested by `compile_fail` examples at `blk::driver::InFlight`.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;

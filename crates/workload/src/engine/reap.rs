@@ -15,7 +15,7 @@ pub(super) struct Reap {
 }
 
 impl Reap {
-    /// Whether nothing is in the way of issuing.
+    /// Whether nothing prevents issuing.
     #[inline]
     pub fn idle(&self) -> bool {
         self.target.is_none() && !self.poll

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is wrong with a job file, in messages to act on.
+//! What is wrong with a job file, in messages that say what to do.
 //!
 //! Guarantees: every error and warning carries place, option, value, rule and remedy and prints as one line. Does not do:
 //! decide anything; `parse` and `resolve` make these values.

@@ -25,7 +25,7 @@ use report::unit::Unit;
 /// How runs of a side come to one picture.
 const LAID_OVER: &str = "All jobs together; the runs of a side are laid over each other, beginning to beginning.";
 
-/// The comparison that `results` hold, or what can be reported of them without one, with the machine's warnings.
+/// The comparison that `results` hold, or else one evaluated from their runs, with the machine's warnings.
 pub fn evaluated(results: &Results) -> Comparison {
     let mut c = results.comparison.clone().unwrap_or_else(|| results.evaluate());
     let jobs = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);

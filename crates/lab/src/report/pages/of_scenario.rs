@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a scenario: published and simulated figures of a machine that one does not have.
 //!
-//! Guarantees: a fitted figure is marked wherever it is and counts for no verdict. Needs from callers: the rows in the order of the file.
+//! Guarantees: a fitted figure is marked wherever it is shown, and counts for no verdict. Needs from callers: the rows in the order of the file.
 //! Does not: simulate.
 
 use serde_json::json;

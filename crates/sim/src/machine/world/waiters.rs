@@ -4,8 +4,8 @@
 //!
 //! A thread that waits sleeps until the first I/O of its hardware queue is done, on a timer of its own; so all that wait in one are woken
 //! for the same I/O, and each polls: it collects what is done, for all threads, and tries its bios that wait for a tag. While it has
-//! such bios it does so every 100 us. What makes one of them check once (a notification, an I/O that is done before all others)
-//! makes all of the hardware queue look. That decides which thread gets a tag, and it is not how a kernel behaves, where a process that waits for a
+//! such bios it does so every 100 us. What makes one of them poll at once (a notification, an I/O that is done before all others)
+//! makes all of the hardware queue poll. That decides which thread gets a tag, and it is not how a kernel behaves, where a process that waits for a
 //! tag sleeps through completions.
 //!
 //! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is free. Does not
@@ -26,7 +26,7 @@ impl Machine {
         self.disks[usize::from(disk)].is_polled = true;
     }
 
-    /// When a thread that sleeps from `at` on checks its disks by itself.
+    /// When a thread that sleeps from `at` on polls its disks by itself.
     fn first_look(&self, task: u32, at: u64) -> u64 {
         let first = |volume: &TaskVolume| {
             let d = &self.disks[usize::from(volume.disk)];
@@ -39,8 +39,8 @@ impl Machine {
         self.tasks[task as usize].volumes.iter().filter_map(first).fold(at + LOOK_AROUND_NS, u64::min).max(at)
     }
 
-    /// A thread of `cpu` that sleeps from `at` on checks its disks by itself, by `until` at the latest. Is something due, it
-    /// does not sleep at all.
+    /// Has a thread of `cpu` that sleeps from `at` on poll its disks by itself, by `until` at the latest. If something is due,
+    /// it does not sleep at all.
     pub(super) fn set_timer(&mut self, task: u32, cpu: u32, until: u64, at: u64) {
         let until = self.first_look(task, at).min(until);
         let t = &mut self.tasks[task as usize];
