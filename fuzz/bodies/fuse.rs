@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) -> usize {
     if bytes.len() < IN_HEADER {
         return 0;
     }
-    // A write's data is not checked: it is as long as it says.
+    // A write's data is not read, so it counts as being as long as its header says.
     let size = bytes.get(56..60).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b) as usize);
     let total = if is_write(&bytes) { WRITE_HEAD + size } else { bytes.len() };
     bytes[..4].copy_from_slice(&(total as u32).to_ne_bytes());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Seeds of coverage-guided fuzzing: small inputs that a target understands, and others beside them that it does not quite.
 //!
-//! Guarantees: [`check`] runs a target's body on all of them, so that they stay in step with the formats: each input that is reported to be
-//! good gets as far as it should. With `MQBLK_SEEDS=DIR` (see `cargo xtask seeds`) they are written to `DIR/TARGET`, too.
+//! Guarantees: [`check`] runs a target's body on all of them, so that they stay in step with the formats: each good
+//! input gets as far as it should. With `MQBLK_SEEDS=DIR` (see `cargo xtask seeds`) they are written to `DIR/TARGET`, too.
 
 use std::env;
 use std::fs;
 use std::path::Path;
 
-/// Longest input that a run of `cargo fuzz` checks.
+/// Longest input that a run of `cargo fuzz` makes.
 const MOST: usize = 4096;
 
 /// An input that is understood: its name, its bytes, and how far it gets, as its body counts.

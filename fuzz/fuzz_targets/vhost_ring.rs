@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Virtqueues in arbitrary memory, split and packed: loops, chains past the table, addresses outside, tables in tables, notes of
-//! requests in flight that another process wrote; and the driver continues writing. No panic, bounded chains, data in memory only.
+//! requests in flight that another process wrote; and the driver keeps writing. No panic, bounded chains, data in memory only.
 //!
 //! `cargo +nightly fuzz run vhost_ring fuzz/corpus/vhost_ring -- -max_len=4096`. What the bytes mean is in `crates/host/src/export/vhost/fuzzing.rs`, which
 //! has the in-tree twin, too.

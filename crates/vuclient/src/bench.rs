@@ -34,7 +34,7 @@ const MAX_QUEUES: u32 = 256;
 /// Most memory shared with the server: all of it is touched.
 const MAX_MEMORY: u64 = 1 << 30;
 
-/// Longest latency that is distinguished.
+/// Upper bound of the latency histogram.
 const MAX_LATENCY: u64 = 60_000_000_000;
 
 /// What is done to the disk.

@@ -168,7 +168,7 @@ fn connect(socket: &str, options: &LeanOptions, memory: usize) -> Result<Raw, Er
     }
 }
 
-/// Blocks of the disk, after a check whether it has as many queues.
+/// Blocks of the disk. An error if it does not have as many queues.
 fn blocks(raw: &mut Raw, socket: &str, options: &LeanOptions) -> Result<u64, Error> {
     let most = raw.queue_num()?;
     if u64::from(options.queues) > most {

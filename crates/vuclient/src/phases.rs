@@ -195,7 +195,7 @@ fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace
         } else if pace.poll {
             std::hint::spin_loop();
             idle_turns += 1;
-            // The clock is checked only when thousands of looks found nothing.
+            // The clock is read only when thousands of polls found nothing.
             if idle_turns >= 1 << 14 {
                 idle_turns = 0;
                 if idle_since.get_or_insert_with(Instant::now).elapsed() > pace.patience {

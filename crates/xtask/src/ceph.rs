@@ -283,7 +283,7 @@ impl Cluster {
         fs::remove_dir_all(&self.directory).map_err(|e| format!("{}: {e}", self.directory.display()))
     }
 
-    /// The last output of the daemons.
+    /// Prints the last lines of the daemons' logs.
     fn show_log(&self) {
         for name in self.daemons() {
             let text = fs::read(self.directory.join("log").join(format!("{name}.log"))).unwrap_or_default();

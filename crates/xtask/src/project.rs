@@ -92,9 +92,9 @@ impl Project {
     }
 }
 
-/// The cargo that started us, so that a pinned or overridden toolchain stays the same. It is not told of this package, as
-/// programs are that cargo runs: build scripts check such variables (ring's does), and with others than in a shell all that
-/// depends on them would be built anew each time.
+/// The cargo that started us, so that a pinned or overridden toolchain stays the same. Cargo's
+/// variables about this package are removed: build scripts read such variables (ring's does), and with other values than in
+/// a shell all that depends on them would be built anew each time.
 pub fn cargo() -> Command {
     clean(Command::new(program()))
 }

@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::project::Project;
 use crate::step::{Counts, Report, run_counted, step};
 
-/// What the toolchain builds for: sanitizers need it given, or build scripts would be instrumented.
+/// What the toolchain builds for. Sanitizers need `--target`, or build scripts would be instrumented.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Threads of the core on a simulated disk, then whole runs and drivers on the machine.

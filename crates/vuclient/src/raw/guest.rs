@@ -63,7 +63,7 @@ impl Guest {
         Err(Error::Usage(format!("{len} bytes: no region has so much left; give more memory or rewind")))
     }
 
-    /// Where [`Self::take`] is in the first region.
+    /// The position of [`Self::take`] in the first region.
     pub fn mark(&self) -> usize {
         self.regions.first().map_or(0, |region| region.used)
     }

@@ -253,7 +253,7 @@ impl Raw {
     }
 
     /// What a front end does whose server has gone: connects anew with the same features, memory, rings and notes of requests in
-    /// flight. Rings continue at base 0: where they are is for the server to find out from the notes.
+    /// flight. Rings are started at base 0: the server has to find their position in the notes.
     ///
     /// # Errors
     /// As [`Self::ready`] and [`Self::start`].
@@ -558,8 +558,8 @@ impl Raw {
         Ok(self.calls(queue)? > 0)
     }
 
-    /// Waits until the device has ended at least one request, and takes all that it has. Checks
-    /// the ring, not at calls: [`Self::calls`] tells whether there were any.
+    /// Waits until the device has ended at least one request, and takes all that it has. Polls
+    /// the ring instead of waiting for calls: [`Self::calls`] tells whether there were any.
     ///
     /// # Errors
     /// When nothing ends within `patience`, or the used ring cannot be.

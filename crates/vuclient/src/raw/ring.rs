@@ -74,7 +74,7 @@ pub struct Ring {
     chains: Vec<u16>,
 }
 
-/// 16 bytes of a descriptor; `last` is `next` (split) or what is before the flags in a packed one, the id.
+/// 16 bytes of a descriptor; `last` is `next` in a split ring, and the id, which comes before the flags, in a packed one.
 pub fn descriptor(format: Format, addr: u64, len: u32, flags: u16, last: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&addr.to_le_bytes());
@@ -232,7 +232,7 @@ impl Ring {
         Ok(id)
     }
 
-    /// Packed: continues to the next slot, after a [`Self::write_desc`] by hand.
+    /// Packed: advances to the next slot, after a [`Self::write_desc`] by hand.
     pub fn advance(&mut self) {
         self.next_avail += 1;
         if self.next_avail == self.size {

@@ -183,7 +183,7 @@ impl Verifier {
             setups.push(Setup { index, queue, memory, base, area, limits, seed, stream, iodepth, patience });
         }
         self.runs += 1;
-        // One queue's failure ends the others' runs: the first difference is the one to check.
+        // One queue's failure ends the others' runs: the first difference is the one to report.
         let stop = AtomicBool::new(false);
         let options = &self.options;
         let results: Vec<Result<VerifyReport, Error>> = std::thread::scope(|scope| {

@@ -136,7 +136,7 @@ impl Tgtd {
         Tgtd::url_by(self.port)
     }
 
-    /// LUN 1 by another port, of what is before it.
+    /// LUN 1 by another port, which forwards to this target.
     pub fn url_by(port: u16) -> String {
         format!("iscsi://127.0.0.1:{port}/{IQN}/1")
     }

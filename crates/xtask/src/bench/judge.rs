@@ -27,7 +27,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// The state of a goal.
+/// What came of a goal.
 #[derive(Clone, Copy, Serialize, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

@@ -37,7 +37,7 @@ pub struct Tools<'a> {
     pub scratch: &'a Path,
     /// The file of the file rows.
     pub file: &'a str,
-    /// Seconds of I/O; `None` = a thousandth of that, for a check whether it works.
+    /// Seconds of I/O; `None` = a thousandth of that, to check that it works.
     pub seconds: Option<u32>,
 }
 
@@ -355,7 +355,7 @@ fn fio(command: &mut Command, iodepth: u16, tools: &Tools<'_>) {
     };
 }
 
-/// I/Os per second, I/Os, and its whole output.
+/// I/Os per second, I/Os, and the client's report.
 fn client(served: &Served, socket: &Path, tools: &Tools<'_>) -> Result<(f64, u64, Value), String> {
     let mut command = client_command(served, socket, tools);
     let output = command.output().map_err(|e| format!("cannot run its client: {e}"))?;

@@ -4,7 +4,7 @@
 //! Guarantees: the disk is one file by two tgtd, `mqblk serve` makes one of both and exports it over NBD, and fio writes it at random,
 //! reads back what it wrote and compares. The times are fio's own: it logs when each I/O ended, in milliseconds. The path that is pulled is
 //! the one in use, or one of two in use. It comes back after the longest time that the settings allow for, and a gap that lasted until then is
-//! reported to be cut short. A stopped target is killed before another takes its place, as a fence does: going on it could carry out old writes
+//! reported as cut short. A stopped target is killed before another takes its place, as a fence does: resumed it could carry out old writes
 //! (docs/multipath.md). All processes are ended with the run, by their own ids.
 
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be only in some crates: `unsafe` in `host` (and [`UNSAFE_ELSEWHERE`]), the machine outside the core.
+//! What only some crates may contain: `unsafe` in `host` (and [`UNSAFE_ELSEWHERE`]), the machine outside the core.
 //!
 //! Guarantees: `blk`, `workload` and `sim` name no clock, thread, file, socket, environment or hash
 //! order outside their tests, in full paths or in grouped imports; tests wait for conditions, not

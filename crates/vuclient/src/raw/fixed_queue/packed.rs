@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packed ring and chains that are always the same: a request is their descriptors, written where the ring is.
+//! A packed ring and chains that are always the same: a request is their descriptors, written at the ring's position.
 //!
 //! Guarantees: a chain is seen by the device whole, when [`Packed::put`] returns, with all memory written before; a buffer
 //! that is not with the device is an error. A slot's number is its buffer's id. Source: virtio 1.2, 2.8.10 and 2.8.14 (event

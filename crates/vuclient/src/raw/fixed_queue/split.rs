@@ -85,8 +85,8 @@ impl<'g> Split<'g> {
         self.shown = new;
         // Pairs with: the device's acquire of the available index (2.7.13.3).
         self.avail_index.store(new, Ordering::Release);
-        // The index must be out before the wish is checked, or both sides may miss each other (2.7.13.4.1).
-        // Pairs with: the device's barrier between its wish for a kick and its last look at the index.
+        // The index must be out before the device's request for a kick is read, or both sides may miss each other (2.7.13.4.1).
+        // Pairs with: the device's barrier between its request for a kick and its last read of the index.
         fence(Ordering::SeqCst);
         if self.has_event_idx {
             has_passed(self.avail_event.load(Ordering::Relaxed), new, old)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows of a client and several servers, ours and its peers.
 //!
-//! The clients that the goals name, blkio and fio, use more time per request than a good server does; so some rows are
-//! twice, with a client that costs next to nothing, and are held to the same goal.
+//! The clients that the goals name, blkio and fio, use more time per request than a good server does; so some rows come
+//! a second time, with a client that costs next to nothing, and are held to the same goal.
 //! Guarantees and form: see [`super`].
 
 use super::row::{By, Client, Goal, Metric, Need, Program, Row, Served, Side, shown};
