@@ -192,12 +192,15 @@ impl<L: RawMutex> MqDeadline<L> {
     }
 
     /// Requests of each class that are queued or at the disk.
+    #[inline]
     fn pending(&self, st: &DeadlineState) -> [bool; NR_CLASSES] {
-        core::array::from_fn(|class| {
+        let mut pending = [false; NR_CLASSES];
+        for (class, pending) in pending.iter_mut().enumerate() {
             // The first comparison spares mostly unused classes a read of what completions write.
             let inserted = st.classes[class].inserted;
-            inserted != 0 && inserted != self.completed[class].load(Ordering::Relaxed)
-        })
+            *pending = inserted != 0 && inserted != self.completed[class].load(Ordering::Relaxed);
+        }
+        pending
     }
 
     /// Lets `has_work` see the number of queued requests. Relaxed: a caller that must not miss work puts a fence of its
@@ -334,6 +337,7 @@ impl<L: RawMutex> MqDeadline<L> {
 }
 
 impl DeadlineState {
+    #[inline]
     fn insert(&mut self, cx: &ElvCx<'_>, rq: &Rq, rules: &Rules) {
         let fields = cx.rqs.get(rq.id());
         let (id, dir) = (rq.id().index() as u32, Dir::of(fields.op()));
@@ -385,12 +389,13 @@ impl DeadlineState {
 
     /// The next request of a class; with `born_before` only if it was queued by then. The choice of direction and the
     /// end of the batch take effect even if it was not.
+    #[inline]
     fn choose_in(&mut self, class: usize, rules: &Rules, born_before: Option<Instant>) -> Option<u32> {
         let (n, c) = (&mut self.nodes, &mut self.classes[class]);
         let rq = match c.dirs[self.last_dir as usize].ahead() {
             Some(next) if self.batching < rules.fifo_batch => next,
             _ => {
-                let [reads, writes] = [&c.dirs[0], &c.dirs[1]].map(|d| !d.lists().is_empty());
+                let (reads, writes) = (!c.dirs[0].lists().is_empty(), !c.dirs[1].lists().is_empty());
                 let dir = choose_direction(reads, writes, &mut self.starved, rules.writes_starved)?;
                 self.last_dir = dir;
                 self.batching = 0;

@@ -322,9 +322,11 @@ impl<L: Lock> Env<L> {
         ids.clear();
         local.scratch.ids = ids;
         let all = sent == rqs.len();
-        // The right to these passed to the driver, or they were ended.
-        rqs.drain(..sent);
-        if !all {
+        // The right to what was sent passed to the driver, or it was ended.
+        if all {
+            rqs.clear();
+        } else {
+            rqs.drain(..sent);
             self.leave_over(h, rqs, status, no_tag && status == QueueRqStatus::Queued, now);
         }
         h.update_dispatch_busy(!all);
