@@ -322,19 +322,22 @@ fn program(project: &Project, name: &str, debug: bool) -> Result<PathBuf, String
     Ok(build(project, name, &format!("--bin={name}"), false)?.join(name))
 }
 
+/// The profile of packages: what a figure is published of.
+const PROFILE: &str = "dist";
+
 /// Builds a program or a library and says in which directory it is.
 fn build(project: &Project, package: &str, which: &str, debug: bool) -> Result<PathBuf, String> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--package", package, which]);
     if !debug {
-        command.arg("--release");
+        command.args(["--profile", PROFILE]);
     }
     let status = command.current_dir(&project.root).status();
     let status = status.map_err(|e| format!("cannot run cargo build: {e}"))?;
     if !status.success() {
         return Err(format!("{package} does not build"));
     }
-    let profile = if debug { "debug" } else { "release" };
+    let profile = if debug { "debug" } else { PROFILE };
     Ok(project.target_directory.join(profile))
 }
 
