@@ -55,7 +55,6 @@ fn connect(address: &NbdAddress, deadline: Deadline<'_>) -> Result<OwnedFd> {
 fn shake_hands(line: &mut HandshakeSocket<'_>, mut handshake: Handshake) -> Result<(Served, ReplyStyle)> {
     let (mut input, mut out) = (Vec::new(), Vec::new());
     loop {
-        line.in_time("the handshake")?;
         if handshake.wants_tls() {
             line.start_tls()?;
         }

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::socket::wait;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Characters of a peer's text that are shown.
 const SHOWN: usize = 200;
 
-/// By when, and what breaks it off before.
+/// A time limit that a stop request cuts short.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline<'a> {
     /// The time that was given, for messages.
@@ -45,6 +45,17 @@ impl<'a> Deadline<'a> {
     /// Io: it was not in time.
     pub(crate) fn wait(&self, socket: &OwnedFd, what: PollFlags, doing: &str) -> Result<()> {
         if wait(socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(self.passed(doing)) }
+    }
+
+    /// For loops that may never wait.
+    ///
+    /// # Errors
+    /// Io: no time is left.
+    pub(crate) fn check(&self, doing: &str) -> Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut stop = [PollFd::new(self.stop, PollFlags::IN)];
+        let is_stopped = poll(&mut stop, Some(&now)).is_ok_and(|n| n > 0);
+        if is_stopped || Instant::now() >= self.until { Err(self.passed(doing)) } else { Ok(()) }
     }
 
     /// The error once it has passed.

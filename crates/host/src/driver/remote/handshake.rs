@@ -8,15 +8,14 @@ use super::credentials::Credentials;
 use super::dial::{Deadline, failed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::tls::{Received, TlsStream};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustls::ClientConnection;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
-/// What is said of all that takes too long.
+/// What the error for a passed deadline names.
 const DOING: &str = "the handshake";
 
 /// See the module's text.
@@ -43,15 +42,6 @@ impl<'a> HandshakeSocket<'a> {
         (self.socket, self.tls)
     }
 
-    /// Whether there is time left, for loops that may never wait.
-    pub(crate) fn in_time(&self, doing: &str) -> Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut stop = [PollFd::new(self.deadline.stop, PollFlags::IN)];
-        let is_stopped = poll(&mut stop, Some(&now)).is_ok_and(|n| n > 0);
-        let in_time = Instant::now() < self.deadline.until && !is_stopped;
-        if in_time { Ok(()) } else { Err(self.deadline.passed(doing)) }
-    }
-
     fn wait(&self, what: PollFlags, doing: &str) -> Result<()> {
         self.deadline.wait(&self.socket, what, doing)
     }
@@ -65,7 +55,7 @@ impl<'a> HandshakeSocket<'a> {
         let credentials = self.credentials.expect("TLS is not begun without credentials");
         let mut tls = Box::new(TlsStream::to(credentials.config(), credentials.name())?);
         loop {
-            self.in_time(DOING)?;
+            self.deadline.check(DOING)?;
             self.flush(&mut tls)?;
             if !tls.is_handshaking() {
                 break;
@@ -84,6 +74,8 @@ impl<'a> HandshakeSocket<'a> {
 
     /// Receives as many bytes as there is room for.
     pub(crate) fn receive(&mut self, mut bytes: &mut [u8]) -> Result<()> {
+        // A peer that keeps sending is never waited for.
+        self.deadline.check(DOING)?;
         if let Some(mut tls) = self.tls.take() {
             let received = self.receive_tls(&mut tls, bytes);
             self.tls = Some(tls);
@@ -107,7 +99,7 @@ impl<'a> HandshakeSocket<'a> {
         let mut filled = 0;
         while filled < bytes.len() {
             // Records without data, which come as fast as they are taken, are nothing to wait for.
-            self.in_time(DOING)?;
+            self.deadline.check(DOING)?;
             let received = tls.receive(self.socket.as_fd(), |piece| {
                 let room = bytes.get_mut(filled..).unwrap_or_default();
                 let n = piece.len().min(room.len());
