@@ -4,6 +4,7 @@
 
 pub mod error;
 pub mod secrets;
+pub mod shell;
 #[allow(unsafe_code, reason = "system calls, rdtsc")]
 pub mod clock;
 #[allow(unsafe_code, reason = "mappings, raw copies")]

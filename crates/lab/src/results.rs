@@ -357,12 +357,7 @@ fn check_order(plan: &Plan, runs: &[RunRecord]) -> Result<(), (usize, String)> {
 
 /// A command line that a POSIX shell reads back as exactly these arguments.
 pub fn replay_command<S: AsRef<str>>(args: &[S]) -> String {
-    args.iter().map(|a| shell_quote(a.as_ref())).collect::<Vec<_>>().join(" ")
-}
-
-fn shell_quote(arg: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
-    if !arg.is_empty() && arg.chars().all(plain) { arg.to_owned() } else { format!("'{}'", arg.replace('\'', "'\\''")) }
+    args.iter().map(|a| host::shell::quoted(a.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

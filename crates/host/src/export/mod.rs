@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The upper edge: what clients outside this process speak to reach a disk.
 
-mod hint_text;
 pub mod fuse;
 pub mod nbd;
 pub mod registry;

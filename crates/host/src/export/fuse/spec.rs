@@ -4,11 +4,11 @@
 use super::export::{FuseExport, FuseOptions};
 use super::mount::{self, MountpointState};
 use crate::error::Result;
-use crate::export::hint_text::{absolute, quoted};
 use crate::serve::export_spec::{
     ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path, same_path,
 };
 use crate::serve::running::RunningExport;
+use crate::shell::{absolute, quoted};
 use std::path::{Path, PathBuf};
 
 /// One file, mounted over an existing one, whose content is the disk.

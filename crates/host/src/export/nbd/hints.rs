@@ -4,9 +4,9 @@
 //! Source: NBD doc/uri.md.
 
 use super::spec::{NbdListen, NbdPlan};
-use crate::export::hint_text::{absolute, quoted};
 use crate::net::certificates::NbdTls;
 use crate::serve::export_spec::Hint;
+use crate::shell::{absolute, quoted};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 

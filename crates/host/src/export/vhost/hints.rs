@@ -7,8 +7,8 @@
 //! what its validation refuses there: cache, io, discard, iothread, serial, readonly).
 
 use super::spec::VhostUserPlan;
-use crate::export::hint_text::{absolute, quoted};
 use crate::serve::export_spec::{Hint, HintContext};
+use crate::shell::{absolute, quoted};
 
 pub(super) fn hints(v: &VhostUserPlan, export: &HintContext<'_>) -> Vec<Hint> {
     let id = qemu_id(export.name);

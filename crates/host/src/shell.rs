@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Words of the commands that clients type: as the shell takes them, from any directory.
+//! Words of printed commands, which a POSIX shell reads back from any directory.
 
 use std::path::Path;
 
-/// A path for clients in other directories.
+/// The path that is the same from every directory.
 pub(crate) fn absolute(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     whole.to_string_lossy().into_owned()
 }
 
-/// One word for the shell.
-pub(crate) fn quoted(text: &str) -> String {
+/// One word for the shell, in quotes if it needs them.
+pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/=,:+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()
