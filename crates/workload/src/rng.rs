@@ -133,7 +133,7 @@ impl FioRng {
         self.below_large(n)
     }
 
-    #[inline]
+    #[inline(always)] // As its caller.
     fn below_large(&mut self, n: u64) -> u64 {
         // The product is below 2^63 for every n a disk can have, so the signed conversion is the cheap and exact one.
         let n = n as i64 as f64;
