@@ -8,13 +8,14 @@
 //! Source: the vhost-user protocol of QEMU's documentation.
 
 use super::call::Call;
+use super::descriptor::{MAX_QUEUE_SIZE, RingAddress, View};
 use super::device::{CONFIG_BYTES, CONFIG_WCE_AT, Device, feature};
 use super::inflight::{self, Inflight};
 use super::inflight_packed::{self, PackedInflight};
 use super::log::{DirtyLog, RingLog};
 use super::memory::{GuestMemory, MAX_SLOTS, SlotAddress};
 use super::packed::PackedRing;
-use super::ring::{MAX_QUEUE_SIZE, Ring, RingAddress, View};
+use super::ring::Ring;
 use super::split::SplitRing;
 use super::virtqueue::{Parts, VirtQueue};
 use crate::mem::{Alarm, BUFFER_ALIGN, Region};

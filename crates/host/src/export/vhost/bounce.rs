@@ -2,7 +2,7 @@
 //! Copies for requests whose segments in the guest's memory are not whole blocks: virtio lets a driver frame its data as it
 //! likes (virtio 1.3, 2.7.4.1), and a disk takes whole blocks only.
 
-use super::ring::View;
+use super::descriptor::View;
 use blk::bio::DataRef;
 
 /// Segments of the guest's memory: address and bytes.

@@ -3,7 +3,7 @@
 //!
 //! Source: virtio 1.3, section 5.2; feature bits and layout of `struct virtio_blk_config`.
 
-use super::ring::RingFeatures;
+use super::descriptor::RingFeatures;
 use blk::limits::Limits;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 

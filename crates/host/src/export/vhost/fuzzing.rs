@@ -7,6 +7,7 @@
 
 use super::backend::Connection;
 use super::bounce;
+use super::descriptor::{RingAddress, RingFeatures, View};
 use super::device::{Cache, Device, SERIAL_BYTES};
 use super::inflight::Inflight;
 use super::inflight_packed::PackedInflight;
@@ -14,7 +15,7 @@ use super::log::{DirtyLog, RingLog};
 use super::memory::{GuestMemory, SlotAddress};
 use super::packed::PackedRing;
 use super::request;
-use super::ring::{Ring, RingAddress, RingFeatures, View};
+use super::ring::Ring;
 use super::split::SplitRing;
 use crate::mem::{Alarm, Region, Regions};
 use crate::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
@@ -121,7 +122,7 @@ fn walk(ring: &mut Ring, view: &View, all: &Region, bytes: &mut Bytes<'_>) -> us
     for _ in 0..200 {
         match ring.next(view, &mut chain) {
             Ok(Some(head)) => {
-                assert!(!chain.is_empty() && chain.len() <= 2 * super::ring::MAX_CHAIN, "{}", chain.len());
+                assert!(!chain.is_empty() && chain.len() <= 2 * super::descriptor::MAX_CHAIN, "{}", chain.len());
                 let parsed = request::parse(view, &chain, &mut segments, &mut hint);
                 if let Ok(request) = parsed {
                     found += 1;

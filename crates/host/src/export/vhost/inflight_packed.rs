@@ -10,7 +10,7 @@
 //!
 //! Source: vhost-user protocol, "Inflight I/O tracking"; the layout is that of its `QueueRegionPacked`.
 
-use super::ring::MAX_QUEUE_SIZE;
+use super::descriptor::MAX_QUEUE_SIZE;
 use crate::mem::{Region, Window};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

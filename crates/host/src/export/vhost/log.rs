@@ -8,8 +8,8 @@
 //!
 //! Source: vhost-user protocol, "Migration"; `VHOST_LOG_PAGE` of linux/vhost.h.
 
+use super::descriptor::RingAddress;
 use super::memory::GuestMemory;
-use super::ring::RingAddress;
 use crate::mem::Region;
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@
 //! a `virtqueue` takes chains out of its `ring` (`split`, `packed`), reads a `request` from each, and submits it.
 
 mod memory;
+mod descriptor;
 mod ring;
 mod inflight;
 mod inflight_packed;

@@ -3,13 +3,13 @@
 //!
 //! Source: virtio 1.3, section 2.8.
 
-use super::inflight_packed::PackedInflight;
-use super::log::RingLog;
-use super::memory::GuestMemory;
-use super::ring::{
+use super::descriptor::{
     DESC_BYTES, Desc, F_INDIRECT, F_NEXT, F_WRITE, Head, MAX_CHAIN, RingAddress, RingError, RingFeatures, View,
     is_passed, read_desc, read_indirect,
 };
+use super::inflight_packed::PackedInflight;
+use super::log::RingLog;
+use super::memory::GuestMemory;
 use crate::mem::Window;
 use std::sync::atomic::{Ordering, fence};
 

@@ -7,7 +7,7 @@
 //!
 //! Source: virtio 1.3, section 5.2.6 (device operation), 2.7.4 (framing).
 
-use super::ring::{Desc, View};
+use super::descriptor::{Desc, View};
 use blk::bio::DataRef;
 
 /// `VIRTIO_BLK_T_IN`

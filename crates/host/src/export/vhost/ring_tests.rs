@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rings and requests from the driver's side: what a good driver writes is understood, what a bad one writes is refused.
 
+use super::descriptor::{Desc, Head, RingAddress, RingError, RingFeatures, View};
 use super::memory::{GuestMemory, SlotAddress};
 use super::packed::PackedRing;
 use super::request::{self, BadChain, Kind, Request};
-use super::ring::{Desc, Head, Ring, RingAddress, RingError, RingFeatures, View};
+use super::ring::Ring;
 use super::split::SplitRing;
 use crate::mem::{Alarm, Region, Regions, Window};
 use proptest::prelude::*;

@@ -11,10 +11,11 @@
 
 use super::bounce;
 use super::call::Call;
+use super::descriptor::{Desc, Head, RingError, View};
 use super::device::{Device, MAX_RANGES, SERIAL_BYTES};
 use super::log::DirtyLog;
 use super::request::{self, BadChain, Kind, RANGE_BYTES, Request, S_IOERR, S_OK, S_UNSUPP, read_byte, write_byte};
-use super::ring::{Desc, Head, Ring, RingError, View};
+use super::ring::Ring;
 use crate::serve::{BUFFER_BYTES, Port, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::id::Sector;
