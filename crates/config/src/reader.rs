@@ -6,9 +6,8 @@
 //! The form of messages is that of job files: `serve.toml:7: queue_size=100: must be ... (export 'a')`.
 
 use blk::suggest::did_you_mean;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::hash::Hash;
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -42,10 +41,10 @@ pub struct Reader<'a, P> {
     lines: Vec<usize>,
     problems: Vec<(usize, String)>,
     /// Lines of keys; of a section as a whole under an empty key.
-    places: HashMap<(P, String), usize>,
+    places: BTreeMap<(P, String), usize>,
 }
 
-impl<'a, P: Copy + Eq + Hash> Reader<'a, P> {
+impl<'a, P: Copy + Ord> Reader<'a, P> {
     /// For the text of the file `name`; with it the file's tables.
     ///
     /// # Errors
@@ -53,7 +52,7 @@ impl<'a, P: Copy + Eq + Hash> Reader<'a, P> {
     pub fn open<'t>(name: &'a str, text: &'t str) -> Result<(Reader<'a, P>, DeTable<'t>), String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1));
-        let reader = Reader { name, lines: starts.collect(), problems: Vec::new(), places: HashMap::new() };
+        let reader = Reader { name, lines: starts.collect(), problems: Vec::new(), places: BTreeMap::new() };
         match DeTable::parse(text) {
             Ok(root) => Ok((reader, root.into_inner())),
             Err(e) => {
@@ -127,7 +126,7 @@ pub struct Found<'t> {
     pub line: usize,
 }
 
-impl<'t, 'a, P: Copy + Eq + Hash> Section<'t, 'a, P> {
+impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
     /// A table that begins in `line`.
     pub fn new(
         reader: &'t mut Reader<'a, P>,
@@ -312,7 +311,7 @@ pub fn whole(value: &DeValue<'_>) -> Option<u64> {
 }
 
 /// The tables of `[[name]]`, with their lines; anything else under that name is refused.
-pub fn tables<'t, P: Copy + Eq + Hash>(
+pub fn tables<'t, P: Copy + Ord>(
     reader: &mut Reader<'_, P>,
     root: &'t DeTable<'t>,
     name: &str,

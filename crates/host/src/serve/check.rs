@@ -40,7 +40,7 @@ impl HostFacts {
 }
 
 /// What an error is about; the numbers count from 0 in the plan's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlanItem {
     /// The plan as a whole.
     Plan,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files of one crate that import each other in a circle: at most five, and the list of exceptions.
 //!
-//! Guarantees: a circle is a set of files each of which reaches every other by imports ([`imports`](super::imports)); the largest of each
-//! crate is judged. Exceptions can only shrink.
+//! Guarantees: a circle is a set of files each of which reaches every other by imports ([`imports`](super::imports)); every circle is
+//! judged. An exception holds for the largest one of its crate, and can only shrink.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::Finding;
@@ -14,24 +15,32 @@ use super::source::Source;
 
 const CIRCLE_FILES: usize = 5;
 
-/// The largest circle of a crate, by its package's folder.
-pub struct Circle {
-    /// Where the package is.
+/// The circles of a crate.
+pub struct Circles {
+    /// The folder of its package.
     pub package: String,
-    /// Its files, sorted; empty if no file imports back.
-    pub files: Vec<String>,
+    /// The files of each, sorted; the largest circle first.
+    pub circles: Vec<Vec<String>>,
 }
 
-/// The largest circle of the crate at `package`, whose roots have these module trees.
-pub fn largest(package: &str, trees: &[Tree], sources: &BTreeMap<&str, &Source>) -> Circle {
-    let largest = trees.iter().flat_map(|tree| circles(&imports(tree, sources))).max_by_key(Vec::len);
-    Circle { package: package.to_owned(), files: largest.unwrap_or_default() }
+/// The circles of the crate at `package`, whose roots have these module trees.
+pub fn of_crate(package: &str, trees: &[Tree], sources: &BTreeMap<&str, &Source>) -> Circles {
+    let mut circles: Vec<Vec<String>> = trees.iter().flat_map(|tree| circles(&imports(tree, sources))).collect();
+    circles.sort_by_key(|files| Reverse(files.len()));
+    circles.dedup();
+    Circles { package: package.to_owned(), circles }
 }
 
 /// Judges the circles against the limit and the exceptions.
-pub fn check(circles: &[Circle], exceptions: &BTreeMap<String, Exception>) -> Vec<Finding> {
-    let measured = circles.iter().map(|circle| (circle.package.clone(), Measure { line: 1, size: circle.files.len() }));
-    judge(&measured.collect(), exceptions, CIRCLE_FILES, "the largest import circle of", "files")
+pub fn check(crates: &[Circles], exceptions: &BTreeMap<String, Exception>) -> Vec<Finding> {
+    let mut measured = BTreeMap::new();
+    for Circles { package, circles } in crates {
+        for (index, files) in circles.iter().enumerate() {
+            let key = if index == 0 { package } else { &files[0] };
+            measured.insert(key.clone(), Measure { line: 1, size: files.len() });
+        }
+    }
+    judge(&measured, exceptions, CIRCLE_FILES, "the import circle of", "files")
 }
 
 /// The sets of two files and more that reach each other.
@@ -75,17 +84,18 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_past_the_limit_is_found() {
-        let files: Vec<String> = (0..6).map(|i| format!("{i}.rs")).collect();
-        let circle = [Circle { package: "crates/x".into(), files }];
-        let found = check(&circle, &BTreeMap::new());
-        assert_eq!(found.len(), 1);
-        assert!(
-            found[0].to_string().contains("the largest import circle of crates/x has 6 files, at most 5"),
-            "{}",
-            found[0]
-        );
-        let exception = BTreeMap::from([("crates/x".to_owned(), Exception { size: 6, at: 1 })]);
-        assert!(check(&circle, &exception).is_empty());
+    fn every_circle_past_the_limit_is_found() {
+        let files = |name: &str, count: u32| (0..count).map(|i| format!("{name}{i}.rs")).collect::<Vec<_>>();
+        let crates =
+            [Circles { package: "crates/x".into(), circles: vec![files("a", 7), files("b", 6), files("c", 5)] }];
+        let found = |exceptions| {
+            check(&crates, &exceptions).iter().map(|finding| finding.to_string()).collect::<Vec<_>>().join("\n")
+        };
+        let all = found(BTreeMap::new());
+        assert!(all.contains("the import circle of crates/x has 7 files, at most 5"), "{all}");
+        assert!(all.contains("the import circle of b0.rs has 6 files, at most 5"), "{all}");
+        let rest = found(BTreeMap::from([("crates/x".to_owned(), Exception { size: 7, at: 1 })]));
+        assert!(!rest.contains("crates/x has"), "{rest}");
+        assert!(rest.contains("b0.rs") && !rest.contains("c0.rs"), "{rest}");
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What only some crates may contain: `unsafe` in `host` (and [`UNSAFE_ELSEWHERE`]), the machine outside the core.
 //!
-//! Guarantees: `blk`, `workload` and `sim` name no clock, thread, file, socket, environment or hash
+//! Guarantees: `blk`, `workload`, `sim`, `config` and `report` name no clock, thread, file, socket, environment or hash
 //! order outside their tests, in full paths or in grouped imports; tests wait for conditions, not
 //! for time. Does not look through re-exports of other crates.
 
@@ -9,7 +9,8 @@ use super::finding::Finding;
 use super::source::{Source, after_closing, is_name, leading_name, words};
 
 /// Crates that must run the same in the simulator as on a machine.
-const PURE: [&str; 3] = ["crates/blk/src/", "crates/workload/src/", "crates/sim/src/"];
+const PURE: [&str; 5] =
+    ["crates/blk/src/", "crates/workload/src/", "crates/sim/src/", "crates/config/src/", "crates/report/src/"];
 
 /// The only crate with `unsafe`.
 const HOST: &str = "crates/host/";

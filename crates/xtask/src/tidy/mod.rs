@@ -25,6 +25,7 @@ mod finding;
 mod imports;
 mod manuals;
 mod modules;
+mod prose;
 mod quoted;
 mod ratchet;
 mod size;
@@ -37,7 +38,7 @@ use std::path::Path;
 
 use crate::outcome::Outcome;
 use crate::project::Project;
-use circles::Circle;
+use circles::Circles;
 use finding::Finding;
 use modules::Reach;
 use ratchet::{Exceptions, RATCHET};
@@ -78,19 +79,17 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
         findings.extend(atomics::check(source));
         findings.extend(confine::check(source));
     }
-    let circles = largest_circles(project, &texts, &sources);
-    for Circle { package, files } in &circles {
-        println!(
-            "circle of {package}: {} files{}{}",
-            files.len(),
-            if files.is_empty() { "" } else { ": " },
-            files.join(" ")
-        );
+    let crates = circles_of_crates(project, &texts, &sources);
+    for Circles { package, circles } in &crates {
+        match circles.first() {
+            Some(files) => println!("largest circle of {package}: {} files: {}", files.len(), files.join(" ")),
+            None => println!("largest circle of {package}: none"),
+        }
     }
     match Exceptions::parse(texts.get(RATCHET).map_or("", String::as_str)) {
         Ok(exceptions) => {
             findings.extend(size::check(&sources, &exceptions));
-            findings.extend(circles::check(&circles, &exceptions.circles));
+            findings.extend(circles::check(&crates, &exceptions.circles));
         }
         Err(finding) => findings.push(finding),
     }
@@ -102,8 +101,8 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The largest import circle of each package, over what it ships.
-fn largest_circles(project: &Project, texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Circle> {
+/// The import circles of each package, over what it ships.
+fn circles_of_crates(project: &Project, texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Circles> {
     let by_path: BTreeMap<&str, &Source> = sources.iter().map(|source| (source.path.as_str(), source)).collect();
     let shipped = |target: &&crate::project::Target| {
         target.kind.iter().any(|kind| matches!(kind.as_str(), "lib" | "bin" | "cdylib"))
@@ -111,7 +110,7 @@ fn largest_circles(project: &Project, texts: &BTreeMap<String, String>, sources:
     let of = |package: &crate::project::Package| {
         let roots = package.targets.iter().filter(shipped).map(|target| project.relative(&target.src_path));
         let trees: Vec<modules::Tree> = roots.map(|root| modules::tree(&root, texts)).collect();
-        circles::largest(&project.relative(package.manifest_path.parent().unwrap_or(&project.root)), &trees, &by_path)
+        circles::of_crate(&project.relative(package.manifest_path.parent().unwrap_or(&project.root)), &trees, &by_path)
     };
     project.packages.iter().map(of).collect()
 }

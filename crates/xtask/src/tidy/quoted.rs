@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::finding::Finding;
+use super::prose::{Paragraph, paragraphs};
 use super::source::Source;
 
 /// Folders of this tree that a path may begin with.
@@ -37,14 +38,11 @@ impl<'a> Known<'a> {
         let documents = texts.iter().filter(|(path, _)| path.ends_with(".md") && !path.starts_with("CHANGELOG"));
         let documents = documents.map(|(path, text)| (path.as_str(), text.as_str()));
         let comments = sources.iter().map(|source| (source.path.as_str(), source.comments.as_str()));
-        let lines = documents
-            .chain(comments)
-            .flat_map(|(path, text)| text.lines().enumerate().map(move |(index, line)| (path, index + 1, line)));
         let mut found = Vec::new();
-        for (path, at, line) in lines {
-            for quoted in line.split('`').skip(1).step_by(2) {
-                if let Some(message) = self.wrong(quoted) {
-                    found.push(Finding::new(path, at, message));
+        for (path, text) in documents.chain(comments) {
+            for (line, quoted) in paragraphs(text).iter().flat_map(Paragraph::quoted) {
+                if let Some(message) = self.wrong(&quoted) {
+                    found.push(Finding::new(path, line, message));
                 }
             }
         }
@@ -85,7 +83,19 @@ fn variants(text: &str) -> BTreeSet<String> {
     let names = names.filter(|name| {
         name.starts_with(|c: char| c.is_ascii_uppercase()) && name.bytes().all(|b| b.is_ascii_alphabetic())
     });
-    names.map(str::to_ascii_lowercase).collect()
+    names.map(kebab).collect()
+}
+
+/// `CephUp` as `ceph-up`.
+fn kebab(name: &str) -> String {
+    let mut out = String::new();
+    for (index, c) in name.char_indices() {
+        if c.is_ascii_uppercase() && index > 0 {
+            out.push('-');
+        }
+        out.push(c.to_ascii_lowercase());
+    }
+    out
 }
 
 #[cfg(test)]
@@ -98,7 +108,7 @@ mod tests {
 
     #[test]
     fn paths_and_subcommands_that_exist_pass() {
-        let command = "pub enum Command {\n    /// Run it (soon)\n    Run(RunArgs),\n    Sim(SimArgs),\n}\n";
+        let command = "pub enum Command {\n    /// Run it (soon)\n    Run(RunArgs),\n    SimAll(SimArgs),\n}\n";
         let texts = BTreeMap::from([(SUBCOMMANDS.to_owned(), command.to_owned())]);
         let known = known(&texts);
         let good = [
@@ -107,6 +117,7 @@ mod tests {
             "src/command.rs::a_test",
             "crates/cli/src/",
             "mqblk run x",
+            "mqblk sim-all",
             "mqblk",
             "mqblk --help",
             "cargo xtask test",

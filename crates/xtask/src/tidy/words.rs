@@ -7,15 +7,17 @@
 use std::collections::BTreeMap;
 
 use super::finding::Finding;
+use super::prose::paragraphs;
 use super::source::{Source, words};
 
 /// Words, and what to write instead.
-const WORDS: [(&str, &str); 27] = [
+const WORDS: [(&str, &str); 28] = [
     ("whoever", PERSON),
     ("whom", PERSON),
     ("nobody", PERSON),
     ("somebody", PERSON),
     ("anybody", PERSON),
+    ("someone", PERSON),
     ("everybody", PERSON),
     ("clerk", "write helper thread"),
     ("inlet", "write listener or entry"),
@@ -56,29 +58,19 @@ pub fn check(texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Findin
 
 fn in_text(path: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut is_code = false;
-    for (index, line) in text.lines().enumerate() {
-        let start = line.trim_start_matches(['/', '!', ' ']);
-        is_code ^= start.starts_with("```");
-        if is_code {
-            continue;
-        }
-        let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`").to_ascii_lowercase();
-        let mut report = |word: &str, remedy: &str| {
-            found.push(Finding::new(path, index + 1, format!("`{word}`: {remedy}")));
+    for paragraph in paragraphs(text) {
+        let prose = paragraph.unquoted();
+        let mut report = |at: usize, word: &str, remedy: &str| {
+            found.push(Finding::new(path, paragraph.line_of(at), format!("`{word}`: {remedy}")));
         };
         for (word, remedy) in WORDS {
-            if words(&prose, word).next().is_some() {
-                report(word, remedy);
-            }
+            words(&prose, word).for_each(|at| report(at, word, remedy));
         }
-        let of_people = |at: usize| {
-            let before = prose[..at].split_whitespace().next_back();
+        let of_people = |at: &usize| {
+            let before = prose[..*at].split_whitespace().next_back();
             before.is_some_and(|word| PEOPLE.contains(&word))
         };
-        if words(&prose, "who").any(|at| !of_people(at)) {
-            report("who", PERSON);
-        }
+        words(&prose, "who").filter(|at| !of_people(at)).for_each(|at| report(at, "who", PERSON));
     }
     found
 }
@@ -97,6 +89,7 @@ mod tests {
         assert_eq!(found("// Nobody waits.\n"), ["a.rs:1: `nobody`: name the thread, client or request"]);
         assert_eq!(found("//! One.\n//! Wakes who sleeps.\n"), ["a.rs:2: `who`: name the thread, client or request"]);
         assert_eq!(found("fn f() {} // the list is looked at\n"), ["a.rs:1: `looked at`: write checked or read"]);
+        assert_eq!(found("/// It is broken\n/// off.\n"), ["a.rs:1: `broken off`: write interrupted"]);
         let guide = BTreeMap::from([("docs/a.md".to_owned(), "It turns away clients.\n".to_owned())]);
         assert_eq!(check(&guide, &[])[0].to_string(), "docs/a.md:1: `turns away`: write rejects");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From an address to a socket that is ready for requests: connect and handshake, with TLS in it, in bounded time, and to be broken
-//! off.
+//! From an address to a socket that is ready for requests: connect and handshake, TLS included, in bounded time, and
+//! until a stop request.
 //!
 //! Guarantees: TLS that was asked for begins, or there is an error. Returns within [`DIAL_TIME`], plus what looking up the host's name
 //! takes, and soon after `stop` is readable. The socket does not block, and small messages leave it at once.
