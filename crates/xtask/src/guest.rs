@@ -8,6 +8,7 @@
 use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{Project, cargo};
+use crate::step::run_counted;
 
 /// Flags of `cargo xtask guest`.
 #[derive(clap::Args)]
@@ -24,13 +25,16 @@ pub struct Options {
 /// # Errors
 /// When a package is missing, or Cargo cannot be run.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
-    packages::ensure(project)?;
+    packages::ensure_guest()?;
     let mut command = cargo();
     command.current_dir(&project.root).args(["test", "-p", "mqblk", "--test", "it", "--"]);
     command.args(["--nocapture", "--test-threads", "1", options.filter.as_deref().unwrap_or("guest::")]);
     if options.full {
         command.env("MQBLK_GUEST_FULL", "1");
     }
-    let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
-    Ok(if status.success() { Outcome::Passed } else { Outcome::Failed })
+    let (ok, counts) = run_counted(&mut command)?;
+    if ok && counts.passed == 0 {
+        return Err("no test has such a name".into());
+    }
+    Ok(if ok { Outcome::Passed } else { Outcome::Failed })
 }

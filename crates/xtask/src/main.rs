@@ -112,7 +112,7 @@ fn run(command: Command) -> Result<Outcome, String> {
     match command {
         Command::Ci(args) => Ok(ci::run(&project, if args.fast { Extent::Fast } else { Extent::Deep })),
         Command::Test(args) => {
-            packages::ensure(&project)?;
+            packages::ensure()?;
             Ok(ci::run(&project, if args.deep { Extent::Deep } else { Extent::Test }))
         }
         Command::Tidy => tidy::run(&project),

@@ -2,15 +2,13 @@
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
 //! Guarantees: [`PACKAGES`], [`GUEST`], [`CEPH`] and [`ISCSI`] are the only such lists of this tree. As root the missing ones are
-//! installed; anyone else is told the one line to type, and nothing is changed. A program that is
+//! installed; for other users an error has the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
 //! `.ci/run` does that.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-use crate::project::Project;
 
 /// One Debian package and the reason it is asked for.
 struct Package {
@@ -29,9 +27,6 @@ enum Alternative {
 
 /// Where Debian's fio-examples puts its job files.
 const EXAMPLES: &str = "/usr/share/doc/fio/examples";
-
-/// Where they are unpacked, below the workspace, on images that drop `/usr/share/doc`.
-const UNPACKED: &str = "target/fio-examples";
 
 const PACKAGES: &[Package] = &[
     Package { name: "gcc", stand_in: Alternative::Program("cc"), why: "the linker rustc calls" },
@@ -178,28 +173,26 @@ impl Alternative {
     }
 }
 
-/// Makes sure of every package, and of fio's example jobs where dpkg left them out.
+/// Makes sure of every package.
 ///
 /// # Errors
 /// When something is missing and we are not root (the message is the line to type), or when
 /// apt-get fails.
-pub fn ensure(project: &Project) -> Result<(), String> {
-    ensure_these(PACKAGES)?;
-    ensure_iscsi()?;
-    ensure_ceph()?;
-    ensure_guest()?;
-    if Path::new(EXAMPLES).is_dir() {
-        return Ok(());
-    }
-    unpack_examples(&project.root.join(UNPACKED))
+pub fn ensure() -> Result<(), String> {
+    ensure_these(&[PACKAGES, ISCSI, CEPH, GUEST])?;
+    update_lists()
 }
 
-/// Makes sure of what a guest needs, of its kernel too as far as that apt knows where it is.
+/// Makes sure of what a guest needs, and that apt has package lists, from which the guest's kernel comes.
 ///
 /// # Errors
 /// As [`ensure`].
 pub fn ensure_guest() -> Result<(), String> {
-    ensure_these(GUEST)?;
+    ensure_these(&[GUEST])?;
+    update_lists()
+}
+
+fn update_lists() -> Result<(), String> {
     if is_root()? && !has_package_lists(Path::new("/var/lib/apt/lists")) {
         apt_get(&["update"])?;
     }
@@ -211,7 +204,7 @@ pub fn ensure_guest() -> Result<(), String> {
 /// # Errors
 /// As [`ensure`].
 pub fn ensure_ceph() -> Result<(), String> {
-    ensure_these(CEPH)
+    ensure_these(&[CEPH])
 }
 
 /// Makes sure of what the bench of iSCSI needs.
@@ -219,11 +212,11 @@ pub fn ensure_ceph() -> Result<(), String> {
 /// # Errors
 /// As [`ensure`].
 pub fn ensure_iscsi() -> Result<(), String> {
-    ensure_these(ISCSI)
+    ensure_these(&[ISCSI])
 }
 
-fn ensure_these(packages: &'static [Package]) -> Result<(), String> {
-    let missing = missing(packages, |package| package.stand_in.is_there() || is_installed(package.name));
+fn ensure_these(lists: &[&'static [Package]]) -> Result<(), String> {
+    let missing = missing(lists, |package| package.stand_in.is_there() || is_installed(package.name));
     if missing.is_empty() {
         return Ok(());
     }
@@ -233,8 +226,15 @@ fn ensure_these(packages: &'static [Package]) -> Result<(), String> {
     install(&missing)
 }
 
-fn missing(packages: &'static [Package], is_there: impl Fn(&Package) -> bool) -> Vec<&'static Package> {
-    packages.iter().filter(|p| !is_there(p)).collect()
+/// Each once, also if several lists have it.
+fn missing(lists: &[&'static [Package]], is_there: impl Fn(&Package) -> bool) -> Vec<&'static Package> {
+    let mut missing: Vec<&Package> = Vec::new();
+    for package in lists.iter().copied().flatten().filter(|package| !is_there(package)) {
+        if missing.iter().all(|other| other.name != package.name) {
+            missing.push(package);
+        }
+    }
+    missing
 }
 
 fn explain(missing: &[&Package]) -> String {
@@ -272,28 +272,6 @@ fn apt_get(arguments: &[&str]) -> Result<(), String> {
     command.args(arguments);
     command.env("DEBIAN_FRONTEND", "noninteractive");
     succeed(&mut command)
-}
-
-/// Slim images tell dpkg to leave out documentation, and fio's examples count as such; the
-/// package's content is then taken past dpkg, into the build directory.
-fn unpack_examples(into: &Path) -> Result<(), String> {
-    if into.join(&EXAMPLES[1..]).is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(into).map_err(|e| format!("cannot create {}: {e}", into.display()))?;
-    let mut download = Command::new("apt-get");
-    download.args(["download", "fio-examples"]).current_dir(into);
-    succeed(&mut download)?;
-    let archive = downloaded(into)?;
-    succeed(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(into))
-}
-
-fn downloaded(directory: &Path) -> Result<PathBuf, String> {
-    let entries = directory.read_dir().map_err(|e| format!("cannot read {}: {e}", directory.display()))?;
-    let mut files = entries.filter_map(Result::ok).map(|entry| entry.path());
-    files
-        .find(|path| path.extension().is_some_and(|e| e == "deb"))
-        .ok_or_else(|| "apt-get download fio-examples left no .deb file".to_owned())
 }
 
 fn succeed(command: &mut Command) -> Result<(), String> {
@@ -336,10 +314,11 @@ mod tests {
 
     #[test]
     fn only_what_is_absent_is_asked_for_in_one_line() {
-        let missing = missing(PACKAGES, |p| p.name != "fio" && p.name != "fio-examples");
+        let absent = ["fio", "tgt", "ceph-mon"];
+        let missing = missing(&[PACKAGES, ISCSI, CEPH], |p| !absent.contains(&p.name));
         let text = explain(&missing);
         let last = text.lines().last().unwrap();
-        assert_eq!(last, "sudo apt-get install -y fio fio-examples");
+        assert_eq!(last, "sudo apt-get install -y fio tgt ceph-mon");
         assert!(!text.contains("gcc"), "{text}");
     }
 

@@ -138,7 +138,7 @@ pub fn run(project: &Project) -> Result<Outcome, String> {
     if !packages::is_root()? {
         return Err("--loop makes a loop device and so needs root".into());
     }
-    packages::ensure(project)?;
+    packages::ensure()?;
     let built = cargo().current_dir(&project.root).args(["build", "--quiet", "--package", "mqblk"]).status();
     if !built.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
         return Ok(Outcome::Failed);
