@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The recipes in `docs/recipes/` work.
 //!
-//! Guarantees: each page begins with the files that it touches, and they are those of its diff; each piece of the diff is found in this tree
-//! once, wherever it is by now; with the diff, the page's `cargo` commands succeed (in the deep suite). Line
+//! Guarantees: each page begins with the files that it touches, and they are those of its diff; each piece of the diff occurs in its file
+//! exactly once, at any line; with the diff, the page's `cargo` commands succeed (in the deep suite). Line
 //! numbers of a diff are not compared: pieces are found by their text.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,25 +102,20 @@ fn recipes_list_their_files_and_apply_to_this_tree() {
 
 mod deep {
     use super::*;
+    use crate::project::{Project, cargo};
     use std::process::Command;
 
-    /// A copy of the tree, which is removed when it is dropped.
-    struct Copy(PathBuf);
+    /// What runs the program that was built with the tests. Cargo would replace it while other tests start it.
+    const RUN: &str = "cargo run -q -p mqblk -- ";
 
-    impl Copy {
-        /// Without what is built or recorded.
-        fn new() -> Copy {
-            let copy = Copy(std::env::temp_dir().join(format!("mqblk-recipes-{}", std::process::id())));
-            folder(&root(), &copy.0, &["target", ".git"]);
-            copy
+    /// A copy of the tree, always at the same path, so that what Cargo builds of it replaces what the last run built.
+    fn copy(target: &Path) -> PathBuf {
+        let copy = target.join("tmp").join("recipes");
+        match fs::remove_dir_all(&copy) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => panic!("{}: {e}", copy.display()),
+            _ => folder(&root(), &copy, &["target", ".git"]),
         }
-    }
-
-    impl Drop for Copy {
-        fn drop(&mut self) {
-            // What is left in a folder for temporary files harms nothing.
-            let _ = fs::remove_dir_all(&self.0);
-        }
+        copy
     }
 
     fn folder(from: &Path, to: &Path, without: &[&str]) {
@@ -140,8 +135,9 @@ mod deep {
 
     #[test]
     fn recipes_compile_and_run() {
-        let copy = Copy::new();
-        let tree = &copy.0;
+        let project = Project::load().expect("the workspace");
+        let target = &project.target_directory;
+        let tree = &copy(target);
         for recipe in recipes() {
             let changes = recipe.changes(tree);
             for (path, change) in &changes {
@@ -149,10 +145,12 @@ mod deep {
                 fs::write(tree.join(path), &change.after).expect("a file");
             }
             for line in recipe.blocks("sh").iter().flat_map(|block| block.lines()) {
-                let arguments = line.strip_prefix("cargo ").expect("a command of Cargo").split_whitespace();
-                let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-                command.current_dir(tree).env("CARGO_TARGET_DIR", root().join("target")).args(arguments);
-                let output = command.output().expect("Cargo runs");
+                let (mut command, arguments) = match line.strip_prefix(RUN) {
+                    Some(arguments) => (Command::new(target.join("debug").join("mqblk")), arguments),
+                    None => (cargo(), line.strip_prefix("cargo ").expect("a command of Cargo")),
+                };
+                command.current_dir(tree).env("CARGO_TARGET_DIR", target).args(arguments.split_whitespace());
+                let output = command.output().expect("the command runs");
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{}: {line}\n{said}", recipe.name);
             }
