@@ -5,7 +5,7 @@
 //! has such a test, whatever lies there of earlier times; what is written is what was run. What a run of fuzzing has added stays.
 
 use crate::outcome::Outcome;
-use crate::project::{Project, cargo};
+use crate::project::{LIKE_ALL_TESTS, Project, cargo};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,16 +24,13 @@ pub struct Options {
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let into = project.root.join(&options.into);
     // Not where the old ones are, or they would stand for those that are not written any more.
-    let fresh = project.root.join("target/seeds");
+    let fresh = project.target_directory.join("seeds");
     empty(&fresh)?;
-    // One by one: together they would be built with other features than by themselves.
-    for package in ["mqblk-host", "mqblk-lab", "mqblk-workload"] {
-        let mut command = cargo();
-        command.current_dir(&project.root).args(["test", "-p", package, "--lib", "--test", "it"]);
-        let status = command.args(["--", "seeds_of_"]).env("MQBLK_SEEDS", &fresh).status();
-        if !status.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
-            return Ok(Outcome::Failed);
-        }
+    let mut command = cargo();
+    command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--lib", "--test", "it"]);
+    let status = command.args(["--", "seeds_of_"]).env("MQBLK_SEEDS", &fresh).status();
+    if !status.map_err(|e| format!("cannot run cargo: {e}"))?.success() {
+        return Ok(Outcome::Failed);
     }
     for target in targets(project)? {
         let count = hand_over(&fresh.join(&target), &into.join(&target))?;
