@@ -140,3 +140,8 @@ pub use settings::{Mode, QueueConfig, SettingError};
 pub use status::{BlkStatus, QueueRqStatus};
 pub use submitter::{Done, SubmitError, Submitter};
 pub use time::{Duration, Instant};
+
+// `cargo test --doc` compiles the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -16,3 +16,8 @@ pub mod svg;
 
 #[cfg(test)]
 mod tests;
+
+// `cargo test --doc` compiles the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
