@@ -11,7 +11,7 @@ use super::source::{Source, after_closing, is_name, leading_name, words};
 /// Crates that must run the same in the simulator as on a machine.
 const PURE: [&str; 3] = ["crates/blk/src/", "crates/workload/src/", "crates/sim/src/"];
 
-/// The only crate with `unsafe`.
+/// The crate with `unsafe`.
 const HOST: &str = "crates/host/";
 
 /// Single files elsewhere that hold an `unsafe` block which no safe function of `host` can replace, with the reason.
