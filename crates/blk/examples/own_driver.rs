@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk over a driver of one's own: `cargo run -p mqblk-blk --example own_driver`.
+//! A disk over your own driver: `cargo run -p mqblk-blk --example own_driver`.
 //!
 //! The driver keeps the disk in memory and completes each request 10 us after its issue. The program counts the time
 //! itself, so that every run prints the same.

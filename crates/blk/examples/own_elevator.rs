@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An elevator of one's own beside mq-deadline: `cargo run -p mqblk-blk --example own_elevator`.
+//! Your own elevator beside mq-deadline: `cargo run -p mqblk-blk --example own_elevator`.
 //!
-//! The elevator dispatches the shortest request first. The disk starts with mq-deadline and is switched while it lives, as
+//! The elevator dispatches the shortest request first. The disk starts with mq-deadline and is switched at run time, as
 //! `echo shortest-first > queue/scheduler` does. The disk is simulated (package `mqblk-sim`) and keeps a record of the
 //! requests that it gets.
 

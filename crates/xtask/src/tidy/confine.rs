@@ -67,7 +67,7 @@ fn machine(code: &str) -> impl Iterator<Item = (usize, String)> {
         let Some(rest) = code[at + 3..].strip_prefix("::") else {
             return Vec::new();
         };
-        // Whether this thread unwinds is no more of the machine than a panic is.
+        // `thread::panicking` depends only on this thread, so it is allowed.
         let rest = rest.strip_prefix("thread::panicking").unwrap_or(rest);
         let names =
             if rest.starts_with('{') { group(&rest[..after_closing(rest, 0)]) } else { vec![leading_name(rest)] };
