@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk over a driver of one's own: `cargo run -p mqblk-blk --example own_driver`.
+//! A disk over your own driver: `cargo run -p mqblk-blk --example own_driver`.
 //!
 //! The driver keeps the disk in memory and completes each request 10 us after its issue. The program counts the time
 //! itself, so that every run prints the same.
@@ -8,16 +8,14 @@ use mqblk_blk::{
     Bio, BlkStatus, Completions, CpuId, DataRef, Driver, Duration, HctxId, InFlight, Instant, Limits, NoNotify, Op,
     QueueConfig, QueueRqStatus, RequestQueue, RqBatch, RqRef, Sector,
 };
-use std::collections::VecDeque;
-use std::error::Error;
 use std::sync::{Arc, Mutex};
 
 struct MemoryDriver {
     sectors: Mutex<Vec<u8>>,
     /// The memory that bios point into.
-    buffers: Arc<Mutex<Vec<u8>>>,
-    /// Issued requests, oldest first, with the time at which each completes.
-    issued: Mutex<VecDeque<(Instant, InFlight)>>,
+    buffers: Mutex<Vec<u8>>,
+    /// Issued requests, with the time at which each completes.
+    issued: Mutex<Vec<(Instant, InFlight)>>,
 }
 
 impl MemoryDriver {
@@ -27,11 +25,9 @@ impl MemoryDriver {
         let mut at = rq.sector().0 as usize * 512;
         for segment in rq.segments() {
             let (from, len) = (segment.data.offset() as usize, segment.len_bytes as usize);
-            let (disk, buffer) = (&mut sectors[at..at + len], &mut buffers[from..from + len]);
-            match rq.op() {
-                Op::Read => buffer.copy_from_slice(disk),
-                _ => disk.copy_from_slice(buffer),
-            }
+            let (disk, buffer) = (&mut sectors[at..][..len], &mut buffers[from..][..len]);
+            let (to, from) = if rq.op() == Op::Read { (buffer, disk) } else { (disk, buffer) };
+            to.copy_from_slice(from);
             at += len;
         }
     }
@@ -57,34 +53,30 @@ impl Driver for MemoryDriver {
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
         while let Some(rq) = batch.front() {
             self.copy(&rq);
-            self.issued.lock().unwrap().push_back((now + Duration::from_us(10), batch.accept()));
+            self.issued.lock().unwrap().push((now + Duration::from_us(10), batch.accept()));
         }
         QueueRqStatus::Queued
     }
 
     fn poll(&self, _hctx: HctxId, done: &mut Completions, now: Instant) {
-        let mut issued = self.issued.lock().unwrap();
-        while done.room() > 0
-            && let Some((_, rq)) = issued.pop_front_if(|(due, _)| *due <= now)
-        {
+        for (_, rq) in self.issued.lock().unwrap().extract_if(.., |(due, _)| *due <= now).take(done.room()) {
             done.push(rq, BlkStatus::Ok);
         }
     }
 }
 
-fn run() -> Result<String, Box<dyn Error>> {
-    let buffers = Arc::new(Mutex::new(vec![7; 64 << 10]));
-    let (sectors, issued) = (Mutex::new(vec![0; 1 << 20]), Mutex::default());
-    let driver = Arc::new(MemoryDriver { sectors, buffers: Arc::clone(&buffers), issued });
-    let disk = RequestQueue::<parking_lot::RawMutex>::new(driver, QueueConfig::default(), Box::new(NoNotify))?;
+fn run() -> Result<String, Box<dyn std::error::Error>> {
+    let (sectors, buffers) = (Mutex::new(vec![0; 1 << 20]), Mutex::new(vec![7; 64 << 10]));
+    let driver = Arc::new(MemoryDriver { sectors, buffers, issued: Mutex::default() });
+    let disk = RequestQueue::<parking_lot::RawMutex>::new(driver.clone(), QueueConfig::default(), Box::new(NoNotify))?;
     let mut submitter = disk.submitter(CpuId::new(0)).ok_or("all submitters are in use")?;
     let mut text = format!("{} sectors, scheduler {}\n", disk.capacity().0, disk.scheduler());
 
     let write = |n: u64| Bio::write(Sector(n * 8), 8, DataRef::new(0, n * 4096)).with_user_data(n);
     let read = Bio::read(Sector(0), 16, DataRef::new(0, 32 << 10)).with_user_data(2);
     let mut now = Instant::ZERO;
-    // Bios that are submitted under a plug and adjoin become one request.
     for bios in [vec![write(0), write(1)], vec![read]] {
+        // Adjacent bios that are submitted under a plug become one request.
         submitter.start_plug(bios.len() as u32);
         bios.iter().try_for_each(|bio| submitter.submit(bio, now))?;
         submitter.finish_plug(now);
@@ -92,16 +84,14 @@ fn run() -> Result<String, Box<dyn Error>> {
             now = now + Duration::from_us(5);
             submitter.poll(now);
             let us = now.as_ns() / 1000;
-            submitter
-                .reap(|done| text += &format!("{us} us: bio {} {:?} {:?}\n", done.user_data, done.op, done.status));
+            submitter.reap(|d| text += &format!("{us} us: bio {} {:?} {:?}\n", d.user_data, d.op, d.status));
         }
     }
-    let is_equal = buffers.lock().unwrap()[32 << 10..][..8192] == [7; 8192];
-    text += &format!("{} bio merged, data read back is equal: {is_equal}\n", disk.stats().merges());
-    Ok(text)
+    let is_equal = driver.buffers.lock().unwrap()[32 << 10..][..8192] == [7; 8192];
+    Ok(text + &format!("{} bio merged, data read back is equal: {is_equal}\n", disk.stats().merges()))
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     print!("{}", run()?);
     Ok(())
 }

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An elevator of one's own beside mq-deadline: `cargo run -p mqblk-blk --example own_elevator`.
+//! Your own elevator beside mq-deadline: `cargo run -p mqblk-blk --example own_elevator`.
 //!
-//! The elevator dispatches the shortest request first. The disk starts with mq-deadline and is switched while it lives, as
+//! The elevator dispatches the shortest request first. The disk starts with mq-deadline and is switched at run time, as
 //! `echo shortest-first > queue/scheduler` does. The disk is simulated (package `mqblk-sim`) and keeps a record of the
 //! requests that it gets.
 
 use mqblk_blk::{Bio, CustomElevator, DataRef, Elevator, ElvCx, HctxId, QueueConfig, Rq, Sector};
 use sim::disk::{Behaviour, Issue};
 use sim::harness::Harness;
+use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard};
 
-/// Queued requests in order of dispatch, the next one last.
 #[derive(Default)]
-struct ShortestFirst(Mutex<Vec<Rq>>);
+struct ShortestFirst(Mutex<Queued>);
+
+#[derive(Default)]
+struct Queued {
+    /// Dispatched before all others, the next one first.
+    head: VecDeque<Rq>,
+    /// The next one last.
+    sorted: Vec<Rq>,
+}
 
 impl ShortestFirst {
-    fn queued(&self) -> MutexGuard<'_, Vec<Rq>> {
+    fn queued(&self) -> MutexGuard<'_, Queued> {
         self.0.lock().expect("no thread panics with the list locked")
     }
 }
@@ -26,24 +34,30 @@ impl Elevator for ShortestFirst {
         OWN.name
     }
 
-    /// Requests that come back from the driver (`at_head`) go before all others.
+    /// With `at_head` the requests come back from the driver: they keep their order and go before all others.
     fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, _freed: &mut Vec<Rq>) {
         let mut queued = self.queued();
-        let sectors = |rq: &Rq| if at_head { 0 } else { cx.rqs.get(rq.id()).nr_sectors() };
+        if at_head {
+            rqs.drain(..).rev().for_each(|rq| queued.head.push_front(rq));
+        }
+        let sectors = |rq: &Rq| cx.rqs.get(rq.id()).nr_sectors();
         for rq in rqs.drain(..) {
-            let behind = queued.partition_point(|other| at_head || sectors(other) > sectors(&rq));
-            queued.insert(behind, rq);
+            let behind = queued.sorted.partition_point(|other| sectors(other) > sectors(&rq));
+            queued.sorted.insert(behind, rq);
         }
     }
 
     fn dispatch(&self, _cx: &ElvCx<'_>, _hctx: HctxId, max: usize, out: &mut Vec<Rq>) {
-        let mut queued = self.queued();
-        let rest = queued.len().saturating_sub(max);
-        out.extend(queued.drain(rest..).rev());
+        let Queued { head, sorted } = &mut *self.queued();
+        let first = max.min(head.len());
+        out.extend(head.drain(..first));
+        let rest = sorted.len().saturating_sub(max - first);
+        out.extend(sorted.drain(rest..).rev());
     }
 
     fn has_work(&self, _hctx: HctxId) -> bool {
-        !self.queued().is_empty()
+        let queued = self.queued();
+        !queued.head.is_empty() || !queued.sorted.is_empty()
     }
 }
 

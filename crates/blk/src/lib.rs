@@ -47,13 +47,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The way of a request
+//! # Life of a request
 //!
 //! | step | what happens | where |
 //! |---|---|---|
 //! | bio | [`Bio`] is one I/O as the caller asks for it: operation, sectors, and a [`DataRef`] to memory that this crate never touches | [`bio`] |
-//! | submitter | [`Submitter`] is one thread's way into one disk. It checks the bio against the disk's [`Limits`] and splits it where it is too large | [`submitter`] |
-//! | plug | between [`Submitter::start_plug`] and [`Submitter::finish_plug`] bios gather, and those that adjoin become one request | [`submitter`] |
+//! | submitter | [`Submitter`] is one thread's entry to one disk. It checks the bio against the disk's [`Limits`] and splits it where it is too large | [`submitter`] |
+//! | plug | between [`Submitter::start_plug`] and [`Submitter::finish_plug`] bios collect in the plug; adjacent ones are merged | [`submitter`] |
 //! | limits | rate limits and write-back throttling may hold a bio back | [`qos`] |
 //! | software queue | without an elevator, requests of a CPU wait in its software queue, or go straight to the driver | [`cpumap`] |
 //! | elevator | with one, requests wait there: it merges and orders them | [`elevator`] |
@@ -73,14 +73,14 @@
 //! - **Settings**: [`QueueConfig`] has the kernel's names, units and defaults. [`RequestQueue::set_live`] changes some
 //!   while I/O runs; the others need a freeze ([`RequestQueue::begin_freeze`], [`RequestQueue::rebuild`]).
 //!
-//! # What else there is
+//! # Other modules
 //!
 //! [`multipath`] and [`stripe`] are disks over disks, [`scsi`] is a midlayer for drivers of SCSI devices. [`stat`], [`trace`]
 //! and [`debugfs`] show what happens, in the kernel's formats. The example `own_driver` keeps data and has a latency; `own_elevator`
 //! adds a scheduler.
 //!
-//! Guarantees: every accepted bio ends once; no allocation per I/O; same calls with the same times, same result. Does not: cache
-//! data, or find a driver. Source: Linux block/; each file names its part.
+//! Guarantees: every accepted bio ends once; no allocation per I/O; the same calls at the same times give the same
+//! results. Does not: cache data, or find a driver. Source: Linux block/; each file names its part.
 #![forbid(unsafe_code)]
 
 // Words and units.
@@ -94,14 +94,14 @@ pub mod lock;
 mod relaxed;
 mod sync;
 
-// What travels.
+// Bios and requests.
 pub mod bio;
 pub mod request;
 
-// In: one thread's way into one disk.
+// One thread's entry to one disk.
 pub mod submitter;
 
-// Down and up again: the steps of a request.
+// The steps of a request.
 mod path;
 pub mod qos;
 pub mod cpumap;
@@ -118,12 +118,12 @@ pub mod stripe;
 // Disks that speak SCSI.
 pub mod scsi;
 
-// What is seen of it.
+// Statistics and traces.
 pub mod stat;
 pub mod trace;
 pub mod debugfs;
 
-// The disk that wires it, and its legacy twin.
+// The disk, and the legacy path.
 pub mod queue;
 mod sq;
 
@@ -140,3 +140,8 @@ pub use settings::{Mode, QueueConfig, SettingError};
 pub use status::{BlkStatus, QueueRqStatus};
 pub use submitter::{Done, SubmitError, Submitter};
 pub use time::{Duration, Instant};
+
+// `cargo test --doc` compiles the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables of a TOML file, read key by key with the line of everything that is wrong.
+//! Tables of a TOML file, read key by key with the line number of every error.
 //!
 //! Guarantees: every key is asked for or refused; a value of the wrong type or out of its range is refused with both; what
 //! is wrong in one place does not hide what is wrong in others; messages are safe to print. Does not do: know any key.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `libmqblk_fio.so`: an I/O engine for fio (`ioengine=external:PATH`), so that anyone's fio jobs drive this block layer
+//! `libmqblk_fio.so`: an I/O engine for fio (`ioengine=external:PATH`), so that existing fio jobs drive this block layer
 //! unchanged.
 //!
 //! Guarantees: fio decides what is read, written, verified and measured, as with any engine; I/O goes from and to fio's own

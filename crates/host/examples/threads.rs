@@ -25,18 +25,16 @@ const DEPTH: u32 = 8;
 fn wait(disk: &Disk, submitter: &mut Submitter, left: u32) -> Result<()> {
     while submitter.outstanding() > left {
         submitter.poll(now());
-        let before = submitter.outstanding();
-        while let Some(done) = submitter.reap_one() {
-            if !done.status.is_ok() {
-                return Err(format!("{:?}: {}", done.op, done.status).into());
+        match submitter.reap_one() {
+            Some(done) if done.status.is_ok() => {}
+            Some(done) => return Err(format!("{:?}: {}", done.op, done.status).into()),
+            None => {
+                // What the block layer itself wants to do later ends the sleep, too.
+                submitter.rest();
+                let timeout = disk.queue.next_timer().map(|due| due.since(now()));
+                let hctx = submitter.hctxs().next().ok_or("a submitter has a hardware queue")?;
+                disk.waker.wait(submitter.id(), hctx, 1, timeout);
             }
-        }
-        if submitter.outstanding() == before {
-            // What the block layer itself wants to do later ends the sleep, too.
-            submitter.rest();
-            let timeout = disk.queue.next_timer().map(|due| due.since(now()));
-            let hctx = submitter.hctxs().next().ok_or("a submitter has a hardware queue")?;
-            disk.waker.wait(submitter.id(), hctx, 1, timeout);
         }
     }
     Ok(())
@@ -64,40 +62,33 @@ fn run(path: &Path) -> Result<String> {
     let (driver, _warnings) = File::open(path, &FileOptions { write: true, ..FileOptions::default() }, regions)?;
     let mut config = QueueConfig::default();
     config.set("nr_cpus", &THREADS.to_string())?;
-    let disk = Disk::new(Arc::new(driver), config, None)?;
+    let disk = &Disk::new(Arc::new(driver), config, None)?;
     let mut text =
         format!("{} hardware queues, scheduler {}\n", disk.queue.map().nr_hw_queues(), disk.queue.scheduler());
-    let mut threads = Vec::new();
-    for thread in 0..THREADS {
-        pool.with_slot(thread, |bytes| bytes.fill(LETTERS[thread as usize]));
-        threads.push((thread, pool.lend(thread)));
-    }
-    let written: Vec<Result<String>> = std::thread::scope(|scope| {
-        let start = |(thread, data)| {
-            scope.spawn({
-                let disk = &disk;
-                move || write(disk, thread, data)
-            })
-        };
-        let running: Vec<_> = threads.into_iter().map(start).collect();
-        running.into_iter().map(|thread| thread.join().expect("a thread that writes does not panic")).collect()
-    });
-    for lines in written {
-        text += &lines?;
-    }
-    let of_thread = |bytes: &[u8], letter: u8| bytes.iter().all(|byte| *byte == letter);
+    std::thread::scope(|scope| -> Result<()> {
+        let mut running = Vec::new();
+        for thread in 0..THREADS {
+            pool.with_slot(thread, |bytes| bytes.fill(LETTERS[thread as usize]));
+            let data = pool.lend(thread);
+            running.push(scope.spawn(move || write(disk, thread, data)));
+        }
+        for thread in running {
+            text += &thread.join().expect("a thread that writes does not panic")?;
+        }
+        Ok(())
+    })?;
     let bytes = std::fs::read(path)?;
     let halves = bytes.chunks((BLOCKS * BLOCK_BYTES) as usize);
-    let is_equal = halves.zip(LETTERS).all(|(half, letter)| of_thread(half, letter));
-    text += &format!("{} KiB, data in the file is equal: {is_equal}\n", bytes.len() >> 10);
-    Ok(text)
+    let is_equal = halves.zip(LETTERS).all(|(half, letter)| half.iter().all(|byte| *byte == letter));
+    Ok(text + &format!("{} KiB, data in the file is equal: {is_equal}\n", bytes.len() >> 10))
 }
 
 fn main() -> Result<()> {
     let path = std::env::temp_dir().join(format!("mqblk-example-{}", std::process::id()));
     let text = run(&path);
-    std::fs::remove_file(&path)?;
+    let removed = std::fs::remove_file(&path);
     print!("{}", text?);
+    removed?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The real machine: clock, memory, drivers. The only crate with system calls and `unsafe` code; a module that needs
-//! `unsafe` says so here.
+//! The real machine: clock, memory, drivers. Nearly all of mqblk's system calls and `unsafe` code are here; a module that
+//! needs `unsafe` says so in this file, and `crates/xtask/src/tidy/confine.rs` lists the three files of other crates that do.
 
 pub mod error;
 pub mod secrets;

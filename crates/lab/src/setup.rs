@@ -116,7 +116,8 @@ fn device_at(root: &Path, dev: u64) -> Option<(String, BTreeMap<String, String>)
     Some((dir.file_name()?.to_string_lossy().into_owned(), settings))
 }
 
-fn read_line(path: &Path) -> Option<String> {
+/// The first line of a file, if there is something in it.
+pub fn read_line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Documents of tables, charts and words, as one self-contained HTML file; their charts also as SVG files.
 //!
-//! Guarantees: a page asks the network for nothing, runs no script, and says so to the browser (Content-Security-Policy); text from outside
+//! Guarantees: a page loads nothing from the network, runs no script, and says so to the browser (Content-Security-Policy); text from outside
 //! is escaped by the template, not by hand; charts have text alternatives and their figures in tables; colours are Okabe and Ito's, and
 //! never the only sign of anything. Does not: know what the values mean or where they come from; read files or clocks.
 //!
@@ -16,3 +16,8 @@ pub mod svg;
 
 #[cfg(test)]
 mod tests;
+
+// `cargo test --doc` compiles the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -57,18 +57,9 @@ const fn sign(tone: Tone) -> &'static str {
     }
 }
 
-const fn class(tone: Tone) -> &'static str {
-    match tone {
-        Tone::Neutral => "neutral",
-        Tone::Good => "good",
-        Tone::Caution => "caution",
-        Tone::Bad => "bad",
-    }
-}
-
 fn verdict(v: &Verdict) -> Markup {
     html! {
-        section id="verdict" class=(class(v.tone)) aria-label="Verdict" {
+        section id="verdict" class=(svg::tone_class(v.tone)) aria-label="Verdict" {
             p.verdict {
                 span.sign aria-hidden="true" { (sign(v.tone)) }
                 strong { (v.word) } ": " (v.sentence)
@@ -145,7 +136,7 @@ fn table(t: &Table) -> Markup {
 }
 
 fn cell(c: &Cell, column: usize, number: Option<&str>) -> Markup {
-    let tone = (c.tone != Tone::Neutral).then(|| class(c.tone));
+    let tone = (c.tone != Tone::Neutral).then(|| svg::tone_class(c.tone));
     let all: Vec<&str> = [number, tone, c.strong.then_some("strong")].into_iter().flatten().collect();
     let classes = (!all.is_empty()).then(|| all.join(" "));
     html! {

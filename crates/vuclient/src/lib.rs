@@ -35,3 +35,8 @@ pub use lean::{LeanOptions, lean};
 pub use nbd::{NbdOptions, NbdReport, nbd};
 pub use phases::{BenchReport, Latencies, QueueReport};
 pub use verify::{Verifier, VerifyOptions, VerifyReport, verify};
+
+// `cargo test --doc` compiles the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

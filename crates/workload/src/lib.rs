@@ -32,3 +32,8 @@ pub mod stats;
 pub mod hist;
 pub mod slices;
 pub mod error;
+
+// `cargo test --doc` compiles the program in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

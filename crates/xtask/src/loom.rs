@@ -43,15 +43,15 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     Ok(if all_ok { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// Checker and models. Only what is named for it: other tests make no sense there. Both of loom's name the same packages, though the
-/// first needs one: so dependencies have the same features and are built once.
+/// Checker and models: other tests make no sense under a checker. Both loom runs name the same two packages, so that Cargo builds
+/// dependencies once, with the same features.
 const RUNS: [(&str, &[&str]); 3] = [
     ("loom", &["--package", "mqblk-blk", "--package", "mqblk-host", "--test", "models"]),
     ("loom", &["--package", "mqblk-blk", "--package", "mqblk-host", "--lib", "models::"]),
     ("shuttle", &["--package", "mqblk-blk", "--test", "models"]),
 ];
 
-/// Exploring is what the checkers do, and they are code of others, which other tests build without optimising it.
+/// The checkers do the exploring. They are dependencies, which other tests build without optimising them.
 const CHECKERS: &str = "--config=profile.dev.package.\"*\".opt-level=1";
 
 /// At level 1 the frames of the block layer do not fit into loom's short stacks.
@@ -64,7 +64,7 @@ fn under<'a>(checker: &str, command: &'a mut Command, project: &Project, preempt
     command
         .env("RUSTFLAGS", appended("RUSTFLAGS", &format!("--cfg {checker}")))
         .env("CARGO_TARGET_DIR", project.target_directory.join(checker))
-        // loom's stacks are short, and code that is built in one piece inlines more than fits into them.
+        // loom's stacks are short: non-incremental builds inline more and overflow them.
         .env("CARGO_INCREMENTAL", "1")
         .env_remove("LOOM_MAX_PREEMPTIONS");
     if let Some(n) = preemptions {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The recipes in `docs/recipes/` work.
 //!
-//! Guarantees: each page begins with the files that it touches, and they are those of its diff; each piece of the diff occurs in its file
-//! exactly once, at any line; with the diff, the page's `cargo` commands succeed (in the deep suite). Line
-//! numbers of a diff are not compared: pieces are found by their text.
+//! Guarantees: each page begins with the files that it touches, and they are those of its diff; each piece of the diff occurs exactly
+//! once in its file, at any line; with the diff, the page's `cargo` commands succeed (in the deep suite).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The workspace's tests: built once, then several programs at a time.
 //!
-//! Guarantees: every test program, smoke bench and documentation example of the workspace runs, those that wait for servers, guests and
-//! time limits beside those that compute; what a program printed is shown in one piece when it ends. Tests in modules called `deep` run only
-//! in the deep part. Does not time out: CI does.
+//! Guarantees: every test program, smoke bench and documentation example of the workspace runs; programs that wait run in parallel with
+//! programs that compute; what a program printed is shown in one piece when it ends. Tests in modules called `deep` run only in the deep
+//! part. Does not time out: CI does.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask swarm`: new cases of the simulation for as long as one likes.
+//! `cargo xtask swarm`: new cases of the simulation for a given number of minutes.
 //!
 //! Guarantees: seeds are counted up from one that is printed, so a later session continues where this one stopped; the
 //! first violation ends it, with the command that replays it.
@@ -46,6 +46,6 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
         }
         seed += CHUNK;
     }
-    println!("to go on: cargo xtask swarm --seed {seed}");
+    println!("to continue: cargo xtask swarm --seed {seed}");
     Ok(Outcome::Passed)
 }

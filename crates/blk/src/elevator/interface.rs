@@ -94,7 +94,7 @@ pub trait Elevator: Send + Sync {
     /// either the core looks again after 3 ms.
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>);
 
-    /// Whether `dispatch(hctx)` could give out something. May be a little out of date.
+    /// Whether `dispatch(hctx)` could give out something. May be stale.
     fn has_work(&self, hctx: HctxId) -> bool;
 
     /// When `dispatch`, which last gave nothing out although there is work, is worth another try.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A submitter: one thread's way into one disk, and the only type through which I/O goes in and comes out.
+//! A submitter: one thread's entry to one disk, and the only type through which I/O goes in and comes out.
 //!
 //! It owns what its thread writes on every I/O: bio slots, plug, tag hints, counters. So two submitters on two CPUs with
 //! their own hctx share no written cache line. Every accepted bio comes back exactly once through [`Submitter::reap`];
@@ -54,7 +54,7 @@ pub enum SubmitError {
 /// Greatest weight of a submitter.
 pub const MAX_WEIGHT: u16 = 1000;
 
-/// One thread's way into one disk. See the module's text.
+/// One thread's entry to one disk. See the module's text.
 pub struct Submitter<L: Lock> {
     pub(crate) env: Env<L>,
     pub(crate) local: Local,

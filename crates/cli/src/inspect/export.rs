@@ -7,8 +7,9 @@
 //! Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-block.
 
 use super::stack;
-use super::sysfs::{Device, line, names};
+use super::sysfs::{Device, names};
 use host::topology;
+use lab::setup::read_line;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -80,7 +81,7 @@ fn plain(text: &str) -> String {
 fn shape(out: &mut String, root: &Path) -> u32 {
     let system = root.join("sys/devices/system");
     let online = topology::online(&system).unwrap_or_else(|| vec![0]);
-    let read = |cpu: &u16, file: &str| line(&system.join(format!("cpu/cpu{cpu}/topology/{file}")));
+    let read = |cpu: &u16, file: &str| read_line(&system.join(format!("cpu/cpu{cpu}/topology/{file}")));
     let packages: BTreeSet<Option<String>> = online.iter().map(|c| read(c, "physical_package_id")).collect();
     let siblings: BTreeSet<String> =
         online.iter().map(|c| read(c, "thread_siblings_list").unwrap_or_else(|| c.to_string())).collect();
@@ -99,7 +100,7 @@ fn shape(out: &mut String, root: &Path) -> u32 {
     }
     for index in names(&system.join("cpu/cpu0/cache")) {
         let at = system.join("cpu/cpu0/cache").join(index);
-        let of = |file: &str| line(&at.join(file)).map(|t| plain(&t));
+        let of = |file: &str| read_line(&at.join(file)).map(|t| plain(&t));
         if let (Some(level), Some(kind), Some(size)) = (of("level"), of("type"), of("size")) {
             let shared = of("shared_cpu_list").unwrap_or_else(|| "?".into());
             let _ = writeln!(out, "# cache: L{level} {kind} {size}, of CPU 0 shared by {shared}");
@@ -128,7 +129,8 @@ fn disk_table(out: &mut String, root: &Path, disk: Option<&Device>) {
     let tags = disk.and_then(|d| d.hctxs.iter().filter_map(|h| h.nr_tags).max()).filter(|n| (1..=10_240).contains(n));
     let at = disk.map(|d| root.join("sys/block").join(&d.name).join("device"));
     if let (Some(at), "scsi") = (&at, attach) {
-        let number = |path: &Path| line(path).and_then(|n| n.parse::<u64>().ok()).filter(|n| (1..=10_240).contains(n));
+        let number =
+            |path: &Path| read_line(path).and_then(|n| n.parse::<u64>().ok()).filter(|n| (1..=10_240).contains(n));
         let lun = number(&at.join("queue_depth"));
         if let Some(lun) = lun {
             let _ = writeln!(out, "lun_queue_depth = {lun} # device/queue_depth");
@@ -183,7 +185,7 @@ fn settings(out: &mut String, root: &Path, disk: Option<&Device>, cpus: u32) {
     }
     let dir = root.join("sys/block").join(&d.name).join("queue/iosched");
     for name in names(&dir) {
-        if let Some(value) = line(&dir.join(&name)) {
+        if let Some(value) = read_line(&dir.join(&name)) {
             wanted.push((format!("iosched.{}", plain(&name)), plain(&value), ""));
         }
     }

@@ -6,6 +6,7 @@
 //! Documentation/ABI/stable/sysfs-block and block/blk-mq-sysfs.c (`mq/N/{cpu_list,nr_tags,nr_reserved_tags}`).
 
 use blk::suggest::did_you_mean;
+use lab::setup::read_line;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -110,7 +111,7 @@ pub fn read(root: &Path, device: Option<&str>) -> Result<HostFacts, String> {
     let parameters = parameters(root);
     let scsi = parameters.first().and_then(|p| p.value.clone());
     let devices = names.iter().map(|n| read_device(&block.join(n), n, scsi.as_deref())).collect();
-    Ok(HostFacts { kernel: line(&root.join("proc/sys/kernel/osrelease")), devices, parameters })
+    Ok(HostFacts { kernel: read_line(&root.join("proc/sys/kernel/osrelease")), devices, parameters })
 }
 
 /// What is in a directory, sorted.
@@ -147,13 +148,13 @@ fn resolve(root: &Path, asked: &str, names: &[String]) -> Result<String, String>
 
 fn read_device(dir: &Path, name: &str, scsi_use_blk_mq: Option<&str>) -> Device {
     let queue: BTreeMap<String, String> =
-        QUEUE_FILES.iter().filter_map(|f| Some(((*f).to_owned(), line(&dir.join("queue").join(f))?))).collect();
+        QUEUE_FILES.iter().filter_map(|f| Some(((*f).to_owned(), read_line(&dir.join("queue").join(f))?))).collect();
     let scheduler = queue.get("scheduler").map(|list| selected(list));
     let hctxs = hctxs(&dir.join("mq"));
     let mut device = Device {
         name: name.to_owned(),
         kind: kind(dir, name),
-        size_bytes: line(&dir.join("size")).and_then(|s| s.parse::<u64>().ok()).map(|sectors| sectors << 9),
+        size_bytes: read_line(&dir.join("size")).and_then(|s| s.parse::<u64>().ok()).map(|sectors| sectors << 9),
         scheduler,
         nr_hw_queues: (!hctxs.is_empty()).then_some(hctxs.len()),
         hctxs,
@@ -169,10 +170,10 @@ fn hctxs(dir: &Path) -> Vec<Hctx> {
         .iter()
         .filter_map(|n| {
             let at = dir.join(n);
-            let number = |file: &str| line(&at.join(file)).and_then(|s| s.parse().ok());
+            let number = |file: &str| read_line(&at.join(file)).and_then(|s| s.parse().ok());
             Some(Hctx {
                 hctx: n.parse().ok()?,
-                cpu_list: line(&at.join("cpu_list")),
+                cpu_list: read_line(&at.join("cpu_list")),
                 nr_tags: number("nr_tags"),
                 nr_reserved_tags: number("nr_reserved_tags"),
             })
@@ -249,16 +250,10 @@ fn parameters(root: &Path) -> Vec<Parameter> {
         |module: &str, name: &str| -> PathBuf { root.join("sys/module").join(module).join("parameters").join(name) };
     let all = PARAMETERS.iter().map(|(module, name, help)| Parameter {
         name: format!("{module}.{name}"),
-        value: line(&at(module, name)),
+        value: read_line(&at(module, name)),
         help,
     });
     all.collect()
-}
-
-/// The first line of a file, if there is something in it.
-pub(super) fn line(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ impl KernelDevice {
 }
 
 /// A file's one line; `None` when it is not there, cannot be read, or is empty.
-pub(super) fn attribute(path: &Path) -> Option<String> {
+pub(crate) fn attribute(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|text| !text.is_empty())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An IOThread's way into one disk: its submitter, what it waits for there, and buffers for sources that bring none.
+//! An IOThread's entry to one disk: its submitter, what it waits for there, and buffers for sources that bring none.
 //!
 //! Guarantees: a bio that was submitted enters the block layer once, in order of submission if it could not at once; but one that
 //! writes to blocks that are being rewritten ([`rewrite`](super::rewrite)) waits for that, and lets others pass. Needs from callers:

@@ -7,7 +7,7 @@ use crate::serving;
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::nbd::wire::{RequestHeader, command};
 use host::serve::{IoThreads, ServedDisk};
-use serving::{Served, run};
+use serving::{Served, pattern, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -102,11 +102,6 @@ impl Drop for Server {
 
 fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
     RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
-}
-
-/// Bytes that differ from place to place.
-fn pattern(len: usize, seed: u32) -> Vec<u8> {
-    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
 }
 
 #[test]

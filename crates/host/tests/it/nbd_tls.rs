@@ -13,7 +13,7 @@ use host::net::certificates::Tls;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serving::{Served, run, try_run};
+use serving::{Served, pattern, run, try_run};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -148,10 +148,6 @@ fn answer(stream: &mut impl Read) -> u32 {
 
 fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
     RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
-}
-
-fn pattern(len: usize, seed: u32) -> Vec<u8> {
-    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub fn width(text: &str) -> f64 {
     text.chars().map(|c| if u32::from(c) < 0x1100 { CHAR } else { 2.0 * CHAR }).sum()
 }
 
+/// The class of a tone, in charts and pages.
 pub const fn tone_class(tone: Tone) -> &'static str {
     match tone {
         Tone::Neutral => "neutral",

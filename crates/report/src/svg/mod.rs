@@ -18,6 +18,7 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::chart::Plot;
 use crate::document::Chart;
+pub(crate) use label::tone_class;
 use label::{WIDTH, px};
 
 /// Rules for the classes that charts use.

@@ -2,29 +2,18 @@
 //! The same job, run by fio (null engine, I/O log) and by [`JobThread`]: the sequence of operations, offsets and lengths
 //! must be equal, I/O for I/O. Needs fio 3.33; elsewhere the sequence may differ, and the test says that it skipped.
 
+use crate::common;
+
 use blk::bio::Op;
 use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
+use common::{KIB, MIB, fio_is_3_33};
 use std::process::Command;
 use workload::engine::{JobThread, Next, ThreadId};
 use workload::job::*;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-
 /// (operation, offset, length), a flush being ("sync", 0, 0).
 type Step = (&'static str, u64, u64);
-
-fn fio_is_3_33() -> bool {
-    let version = Command::new("fio").arg("--version").output();
-    let found = version.is_ok_and(|o| o.stdout.starts_with(b"fio-3.33"));
-    // CI counts a test that returns as passed, so there it must not.
-    assert!(found || std::env::var("CI").as_deref() != Ok("true"), "needs fio 3.33 in PATH");
-    if !found {
-        eprintln!("skipped: needs fio 3.33 in PATH (Debian 12: apt-get install fio)");
-    }
-    found
-}
 
 /// What fio issues. `args` is the job.
 fn fio_steps(name: &str, args: &str) -> Vec<Step> {

@@ -12,7 +12,7 @@ use super::source::{Source, after_closing, is_name, leading_name, words};
 const PURE: [&str; 5] =
     ["crates/blk/src/", "crates/workload/src/", "crates/sim/src/", "crates/config/src/", "crates/report/src/"];
 
-/// The only crate with `unsafe`.
+/// The crate with `unsafe`.
 const HOST: &str = "crates/host/";
 
 /// Single files elsewhere that hold an `unsafe` block which no safe function of `host` can replace, with the reason.
@@ -68,7 +68,7 @@ fn machine(code: &str) -> impl Iterator<Item = (usize, String)> {
         let Some(rest) = code[at + 3..].strip_prefix("::") else {
             return Vec::new();
         };
-        // Whether this thread unwinds is no more of the machine than a panic is.
+        // `thread::panicking` depends only on this thread, so it is allowed.
         let rest = rest.strip_prefix("thread::panicking").unwrap_or(rest);
         let names =
             if rest.starts_with('{') { group(&rest[..after_closing(rest, 0)]) } else { vec![leading_name(rest)] };

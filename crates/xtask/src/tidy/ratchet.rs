@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The list of exceptions to the limits on sizes, which can only shrink.
 //!
-//! Guarantees: an entry that is larger than the truth, or no longer needed, is as wrong as one that is too small.
+//! Guarantees: an exception must equal the present size; larger, smaller and unneeded entries fail.
 
 use std::collections::BTreeMap;
 

@@ -239,7 +239,7 @@ impl<L: RawMutex> Queues<L> {
         self.ctx(cpu, usize::from(self.map.hctx(cpu as u16, ty)))
     }
 
-    /// Whether a software queue has requests of a domain. Exact under its lock, otherwise a little out of date.
+    /// Whether a software queue has requests of a domain. Exact under its lock, otherwise it may be stale.
     #[inline]
     pub(super) fn is_busy(&self, ctx: &CtxQueue<L>, domain: Domain) -> bool {
         self.hctxs[usize::from(ctx.hctx)].busy[domain as usize].test_bit(ctx.bit)

@@ -7,6 +7,7 @@
 //! Needs: a disk's `wwid` to be its own, which is the vendor's word.
 //! Source: Documentation/ABI/stable/sysfs-block, drivers/scsi/scsi_sysfs.c (`wwid`), drivers/nvme/host/sysfs.c (`wwid`).
 
+use crate::kernel;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -51,8 +52,7 @@ fn wwid_of_disk(device: &Path) -> Option<String> {
 }
 
 fn attribute(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    Some(text.split_whitespace().collect::<Vec<_>>().join("_")).filter(|text| !text.is_empty())
+    Some(kernel::attribute(path)?.replace(' ', "_"))
 }
 
 #[cfg(test)]

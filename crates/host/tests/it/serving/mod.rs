@@ -129,6 +129,11 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     stdout.into_owned()
 }
 
+/// Bytes that differ from place to place.
+pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
+}
+
 /// One virtqueue on the first IOThread, at no socket yet, for struct updates.
 pub fn vhost_options() -> ExportOptions {
     ExportOptions {
