@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Seconds after which coreutils' `timeout` ends a fio that hangs; no test comes near it.
-const LIMIT_S: &str = "120";
+const LIMIT_S: &str = "600";
 
 /// The engine, which cargo puts beside the tests.
 fn engine() -> String {
@@ -37,7 +37,7 @@ impl Dir {
 
     fn program(&self, program: &str, env: &[(&str, &str)], args: &[&str]) -> Done {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
+        command.args(["-k", "60", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
         command.env_remove("MQBLK_SET").envs(env.iter().copied());
         let out = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

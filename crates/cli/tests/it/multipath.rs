@@ -7,7 +7,7 @@ use common::Dir;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Two exports of one disk are two paths to it; one of them is taken away, and comes back.
 #[test]

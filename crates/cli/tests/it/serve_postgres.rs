@@ -22,7 +22,7 @@ const ROWS: u64 = 150;
 /// Clients that insert rows, besides pgbench's.
 const CLIENTS: u64 = 3;
 /// No step takes as long.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 const IOTHREADS: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n";
 
@@ -91,7 +91,7 @@ impl Machine {
     /// A program of PostgreSQL, as its user.
     fn postgres_command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "300", "setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+        command.args(["-k", "60", "300", "setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]);
         command.arg(programs().join(program)).args(args).current_dir(self.dir.as_path()).stdin(Stdio::null());
         command.env("PGHOST", self.dir.path("sockets")).env("PGUSER", "postgres").env("PGDATABASE", "postgres");
         command.env("LC_ALL", "C");

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 /// Longer than the cluster takes to forget a client that died (`osd_client_watch_timeout`).
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 
 #[test]
 fn rbd_images_are_run_on_with_verification() {
@@ -214,7 +214,7 @@ fn rbd_images_are_disks_of_virtual_machines() {
             ),
         );
         let serving = dir.start(&["serve", "serve.toml", "--control", "ctl.sock"], "serving");
-        let machine = Machine { queues: 2, limit_s: 150, files: &["data"], ..Machine::default() };
+        let machine = Machine { queues: 2, limit_s: 600, files: &["data"], ..Machine::default() };
         doing("a guest that writes to an image");
         machine.start(&dir, "d.sock", GUEST, &[]).passes(&options);
         serving.signal("KILL");

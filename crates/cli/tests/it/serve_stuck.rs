@@ -14,7 +14,7 @@ use vuclient::raw::message::feature::VERSION_1;
 use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, Raw, block};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 /// Waits for something that has to come.
 #[track_caller]

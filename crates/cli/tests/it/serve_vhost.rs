@@ -14,7 +14,7 @@ use vuclient::{Verifier, VerifyOptions};
 
 const PROTOCOL: u64 =
     protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS | protocol::INFLIGHT_SHMFD;
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 fn config(target: &str) -> String {
     format!(

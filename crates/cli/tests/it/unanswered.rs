@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tgtd::Tgtd;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 const IQN: &str = "iqn.2026-11.test:still";
 const JOB: &str = "[a]\nioengine=libaio\nrw=randrw\nbs=4k\nsize=8m\niodepth=16\nruntime=600\ntime_based\nnorandommap\n";
 

@@ -22,7 +22,7 @@ impl Dir {
     }
 
     fn run(&self, program: &str, args: &[&str]) -> Output {
-        Command::new("timeout").args(["-k", "5", "60", program]).args(args).current_dir(&self.0).output().unwrap()
+        Command::new("timeout").args(["-k", "60", "600", program]).args(args).current_dir(&self.0).output().unwrap()
     }
 }
 

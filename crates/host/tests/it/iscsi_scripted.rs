@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 const LARGE: usize = 16 << 20;
 const ABORTED_COMMAND: u8 = 0x0b;
 const UNIT_ATTENTION: u8 = 6;

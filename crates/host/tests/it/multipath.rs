@@ -23,7 +23,7 @@ use sim::rng::Rng;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-const LONG: StdDuration = StdDuration::from_secs(60);
+const LONG: StdDuration = StdDuration::from_secs(300);
 
 fn file_path(name: &str, path: &std::path::Path, regions: &Arc<Regions>) -> Path {
     let (path, regions) = (path.to_owned(), regions.clone());

@@ -19,7 +19,7 @@ use sim::rng::Rng;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 const OPTIMIZED: u8 = 0x0;
 const NON_OPTIMIZED: u8 = 0x1;
 const STANDBY: u8 = 0x2;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(300);
 
 /// A daemon with one disk and one NBD server.
 struct Server {

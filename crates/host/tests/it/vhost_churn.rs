@@ -25,7 +25,7 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::INFLIGHT_SHMFD
     | protocol::LOG_SHMFD
     | protocol::BACKEND_REQ;
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 /// More than twice as many as a disk has submitters, which half of them use.
 const CLIENTS: u64 = 2500;
 

@@ -15,7 +15,7 @@ use vuclient::raw::message::{protocol, request};
 use vuclient::raw::{Format, Notify, Raw, block};
 
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(300);
 
 fn export(served: &Served, name: &str) -> VhostExport {
     let options =

@@ -22,7 +22,7 @@ fn each_ring_framing_and_way_to_notify_is_served() {
         let (poll, indirect, event_idx, rewrite, packed) = (has(0), has(1), has(2), has(3), has(4));
         let (queues, iodepth) = if has(5) { (2, 31) } else { (1, 1 + ways) };
         let (runtime, warm_up) = (Duration::from_millis(40), Duration::from_millis(10));
-        let patience = Duration::from_secs(20);
+        let patience = Duration::from_secs(120);
         let options = LeanOptions {
             queues,
             iodepth,

@@ -17,7 +17,7 @@ use vuclient::raw::ring::{INDIRECT, NEXT, WRITE, descriptor};
 use vuclient::raw::{Format, Notify, Raw, Used, block};
 
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS;
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(300);
 
 fn image() -> (Directory, Qsd) {
     let directory = Directory::new();

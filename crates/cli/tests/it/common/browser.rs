@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Seconds; one start takes two on a quiet machine.
-const LIMIT_S: &str = "150";
+const LIMIT_S: &str = "600";
 
 /// Colours that a page is asked for in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ fn program() -> PathBuf {
 fn chromium(dir: &Dir, page: &Path, size: (u32, u32), scheme: Scheme, more: &[&str]) -> Output {
     let profile = Dir::new("chromium");
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", LIMIT_S]).arg(program());
+    command.args(["-k", "60", LIMIT_S]).arg(program());
     command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]);
     command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]);
     command.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--force-device-scale-factor=1", "--enable-logging=stderr"]);

@@ -17,8 +17,9 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it.
-const LIMIT_S: &str = "120";
+/// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it, also beside six busy loops on two CPUs. A
+/// program that is sent a signal through `timeout` has a minute to end.
+const LIMIT_S: &str = "600";
 
 /// Lets load continue until this is dropped; a test that fails drops it, too.
 pub struct KeepGoing(pub Arc<AtomicBool>);
@@ -99,7 +100,7 @@ impl Dir {
     /// Any program in this directory, under the time limit.
     pub fn program(&self, program: &str, args: &[&str]) -> Done {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
+        command.args(["-k", "60", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
         Done::of(command.output().unwrap(), args)
     }
 
@@ -132,7 +133,7 @@ impl Dir {
     /// Runs mqblk to its end with `input` on its standard input.
     pub fn mqblk_with_input(&self, args: &[&str], input: &str) -> Done {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", LIMIT_S, env!("CARGO_BIN_EXE_mqblk")]).args(args).current_dir(&self.0);
+        command.args(["-k", "60", LIMIT_S, env!("CARGO_BIN_EXE_mqblk")]).args(args).current_dir(&self.0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();

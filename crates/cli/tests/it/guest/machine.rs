@@ -31,7 +31,7 @@ pub struct Machine<'a> {
 
 impl Default for Machine<'_> {
     fn default() -> Self {
-        Machine { queues: 1, is_packed: false, has_config_wce: true, poll_queues: 0, limit_s: 300, files: &[] }
+        Machine { queues: 1, is_packed: false, has_config_wce: true, poll_queues: 0, limit_s: 900, files: &[] }
     }
 }
 

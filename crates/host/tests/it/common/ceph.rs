@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a test may take; the longest one takes 20 s on a machine with nothing else to do.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(300);
 /// How long one of Ceph's programs may take.
-const PROGRAM_LIMIT_S: &str = "120";
+const PROGRAM_LIMIT_S: &str = "600";
 
 /// What the test is doing that may take for ever.
 static DOING: Mutex<String> = Mutex::new(String::new());
@@ -96,7 +96,7 @@ pub fn program(name: &str, arguments: &[&str]) -> String {
     let conf = conf().expect("asked for before");
     doing(&format!("{name} {}", arguments.join(" ")));
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", PROGRAM_LIMIT_S, name]).args(arguments).env("CEPH_CONF", &conf);
+    command.args(["-k", "60", PROGRAM_LIMIT_S, name]).args(arguments).env("CEPH_CONF", &conf);
     let output = command.output().unwrap();
     doing("");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -152,7 +152,7 @@ impl Drop for CephImage {
             for what in [&["snap", "purge"][..], &["rm"]] {
                 doing(&format!("rbd {what:?} {}", self.name));
                 let mut command = Command::new("timeout");
-                command.args(["-k", "5", "60", "rbd", "--no-progress"]).args(what).arg(&self.name);
+                command.args(["-k", "60", PROGRAM_LIMIT_S, "rbd", "--no-progress"]).args(what).arg(&self.name);
                 let _ = command.env("CEPH_CONF", &conf).output();
             }
             doing("");
@@ -217,7 +217,7 @@ impl Osd<'_> {
         loop {
             doing("starting the OSD again");
             let mut command = Command::new("timeout");
-            command.args(["-k", "5", PROGRAM_LIMIT_S, "ceph-osd", "-c"]).arg(&conf).args(["-i", "0"]);
+            command.args(["-k", "60", PROGRAM_LIMIT_S, "ceph-osd", "-c"]).arg(&conf).args(["-i", "0"]);
             if command.args(["--setuser", "root", "--setgroup", "root"]).output().unwrap().status.success() {
                 return doing("");
             }

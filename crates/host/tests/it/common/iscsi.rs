@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-const START_TIME: Duration = Duration::from_secs(60);
+const START_TIME: Duration = Duration::from_secs(300);
 /// The target's name.
 pub const IQN: &str = "iqn.2026-11.test:t1";
 /// Ports that are tried until one is free.

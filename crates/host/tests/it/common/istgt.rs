@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-const START_TIME: Duration = Duration::from_secs(60);
+const START_TIME: Duration = Duration::from_secs(300);
 /// Ports that are tried until two are free.
 const TRIES: u32 = 20;
 const IQN: &str = "iqn.2026-11.test:second";

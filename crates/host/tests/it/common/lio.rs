@@ -16,7 +16,7 @@ pub const IQN: &str = "iqn.2026-11.test:lio";
 pub const NODE: &str = "/sys/kernel/config/target/iscsi/iqn.2026-11.test:lio";
 pub const DISK: &str = "/sys/kernel/config/target/core/fileio_0/disk";
 /// Seconds after which the guest is ended; it starts in some.
-const LIMIT_S: u32 = 300;
+const LIMIT_S: u32 = 900;
 /// Ports that are tried until both are free.
 const TRIES: u32 = 20;
 

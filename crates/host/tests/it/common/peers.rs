@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-const START_TIME: Duration = Duration::from_secs(30);
+const START_TIME: Duration = Duration::from_secs(300);
 
 /// A server that runs, or did.
 pub struct Peer {

@@ -55,7 +55,7 @@ impl Hardware<'_> {
     /// Starts it; `parameters` are more of its kernel's.
     pub fn start(&self, boot: &Boot, parameters: &str) -> Emulated {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", &self.limit_s.to_string(), "qemu-system-x86_64", "-machine", "q35"]);
+        command.args(["-k", "60", &self.limit_s.to_string(), "qemu-system-x86_64", "-machine", "q35"]);
         // QEMU 7.2 breaks newer kernels' slab allocator with cmpxchg16b.
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"]);
         command.args(["-smp", &self.cpus.to_string(), "-m", &self.mib.to_string()]).args(self.devices);

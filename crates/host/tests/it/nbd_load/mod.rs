@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use workload::job::{JobFile, ParseContext};
 
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(300);
 
 /// A driver of a target, and what its data is in.
 pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {

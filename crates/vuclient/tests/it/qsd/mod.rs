@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Longest time the daemon may take to start.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A null disk of 1 GiB, answered by QEMU without any storage.
 pub const NULL: &str = "driver=null-co,node-name=disk,size=1073741824,read-zeroes=off";
