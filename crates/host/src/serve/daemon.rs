@@ -297,7 +297,8 @@ impl Daemon {
         );
         match self.exports.get(&export).and_then(|running| Some((running, running.mapping()?))) {
             Some((running, mut mapping)) => {
-                mapping[index as usize] = to;
+                let Some(thread) = mapping.get_mut(index as usize) else { return Ok(None) };
+                *thread = to;
                 running.remap(&mapping)?;
                 let iothreads = self.places(&self.plan, &mapping);
                 let place = self.plan.exports().position(|e| e.plan.name == export);
