@@ -68,7 +68,7 @@ pub(crate) trait ExportSpec: Sized {
     /// Reports what is in the way on this machine. Of exports that share a server only the first is asked.
     fn preflight(&self, report: &mut Report<'_>);
 
-    /// Begins it; `None`: the server that it shares with others does.
+    /// Begins it; `None`: the server that it shares with others does. Only NBD may return that: the daemon has no other servers.
     ///
     /// # Errors
     /// As of the export.

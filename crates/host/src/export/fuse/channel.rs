@@ -235,8 +235,8 @@ impl Channel {
             libc::iovec { iov_base: small.as_ptr().cast(), iov_len: small.len() },
             libc::iovec { iov_base: rest.as_ptr().cast(), iov_len: rest.len() },
         ];
-        // SAFETY: the entries name a local array and parts of regions, which live as long as their table and whose bytes
-        // which no reference exists.
+        // SAFETY: the entries name a local array and parts of regions, which live as long as their table and to whose bytes no
+        // reference exists.
         let n = unsafe { libc::readv(self.fd.as_raw_fd(), list.as_ptr(), list.len() as i32) };
         if n < 0 {
             let e = std::io::Error::last_os_error();
