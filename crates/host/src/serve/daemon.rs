@@ -587,10 +587,12 @@ impl Daemon {
         for index in &steps.remap_exports {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
-            let moved = match (export.plan.nbd(), self.exports.get(&name)) {
-                (Some(_), _) => self.move_clients(&name, &numbers),
-                (_, Some(running)) => running.remap(&numbers),
-                (_, None) => continue,
+            let moved = match self.exports.get(&name) {
+                Some(running) => running.remap(&numbers),
+                None if export.plan.kind.num_queues().is_none() => {
+                    self.move_clients(export.plan.kind.name(), &name, &numbers)
+                }
+                None => continue,
             };
             match moved {
                 Ok(longest) => {
@@ -610,15 +612,15 @@ impl Daemon {
         }
     }
 
-    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
+    /// Has clients of an export without queues served by these IOThreads; how long the longest was served by none.
     ///
     /// # Errors
     /// Io: one does not come free; those behind it were not moved.
-    fn move_clients(&self, export: &str, numbers: &[usize]) -> Result<Duration> {
+    fn move_clients(&self, kind: &str, export: &str, numbers: &[usize]) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export) {
+            for source in report.sources.iter().filter(|s| s.kind == kind && s.export == export) {
                 let Some(to) = to.next() else { return Ok(longest) };
                 match self.threads.move_to(&source.handle, *to) {
                     Ok(took) => longest = longest.max(took),
