@@ -74,6 +74,18 @@ macro_rules! targets {
                 }
             }
 
+            /// Whether both are the same data, as far as their texts tell.
+            pub(crate) fn is_same_data(&self, other: &TargetSpec) -> bool {
+                match (self, other) {
+                    $((TargetSpec::$kind(a), TargetSpec::$kind(b)) => DriverTarget::is_same_data(a, b),)*
+                    (TargetSpec::Multipath(disk), path) | (path, TargetSpec::Multipath(disk)) => {
+                        disk.paths.iter().any(|p| p.spec.is_same_data(path))
+                    }
+                    // Of different kinds, or without a driver.
+                    _ => false,
+                }
+            }
+
             /// Whether each opening makes a disk of its own, which no other sees.
             pub fn is_private(&self) -> bool {
                 match self {

@@ -703,4 +703,8 @@ impl DriverTarget for IscsiTarget {
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
         OpenTarget::sized(Iscsi::open(self, needs.write, regions)?, needs, self, "")
     }
+
+    fn is_same_data(&self, other: &Self) -> bool {
+        (&self.name, self.lun) == (&other.name, other.lun)
+    }
 }

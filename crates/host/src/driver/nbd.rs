@@ -395,4 +395,8 @@ impl DriverTarget for NbdTarget {
         let open = OpenTarget::sized(nbd, needs, format_args!("the NBD server's export '{}'", self.export), "")?;
         Ok(OpenTarget { warnings: warning.iter().map(TargetWarning::new).collect(), ..open })
     }
+
+    fn is_same_data(&self, other: &Self) -> bool {
+        (&self.export, &self.address) == (&other.export, &other.address)
+    }
 }
