@@ -13,7 +13,7 @@ use blk::scsi::disposition::{About, DeviceEvent, HostByte, Outcome, judge, sam};
 /// Tags of ours: above those of tasks, below that of the question whether the target is there.
 const TAGS: u32 = 0xfffd;
 /// Commands of our own, and management functions, that are out.
-pub(super) const MAX_OUT: usize = 1024;
+const MAX_OUT: usize = 1024;
 
 /// Management functions that are kept before it is looked which of them matter.
 const MANY: usize = 64;
