@@ -9,6 +9,7 @@
 mod stripe;
 
 pub use stripe::StripeSpec;
+pub(crate) use stripe::stripe_map;
 
 pub use crate::driver::options::bytes;
 pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};

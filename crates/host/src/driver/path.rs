@@ -4,6 +4,7 @@
 use super::topology::Topology;
 use crate::error::Result;
 use blk::time::Duration;
+use std::ops::Add;
 use std::os::fd::OwnedFd;
 
 /// What became of a driver's connections to its device, so far.
@@ -17,6 +18,19 @@ pub struct Connections {
     pub losses: u64,
     /// Requests that were sent again on the next one.
     pub replayed: u64,
+}
+
+impl Add for Connections {
+    type Output = Connections;
+
+    fn add(self, other: Connections) -> Connections {
+        Connections {
+            wanted: self.wanted + other.wanted,
+            up: self.up + other.up,
+            losses: self.losses + other.losses,
+            replayed: self.replayed + other.replayed,
+        }
+    }
 }
 
 /// A device that is reached in ways that may fail, or that says which one it is.
