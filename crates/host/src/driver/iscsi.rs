@@ -415,10 +415,10 @@ impl Transport for Shared {
         assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
         let Shared { target, watch, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
-        let patience = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
+        let timeouts = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
-            let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
                 let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;

@@ -265,10 +265,10 @@ impl Driver for Nbd {
                  nr_hw_queues={n}, or connections={nr_hw_queues} in the target if the server allows several"
             ));
         }
-        let patience = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
+        let timeouts = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
-            let fresh = Queue::new(patience, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
                 let dialed = self.connect().map_err(|e| format!("connection {} of {nr_hw_queues}: {e}", i + 1))?;

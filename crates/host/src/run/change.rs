@@ -192,7 +192,7 @@ impl Frozen<'_> {
     ) -> Result<Duration> {
         let began = clock::now();
         // Before the freeze: no thread sits down between here and the end of it.
-        let _seats = self.waiter_lock.lock();
+        let _no_new_waiters = self.waiter_lock.lock();
         what.begin();
         let _thaw = Thaw(what);
         wait_drained(what, patience)?;

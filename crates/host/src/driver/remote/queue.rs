@@ -17,6 +17,7 @@ use crate::net::vectored::abandon;
 use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::epoll;
+use std::ops::Add;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -42,13 +43,13 @@ pub struct QueueStatus {
 
 /// All queues' connections together.
 pub(crate) fn sum_of(queues: impl Iterator<Item = QueueStatus>) -> Connections {
-    let add = |all: Connections, one: QueueStatus| Connections {
-        wanted: all.wanted + u64::from(one.used),
-        up: all.up + u64::from(one.connected),
-        losses: all.losses + one.losses,
-        replayed: all.replayed + one.replayed,
+    let one = |q: QueueStatus| Connections {
+        wanted: u64::from(q.used),
+        up: u64::from(q.connected),
+        losses: q.losses,
+        replayed: q.replayed,
     };
-    queues.fold(Connections::default(), add)
+    queues.map(one).fold(Connections::default(), Add::add)
 }
 
 /// How often connections were lost, and why the last one was; `None` if none was.
@@ -65,7 +66,7 @@ pub(crate) trait Protocol {
     /// The queue's requests.
     type Requests: Requests;
     /// What else the protocol remembers of a queue.
-    type Memory: Default;
+    type ProtocolState: Default;
 }
 
 /// A live connection.
@@ -96,7 +97,7 @@ pub(crate) enum LinkState<L> {
 pub(crate) struct QueueState<P: Protocol> {
     pub(crate) link: LinkState<P::Link>,
     pub(crate) requests: P::Requests,
-    pub(crate) memory: P::Memory,
+    pub(crate) protocol: P::ProtocolState,
     pub(crate) waiting: Waiting,
     pub(crate) lazy_below: usize,
     pub(crate) status: QueueStatus,
@@ -144,7 +145,7 @@ impl<P: Protocol> Queue<P> {
         let state = QueueState {
             link: LinkState::Unused,
             requests,
-            memory: P::Memory::default(),
+            protocol: P::ProtocolState::default(),
             waiting: Waiting::default(),
             lazy_below: 0,
             status: QueueStatus::default(),
