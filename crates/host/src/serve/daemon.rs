@@ -255,7 +255,7 @@ impl Daemon {
         let mut untold = Vec::new();
         for server in &self.servers {
             if let Err(e) = server.nbd.resized() {
-                untold.push(format!("the NBD server at {} goes on with the old size: {e}", server.listen));
+                untold.push(format!("the NBD server at {} keeps the old size: {e}", server.listen));
             }
         }
         let mut keep = Vec::new();
@@ -387,7 +387,7 @@ impl Daemon {
             let options = begin::thread_options(plan);
             match self.threads.retune(self.numbers[&plan.name], options.polling, &options.cpus) {
                 Ok(()) => changes
-                    .note(About::IoThread(&plan.name), format!("IOThread '{}' polls and runs otherwise", plan.name)),
+                    .note(About::IoThread(&plan.name), format!("changed polling and CPUs of IOThread '{}'", plan.name)),
                 Err(e) => changes.fail(e.within(&format!("IOThread '{}'", plan.name))),
             }
         }
@@ -598,7 +598,7 @@ impl Daemon {
                 Ok(longest) => {
                     let us = longest.as_ns() / 1000;
                     let text =
-                        format!("moved export '{name}' to other IOThreads; no queue stood for more than {us} us");
+                        format!("moved export '{name}' to other IOThreads; no queue paused for more than {us} us");
                     changes.note(About::Export(&name), text);
                 }
                 Err(e) => {
