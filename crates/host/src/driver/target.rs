@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// What is not as asked of a target, in a sentence; the run continues.
+/// A warning that the target differs from what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetWarning(String);
 

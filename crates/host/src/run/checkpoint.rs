@@ -91,7 +91,7 @@ impl Checkpoint {
         self.again = now + LOOK_AROUND;
         if self.stop.load(Ordering::Relaxed) {
             load.stop(StopReason::Asked);
-            // For good: what was to be submitted meanwhile was not.
+            // Permanent: the I/O being submitted was dropped.
             self.leaves |= is_left();
         }
         self.live.publish(load.stats());

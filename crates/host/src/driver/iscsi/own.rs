@@ -23,8 +23,8 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
 }
 
-/// Reported once, to the next command. Only a new session finds out what is there now, and until there is one nothing goes there: others might,
-/// before that answer is heard.
+/// The unit reports a change once, to the next command. The session is dropped so that no later command reaches the changed unit
+/// before that report is read.
 const UNHEARD: &str = "the logical unit says that it has changed";
 
 /// Why the session goes then.

@@ -40,8 +40,8 @@ pub(super) struct Timeouts {
     pub(super) noop_timeout: Duration,
     /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
     /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), which takes the same portal group, or `recovery_timeout` is
-    /// over. Otherwise they end at once, and go again by another session of this queue; which is of the same nexus for as long, too: by
-    /// another one they might be carried out twice, the first time last, over what was written next.
+    /// over. Otherwise they end at once, and are retried on the queue's next session, which must be of the same nexus: on another one
+    /// the target could execute the old copy after a newer write.
     pub(super) fences: bool,
 }
 
@@ -135,7 +135,7 @@ impl Queue {
         if is_other {
             if let (LinkState::Lost(until), Some(cut_until), false) = (&mut state.link, cut_until, self.timeouts.fences)
             {
-                // There is a way: once this one may be used, requests still wait for the login to it.
+                // A usable portal exists: requests wait for the login that follows `cut_until`.
                 *until = (*until).max(cut_until + REMAKE_TIME);
             }
             drop(guard);
@@ -480,5 +480,5 @@ fn group_text(group: Option<u16>) -> String {
     group.map_or_else(|| "a portal group that was not said".to_owned(), |group| format!("portal group {group}"))
 }
 
-/// How long requests wait for another session when it could have been made before, and had to wait itself.
+/// Time for the login that `cut_until` has delayed.
 const REMAKE_TIME: Duration = Duration::from_secs(5);

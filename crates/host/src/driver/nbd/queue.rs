@@ -173,9 +173,9 @@ impl Queue {
         }
     }
 
-    /// Has requests fail that wait for a connection, now and until it is taken back; and those that a server has not answered for
-    /// [`LATE`], whose connection is given up with them, once: others are sent again on the next one, if it comes as soon. To be
-    /// called again for those that become late.
+    /// While set, requests that wait for a connection fail. Requests unanswered for [`LATE`] fail too and their connection is
+    /// dropped, once; its other requests are sent again if a new connection comes within [`LATE`]. Call again to catch requests that
+    /// became late.
     pub(super) fn set_give_up(&self, give_up: bool) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
