@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The types of exports that exist.
 //!
-//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) uses these rows, so a new
-//! type that begins its own exports needs no other change. Does not: cover types whose exports share a server. The daemon has
-//! servers only for NBD, so another type whose `begin` returns `Ok(None)` would not be served.
+//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) uses these rows, so it
+//! takes a new type that begins its own exports, or does not compile. Does not: cover other types whose exports share a server. The
+//! daemon has servers only for NBD, so exports of another type whose `begin` returns `Ok(None)` would not be served.
 
 use super::fuse::spec::FusePlan;
 use super::nbd::spec::NbdPlan;
