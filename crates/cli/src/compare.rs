@@ -215,7 +215,7 @@ impl Request {
     /// Files and devices below the jobs.
     fn files(&self) -> Vec<PathBuf> {
         let named = self.sides.iter().filter_map(|s| s.target.clone());
-        let own = self.jobs.file.jobs.iter().map(|j| j.file_name(0, &host::run::is_target));
+        let own = self.jobs.file.jobs.iter().map(|j| j.file_name(0, &host::target::has_kind));
         let specs = named.chain(own).filter_map(|t| TargetSpec::parse(&t).ok());
         specs.flat_map(|spec| spec.files().into_iter().map(PathBuf::from).collect::<Vec<_>>()).collect()
     }

@@ -46,7 +46,7 @@ pub fn load<const NEEDED: bool>(args: &JobArgs<NEEDED>, overrides: &[Override]) 
         ncpus: world::cpus_of(args.target.as_deref()).unwrap_or_else(|| host::process::nr_cpus().into()),
         pagesize_bytes: host::process::page_bytes(),
         memory_mib: Setup::read(&[]).memory_bytes.unwrap_or(0) >> 20,
-        is_target: &host::run::is_target,
+        is_target: &host::target::has_kind,
         sections: &args.section,
     };
     let set =

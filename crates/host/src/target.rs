@@ -9,6 +9,7 @@
 mod stripe;
 
 pub use stripe::StripeSpec;
+pub(crate) use stripe::stripe_map;
 
 pub use crate::driver::options::bytes;
 pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
@@ -71,6 +72,18 @@ macro_rules! targets {
                 match self {
                     $(TargetSpec::$kind(target) => DriverTarget::size_bytes(target),)*
                     TargetSpec::Stripe(_) | TargetSpec::Kernel(_) | TargetSpec::Sim(_) => None,
+                }
+            }
+
+            /// Whether both are the same data, as far as their texts tell.
+            pub(crate) fn is_same_data(&self, other: &TargetSpec) -> bool {
+                match (self, other) {
+                    $((TargetSpec::$kind(a), TargetSpec::$kind(b)) => DriverTarget::is_same_data(a, b),)*
+                    (TargetSpec::Multipath(disk), path) | (path, TargetSpec::Multipath(disk)) => {
+                        disk.paths.iter().any(|p| p.spec.is_same_data(path))
+                    }
+                    // Of different kinds, or without a driver.
+                    _ => false,
                 }
             }
 

@@ -11,8 +11,7 @@ pub mod kernel;
 pub mod sim;
 
 use host::error::Result;
-use host::run::is_target;
-use host::target::TargetSpec;
+use host::target::{TargetSpec, has_kind};
 use workload::job::JobFile;
 
 use crate::run::{Observer, Run, RunSpec, execute_here, prepare_here};
@@ -86,7 +85,7 @@ pub fn cpus_of(target: Option<&str>) -> Option<u32> {
 
 /// The world that a target is in; without one, that of the first job's file.
 pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
-    let own = || file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
+    let own = || file.jobs.first().map(|j| j.file_name(0, &has_kind)).unwrap_or_default();
     let text = target.map_or_else(own, str::to_owned);
     match text.split_once(':') {
         Some(("kernel", _)) => &KernelDevices,
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_target_names_the_world() {
-        let context = ParseContext { is_target: &is_target, ..ParseContext::bare("t.fio") };
+        let context = ParseContext { is_target: &has_kind, ..ParseContext::bare("t.fio") };
         let file = |text: &str| JobFile::parse_str(text, &context, &[]).unwrap();
         let (ours, kernels) = (OurStack.name(), KernelDevices.name());
         let plain = file("[a]\nsize=1m\nfilename=disk.img\n");

@@ -84,7 +84,7 @@ impl<L: Lock> MultipathHctx<L> {
     /// Whether [`MultipathHctx::take_held`] has something.
     #[inline(always)]
     pub(super) fn has_held(&self) -> bool {
-        // Pairs with: Hctx::hold
+        // Pairs with: MultipathHctx::hold
         self.nr_held.load(Ordering::Acquire) > 0
     }
 
@@ -93,7 +93,7 @@ impl<L: Lock> MultipathHctx<L> {
     pub(super) fn hold(&self, rq: InFlight, delay: Option<Duration>) {
         let mut held = self.held.lock();
         held.push((rq, delay));
-        // Pairs with: Hctx::has_held
+        // Pairs with: MultipathHctx::has_held
         self.nr_held.store(held.len() as u32, Ordering::Release);
     }
 

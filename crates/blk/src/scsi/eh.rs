@@ -13,7 +13,7 @@
 //! is reset. A reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
 //! recovery has one second, and then its devices are offline.
 //! Needs from callers: `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
-//! `EhLadder::next_due` says; what it asks for is done at once and its answer `EhLadder::said`, by one caller at a time.
+//! `EhLadder::next_due` says; what it asks for is done at once and its answer passed to `EhLadder::result`, by one caller at a time.
 //!
 //! A plain value: its owner (`super::recovery`) locks it, and speaks to the transport with it unlocked. Source:
 //! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`, `scsi_eh_flush_done_q`) of Linux

@@ -137,11 +137,11 @@ impl PingPong {
     #[inline]
     pub fn wait(&self, n: u32) -> bool {
         let mut spins = 0;
-        // Pairs with: Turns::give
+        // Pairs with: PingPong::give
         while self.word.load(Ordering::Acquire) != n {
             spins += 1;
             if spins % SPINS == 0 {
-                // Pairs with: Turns::end
+                // Pairs with: PingPong::end
                 if self.is_over.load(Ordering::Acquire) || clock::now().as_ns() > self.until_ns {
                     self.end();
                     return false;
@@ -157,18 +157,18 @@ impl PingPong {
     /// It is turn `n` now.
     #[inline]
     pub fn give(&self, n: u32) {
-        // Pairs with: Turns::wait
+        // Pairs with: PingPong::wait
         self.word.store(n, Ordering::Release);
     }
 
     /// No thread is to wait any more.
     pub fn end(&self) {
-        // Pairs with: Turns::is_over
+        // Pairs with: PingPong::is_over
         self.is_over.store(true, Ordering::Release);
     }
 
     pub fn is_over(&self) -> bool {
-        // Pairs with: Turns::end
+        // Pairs with: PingPong::end
         self.is_over.load(Ordering::Acquire)
     }
 }

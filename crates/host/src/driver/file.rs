@@ -33,7 +33,7 @@ use crate::driver::issuer::Issuer;
 use crate::driver::path::DevicePath;
 use crate::driver::per_hctx::PerHctx;
 use crate::driver::space::{Allocation, Space, Stretch};
-use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning, same_path};
 use crate::error::{Error, Result};
 use crate::mem::Regions;
 use blk::driver::{Completions, Driver, RqBatch};
@@ -282,6 +282,10 @@ impl DriverTarget for PathBuf {
         let options = FileOptions { write, direct, min_bytes, in_use, read_ahead_kb };
         let (file, warnings) = File::open(self, &options, regions)?;
         Ok(OpenTarget { driver: Arc::new(file), warnings: warnings.iter().map(TargetWarning::new).collect() })
+    }
+
+    fn is_same_data(&self, other: &Self) -> bool {
+        same_path(self, other)
     }
 
     fn files(&self) -> Vec<&Path> {

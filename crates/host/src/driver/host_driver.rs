@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
-    /// Most hardware queues that [`Driver::start`] may be asked for: what a disk has that names no number, and no CPU for each.
+    /// Maximum of `nr_hw_queues`; also the default when none is given and there are more CPUs.
     fn max_hw_queues(&self) -> u16 {
         u16::MAX
     }

@@ -301,8 +301,8 @@ impl Iscsi {
 
     /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
     /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
-    /// connections tells nothing: something in between may refuse them for a target that lives. Given back they end with a transport
-    /// error, or to be issued again, anywhere. After `recovery_timeout`, or [given up](DevicePath::set_give_up), nothing is known: a
+    /// connections tells nothing: something in between may refuse them for a target that lives. They then end with a transport error,
+    /// or are retried on any path. After `recovery_timeout`, or [given up](DevicePath::set_give_up), nothing is known: a
     /// target that was silent for so long may still carry them out. With `asks_access` it is asked how its target serves it by this
     /// way, too ([`ScsiUnit::access`]).
     ///
@@ -415,10 +415,10 @@ impl Transport for Shared {
         assert_eq!(lun, self.target.lun, "another logical unit than the sessions are for");
         let Shared { target, watch, queues, .. } = self;
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
-        let patience = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
+        let timeouts = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
-            let fresh = Queue::new(patience, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
                 let line = self.dial(i).map_err(|e| format!("session {} of {nr_hw_queues}: {e}", i + 1))?;
@@ -702,5 +702,9 @@ impl DriverTarget for IscsiTarget {
 
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
         OpenTarget::sized(Iscsi::open(self, needs.write, regions)?, needs, self, "")
+    }
+
+    fn is_same_data(&self, other: &Self) -> bool {
+        (&self.name, self.lun) == (&other.name, other.lun)
     }
 }

@@ -11,8 +11,8 @@ pub trait Issuer {
     /// soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
 
-    /// As how many requests, at least, [`Issuer::set_lazy_commit`] is best given by a thread that waits soon after it has submitted:
-    /// 0 if nothing is gained by more than a batch.
+    /// Smallest useful `fewer_than` of [`Issuer::set_lazy_commit`] for a thread that waits soon after submitting; 0 if more than a
+    /// batch gains nothing.
     fn lazy_hint(&self) -> u32 {
         0
     }

@@ -292,6 +292,10 @@ impl DriverTarget for ModelOptions {
         Ok(OpenTarget::plain(Model::new(*self, regions)?))
     }
 
+    fn is_same_data(&self, _other: &Self) -> bool {
+        false
+    }
+
     fn size_bytes(&self) -> Option<u64> {
         Some(self.size_bytes)
     }

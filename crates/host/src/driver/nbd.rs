@@ -18,12 +18,12 @@
 //! TLS (1.2 and 1.3): first of all, or not at all; without it a server is not used. Nothing that a server has sent before TLS
 //! counts afterwards. Data is copied once more than without TLS, and a connection has some 600 KiB of buffers at most.
 //! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of
-//! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is; so a server must not mind to be told
-//! twice. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
+//! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is, so the server must tolerate repeated
+//! requests. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
 //! block sizes) is not used.
-//! Timeout: checked when the block layer asks (`io_timeout`, 30 s unless set, after the issue), so it is in effect the
-//! longer of the two. The connection of the late request ends with it, as in Linux's nbd: a late reply matches no request, and what
-//! else was out waits for the next one. Without another word from `timeout` a server that is paused is waited for.
+//! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. The connection of the late request
+//! ends with it, as in Linux's nbd: a late reply matches no request, and what else was out waits for the next one. Without another
+//! word from `timeout` a server that is paused is waited for.
 //! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
 //! the server kept that: like Linux and QEMU this driver does not repeat writes that were acknowledged, so a server that dies
 //! with data in a cache of its own loses it silently. A write that was cut off may be carried out by the old server after the
@@ -265,10 +265,10 @@ impl Driver for Nbd {
                  nr_hw_queues={n}, or connections={nr_hw_queues} in the target if the server allows several"
             ));
         }
-        let patience = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
+        let timeouts = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
         for i in 0..nr_hw_queues {
             // Made before it is known to others.
-            let fresh = Queue::new(patience, Arc::clone(watch)).map_err(|e| e.to_string())?;
+            let fresh = Queue::new(timeouts, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
                 let dialed = self.connect().map_err(|e| format!("connection {} of {nr_hw_queues}: {e}", i + 1))?;
@@ -394,5 +394,9 @@ impl DriverTarget for NbdTarget {
         let (nbd, warning) = Nbd::open(self, needs.write, regions)?;
         let open = OpenTarget::sized(nbd, needs, format_args!("the NBD server's export '{}'", self.export), "")?;
         Ok(OpenTarget { warnings: warning.iter().map(TargetWarning::new).collect(), ..open })
+    }
+
+    fn is_same_data(&self, other: &Self) -> bool {
+        (&self.export, &self.address) == (&other.export, &other.address)
     }
 }

@@ -204,6 +204,10 @@ impl DriverTarget for NullOptions {
         Ok(OpenTarget::plain(Null::new(*self)))
     }
 
+    fn is_same_data(&self, _other: &Self) -> bool {
+        false
+    }
+
     fn size_bytes(&self) -> Option<u64> {
         Some(self.size_bytes)
     }

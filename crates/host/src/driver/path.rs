@@ -4,6 +4,7 @@
 use super::topology::Topology;
 use crate::error::Result;
 use blk::time::Duration;
+use std::ops::Add;
 use std::os::fd::OwnedFd;
 
 /// What became of a driver's connections to its device, so far.
@@ -19,6 +20,19 @@ pub struct Connections {
     pub replayed: u64,
 }
 
+impl Add for Connections {
+    type Output = Connections;
+
+    fn add(self, other: Connections) -> Connections {
+        Connections {
+            wanted: self.wanted + other.wanted,
+            up: self.up + other.up,
+            losses: self.losses + other.losses,
+            replayed: self.replayed + other.replayed,
+        }
+    }
+}
+
 /// A device that is reached in ways that may fail, or that says which one it is.
 pub trait DevicePath {
     /// How its connections are, if it reaches its device over such.
@@ -31,10 +45,8 @@ pub trait DevicePath {
         Vec::new()
     }
 
-    /// While it is to give up, what is in flight or comes ends with an error instead of waiting for a device that is away, or that
-    /// has not answered it for a second: a caller wants to end it. What a device answers sooner is not touched; when it is taken
-    /// back, what waits may wait as long as if nothing had been. May be called again to look for what has become late
-    /// meanwhile. False: the driver can do no such thing.
+    /// While set, requests fail instead of waiting for a device that is away or has not answered for one second. Clearing it
+    /// restores the full wait. Call again to catch requests that became late. False: not supported.
     fn set_give_up(&self, _give_up: bool) -> bool {
         false
     }

@@ -171,6 +171,10 @@ impl DriverTarget for RamOptions {
         Ok(OpenTarget::plain(Ram::new(*self, regions)?))
     }
 
+    fn is_same_data(&self, _other: &Self) -> bool {
+        false
+    }
+
     fn size_bytes(&self) -> Option<u64> {
         Some(self.size_bytes)
     }

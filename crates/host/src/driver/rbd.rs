@@ -428,6 +428,11 @@ impl DriverTarget for RbdTarget {
         let rbd = Rbd::open(self, needs.write, regions)?;
         OpenTarget::sized(rbd, needs, format_args!("RBD image {self}"), ", or the image more with rbd resize")
     }
+
+    fn is_same_data(&self, other: &Self) -> bool {
+        // Its text has pool, namespace, image and snapshot.
+        (&self.cluster, &self.conf, self.to_string()) == (&other.cluster, &other.conf, other.to_string())
+    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use blk::id::SECTOR_SHIFT;
 use std::fmt;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// What is not as asked of a target, in a sentence; the run continues.
+/// A warning that the target differs from what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetWarning(String);
 
@@ -102,6 +102,9 @@ pub trait DriverTarget: Sized {
     /// As of the driver.
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget>;
 
+    /// Whether both are the same data, as far as their texts tell; false if each opening has data of its own, or none.
+    fn is_same_data(&self, other: &Self) -> bool;
+
     /// The size that the target says; `None`: the device has its own.
     fn size_bytes(&self) -> Option<u64> {
         None
@@ -121,4 +124,10 @@ pub trait DriverTarget: Sized {
     fn files(&self) -> Vec<&Path> {
         Vec::new()
     }
+}
+
+/// Whether two paths are written alike, apart from `./`.
+pub(crate) fn same_path(a: &Path, b: &Path) -> bool {
+    let walked = |c: &Component<'_>| *c != Component::CurDir;
+    a.components().filter(walked).eq(b.components().filter(walked))
 }

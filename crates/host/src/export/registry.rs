@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The types of exports that exist.
 //!
-//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) goes by these rows,
-//! so that it takes a new one or does not compile.
+//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) uses these rows, so it
+//! takes a new type that begins its own exports, or does not compile. Does not: cover other types whose exports share a server. The
+//! daemon has servers only for NBD, so exports of another type whose `begin` returns `Ok(None)` would not be served.
 
 use super::fuse::spec::FusePlan;
 use super::nbd::spec::NbdPlan;

@@ -164,7 +164,7 @@ fn is_left_behind(path: &Path) -> bool {
 
 /// Whether a program has a socket bound at `path`, though it may not listen yet. It does not notice: a datagram socket cannot connect
 /// to a stream socket, and the kernel finds out whose socket it is before it says so.
-pub(crate) fn is_bound(path: &Path) -> io::Result<bool> {
+fn is_bound(path: &Path) -> io::Result<bool> {
     let Err(e) = UnixDatagram::unbound()?.connect(path) else { return Ok(true) };
     match e.raw_os_error() {
         Some(libc::ECONNREFUSED) => Ok(false),

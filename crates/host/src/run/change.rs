@@ -191,8 +191,8 @@ impl Frozen<'_> {
         rebuild: impl FnOnce() -> std::result::Result<(), SettingError>,
     ) -> Result<Duration> {
         let began = clock::now();
-        // Before the freeze: no thread sits down between here and the end of it.
-        let _seats = self.waiter_lock.lock();
+        // Before the freeze: no thread creates a waiter until the freeze ends.
+        let _no_new_waiters = self.waiter_lock.lock();
         what.begin();
         let _thaw = Thaw(what);
         wait_drained(what, patience)?;

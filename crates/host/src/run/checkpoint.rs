@@ -91,13 +91,13 @@ impl Checkpoint {
         self.again = now + LOOK_AROUND;
         if self.stop.load(Ordering::Relaxed) {
             load.stop(StopReason::Asked);
-            // For good: what was to be submitted meanwhile was not.
+            // Permanent: the I/O being submitted was dropped.
             self.leaves |= is_left();
         }
         self.live.publish(load.stats());
         if !load.is_ramping() && !self.live.measuring.load(Ordering::Relaxed) {
             self.before = process::usage(UsageScope::Thread);
-            // Pairs with: run::Watch::tick
+            // Pairs with: run::watch::thread_progress
             self.live.measuring.store(true, Ordering::Release);
         }
     }
@@ -115,7 +115,7 @@ impl Checkpoint {
         }
         self.live.publish(load.stats());
         load.stats_mut().cpu = process::since(process::usage(UsageScope::Thread), self.before);
-        // Pairs with: run::thread_progress
+        // Pairs with: run::watch::thread_progress
         self.live.done.store(true, Ordering::Release);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: at most a second after the kernel lists other CPUs as online, the software queues and hardware queues of those
 //! that are gone are drained and used no more, and those of CPUs that are back are used again; job threads go where the
-//! kernel puts them. Does not: watch when a disk has CPUs of its own invention (`nr_cpus`), or the process may not use
+//! kernel puts them. Does not: watch when the disk's CPU count was set (`nr_cpus`), or the process may not use
 //! all of the machine's; keep a CPU from going, as the kernel's block layer can.
 
 use crate::clock;

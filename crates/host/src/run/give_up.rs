@@ -2,7 +2,7 @@
 //! I/O that does not end when a run is told to stop: its device is away, or does not answer.
 //!
 //! Guarantees: a device has [`PATIENCE`] to end what is out. Then its driver gives up what is late, as far as it can
-//! ([`HostDriver::set_give_up`](crate::driver::DevicePath::set_give_up)), again and again, for what waited above it comes to it. What a
+//! ([`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up)), again and again, for what waited above it comes to it. What a
 //! driver could not give up within [`LAST`] more, because a library has its memory (librbd a read's), is left out: the job threads
 //! end without it. Its memory stays mapped until the process ends.
 //! Needs from callers: [`GiveUp::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:

@@ -52,7 +52,7 @@ impl IoChannel {
         self.waiter.wait(&self.disk, &mut self.sub, min, timeout);
     }
 
-    /// Whether a wait is better made before a poll than after one: the wait submits, too.
+    /// Whether to wait before polling, because the wait also submits.
     pub fn waits_first(&self) -> bool {
         self.waiter.wait_first
     }

@@ -62,13 +62,13 @@ pub(super) trait JobDevice {
     /// I/Os that were submitted and not reaped.
     fn outstanding(&self) -> u32;
 
-    /// A wait is better made before a poll than after it: the wait submits, or polls, too.
+    /// Whether to wait before polling, because the wait also submits or polls.
     fn waits_first(&self) -> bool;
 
     /// Waits until `min` I/Os may have ended, for `timeout` at most, or for no reason. With nothing out it sleeps for `timeout`.
     fn wait(&mut self, min: u32, timeout: Option<Duration>);
 
-    /// Whether something is out, in a run that is told to stop, that never ends.
+    /// Whether a stopping run has I/O out that will never end.
     fn is_stuck(&mut self, now: Instant) -> bool;
 
     /// The loop has ended, with nothing out.
@@ -257,8 +257,8 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
     }
 
-    /// Waits for pieces of large I/Os to end: they share the bio slots, of which there are more than I/Os of the depth, so some
-    /// are freed without an I/O being handed to the load, which has not been told of all submissions.
+    /// Waits for free bio slots, which the pieces of large I/Os use up. Completed I/Os are not handed to the load here: it has not
+    /// been told of all submissions yet.
     #[cold]
     fn wait_for_bio(&mut self) {
         self.device.flush_plug(self.now);

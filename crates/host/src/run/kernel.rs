@@ -6,11 +6,11 @@
 //! something known, is refused unless `force`. Needs: devices of the kernel only in one run, for what a setting means is not the
 //! same elsewhere.
 
-use super::checkpoint::Live;
 use super::direct::DirectDevices;
 use super::give_up::GivenUp;
-use super::plain::Submitting;
-use super::prepare::{Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, redo_bytes};
+use super::prepare::{
+    Prepared, RunPlan, Target, User, buffers, check_block, check_size, pin_of, reach, ready, redo_bytes,
+};
 use super::watch::Watch;
 use super::worker::{Worker, WorkerDevice, WorkerLoad};
 use crate::create;
@@ -380,15 +380,7 @@ fn worker(
         devices.push(Arc::clone(device.as_ref().expect("opened as its jobs ask for it")));
         pools.push(buffers(job, volume, regions)?);
     }
-    Ok(Worker {
-        load,
-        pools,
-        device: WorkerDevice::Direct(DirectDevices { devices, regions: Arc::clone(regions) }),
-        // The kernel's submitters and requests are not ours.
-        submitting: Submitting { cpu: CpuId::new(0), weight: None, trace_events: 0 },
-        pin: pin_of(job, instance),
-        live: Arc::new(Live::default()),
-        stop: Arc::clone(&plan.stop),
-        batch: job.iodepth_batch_submit,
-    })
+    let device = WorkerDevice::Direct(DirectDevices { devices, regions: Arc::clone(regions) });
+    // The kernel's submitters are not ours: their CPU does not matter.
+    Ok(ready(job, load, pools, device, (pin_of(job, instance), CpuId::new(0)), &plan.stop))
 }

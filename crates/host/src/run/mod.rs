@@ -29,7 +29,7 @@ pub use cpus::CpuChange;
 pub use give_up::GivenUp;
 pub use io_channel::IoChannel;
 pub use kernel::{KernelOutcome, KernelTarget, check_kernel_settings};
-pub use prepare::{Prepared, RunPlan, RunTarget, is_target, prepare};
+pub use prepare::{Prepared, RunPlan, RunTarget, prepare};
 pub use settings::{RUN_SETTINGS, RunSettings, check_settings};
 pub use watch::{InFlight, Progress, ThreadProgress, ThreadState};
 

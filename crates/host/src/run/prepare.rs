@@ -209,9 +209,9 @@ fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<V
         let text = match over {
             Some(over) => over.to_owned(),
             None if is_null => null_target(job, i.instance),
-            None => job.file_name(i.instance, &is_target),
+            None => job.file_name(i.instance, &has_kind),
         };
-        let redo = job.redo_file_name(i.instance, &is_target).filter(|_| over.is_none() && !is_null);
+        let redo = job.redo_file_name(i.instance, &has_kind).filter(|_| over.is_none() && !is_null);
         // On the same target it is behind the data.
         let redo = redo.filter(|redo| *redo != text);
         for (volume, text) in std::iter::once(text).chain(redo).enumerate() {
@@ -232,11 +232,6 @@ fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<V
 fn null_target(job: &Job, instance: u32) -> String {
     let size = reach(job, instance).unwrap_or(0).max(NullOptions::default().size_bytes);
     format!("null:size={size}")
-}
-
-/// Whether a job's `filename` names a target with a kind (`null:`, `file:PATH`, `nbd://`, ...), so that its `:` does not separate files.
-pub fn is_target(name: &str) -> bool {
-    has_kind(name)
 }
 
 /// One past the last byte an instance touches, as far as the job says it in bytes.
@@ -424,7 +419,7 @@ fn wide_volume(target: &Started) -> WideVolume {
     WideVolume { disks, map: target.opened.map.clone() }
 }
 
-fn ready(
+pub(super) fn ready(
     job: &Job,
     load: WorkerLoad,
     pools: Vec<BufferPool>,

@@ -3,8 +3,8 @@
 //!
 //! Guarantees: a thread that has a hardware queue for itself submits to it and waits in it the cheap way; as soon as a
 //! change of the disk's settings gives it another one, or company, it does not. Needs from callers: no thread waits but by
-//! [`Waiter::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; what it costs less to
-//! wait in a claimed one is gone then, until the next run.
+//! [`Waiter::wait`]. Does not: claim a hardware queue after a change, when requests may be on it already; the cheaper wait of a
+//! claimed queue is lost until the next run.
 
 use crate::clock;
 use crate::disk::{Disk, Queue, Submitter};

@@ -155,9 +155,9 @@ impl Baseline {
 }
 
 fn thread_progress(t: &Watched, now: Instant) -> ThreadProgress {
-    // Pairs with: Worker::run
+    // Pairs with: Checkpoint::end
     let done = t.live.done.load(Ordering::Acquire);
-    // Pairs with: Loop::publish
+    // Pairs with: Checkpoint::look
     let measuring = t.live.measuring.load(Ordering::Acquire);
     let state = match (t.started, done, measuring) {
         (None, ..) => ThreadState::Waiting,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long an IOThread looks before it sleeps: QEMU's settings, but what counts is whether looking catches anything.
 //!
-//! QEMU judges by how long waits take: one slept through that was no longer than the greatest time has polling grow, a longer
-//! one ends it. Both go wrong where waking up takes as long as that: a thread that has slept once may never poll again,
-//! and waits near the limit have it poll in vain for ever. So here the first misses have the time grow; a catch makes good two;
-//! when more are left than are forgiven, polling is off; and then one wait in some is polled through to see.
+//! In QEMU a slept wait within the maximum grows polling and a longer one stops it. Both go wrong where waking up takes about as
+//! long: a thread that has slept once may never poll again, and waits near the maximum make it poll in vain forever. Here each miss
+//! grows the time, each catch cancels two misses; too many misses turn polling off, and every Nth wait probes.
 //!
 //! That is for clients, which come back sooner the sooner they are answered. A disk takes its time: to look for longer than a
 //! sleep costs only burns CPU. So waits with I/O out have their own state, a quarter of the greatest time, and one miss ends it.

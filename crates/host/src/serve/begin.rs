@@ -15,10 +15,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use crate::mem::Regions;
 use crate::net::certificates::Tls;
-use crate::target::{Needs, TargetWarning};
-use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
+use crate::target::{Needs, TargetWarning, stripe_map};
+use blk::id::SECTOR_SHIFT;
 use blk::settings::QueueConfig;
-use blk::stripe::{Stripe, StripeMap};
+use blk::stripe::StripeMap;
 use blk::time::Duration;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ impl OpenDisk {
         let served = match plan.stripe {
             None => threads.disk(&plan.name, drivers.remove(0), regions, config)?,
             Some(stripe) => {
-                let map = stripe_map(plan, stripe, &drivers)?;
+                let map = stripe_map(stripe.chunk_bytes, &drivers).map_err(|e| Error::usage(plan.refused(&e).1))?;
                 warnings.extend(unused(plan, &map, stripe, &drivers));
                 threads.striped(&plan.name, map, drivers, regions, config)?
             }
@@ -126,13 +126,6 @@ impl OpenDisk {
         self.settings = settings;
         Ok(froze)
     }
-}
-
-/// What lies where, of targets that are open.
-fn stripe_map(plan: &DiskPlan, stripe: StripePlan, drivers: &[Arc<dyn HostDriver>]) -> Result<StripeMap> {
-    let block = drivers.iter().map(|d| d.limits().logical_block_size).max().unwrap_or(SECTOR_SIZE);
-    let all: Vec<_> = drivers.iter().map(|d| Stripe { start: Sector(0), nr_sectors: d.capacity().0 }).collect();
-    StripeMap::new(stripe.chunk_bytes, block, &all).map_err(|e| Error::usage(plan.refused(&e).1))
 }
 
 /// What of the targets is no part of the disk.

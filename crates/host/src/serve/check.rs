@@ -8,15 +8,13 @@
 
 use super::cpus;
 use super::disk::limit_of_stripe;
-use super::export_spec::same_path;
 use super::mapping::Mapping;
 use super::plan::{
     DEFAULT_IOTHREAD_NAME, DiskPlan, ExportKind, ExportPlan, IoThreadPlan, NbdListen, SERIAL_MAX, ServePlan,
     StripePlan, TargetPlan,
 };
-use crate::driver::rbd::RbdTarget;
+use crate::driver::target::same_path;
 use crate::run::{RUN_SETTINGS, check_settings};
-use crate::target::TargetSpec;
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
 use blk::settings::QueueConfig;
 use blk::stripe::{MAX_STRIPES, Stripe, StripeError, StripeMap};
@@ -254,22 +252,6 @@ fn default_iothreads(exports: &[ExportPlan], host: &HostFacts) -> Vec<IoThreadPl
     (0..wanted.clamp(1, cpus)).map(|n| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{n}"))).collect()
 }
 
-/// Whether two targets, as far as they are written, are the same data.
-fn same_data(a: &TargetSpec, b: &TargetSpec) -> bool {
-    match (a, b) {
-        (TargetSpec::File(a), TargetSpec::File(b)) => same_path(a, b),
-        (TargetSpec::Nbd(a), TargetSpec::Nbd(b)) => (&a.export, &a.address) == (&b.export, &b.address),
-        (TargetSpec::Rbd(a), TargetSpec::Rbd(b)) => {
-            let place = |t: &RbdTarget| (t.cluster.clone(), t.conf.clone(), t.to_string());
-            place(a) == place(b)
-        }
-        (TargetSpec::Iscsi(a), TargetSpec::Iscsi(b)) => (&a.name, a.lun) == (&b.name, b.lun),
-        (TargetSpec::Multipath(a), b) | (b, TargetSpec::Multipath(a)) => a.paths.iter().any(|p| same_data(&p.spec, b)),
-        // Each has memory of its own, or none.
-        _ => false,
-    }
-}
-
 /// Why this is no name, if it is none.
 fn bad_name(name: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -413,7 +395,7 @@ impl Errors {
             self.add(place, of, key, text);
         }
         for (index, target) in disk.targets.iter().enumerate() {
-            if disk.targets[..index].iter().any(|other| same_data(&other.spec, &target.spec)) {
+            if disk.targets[..index].iter().any(|other| other.spec.is_same_data(&target.spec)) {
                 let text = format!("targets: '{}' stands there twice; each must be another one", target.text);
                 self.add(place, of, "targets", text);
             }

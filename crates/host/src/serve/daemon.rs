@@ -255,7 +255,7 @@ impl Daemon {
         let mut untold = Vec::new();
         for server in &self.servers {
             if let Err(e) = server.nbd.resized() {
-                untold.push(format!("the NBD server at {} goes on with the old size: {e}", server.listen));
+                untold.push(format!("the NBD server at {} keeps the old size: {e}", server.listen));
             }
         }
         let mut keep = Vec::new();
@@ -297,7 +297,8 @@ impl Daemon {
         );
         match self.exports.get(&export).and_then(|running| Some((running, running.mapping()?))) {
             Some((running, mut mapping)) => {
-                mapping[index as usize] = to;
+                let Some(thread) = mapping.get_mut(index as usize) else { return Ok(None) };
+                *thread = to;
                 running.remap(&mapping)?;
                 let iothreads = self.places(&self.plan, &mapping);
                 let place = self.plan.exports().position(|e| e.plan.name == export);
@@ -386,7 +387,7 @@ impl Daemon {
             let options = begin::thread_options(plan);
             match self.threads.retune(self.numbers[&plan.name], options.polling, &options.cpus) {
                 Ok(()) => changes
-                    .note(About::IoThread(&plan.name), format!("IOThread '{}' polls and runs otherwise", plan.name)),
+                    .note(About::IoThread(&plan.name), format!("changed polling and CPUs of IOThread '{}'", plan.name)),
                 Err(e) => changes.fail(e.within(&format!("IOThread '{}'", plan.name))),
             }
         }
@@ -586,16 +587,18 @@ impl Daemon {
         for index in &steps.remap_exports {
             let export = new.exports().nth(*index).expect("steps are of this plan");
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
-            let moved = match (export.plan.nbd(), self.exports.get(&name)) {
-                (Some(_), _) => self.move_clients(&name, &numbers),
-                (_, Some(running)) => running.remap(&numbers),
-                (_, None) => continue,
+            let moved = match self.exports.get(&name) {
+                Some(running) => running.remap(&numbers),
+                None if export.plan.kind.num_queues().is_none() => {
+                    self.move_clients(export.plan.kind.name(), &name, &numbers)
+                }
+                None => continue,
             };
             match moved {
                 Ok(longest) => {
                     let us = longest.as_ns() / 1000;
                     let text =
-                        format!("moved export '{name}' to other IOThreads; no queue stood for more than {us} us");
+                        format!("moved export '{name}' to other IOThreads; no queue paused for more than {us} us");
                     changes.note(About::Export(&name), text);
                 }
                 Err(e) => {
@@ -609,15 +612,15 @@ impl Daemon {
         }
     }
 
-    /// Has clients of an NBD export served by these IOThreads; how long the longest was served by none.
+    /// Has clients of an export without queues served by these IOThreads; how long the longest was served by none.
     ///
     /// # Errors
     /// Io: one does not come free; those behind it were not moved.
-    fn move_clients(&self, export: &str, numbers: &[usize]) -> Result<Duration> {
+    fn move_clients(&self, kind: &str, export: &str, numbers: &[usize]) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
         for report in self.threads.report().iter().filter(|r| !numbers.contains(&r.number)) {
-            for source in report.sources.iter().filter(|s| s.kind == "nbd" && s.export == export) {
+            for source in report.sources.iter().filter(|s| s.kind == kind && s.export == export) {
                 let Some(to) = to.next() else { return Ok(longest) };
                 match self.threads.move_to(&source.handle, *to) {
                     Ok(took) => longest = longest.max(took),

@@ -24,6 +24,7 @@ use blk::stat::{DiskStats, HctxStats};
 use blk::stripe::{StripeMap, Striped};
 use blk::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
+use std::ops::Add;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
@@ -214,12 +215,7 @@ impl ServedDisk {
     /// As of [`DevicePath::connections`](crate::driver::DevicePath::connections), of all targets together; `None` if there are none.
     pub fn connections(&self) -> Option<Connections> {
         let all = self.members.iter().filter_map(|m| m.driver.path().connections());
-        all.reduce(|a, b| Connections {
-            wanted: a.wanted + b.wanted,
-            up: a.up + b.up,
-            losses: a.losses + b.losses,
-            replayed: a.replayed + b.replayed,
-        })
+        all.reduce(Add::add)
     }
 
     /// As of [`DevicePath::troubles`](crate::driver::DevicePath::troubles), of all targets.
@@ -484,13 +480,13 @@ mod tests {
         let disk = threads.disk("d", driver, regions, QueueConfig::default()).unwrap();
         let (said, is_drained) = mpsc::channel();
         let asked = Arc::clone(&disk);
-        let who_asks = || {
+        let caller = || {
             std::thread::spawn(move || said.send(asked.is_drained()));
             let answer = is_drained.recv_timeout(std::time::Duration::from_secs(30));
             assert_eq!(answer, Ok(false), "it waits");
         };
         let held = disk.unheld().unwrap();
-        who_asks();
+        caller();
         drop(held);
         disk.drain().unwrap();
         assert!(disk.is_drained() && disk.resume() && !disk.is_drained());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What ends takes as long as the I/O of its clients that is in flight, which may be for ever: so it ends on a thread of its own.
+//! An export ends when its clients' I/O has ended, which may never happen; so each end has a thread of its own.
 //!
 //! Guarantees: what ends is dropped, whatever becomes of its [`Ending`]; a caller waits for it as long as it wants to. By force
 //! ([`Ending::give_up`]) its disks' I/O ends with errors, if their drivers can do that; nothing else of a driver is changed.
@@ -88,7 +88,7 @@ impl Ending {
             END_TIME.as_secs(),
             self.disks().map(|d| in_flight(&d)).collect::<Vec<_>>().join(", ")
         );
-        // No thread is started for what does not help. As it is not to give up now, this changes nothing.
+        // `false` changes nothing; it only asks whether the drivers support giving up.
         if self.disks().all(|d| d.set_give_up(false)) {
             let name = self.names.first().map_or("NAME", String::as_str);
             text += &format!(", or now by 'mqblk ctl remove --force {name}', which ends them with errors");

@@ -11,7 +11,7 @@ use crate::handed::{self, At};
 use crate::net::certificates::NbdTls;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Takes the key at fault and what is wrong with it.
@@ -68,7 +68,7 @@ pub(crate) trait ExportSpec: Sized {
     /// Reports what is in the way on this machine. Of exports that share a server only the first is asked.
     fn preflight(&self, report: &mut Report<'_>);
 
-    /// Begins it; `None`: the server that it shares with others does.
+    /// Begins it; `None`: the server that it shares with others does. Only NBD may return that: the daemon has no other servers.
     ///
     /// # Errors
     /// As of the export.
@@ -177,10 +177,4 @@ pub(crate) fn report_path(found: std::result::Result<(), String>, key: &str, pat
     if let Err(text) = found {
         report(key, format!("{key}={}: {text}", path.display()));
     }
-}
-
-/// Whether two paths are written alike, apart from `./`.
-pub(crate) fn same_path(a: &Path, b: &Path) -> bool {
-    let walked = |c: &Component<'_>| *c != Component::CurDir;
-    a.components().filter(walked).eq(b.components().filter(walked))
 }

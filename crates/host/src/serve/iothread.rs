@@ -155,7 +155,7 @@ impl IoThread {
 
     /// Serves every source once. True if there was anything to do.
     fn round(&mut self, now: Instant) -> bool {
-        // Pairs with: IoThreads::send
+        // Pairs with: Running::send
         let mut worked = self.has_mail.load(Ordering::Acquire);
         if worked {
             self.take_mail();
@@ -258,7 +258,7 @@ impl IoThread {
 
     #[cold]
     fn take_mail(&mut self) {
-        // Pairs with: IoThreads::send
+        // Pairs with: Running::send
         self.has_mail.swap(false, Ordering::AcqRel);
         while let Ok(command) = self.commands.try_recv() {
             match command {

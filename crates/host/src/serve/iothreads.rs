@@ -384,7 +384,7 @@ impl IoThreads {
         answers.iter().for_each(drop);
     }
 
-    /// Has a thread poll and run otherwise from now on.
+    /// Changes polling and CPUs of an IOThread.
     pub fn retune(&self, thread: usize, polling: Polling, cpus: &[u32]) -> Result<()> {
         let cpus = if cpus.is_empty() { allowed_cpus() } else { cpus.to_vec() };
         let (reply, answer) = mpsc::channel();
@@ -443,8 +443,8 @@ impl IoThreads {
 fn stuck(handle: &SourceHandle, in_flight: usize) -> Error {
     let requests = if in_flight == 1 { "1 request is".to_owned() } else { format!("{in_flight} requests are") };
     let text = format!(
-        "{requests} in flight and did not end in {} s, so it stays on its IOThread and goes on there: {}; see to what the disk is \
-         on, and move it again",
+        "{requests} in flight and did not end in {} s, so it stays on its IOThread: {}; check the disk's storage, \
+         then move it again",
         END_TIME.as_secs(),
         ending::in_flight(&handle.0.disk)
     );

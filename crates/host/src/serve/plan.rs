@@ -12,8 +12,8 @@ use std::path::Path;
 pub use crate::export::fuse::spec::FusePlan;
 pub use crate::export::nbd::spec::{NBD_CONNECTIONS, NbdListen, NbdPlan};
 pub use crate::export::registry::{EXPORT_TYPES, ExportKind};
-pub use crate::export::ublk::spec::{UBLK_QUEUES_MAX, UblkPlan};
-pub use crate::export::vhost::spec::{QUEUE_SIZE, QUEUE_SIZE_MAX, VHOST_QUEUES_MAX, VhostUserPlan};
+pub use crate::export::ublk::spec::UblkPlan;
+pub use crate::export::vhost::spec::{QUEUE_SIZE, VHOST_QUEUES_MAX, VhostUserPlan};
 
 /// All that one daemon serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -53,7 +53,7 @@ pub trait Source: Any + Send {
     /// While paused it takes nothing new; what is in flight continues.
     fn set_paused(&mut self, paused: bool);
 
-    /// Whether another IOThread may serve it.
+    /// Whether another IOThread may serve it. If so, its export's `RunningExport::remap` must not reject the move.
     fn can_move(&self) -> bool {
         true
     }

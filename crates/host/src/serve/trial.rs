@@ -18,10 +18,11 @@ use blk::time::{Duration, Instant};
 /// The times that are tried. The first is what one begins with: half of QEMU's `poll-max-ns`.
 pub(super) const TIMES: [Duration; 4] =
     [Duration::from_ns(16_384), Duration::from_ns(32_768), Duration::from_ns(65_536), Duration::from_ns(131_072)];
-/// A piece of time that is judged has at least so many waits,
+/// Minimum waits of a judged period.
 const WAITS: u32 = 32;
-/// and lasts at least so long, but no longer than that, for then there is little to gain.
+/// Minimum length of a period.
 const PIECE: Duration = Duration::from_ms(5);
+/// Longer periods have too little load to judge.
 const PIECE_MOST: Duration = Duration::from_ms(50);
 /// Most pieces between two trials.
 const HOLD_MOST: u32 = 64;

@@ -81,7 +81,7 @@ impl Wakeup {
         self.state.swap(AWAKE, Ordering::AcqRel);
     }
 
-    /// The descriptor was readable. A ring may write it late, so it is emptied whenever that is seen, not when it was rung.
+    /// Drains the descriptor. A waker may signal it late, so it is drained whenever it is readable.
     pub(super) fn drain(&self) {
         event::drain(&self.fd);
     }

@@ -11,7 +11,7 @@ use crate::driver::host_driver::HostDriver;
 use crate::error::{Error, Result};
 use crate::secrets::without_secrets;
 use blk::id::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
-use blk::stripe::{MAX_STRIPES, Stripe, StripeMap};
+use blk::stripe::{MAX_STRIPES, Stripe, StripeError, StripeMap};
 use std::sync::Arc;
 
 /// Bytes of a chunk where none is given. Source: lvm.conf(5), `stripesize`.
@@ -66,9 +66,7 @@ impl StripeSpec {
 
     /// Where sectors lie, of members that are open.
     pub(crate) fn map(&self, text: &str, drivers: &[Arc<dyn HostDriver>]) -> Result<StripeMap> {
-        let block = drivers.iter().map(|d| d.limits().logical_block_size).max().unwrap_or(SECTOR_SIZE);
-        let all: Vec<_> = drivers.iter().map(|d| Stripe { start: Sector(0), nr_sectors: d.capacity().0 }).collect();
-        StripeMap::new(self.chunk_bytes, block, &all).map_err(|e| Error::usage(format!("target '{text}': {e}")))
+        stripe_map(self.chunk_bytes, drivers).map_err(|e| Error::usage(format!("target '{text}': {e}")))
     }
 
     /// Bytes of each member so that the whole has `bytes`.
@@ -76,6 +74,16 @@ impl StripeSpec {
         let row = self.chunk_bytes.saturating_mul(self.members.len() as u64);
         bytes.div_ceil(row).saturating_mul(self.chunk_bytes)
     }
+}
+
+/// Where sectors lie, of members that are open.
+pub(crate) fn stripe_map(
+    chunk_bytes: u64,
+    drivers: &[Arc<dyn HostDriver>],
+) -> std::result::Result<StripeMap, StripeError> {
+    let block = drivers.iter().map(|d| d.limits().logical_block_size).max().unwrap_or(SECTOR_SIZE);
+    let all: Vec<_> = drivers.iter().map(|d| Stripe { start: Sector(0), nr_sectors: d.capacity().0 }).collect();
+    StripeMap::new(chunk_bytes, block, &all)
 }
 
 /// `NAME*N` as N names, `NAME*A-B` as those with the numbers A to B.

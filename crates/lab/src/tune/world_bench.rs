@@ -159,11 +159,11 @@ impl<'a> WorldBench<'a> {
             // On the jobs' own file where no target is named.
             match &self.target {
                 Some(_) => String::new(),
-                None => format!("filename={}\n", self.file.jobs[0].file_name(0, &host::run::is_target)),
+                None => format!("filename={}\n", self.file.jobs[0].file_name(0, &host::target::has_kind)),
             }
         );
         let none: &[Override] = &[];
-        let context = ParseContext { is_target: &host::run::is_target, ..ParseContext::bare("probe") };
+        let context = ParseContext { is_target: &host::target::has_kind, ..ParseContext::bare("probe") };
         JobFile::parse_str(&text, &context, none).map_err(|e| BenchError::Refused(e.to_string()))
     }
 }

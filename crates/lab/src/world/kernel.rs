@@ -6,9 +6,9 @@
 
 use host::error::{Error, Result};
 use host::kernel::{self, KernelDevice, Planned};
-use host::run::{check_kernel_settings, is_target};
+use host::run::check_kernel_settings;
 use host::secrets::without_secrets;
-use host::target::TargetSpec;
+use host::target::{TargetSpec, has_kind};
 use workload::job::{Job, JobFile};
 
 use super::{KernelDevices, World};
@@ -79,8 +79,8 @@ impl World for KernelDevices {
 fn devices(file: &JobFile, target: Option<&str>) -> Result<Vec<(String, KernelDevice)>> {
     let own = |job: &Job| -> Vec<String> {
         let all = 0..job.numjobs;
-        let data = all.clone().map(|i| job.file_name(i, &is_target));
-        data.chain(all.filter_map(|i| job.redo_file_name(i, &is_target))).collect()
+        let data = all.clone().map(|i| job.file_name(i, &has_kind));
+        data.chain(all.filter_map(|i| job.redo_file_name(i, &has_kind))).collect()
     };
     let mut names = target.map_or_else(|| file.jobs.iter().flat_map(own).collect(), |t| vec![t.to_owned()]);
     names.sort();

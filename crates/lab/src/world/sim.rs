@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use blk::time::Duration;
 use host::error::{Error, Result};
-use host::run::{DiskOutcome, RunOutcome, ThreadEnd, is_target};
-use host::target::TargetSpec;
+use host::run::{DiskOutcome, RunOutcome, ThreadEnd};
+use host::target::{TargetSpec, has_kind};
 use sim::machine::jobs::{self, DiskSpec, JobsRun, refusal};
 use sim::scenario::build::{self, Built};
 use sim::scenario::file::{Row, Scalar, Scenario};
@@ -132,10 +132,10 @@ fn target_of(file: &JobFile, target: Option<&str>) -> Result<(String, PathBuf)> 
     if let Some(target) = target {
         return Ok((target.to_owned(), path_of(target)?));
     }
-    let first = file.jobs.first().map(|j| j.file_name(0, &is_target)).unwrap_or_default();
+    let first = file.jobs.first().map(|j| j.file_name(0, &has_kind)).unwrap_or_default();
     for job in &file.jobs {
-        let own = (0..job.numjobs).map(|i| job.file_name(i, &is_target));
-        let redo = (0..job.numjobs).filter_map(|i| job.redo_file_name(i, &is_target));
+        let own = (0..job.numjobs).map(|i| job.file_name(i, &has_kind));
+        let redo = (0..job.numjobs).filter_map(|i| job.redo_file_name(i, &has_kind));
         if let Some(other) = own.chain(redo).find(|name| *name != first) {
             let (name, line) = (&job.name, job.line);
             return Err(Error::usage(format!(

@@ -41,7 +41,7 @@ impl Drop for Dir {
 }
 
 fn parse(text: &str) -> JobFile {
-    let context = ParseContext { is_target: &host::run::is_target, ..ParseContext::bare("t.fio") };
+    let context = ParseContext { is_target: &host::target::has_kind, ..ParseContext::bare("t.fio") };
     JobFile::parse_str(text, &context, &[]).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -8,9 +8,9 @@
 use md5::{Digest, Md5};
 
 /// Longest binary value (RFC 7143, 12.1.3).
-pub(super) const MAX_BINARY: usize = 1024;
+const MAX_BINARY: usize = 1024;
 /// Bytes of an answer.
-pub(super) const RESPONSE_BYTES: usize = 16;
+const RESPONSE_BYTES: usize = 16;
 
 /// The answer to a challenge.
 pub(super) fn respond(id: u8, secret: &[u8], challenge: &[u8]) -> [u8; RESPONSE_BYTES] {

@@ -10,6 +10,7 @@ use super::dial::dial;
 use super::initiator::Initiator;
 use super::login::Found;
 use super::uri::IscsiTarget;
+use crate::driver::remote::dial::printable;
 use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::transport::LunId;
@@ -60,7 +61,7 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
         match identify(&mut line, lun) {
             Ok((Unit { identity, blocks, block_size }, _)) => {
                 let bytes = blocks.saturating_mul(u64::from(block_size));
-                units.push(FoundUnit { lun, bytes, block_size, identity: printable(&identity.to_string()) });
+                units.push(FoundUnit { lun, bytes, block_size, identity: printable(identity.to_string().as_bytes()) });
             }
             // A controller, or one that is not there: no disk.
             Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::NotFound) => {}
@@ -76,10 +77,6 @@ fn listed(answer: &[u8]) -> Vec<LunId> {
     let list = answer.get(HEADER..).unwrap_or_default();
     let list = list.get(..told).unwrap_or(list);
     list.chunks_exact(8).filter_map(|c| LunId::from_wire(c.try_into().ok()?)).collect()
-}
-
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //!
 //! Guarantees: commands go only within the window that the target keeps open, numbered in order; data goes from and to requests'
 //! memory without a copy of ours where it is long, unless it has digests (what they are of must not change meanwhile). What we
-//! hold ready to send is bounded, whatever the target asks for: of what it asks for, a task, or a command of our own, has one sequence
-//! at a time, and messages of a task are made as they can be sent. A command does not end well before all its data was sent. Whatever breaks is a [`Lost`].
+//! hold ready to send is bounded, whatever the target asks for: each task, or command of our own, has at most one R2T sequence open,
+//! and its messages are built when they can be sent. A command does not end well before all its data was sent. Whatever breaks is a
+//! [`Lost`].
 //! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
 
 use super::dial::Line;

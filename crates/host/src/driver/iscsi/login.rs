@@ -9,6 +9,7 @@
 
 use super::chap;
 use super::pdu::{Header, Pdu, Stage, Violation};
+use crate::driver::remote::dial::printable;
 use crate::error::{Error, ErrorKind};
 use std::fmt;
 
@@ -415,7 +416,7 @@ impl Login {
             }
             let number = |range: std::ops::RangeInclusive<u32>| {
                 let n = value.parse::<u32>().ok().filter(|n| range.contains(n));
-                n.ok_or_else(|| Failure::Violation(format!("{key}={}: out of its range", printable(value))))
+                n.ok_or_else(|| Failure::Violation(format!("{key}={}: out of its range", printable(value.as_bytes()))))
             };
             let digest = |wanted: bool| match (*value, wanted) {
                 ("None", false) => Ok(false),
@@ -423,7 +424,7 @@ impl Login {
                 ("None", true) => Err(Failure::Refused(format!(
                     "{key}: the target does none; take header_digest and data_digest away"
                 ))),
-                _ => Err(Failure::Violation(format!("{key}={}: was not offered", printable(value)))),
+                _ => Err(Failure::Violation(format!("{key}={}: was not offered", printable(value.as_bytes())))),
             };
             match *key {
                 "HeaderDigest" => params.header_digest = digest(self.wanted.header_digest)?,
@@ -438,7 +439,7 @@ impl Login {
                     number(0..=0)?;
                 }
                 "DataPDUInOrder" | "DataSequenceInOrder" if *value != "Yes" => {
-                    return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value))));
+                    return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value.as_bytes()))));
                 }
                 // Alias and others: of no use here.
                 _ => {}
@@ -459,7 +460,9 @@ impl Login {
         match self.wanted.chap {
             None => "the target wants a login; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD"
                 .into(),
-            Some(_) => format!("the target wants a login by '{}'; there is only CHAP here", printable(method)),
+            Some(_) => {
+                format!("the target wants a login by '{}'; there is only CHAP here", printable(method.as_bytes()))
+            }
         }
     }
 
@@ -502,11 +505,6 @@ fn portal_group(tag: &str) -> Option<u16> {
     }
 }
 
-/// Text of a target for people.
-fn printable(text: &str) -> String {
-    text.chars().take(64).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
-}
-
 /// Keys and values of a text.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<(&str, &str)>, Failure> {
     let mut all = Vec::new();
@@ -546,8 +544,8 @@ pub fn found(text: &[u8]) -> Result<Vec<Found>, Failure> {
             _ if value.len() > MAX_FOUND || value.chars().any(|c| c.is_control() || c.is_whitespace()) => {
                 return Err(Failure::Violation(format!(
                     "{}={}: no name, no address",
-                    printable(key),
-                    printable(value)
+                    printable(key.as_bytes()),
+                    printable(value.as_bytes())
                 )));
             }
             ("TargetName", _) => all.push(Found { name: value.to_owned(), portals: Vec::new() }),

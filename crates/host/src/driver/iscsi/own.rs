@@ -13,7 +13,7 @@ use blk::scsi::disposition::{About, DeviceEvent, HostByte, Outcome, judge, sam};
 /// Tags of ours: above those of tasks, below that of the question whether the target is there.
 const TAGS: u32 = 0xfffd;
 /// Commands of our own, and management functions, that are out.
-pub(super) const MAX_OUT: usize = 1024;
+const MAX_OUT: usize = 1024;
 
 /// Management functions that are kept before it is looked which of them matter.
 const MANY: usize = 64;
@@ -23,8 +23,8 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
 }
 
-/// Reported once, to the next command. Only a new session finds out what is there now, and until there is one nothing goes there: others might,
-/// before that answer is heard.
+/// The unit reports a change once, to the next command. The session is dropped so that no later command reaches the changed unit
+/// before that report is read.
 const UNHEARD: &str = "the logical unit says that it has changed";
 
 /// Why the session goes then.

@@ -40,8 +40,8 @@ pub(super) struct Timeouts {
     pub(super) noop_timeout: Duration,
     /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
     /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), which takes the same portal group, or `recovery_timeout` is
-    /// over. Otherwise they end at once, and go again by another session of this queue; which is of the same nexus for as long, too: by
-    /// another one they might be carried out twice, the first time last, over what was written next.
+    /// over. Otherwise they end at once, and are retried on the queue's next session, which must be of the same nexus: on another one
+    /// the target could execute the old copy after a newer write.
     pub(super) fences: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Iscsi;
 impl Protocol for Iscsi {
     type Link = Box<Link>;
     type Requests = Tasks;
-    type Memory = Memory;
+    type ProtocolState = ProtocolState;
 }
 
 impl remote::Link for Box<Link> {
@@ -72,7 +72,7 @@ impl remote::Requests for Tasks {
 
 /// What a queue remembers besides.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct ProtocolState {
     /// Of the present or last session.
     portal_group: Option<u16>,
     /// Commands that change what is stored were out when it was lost: until then another nexus is not used.
@@ -82,7 +82,7 @@ pub(super) struct Memory {
 type State = QueueState<Iscsi>;
 
 pub(super) struct Queue {
-    patience: Timeouts,
+    timeouts: Timeouts,
     lun: LunId,
     pub(super) core: remote::Queue<Iscsi>,
 }
@@ -99,8 +99,8 @@ pub(super) enum SessionHealth {
 }
 
 impl Queue {
-    pub(super) fn new(patience: Timeouts, lun: LunId, watch: Arc<Watch>) -> Result<Queue> {
-        Ok(Queue { patience, lun, core: remote::Queue::new(Tasks::new(0), watch)? })
+    pub(super) fn new(timeouts: Timeouts, lun: LunId, watch: Arc<Watch>) -> Result<Queue> {
+        Ok(Queue { timeouts, lun, core: remote::Queue::new(Tasks::new(0), watch)? })
     }
 
     /// No commands will come until the next start.
@@ -124,23 +124,23 @@ impl Queue {
         if !state.needs_connection(is_first) {
             return Ok(());
         }
-        let (group, lost_group) = (line.params.portal_group, state.memory.portal_group);
+        let (group, lost_group) = (line.params.portal_group, state.protocol.portal_group);
         let is_lost = matches!(state.link, LinkState::Lost(_));
-        let cut_until = state.memory.cut_until.filter(|until| is_lost && clock::now() < *until && !state.gives_up);
-        let is_other = if self.patience.fences {
+        let cut_until = state.protocol.cut_until.filter(|until| is_lost && clock::now() < *until && !state.gives_up);
+        let is_other = if self.timeouts.fences {
             state.requests.in_flight() > 0 && (group.is_none() || group != lost_group)
         } else {
             cut_until.is_some() && group != lost_group
         };
         if is_other {
-            if let (LinkState::Lost(until), Some(cut_until), false) = (&mut state.link, cut_until, self.patience.fences)
+            if let (LinkState::Lost(until), Some(cut_until), false) = (&mut state.link, cut_until, self.timeouts.fences)
             {
-                // There is a way: once this one may be used, requests still wait for the login to it.
+                // A usable portal exists: requests wait for the login that follows `cut_until`.
                 *until = (*until).max(cut_until + REMAKE_TIME);
             }
             drop(guard);
             line.log_out();
-            let limit = if self.patience.fences { "fast_io_fail_tmo" } else { "recovery_timeout" };
+            let limit = if self.timeouts.fences { "fast_io_fail_tmo" } else { "recovery_timeout" };
             let (now, before) = (group_text(group), group_text(lost_group));
             return Err(Error::new(
                 ErrorKind::Io,
@@ -150,8 +150,8 @@ impl Queue {
                 ),
             ));
         }
-        state.memory.cut_until = None;
-        state.memory.portal_group = group;
+        state.protocol.cut_until = None;
+        state.protocol.portal_group = group;
         let now = clock::now();
         state.attached = now;
         // The target has forgotten what the one before had.
@@ -264,12 +264,12 @@ impl Queue {
     #[cold]
     fn lose(&self, state: &mut State, lost: Lost) {
         let now = clock::now();
-        let patience = if state.gives_up { Duration::ZERO } else { self.patience.recovery_timeout };
+        let patience = if state.gives_up { Duration::ZERO } else { self.timeouts.recovery_timeout };
         if state.requests.has_changing() {
-            state.memory.cut_until = Some(now + self.patience.recovery_timeout);
+            state.protocol.cut_until = Some(now + self.timeouts.recovery_timeout);
         }
         self.core.link_lost(state, lost.0, now, now + patience, true);
-        match (patience, self.patience.fences) {
+        match (patience, self.timeouts.fences) {
             (Duration::ZERO, _) => self.end_kept(state, HostByte::TransportFailfast),
             // Requests are kept, for their data may still be written; our own questions end, and what was asked for is forgotten.
             (_, true) => {
@@ -318,7 +318,7 @@ impl Queue {
             && !give_up
         {
             // Other users of the disk wait for a session as long as if nothing had been given up.
-            *until = (*until).max(clock::now() + self.patience.recovery_timeout);
+            *until = (*until).max(clock::now() + self.timeouts.recovery_timeout);
         }
         state.gives_up = give_up;
         let is_up = state.is_up();
@@ -466,7 +466,7 @@ impl Queue {
         let now = clock::now();
         self.receive(state, regions, now);
         if let LinkState::Up(link) = &mut state.link {
-            match link.session.keep_alive(self.patience.noop_interval, self.patience.noop_timeout, now) {
+            match link.session.keep_alive(self.timeouts.noop_interval, self.timeouts.noop_timeout, now) {
                 Ok(()) => self.transmit(state, regions),
                 Err(lost) => self.lose(state, lost),
             }
@@ -480,5 +480,5 @@ fn group_text(group: Option<u16>) -> String {
     group.map_or_else(|| "a portal group that was not said".to_owned(), |group| format!("portal group {group}"))
 }
 
-/// How long requests wait for another session when it could have been made before, and had to wait itself.
+/// Time for the login that `cut_until` has delayed.
 const REMAKE_TIME: Duration = Duration::from_secs(5);

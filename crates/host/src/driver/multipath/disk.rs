@@ -24,6 +24,7 @@ use blk::status::QueueRqStatus;
 use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeMap;
+use std::ops::Add;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -404,13 +405,7 @@ impl HostDriver for Multipath {
 
 impl DevicePath for Multipath {
     fn connections(&self) -> Option<Connections> {
-        let add = |a: Connections, b: Connections| Connections {
-            wanted: a.wanted + b.wanted,
-            up: a.up + b.up,
-            losses: a.losses + b.losses,
-            replayed: a.replayed + b.replayed,
-        };
-        self.core.inners().filter_map(|(_, d)| d.path().connections()).reduce(add)
+        self.core.inners().filter_map(|(_, d)| d.path().connections()).reduce(Add::add)
     }
 
     fn troubles(&self) -> Vec<String> {

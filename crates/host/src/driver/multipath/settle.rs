@@ -160,15 +160,21 @@ fn disk_facts(paths: &[PathTarget]) -> Result<DiskFacts> {
     match paths.first().map(|p| &p.spec) {
         Some(TargetSpec::Iscsi(_)) => ask(paths).map(known),
         Some(TargetSpec::File(_)) => {
-            let wwid = paths.iter().find_map(|p| match &p.spec {
-                TargetSpec::File(path) => identity::wwid(path),
-                _ => None,
-            });
+            let wwid = paths.iter().flat_map(|p| p.spec.files()).find_map(identity::wwid);
             unasked("files", wwid.unwrap_or_default())
         }
         Some(TargetSpec::Nbd(_)) => unasked("NBD exports", String::new()),
         Some(TargetSpec::Rbd(_)) => unasked("RBD images", String::new()),
-        _ => unasked("made up", String::new()),
+        None
+        | Some(
+            TargetSpec::Null(_)
+            | TargetSpec::Ram(_)
+            | TargetSpec::Model(_)
+            | TargetSpec::Multipath(_)
+            | TargetSpec::Stripe(_)
+            | TargetSpec::Kernel(_)
+            | TargetSpec::Sim(_),
+        ) => unasked("made up", String::new()),
     }
 }
 

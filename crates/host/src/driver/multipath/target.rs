@@ -238,8 +238,8 @@ impl MultipathTarget {
 
     /// The first given option that has no effect with this kind of paths.
     fn without_effect<'a>(&self, mut given: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-        let is_iscsi = matches!(self.paths.first()?.spec, TargetSpec::Iscsi(_));
-        given.find(|name| *name == "fast_io_fail_tmo" && !is_iscsi)
+        let is_scsi = is_scsi(&self.paths.first()?.spec);
+        given.find(|name| *name == "fast_io_fail_tmo" && !is_scsi)
     }
 
     /// What `io-affinity` needs, and what only it has.
@@ -286,7 +286,7 @@ impl MultipathTarget {
             if matches!(spec, TargetSpec::Multipath(_)) {
                 return conflict("", format!("path {name}: has paths itself; name them all here"));
             }
-            if matches!(spec, TargetSpec::Iscsi(_)) {
+            if is_scsi(spec) {
                 continue;
             }
             let asks = [
@@ -322,7 +322,15 @@ impl MultipathTarget {
         let kind = match &first.spec {
             TargetSpec::Nbd(_) => "NBD exports",
             TargetSpec::Rbd(_) => "RBD images",
-            _ => return None,
+            TargetSpec::File(_)
+            | TargetSpec::Null(_)
+            | TargetSpec::Ram(_)
+            | TargetSpec::Model(_)
+            | TargetSpec::Iscsi(_)
+            | TargetSpec::Multipath(_)
+            | TargetSpec::Stripe(_)
+            | TargetSpec::Kernel(_)
+            | TargetSpec::Sim(_) => return None,
         };
         let late = match write {
             true => {
@@ -394,6 +402,10 @@ impl DriverTarget for Box<MultipathTarget> {
         warnings.extend(self.on_your_word(needs.write).map(TargetWarning::new));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
     }
+    fn is_same_data(&self, other: &Self) -> bool {
+        self.paths.iter().any(|a| other.paths.iter().any(|b| a.spec.is_same_data(&b.spec)))
+    }
+
     fn size_bytes(&self) -> Option<u64> {
         self.paths.first().and_then(|path| path.spec.size_bytes())
     }
@@ -417,13 +429,38 @@ fn cpus_of_mask(text: &str) -> Option<Vec<u16>> {
 /// What is not as asked of any path.
 type Warnings = Arc<Mutex<Vec<TargetWarning>>>;
 
+/// Whether paths of this kind take SCSI commands.
+fn is_scsi(spec: &TargetSpec) -> bool {
+    match spec {
+        TargetSpec::Iscsi(_) => true,
+        TargetSpec::File(_)
+        | TargetSpec::Null(_)
+        | TargetSpec::Ram(_)
+        | TargetSpec::Model(_)
+        | TargetSpec::Nbd(_)
+        | TargetSpec::Rbd(_)
+        | TargetSpec::Multipath(_)
+        | TargetSpec::Stripe(_)
+        | TargetSpec::Kernel(_)
+        | TargetSpec::Sim(_) => false,
+    }
+}
+
 /// What `auto` means for a kind of path.
 fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
-    match (asked, spec) {
-        (PathChecker::Auto, TargetSpec::Iscsi(_)) => PathChecker::Tur,
-        (PathChecker::Auto, TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_)) => PathChecker::Directio,
-        (PathChecker::Auto, _) => PathChecker::None,
-        (asked, _) => asked,
+    if asked != PathChecker::Auto {
+        return asked;
+    }
+    match spec {
+        TargetSpec::Iscsi(_) => PathChecker::Tur,
+        TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) => PathChecker::Directio,
+        TargetSpec::Null(_)
+        | TargetSpec::Ram(_)
+        | TargetSpec::Model(_)
+        | TargetSpec::Multipath(_)
+        | TargetSpec::Stripe(_)
+        | TargetSpec::Kernel(_)
+        | TargetSpec::Sim(_) => PathChecker::None,
     }
 }
 
@@ -445,7 +482,15 @@ fn as_path(spec: TargetSpec, options: &MultipathOptions) -> TargetSpec {
             target.timeout.get_or_insert(NBD_TIMEOUT);
             TargetSpec::Nbd(target)
         }
-        other => other,
+        other @ (TargetSpec::File(_)
+        | TargetSpec::Null(_)
+        | TargetSpec::Ram(_)
+        | TargetSpec::Model(_)
+        | TargetSpec::Rbd(_)
+        | TargetSpec::Multipath(_)
+        | TargetSpec::Stripe(_)
+        | TargetSpec::Kernel(_)
+        | TargetSpec::Sim(_)) => other,
     }
 }
 
@@ -485,7 +530,15 @@ fn open_path(
             let is_read = checker(options.path_checker, spec) == PathChecker::Directio;
             (format!("RBD image {target}"), Arc::new(open_rbd(&target, needs, regions, is_alone, is_read)?))
         }
-        spec => {
+        spec @ (TargetSpec::File(_)
+        | TargetSpec::Null(_)
+        | TargetSpec::Ram(_)
+        | TargetSpec::Model(_)
+        | TargetSpec::Nbd(_)
+        | TargetSpec::Multipath(_)
+        | TargetSpec::Stripe(_)
+        | TargetSpec::Kernel(_)
+        | TargetSpec::Sim(_)) => {
             let open = spec.open(needs, regions)?;
             warnings.lock().extend(open.warnings);
             return Ok(open.driver);
@@ -514,7 +567,14 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
             target.options.push(("rbd_cache".into(), "false".into()));
             TargetSpec::Rbd(target)
         }
-        other => other,
+        other @ (TargetSpec::File(_)
+        | TargetSpec::Null(_)
+        | TargetSpec::Ram(_)
+        | TargetSpec::Model(_)
+        | TargetSpec::Multipath(_)
+        | TargetSpec::Stripe(_)
+        | TargetSpec::Kernel(_)
+        | TargetSpec::Sim(_)) => other,
     };
     Box::new(move |regions| Ok(narrow.open(&needs, regions)?.driver))
 }

@@ -3,7 +3,8 @@
 //! until a stop request.
 //!
 //! Guarantees: TLS that was asked for begins, or there is an error. Returns within [`DIAL_TIME`], plus what looking up the host's name
-//! takes, and soon after `stop` is readable. The socket does not block, and small messages leave it at once.
+//! takes, and soon after `stop` is readable. Each address of a host has its share of [`DIAL_TIME`]. The socket does not block, and
+//! small messages leave it at once.
 
 use super::handshake::{Handshake, Served};
 use super::uri::{NbdAddress, NbdTarget};

@@ -2,9 +2,9 @@
 //! A client's way from the server's greeting to the first request: fixed newstyle, TLS if the client wants it, structured replies if the server has
 //! them, `NBD_OPT_GO` with block sizes, `NBD_OPT_EXPORT_NAME` for servers that do not know GO. No socket, no clock.
 //!
-//! Guarantees: a client that asks for TLS has it or an error; all that counts but the greeting's flags, which only say how long an answer is, is
-//! negotiated behind it. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after [`MAX_REPLIES`] replies;
-//! what comes out of it is consistent (sizes are powers of two in range). The server's words are cut and made printable
+//! Guarantees: a client that asks for TLS has it or an error; everything except the greeting's flags (they only set an answer's
+//! length) is negotiated after TLS starts. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after
+//! [`MAX_REPLIES`] replies; what comes out of it is consistent (sizes are powers of two in range). The server's words are cut and made printable
 //! before they are in an error.
 //! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server says
 //! nothing unasked, so nothing is received too much: what comes behind the answer to `NBD_OPT_STARTTLS` is TLS's, and plain text

@@ -38,7 +38,7 @@ pub(super) struct Nbd;
 impl Protocol for Nbd {
     type Link = Link;
     type Requests = Requests;
-    type Memory = Memory;
+    type ProtocolState = ProtocolState;
 }
 
 impl remote::Link for Link {
@@ -60,7 +60,7 @@ impl remote::Requests for Requests {
 
 /// What a queue remembers besides.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct ProtocolState {
     /// While it gives up: a connection was given up for its silence, and requests wait for the one in its place until then.
     spared_until: Option<Instant>,
 }
@@ -68,22 +68,24 @@ pub(super) struct Memory {
 type State = QueueState<Nbd>;
 
 pub(super) struct Queue {
-    patience: Timeouts,
+    timeouts: Timeouts,
     pub(super) core: remote::Queue<Nbd>,
 }
 
 /// Without a connection: how long requests wait for one.
 fn waits_until(state: &State) -> Option<Instant> {
     match state.link {
-        LinkState::Lost(until) if state.gives_up => Some(until.min(state.memory.spared_until.unwrap_or(Instant::ZERO))),
+        LinkState::Lost(until) if state.gives_up => {
+            Some(until.min(state.protocol.spared_until.unwrap_or(Instant::ZERO)))
+        }
         LinkState::Lost(until) => Some(until),
         LinkState::Unused | LinkState::Up(_) => None,
     }
 }
 
 impl Queue {
-    pub(super) fn new(patience: Timeouts, watch: Arc<Watch>) -> Result<Queue> {
-        Ok(Queue { patience, core: remote::Queue::new(Requests::new(0), watch)? })
+    pub(super) fn new(timeouts: Timeouts, watch: Arc<Watch>) -> Result<Queue> {
+        Ok(Queue { timeouts, core: remote::Queue::new(Requests::new(0), watch)? })
     }
 
     /// No requests will come until the next start.
@@ -146,7 +148,7 @@ impl Queue {
     fn receive(&self, state: &mut State, regions: &Regions) {
         let LinkState::Up(link) = &mut state.link else { return };
         // A server that is told to stop by its owner answers with this; the next one will do it.
-        let keep_on_shutdown = self.patience.reconnect_delay > Duration::ZERO;
+        let keep_on_shutdown = self.timeouts.reconnect_delay > Duration::ZERO;
         if let Err(lost) = link.receive(&mut state.requests, regions, keep_on_shutdown, self.core.waits.set()) {
             self.lose(state, lost);
         }
@@ -159,9 +161,9 @@ impl Queue {
         // Where the server is well others' requests wait for another connection in any case. An operator has it at once; a client
         // that has connections made anew one after the other has them made ever later, as a server that does.
         let (why, delay, is_hasty) = match lost {
-            Lost::Broken(why) => (why, self.patience.reconnect_delay, true),
-            Lost::HalfSent => (HALF_SENT.to_owned(), self.patience.reconnect_delay.max(REMAKE_TIME), true),
-            Lost::GivenUp => (GIVEN_UP.to_owned(), self.patience.reconnect_delay.max(LATE), false),
+            Lost::Broken(why) => (why, self.timeouts.reconnect_delay, true),
+            Lost::HalfSent => (HALF_SENT.to_owned(), self.timeouts.reconnect_delay.max(REMAKE_TIME), true),
+            Lost::GivenUp => (GIVEN_UP.to_owned(), self.timeouts.reconnect_delay.max(LATE), false),
         };
         self.core.link_lost(state, why, now, now + delay, is_hasty);
         if waits_until(state).is_none_or(|until| now >= until) {
@@ -171,20 +173,20 @@ impl Queue {
         }
     }
 
-    /// Has requests fail that wait for a connection, now and until it is taken back; and those that a server has not answered for
-    /// [`LATE`], whose connection is given up with them, once: others are sent again on the next one, if it comes as soon. To be
-    /// called again for those that become late.
+    /// While set, requests that wait for a connection fail. Requests unanswered for [`LATE`] fail too and their connection is
+    /// dropped, once; its other requests are sent again if a new connection comes within [`LATE`]. Call again to catch requests that
+    /// became late.
     pub(super) fn set_give_up(&self, give_up: bool) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
         let now = clock::now();
         state.gives_up = give_up;
         if !give_up {
-            state.memory.spared_until = None;
+            state.protocol.spared_until = None;
         }
         let is_up = state.is_up();
-        if give_up && is_up && state.memory.spared_until.is_none() && state.requests.has_older(LATE, now) {
-            state.memory.spared_until = Some(now + LATE);
+        if give_up && is_up && state.protocol.spared_until.is_none() && state.requests.has_older(LATE, now) {
+            state.protocol.spared_until = Some(now + LATE);
             state.requests.fail_older(LATE, now);
             // As of a server that is well: whether it is, the next connection shows.
             self.lose(state, Lost::GivenUp);
@@ -257,7 +259,7 @@ impl Queue {
         if !state.requests.is_out(late.tag, late.issued) {
             return TimeoutAnswer::Done;
         }
-        let Some(timeout) = self.patience.timeout else { return TimeoutAnswer::ResetTimer };
+        let Some(timeout) = self.timeouts.timeout else { return TimeoutAnswer::ResetTimer };
         let up = state.is_up();
         if !up || now.since(state.requests.sent_since(late.tag)) < timeout {
             return TimeoutAnswer::ResetTimer;
@@ -299,8 +301,8 @@ mod tests {
     /// one that breaks a connection now and then, or has one given up, has another at once.
     #[test]
     fn connections_that_do_not_last_are_made_ever_later() {
-        let patience = Timeouts { reconnect_delay: Duration::ZERO, timeout: None };
-        let queue = Queue::new(patience, Arc::new(Watch::new().unwrap())).unwrap();
+        let timeouts = Timeouts { reconnect_delay: Duration::ZERO, timeout: None };
+        let queue = Queue::new(timeouts, Arc::new(Watch::new().unwrap())).unwrap();
         let regions = Regions::new();
         let mut servers = Vec::new();
         let mut attach = |is_first| {

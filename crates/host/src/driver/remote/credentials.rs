@@ -3,10 +3,9 @@
 //! certificate; and the messages for users when a handshake fails.
 //!
 //! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless
-//! the target says `tls-verify-peer=0` ([`TargetTls::verify_peer`]). Files that are replaced, as certificates are renewed, count from the next connection on;
-//! if what is there then cannot be used, or not be read any more, what was there before stays in use, which is logged once. So it is if a
-//! file has gone that need not be there (a revocation list, a certificate of our own): only opening the target anew
-//! does without it. One that cannot be read is never taken for one that is not there.
+//! the target says `tls-verify-peer=0` ([`TargetTls::verify_peer`]). Each connection reads the files again. If they cannot be read or
+//! used, or an optional file (a revocation list, a client certificate) has disappeared, the old ones stay in use, which is logged
+//! once. Only reopening the target drops them. An unreadable file is never treated as missing.
 //! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.
 //!
 //! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.

@@ -119,17 +119,24 @@ impl<'a> HandshakeSocket<'a> {
     }
 
     /// Sends all of it.
-    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(mut tls) = self.tls.take() {
-            while !bytes.is_empty() {
-                let n = tls.write(bytes).map_err(|e| self.explain(&e))?;
-                bytes = bytes.get(n..).unwrap_or_default();
-                self.flush(&mut tls)?;
-            }
+            let sent = self.send_tls(&mut tls, bytes);
+            // Also after an error: the next message must not be sent without TLS.
             self.tls = Some(tls);
-            return Ok(());
+            return sent;
         }
         self.deadline.send(&self.socket, bytes, DOING, "the handshake ended early")
+    }
+
+    /// The same under TLS.
+    fn send_tls(&self, tls: &mut TlsStream<ClientConnection>, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let n = tls.write(bytes).map_err(|e| self.explain(&e))?;
+            bytes = bytes.get(n..).unwrap_or_default();
+            self.flush(tls)?;
+        }
+        Ok(())
     }
 
     /// Sends all that TLS has to send. An error of the socket is not the last word if the peer has said why it left.
@@ -165,7 +172,7 @@ mod tests {
     use crate::event;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// The deadline and the stop were only checked when there was nothing to be received.
     #[test]
@@ -196,5 +203,19 @@ mod tests {
                 assert!(e.contains("took longer than 10 s, or was interrupted"), "{e}");
             }
         }
+    }
+
+    #[test]
+    fn a_failed_send_keeps_tls() {
+        let tls = TargetTls { verify_peer: false, ..TargetTls::default() };
+        let credentials = Credentials::load(&tls, None).unwrap();
+        let stop = event::new().unwrap();
+        let (client, server) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        drop(server);
+        let deadline = Deadline::new(Duration::from_secs(10), &stop);
+        let mut line = HandshakeSocket::new(client.into(), deadline, Some(&credentials));
+        line.tls = Some(Box::new(TlsStream::to(credentials.config(), credentials.name()).unwrap()));
+        assert!(line.send(&[0; 16]).is_err() && line.tls.is_some());
     }
 }

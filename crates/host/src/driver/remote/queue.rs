@@ -5,8 +5,8 @@
 //! [reconnecting thread](super::reconnect). Requests' memory is touched only under the lock, and not after the request has ended.
 //! Needs from protocols: the calls under the lock do not wait; what becomes of requests when a connection is lost is theirs.
 //!
-//! One lock for all. The eventfd says that there is something that no socket would tell of: ends that were found outside of a poll, or
-//! a wake-up. It stays readable until no thread sleeps that could have missed it.
+//! One lock for all. The eventfd signals completions found outside a poll, and wake-ups; sockets signal neither. It stays readable
+//! until no thread sleeps that could have missed it.
 
 use super::reconnect::Watch;
 use super::stream::Stream;
@@ -17,10 +17,11 @@ use crate::net::vectored::abandon;
 use blk::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::epoll;
+use std::ops::Add;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// A request that was not answered for this long is given up when that is asked for.
+/// With give-up set, requests unanswered for this long fail.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 /// A connection that lasted this long was a good one.
 pub(crate) const LONG_LIFE: Duration = Duration::from_secs(1);
@@ -42,13 +43,13 @@ pub struct QueueStatus {
 
 /// All queues' connections together.
 pub(crate) fn sum_of(queues: impl Iterator<Item = QueueStatus>) -> Connections {
-    let add = |all: Connections, one: QueueStatus| Connections {
-        wanted: all.wanted + u64::from(one.used),
-        up: all.up + u64::from(one.connected),
-        losses: all.losses + one.losses,
-        replayed: all.replayed + one.replayed,
+    let one = |q: QueueStatus| Connections {
+        wanted: u64::from(q.used),
+        up: u64::from(q.connected),
+        losses: q.losses,
+        replayed: q.replayed,
     };
-    queues.fold(Connections::default(), add)
+    queues.map(one).fold(Connections::default(), Add::add)
 }
 
 /// How often connections were lost, and why the last one was; `None` if none was.
@@ -65,7 +66,7 @@ pub(crate) trait Protocol {
     /// The queue's requests.
     type Requests: Requests;
     /// What else the protocol remembers of a queue.
-    type Memory: Default;
+    type ProtocolState: Default;
 }
 
 /// A live connection.
@@ -96,7 +97,7 @@ pub(crate) enum LinkState<L> {
 pub(crate) struct QueueState<P: Protocol> {
     pub(crate) link: LinkState<P::Link>,
     pub(crate) requests: P::Requests,
-    pub(crate) memory: P::Memory,
+    pub(crate) protocol: P::ProtocolState,
     pub(crate) waiting: Waiting,
     pub(crate) lazy_below: usize,
     pub(crate) status: QueueStatus,
@@ -144,7 +145,7 @@ impl<P: Protocol> Queue<P> {
         let state = QueueState {
             link: LinkState::Unused,
             requests,
-            memory: P::Memory::default(),
+            protocol: P::ProtocolState::default(),
             waiting: Waiting::default(),
             lazy_below: 0,
             status: QueueStatus::default(),
@@ -178,8 +179,8 @@ impl<P: Protocol> Queue<P> {
         state.status.connected = true;
     }
 
-    /// The connection is of no use any more, because of `why`; requests wait for the next one until `until`. `is_hasty`: it counts
-    /// as one that did not last if it did not, and the next one after it is made later.
+    /// Drops the connection because of `why`; requests wait for the next one until `until`. `is_hasty`: if the connection was
+    /// short-lived, the next one is delayed.
     #[cold]
     pub(crate) fn link_lost(
         &self,
@@ -202,7 +203,7 @@ impl<P: Protocol> Queue<P> {
         self.watch.wake();
     }
 
-    /// From when on there is to be another connection; none if there need not be.
+    /// Earliest time for the next connection; `None` if the queue needs none.
     pub(crate) fn wants_connection(&self) -> Option<Instant> {
         let state = self.lock();
         match state.link {
@@ -253,7 +254,7 @@ impl<P: Protocol> Queue<P> {
     }
 }
 
-/// How long after its making another connection is made for one that did not last.
+/// Minimum time between two short-lived connections.
 fn pause_after(short_lives: u32) -> Duration {
     Duration::from_ms(10 << short_lives.min(10)).min(LONG_LIFE)
 }

@@ -3,8 +3,7 @@
 //! It replaces each that was lost, and notices the loss of those that are not in use at the moment.
 //!
 //! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; one that does not is
-//! asked less and less often. Hardware queues whose time has come have their turns, so that a link that is refused keeps no other from
-//! being made. The thread ends with its handle.
+//! asked less and less often. Due queues take turns, so one refused link does not starve the others. The thread ends with its handle.
 //! Does not do: judge whether the peer is still the same; that is [`Reconnect::attempt`]'s.
 
 use crate::clock;
@@ -42,7 +41,7 @@ pub(crate) trait Reconnect: Send + Sync + 'static {
     /// Checks, without a poll, whether links have gone.
     fn look_after(&self);
 
-    /// The hardware queues that are to have another link, and from when on.
+    /// Queues that need a link, each with the earliest time for an attempt.
     fn wants(&self) -> Vec<(Instant, usize)>;
 
     /// Brings a hardware queue another link.

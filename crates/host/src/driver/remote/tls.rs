@@ -15,7 +15,7 @@ use rustls::ClientConnection;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a stream has more under TLS.
+/// The TLS part of a stream.
 pub(super) struct Sealed {
     stream: Box<TlsStream<ClientConnection>>,
     /// Plaintext of one record.

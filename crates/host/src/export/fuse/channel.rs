@@ -45,7 +45,7 @@ pub(super) struct Shared {
     /// The export's name.
     pub(super) name: String,
     pub(super) disk: Arc<ServedDisk>,
-    pub(super) face: FileAttrs,
+    pub(super) attrs: FileAttrs,
     /// Why the mount is gone, if it is.
     pub(super) gone: OnceLock<String>,
     /// The export ends, so that it will be.
@@ -235,8 +235,8 @@ impl Channel {
             libc::iovec { iov_base: small.as_ptr().cast(), iov_len: small.len() },
             libc::iovec { iov_base: rest.as_ptr().cast(), iov_len: rest.len() },
         ];
-        // SAFETY: the entries name a local array and parts of regions, which live as long as their table and whose bytes
-        // which no reference exists.
+        // SAFETY: the entries name a local array and parts of regions, which live as long as their table and to whose bytes no
+        // reference exists.
         let n = unsafe { libc::readv(self.fd.as_raw_fd(), list.as_ptr(), list.len() as i32) };
         if n < 0 {
             let e = std::io::Error::last_os_error();
@@ -274,7 +274,7 @@ impl Channel {
         if session::asks_for_attributes(&request) {
             facts.stored = self.shared.disk.helper.stored().bytes();
         }
-        let slot = match session::action(&header, &request, &self.shared.face, facts) {
+        let slot = match session::action(&header, &request, &self.shared.attrs, facts) {
             Action::Reply(body) => return self.reply(unique, 0, body.as_bytes()),
             Action::Refuse(error) => return self.reply(unique, error, &[]),
             Action::Silent => return,
@@ -292,7 +292,7 @@ impl Channel {
             Action::Zero { offset, bytes, keep } => {
                 let mut slot = Slot::new(unique, Kind::Zero, offset, bytes);
                 slot.keep = keep;
-                slot.flushed = !self.shared.face.write_through;
+                slot.flushed = !self.shared.attrs.write_through;
                 slot
             }
             Action::Seek { offset, hole } => return self.seek(unique, offset, hole, facts.size, port),

@@ -83,9 +83,9 @@ impl Kernel {
         for end in [&socket, &other] {
             rustix::net::sockopt::set_socket_send_buffer_size_force(end, 256 << 20).unwrap();
         }
-        let face = FileAttrs { discard: true, ..FileAttrs::new(0o600, 0, 0, 0) };
+        let attrs = FileAttrs { discard: true, ..FileAttrs::new(0o600, 0, 0, 0) };
         let (gone, ends) = (OnceLock::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { name: "f".into(), disk: Arc::clone(&disk), face, gone, ends });
+        let shared = Arc::new(Shared { name: "f".into(), disk: Arc::clone(&disk), attrs, gone, ends });
         let channel = Channel::new(Arc::new(other), 0, &shared).unwrap();
         let channel = threads.add(thread, &disk, channel).unwrap();
         Kernel { socket, threads, disk, shared, channel }

@@ -94,9 +94,9 @@ impl FuseExport {
         let (mount, fd, below) = mount::mount(&MountOptions { at: mountpoint, source, read_only, allow_other })?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (mode, uid, gid) = (below.mode(), below.uid(), below.gid());
-        let face = FileAttrs { read_only, discard, write_through, ..FileAttrs::new(mode, uid, gid, now) };
+        let attrs = FileAttrs { read_only, discard, write_through, ..FileAttrs::new(mode, uid, gid, now) };
         let (gone, ends) = (OnceLock::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { name, disk: Arc::clone(disk), face, gone, ends });
+        let shared = Arc::new(Shared { name, disk: Arc::clone(disk), attrs, gone, ends });
         let mut export = FuseExport {
             threads: Arc::clone(threads),
             shared,
@@ -127,32 +127,6 @@ impl FuseExport {
     pub fn served(&self) -> Vec<u64> {
         let served = |channel: &mut Channel| channel.served();
         self.channels.iter().filter_map(|handle| self.threads.visit(handle, served)).collect()
-    }
-
-    /// Has its channels served by these IOThreads, in turn; how long the longest was served by none. There are as many
-    /// channels as IOThreads were given at the start.
-    ///
-    /// # Errors
-    /// Usage: there is no such IOThread. Some may have been moved.
-    pub fn remap(&self, iothreads: &[usize]) -> Result<Duration> {
-        let mut longest = Duration::ZERO;
-        for (handle, thread) in self.channels.iter().zip(iothreads.iter().cycle()) {
-            longest = longest.max(self.threads.move_to(handle, *thread)?);
-        }
-        Ok(longest)
-    }
-
-    /// Why the disk is not reachable by it any more, if it was unmounted from outside. It does not mount itself again.
-    pub(crate) fn gone(&self) -> HealthCheck {
-        let shared = Arc::downgrade(&self.shared);
-        Box::new(move || shared.upgrade()?.gone.get().cloned())
-    }
-
-    /// The disk has another size: the kernel asks for it before it uses the old one again. A loop device on the file has to
-    /// be told by its owner (`losetup --set-capacity`).
-    pub fn resized(&self) {
-        // It fails when the file is unmounted, or was not read yet.
-        let _ = rustix::io::write(&*self.fds[0], &wire::notify_attr());
     }
 
     /// Answers the kernel's first message.
@@ -210,21 +184,34 @@ impl RunningExport for FuseExport {
 
     /// The kernel, as long as it is mounted.
     fn clients(&self) -> Clients {
-        let gone = self.gone();
-        Box::new(move || usize::from(gone().is_none()))
+        let shared = Arc::downgrade(&self.shared);
+        Box::new(move || usize::from(shared.upgrade().is_none_or(|shared| shared.gone.get().is_none())))
     }
 
+    /// Why the disk is not reachable by it any more, if it was unmounted from outside. It does not mount itself again.
     fn gone(&self) -> Option<HealthCheck> {
-        Some(self.gone())
+        let shared = Arc::downgrade(&self.shared);
+        Some(Box::new(move || shared.upgrade()?.gone.get().cloned()))
     }
 
+    /// The kernel asks for the size before it uses the old one again. A loop device on the file has to be told by its owner
+    /// (`losetup --set-capacity`).
     fn resized(&self, _sectors: u64) -> Result<()> {
-        self.resized();
+        // It fails when the file is unmounted, or was not read yet.
+        let _ = rustix::io::write(&*self.fds[0], &wire::notify_attr());
         Ok(())
     }
 
+    /// Has its channels served by these IOThreads, in turn. There are as many channels as IOThreads were given at the start.
+    ///
+    /// # Errors
+    /// Usage: there is no such IOThread. Some may have been moved.
     fn remap(&self, iothreads: &[usize]) -> Result<Duration> {
-        self.remap(iothreads)
+        let mut longest = Duration::ZERO;
+        for (handle, thread) in self.channels.iter().zip(iothreads.iter().cycle()) {
+            longest = longest.max(self.threads.move_to(handle, *thread)?);
+        }
+        Ok(longest)
     }
 }
 

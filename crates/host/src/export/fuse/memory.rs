@@ -19,7 +19,7 @@ pub(super) const LARGE_BYTES: usize = MAX_DATA + 2 * MAX_BLOCK;
 /// Largest logical block that requests are widened to.
 pub(super) const MAX_BLOCK: usize = 32 << 10;
 /// Larger pieces of a channel.
-pub(super) const LARGES: usize = 8;
+const LARGES: usize = 8;
 
 /// A larger piece: the number of its region.
 #[derive(Debug)]

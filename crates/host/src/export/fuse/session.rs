@@ -119,7 +119,7 @@ pub enum Action {
 
 /// What is to be done for a request.
 #[inline]
-pub fn action(header: &Header, request: &Request, face: &FileAttrs, disk: Disk) -> Action {
+pub fn action(header: &Header, request: &Request, attrs: &FileAttrs, disk: Disk) -> Action {
     if header.node != wire::ROOT && !matches!(request, Request::Silent | Request::StatFs | Request::Unknown) {
         // INIT and DESTROY are of no inode.
         return match request {
@@ -133,30 +133,30 @@ pub fn action(header: &Header, request: &Request, face: &FileAttrs, disk: Disk) 
             0 => Action::Reply(Body::EMPTY),
             bytes => Action::Read { offset, bytes: bytes as u32 },
         },
-        Request::Write { offset, size, write_flags, flags } => write(offset, size, write_flags, flags, face, disk),
-        Request::Fallocate { offset, length, mode } => fallocate(offset, length, mode, face, disk),
+        Request::Write { offset, size, write_flags, flags } => write(offset, size, write_flags, flags, attrs, disk),
+        Request::Fallocate { offset, length, mode } => fallocate(offset, length, mode, attrs, disk),
         Request::Seek { offset, whence } => seek(offset, whence, disk),
         // What was not written need not be flushed, and a disk that is read-only may refuse to.
-        Request::Fsync | Request::Flush if face.read_only => Action::Reply(Body::EMPTY),
+        Request::Fsync | Request::Flush if attrs.read_only => Action::Reply(Body::EMPTY),
         Request::Fsync | Request::Flush => Action::Flush,
-        Request::GetAttr => Action::Reply(wire::attr_out(&face.attr(disk))),
+        Request::GetAttr => Action::Reply(wire::attr_out(&attrs.attr(disk))),
         Request::SetAttr { valid, size, mode, uid, gid } => {
             if valid & fattr::SIZE != 0 && size != disk.size {
                 return Action::Refuse(libc::EPERM);
             }
             let values = [
-                (fattr::MODE, &face.mode, mode & PERMISSIONS),
-                (fattr::UID, &face.uid, uid),
-                (fattr::GID, &face.gid, gid),
+                (fattr::MODE, &attrs.mode, mode & PERMISSIONS),
+                (fattr::UID, &attrs.uid, uid),
+                (fattr::GID, &attrs.gid, gid),
             ];
             for (bit, value, to) in values {
                 if valid & bit != 0 {
                     value.store(to, Ordering::Relaxed);
                 }
             }
-            Action::Reply(wire::attr_out(&face.attr(disk)))
+            Action::Reply(wire::attr_out(&attrs.attr(disk)))
         }
-        Request::Open { flags } => open(flags, face),
+        Request::Open { flags } => open(flags, attrs),
         Request::StatFs => Action::Reply(wire::statfs_out(disk.size, disk.block.max(512))),
         Request::Release | Request::Access | Request::Destroy => Action::Reply(Body::EMPTY),
         Request::Silent => Action::Silent,
@@ -165,8 +165,8 @@ pub fn action(header: &Header, request: &Request, face: &FileAttrs, disk: Disk) 
     }
 }
 
-fn open(flags: u32, face: &FileAttrs) -> Action {
-    if face.read_only && flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
+fn open(flags: u32, attrs: &FileAttrs) -> Action {
+    if attrs.read_only && flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
         return Action::Refuse(libc::EROFS);
     }
     // Direct I/O of such a file goes past the kernel's page cache and is not made to wait for its turn.
@@ -175,8 +175,8 @@ fn open(flags: u32, face: &FileAttrs) -> Action {
 }
 
 #[inline]
-fn write(offset: u64, size: u32, write_flags: u32, flags: u32, face: &FileAttrs, disk: Disk) -> Action {
-    if face.read_only {
+fn write(offset: u64, size: u32, write_flags: u32, flags: u32, attrs: &FileAttrs, disk: Disk) -> Action {
+    if attrs.read_only {
         return Action::Refuse(libc::EROFS);
     }
     let part = (offset | u64::from(size)) & (u64::from(disk.block) - 1) != 0;
@@ -187,18 +187,18 @@ fn write(offset: u64, size: u32, write_flags: u32, flags: u32, face: &FileAttrs,
         _ => Action::Write {
             offset,
             bytes,
-            stable: face.write_through || flags & libc::O_DSYNC as u32 != 0,
+            stable: attrs.write_through || flags & libc::O_DSYNC as u32 != 0,
             alone: part || write_flags & wire::WRITE_CACHE != 0,
         },
     }
 }
 
-fn fallocate(offset: u64, length: u64, mode: u32, face: &FileAttrs, disk: Disk) -> Action {
+fn fallocate(offset: u64, length: u64, mode: u32, attrs: &FileAttrs, disk: Disk) -> Action {
     const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
     const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32 | KEEP;
     const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
     const ZERO_KEEP: u32 = ZERO | KEEP;
-    if face.read_only {
+    if attrs.read_only {
         return Action::Refuse(libc::EROFS);
     }
     if !matches!(mode, PUNCH | ZERO | ZERO_KEEP) {
@@ -220,7 +220,7 @@ fn fallocate(offset: u64, length: u64, mode: u32, face: &FileAttrs, disk: Disk) 
         return Action::Refuse(libc::EOPNOTSUPP);
     }
     // Not a discard: a loop device has its write zeroes made so, and they must be zeroes.
-    Action::Zero { offset, bytes: end - offset, keep: mode != PUNCH || !face.discard }
+    Action::Zero { offset, bytes: end - offset, keep: mode != PUNCH || !attrs.discard }
 }
 
 fn seek(offset: u64, whence: u32, disk: Disk) -> Action {

@@ -3,9 +3,10 @@
 
 use super::export::{FuseExport, FuseOptions};
 use super::mount::{self, MountpointState};
+use crate::driver::target::same_path;
 use crate::error::Result;
 use crate::serve::export_spec::{
-    ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path, same_path,
+    ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path,
 };
 use crate::serve::running::RunningExport;
 use crate::shell::{absolute, quoted};

@@ -21,7 +21,7 @@ fn message(opcode: u32, fields: &[u32]) -> Vec<u8> {
     bytes
 }
 
-fn face() -> FileAttrs {
+fn attrs() -> FileAttrs {
     FileAttrs { discard: true, ..FileAttrs::new(0o640, 1, 2, 3) }
 }
 
@@ -30,9 +30,9 @@ fn parsed(bytes: &[u8]) -> (Header, Request) {
 }
 
 /// What becomes of a message on a disk of 1 MiB.
-fn told(face: &FileAttrs, bytes: &[u8]) -> Action {
+fn told(attrs: &FileAttrs, bytes: &[u8]) -> Action {
     let (header, request) = parsed(bytes);
-    action(&header, &request, face, DISK)
+    action(&header, &request, attrs, DISK)
 }
 
 fn read(offset: u32, size: u32) -> Vec<u8> {
@@ -113,7 +113,7 @@ fn wrong_lengths_are_malformed() {
 
 #[test]
 fn a_seek_begins_inside_the_disk_and_wants_data_or_a_hole() {
-    let (f, end) = (face(), 1 << 20);
+    let (f, end) = (attrs(), 1 << 20);
     let told =
         |low: u32, high: u32, whence: i32| told(&f, &message(opcode::LSEEK, &[0, 0, low, high, whence as u32, 0]));
     let seek = |offset, hole| Action::Seek { offset, hole };
@@ -132,7 +132,7 @@ fn a_seek_begins_inside_the_disk_and_wants_data_or_a_hole() {
 
 #[test]
 fn reads_and_writes_end_where_the_disk_does() {
-    let (f, end) = (face(), 1 << 20);
+    let (f, end) = (attrs(), 1 << 20);
     assert_eq!(told(&f, &read(end - 512, 4096)), Action::Read { offset: u64::from(end) - 512, bytes: 512 });
     assert_eq!(told(&f, &read(end, 4096)), Action::Reply(Body::EMPTY));
     assert_eq!(told(&f, &read(u32::MAX, 4096)), Action::Reply(Body::EMPTY));
@@ -146,18 +146,18 @@ fn reads_and_writes_end_where_the_disk_does() {
     assert_eq!(told(&f, &write(512, 512, 0, DIRECT)), w(512, 512, false, false));
     assert_eq!(told(&f, &write(4096, 4096, wire::WRITE_CACHE, 0)), w(4096, 4096, false, true));
     assert_eq!(told(&f, &write(512, 512, 0, DIRECT | libc::O_DSYNC as u32)), w(512, 512, true, false));
-    let through = FileAttrs { write_through: true, ..face() };
+    let through = FileAttrs { write_through: true, ..attrs() };
     assert_eq!(told(&through, &write(512, 512, 0, 0)), w(512, 512, true, false));
 }
 
 #[test]
 fn holes_are_punched_and_nothing_else_is_allocated() {
-    let (f, end) = (face(), 1u32 << 20);
+    let (f, end) = (attrs(), 1u32 << 20);
     let zero = |offset, bytes, keep| Action::Zero { offset, bytes, keep };
     let (punch, range) = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE);
     let keep = range | libc::FALLOC_FL_KEEP_SIZE;
     assert_eq!(told(&f, &fallocate(punch, 512, 1024)), zero(512, 1024, false));
-    assert_eq!(told(&FileAttrs { discard: false, ..face() }, &fallocate(punch, 512, 1024)), zero(512, 1024, true));
+    assert_eq!(told(&FileAttrs { discard: false, ..attrs() }, &fallocate(punch, 512, 1024)), zero(512, 1024, true));
     assert_eq!(told(&f, &fallocate(range, 512, 1024)), zero(512, 1024, true));
     assert_eq!(told(&f, &fallocate(keep, end - 512, 4096)), zero(u64::from(end) - 512, 512, true));
     assert_eq!(told(&f, &fallocate(range, end - 512, 4096)), Action::Refuse(libc::ENOSPC));
@@ -178,7 +178,7 @@ fn holes_are_punched_and_nothing_else_is_allocated() {
 
 #[test]
 fn the_size_stays_and_the_owner_may_change() {
-    let f = face();
+    let f = attrs();
     let set = |valid: u32, size: u32, mode: u32| {
         let mut fields = [0; 22];
         (fields[0], fields[4], fields[17], fields[19], fields[20]) = (valid, size, mode, 8, 9);
@@ -209,7 +209,7 @@ fn the_size_stays_and_the_owner_may_change() {
     assert_eq!(told(&shut, &message(opcode::OPEN, &[libc::O_RDWR as u32, 0])), Action::Refuse(libc::EROFS));
     assert!(matches!(told(&shut, &message(opcode::OPEN, &[libc::O_RDONLY as u32, 0])), Action::Reply(_)));
     assert_eq!(told(&shut, &message(opcode::FSYNC, &[0; 4])), Action::Reply(Body::EMPTY));
-    assert_eq!(told(&face(), &message(opcode::FSYNC, &[0; 4])), Action::Flush);
+    assert_eq!(told(&attrs(), &message(opcode::FSYNC, &[0; 4])), Action::Flush);
 }
 
 /// INIT by version: a newer kernel is asked for ours, an older one is refused.
@@ -260,10 +260,10 @@ proptest! {
             }
         }
         let disk = Disk { size: blocks * 4096, block: 4096, zeroes: true, stored: None };
-        let face = FileAttrs { read_only, ..face() };
+        let attrs = FileAttrs { read_only, ..attrs() };
         if let Ok((header, request)) = parse(&bytes, bytes.len()) {
             let inside = |offset: u64, len: u64| len > 0 && offset.checked_add(len).is_some_and(|end| end <= disk.size);
-            match action(&header, &request, &face, disk) {
+            match action(&header, &request, &attrs, disk) {
                 Action::Seek { offset, .. } => prop_assert!(inside(offset, 1)),
                 Action::Read { offset, bytes } => prop_assert!(inside(offset, bytes.into()) && bytes as usize <= MAX_DATA),
                 Action::Write { offset, bytes, alone, .. } => {

@@ -15,10 +15,12 @@ use super::buffers::{Buffer, Buffers};
 use super::handshake::Negotiated;
 use super::reply::{HEAD_BYTES, HeadBuf, error_of};
 use super::session::{Command, Event, Request, Session};
+use super::spec::NbdPlan;
 use crate::error::Result;
 use crate::nbd::wire::{BytesIn, ReplyStyle};
 use crate::net::socket::peer;
 use crate::net::tls::TlsStream;
+use crate::serve::export_spec::ExportSpec;
 use crate::serve::helper::HelperAnswers;
 use crate::serve::{Port, ServedDisk, Source, SourceId, SourceLabel};
 use blk::bio::{Bio, DataRef, Op, OpFlags};
@@ -553,7 +555,7 @@ impl Source for Connection {
     }
 
     fn label(&self) -> SourceLabel<'_> {
-        SourceLabel { kind: "nbd", export: self.export(), index: 0 }
+        SourceLabel { kind: NbdPlan::TYPE, export: self.export(), index: 0 }
     }
 }
 

@@ -2,12 +2,13 @@
 //! An NBD export as it is asked for.
 
 use super::hints::hints;
+use crate::driver::target::same_path;
 use crate::error::Result;
 use crate::handed::{self, At};
 use crate::net::certificates::{NbdTls, Problem, Tls};
 use crate::net::socket::check_listen;
 use crate::serve::export_spec::{
-    ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path, same_path,
+    ExportKeys, ExportSetup, ExportSpec, ExportValue, Hint, HintContext, Report, report_path,
 };
 use crate::serve::running::RunningExport;
 use std::io;

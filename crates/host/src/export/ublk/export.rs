@@ -141,23 +141,6 @@ impl UblkExport {
         }
     }
 
-    /// The disk has another size, in sectors; the device gets it as well.
-    ///
-    /// # Errors
-    /// The kernel cannot do that (before Linux 6.16), or does not: the device keeps its size, and what lies beyond the disk's end fails.
-    pub fn resized(&self, sectors: u64) -> Result<()> {
-        let id = self.id;
-        if !self.grows {
-            let text = format!(
-                "/dev/ublkb{id} keeps its size, for this kernel cannot change that of a ublk device that is there (Linux 6.16 or later \
-                 can): end the export and begin it again"
-            );
-            return Err(Error::new(ErrorKind::Resource, text));
-        }
-        let done = self.control.lock().simple(wire::UPDATE_SIZE, id, sectors);
-        done.map_err(|e| Error::os(e, format!("/dev/ublkb{id} keeps its size")))
-    }
-
     /// The device's number: it is `/dev/ublkbN`.
     pub fn id(&self) -> u32 {
         self.id
@@ -178,8 +161,19 @@ impl RunningExport for UblkExport {
         Some(format!("/dev/ublkb{}", self.id))
     }
 
+    /// # Errors
+    /// The kernel cannot do that (before Linux 6.16), or does not: the device keeps its size, and what lies beyond the disk's end fails.
     fn resized(&self, sectors: u64) -> Result<()> {
-        self.resized(sectors)
+        let id = self.id;
+        if !self.grows {
+            let text = format!(
+                "/dev/ublkb{id} keeps its size, for this kernel cannot change that of a ublk device that is there (Linux 6.16 or later \
+                 can): end the export and begin it again"
+            );
+            return Err(Error::new(ErrorKind::Resource, text));
+        }
+        let done = self.control.lock().simple(wire::UPDATE_SIZE, id, sectors);
+        done.map_err(|e| Error::os(e, format!("/dev/ublkb{id} keeps its size")))
     }
 
     fn remap(&self, _iothreads: &[usize]) -> Result<blk::time::Duration> {

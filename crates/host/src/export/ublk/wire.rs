@@ -16,9 +16,9 @@ const fn ioctl(direction: u32, number: u32, size: u32) -> u32 {
 }
 
 /// Bytes of `struct ublksrv_ctrl_cmd`.
-pub(super) const CTRL_BYTES: usize = 32;
+const CTRL_BYTES: usize = 32;
 /// Bytes of `struct ublksrv_io_cmd`.
-pub(super) const IO_BYTES: usize = 16;
+const IO_BYTES: usize = 16;
 
 pub(super) const GET_DEV_INFO: u32 = ioctl(READ, 0x02, CTRL_BYTES as u32);
 pub(super) const ADD_DEV: u32 = ioctl(READ_WRITE, 0x04, CTRL_BYTES as u32);

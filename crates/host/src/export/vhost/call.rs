@@ -19,34 +19,34 @@ use std::sync::atomic::Ordering;
 /// See the module's text.
 pub(super) struct Call {
     fd: File,
-    careful: Option<SignalRing>,
+    signal_ring: Option<SignalRing>,
 }
 
 impl Call {
     pub(super) fn new(fd: File, device: &Device) -> Call {
-        let careful = device.call_waits.load(Ordering::Relaxed).then(|| SignalRing::new(&fd));
-        Call { fd, careful }
+        let signal_ring = device.call_waits.load(Ordering::Relaxed).then(|| SignalRing::new(&fd));
+        Call { fd, signal_ring }
     }
 
     /// Tells the front end.
     #[inline]
     pub(super) fn tell(&mut self, device: &Device) {
-        match &mut self.careful {
+        match &mut self.signal_ring {
             None if stuck::signal(&self.fd).is_ok() => {}
-            None => self.be_careful(device),
-            Some(careful) => careful.tell(),
+            None => self.use_signal_ring(device),
+            Some(signal_ring) => signal_ring.tell(),
         }
     }
 
     #[cold]
-    fn be_careful(&mut self, device: &Device) {
+    fn use_signal_ring(&mut self, device: &Device) {
         if !device.call_waits.swap(true, Ordering::Relaxed) {
             log::warn!(export = device.name.as_str(); "a client has made its call descriptor wait and filled it: an IOThread stood still; \
                        clients of this export are told in another way from now on, which costs more");
         }
-        let mut careful = SignalRing::new(&self.fd);
-        careful.tell();
-        self.careful = Some(careful);
+        let mut signal_ring = SignalRing::new(&self.fd);
+        signal_ring.tell();
+        self.signal_ring = Some(signal_ring);
     }
 }
 
@@ -98,11 +98,11 @@ mod tests {
         let good = File::from(event::new().unwrap());
         let mut call = Call::new(good.try_clone().unwrap(), &device);
         call.tell(&device);
-        assert!(call.careful.is_none() && count(&good) == Some(1));
+        assert!(call.signal_ring.is_none() && count(&good) == Some(1));
         let full = File::from(stuck::full_and_waiting());
         let mut waits = Call::new(full.try_clone().unwrap(), &device);
         waits.tell(&device);
-        assert!(waits.careful.is_some() && device.call_waits.load(Ordering::Relaxed));
+        assert!(waits.signal_ring.is_some() && device.call_waits.load(Ordering::Relaxed));
         // Far more often than there is room in a ring.
         (0..100).for_each(|_| waits.tell(&device));
         assert!(count(&full) >= Some(u64::MAX - 1));
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(count(&full), Some(1), "it is still told");
         // A client of the same export that means no harm is told, too.
         let mut next = Call::new(good.try_clone().unwrap(), &device);
-        assert!(next.careful.is_some());
+        assert!(next.signal_ring.is_some());
         (0..3).for_each(|_| next.tell(&device));
         assert_eq!(count(&good), Some(3));
     }

@@ -96,7 +96,7 @@ fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Result<std::sync::MutexG
         }
     }
     let text = format!(
-        "its front end has had a virtqueue stopped, and requests in flight have not ended after {} s; see to what its disk is on, and \
+        "its front end has had a virtqueue stopped, and requests in flight have not ended after {} s; check the disk's storage, then \
          try again",
         limit.as_secs()
     );
