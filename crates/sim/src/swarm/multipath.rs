@@ -18,6 +18,7 @@ use crate::describe;
 use crate::fault::Plant;
 use crate::harness::Harness;
 use crate::paths::Paths;
+use crate::pressure::LEGACY;
 use crate::rng::Rng;
 use crate::trace::{Trace, time};
 use blk::elevator::MqElevator;
@@ -246,7 +247,7 @@ impl PathsCase {
         if self.harness.q.is_drained() && has_path {
             let mode = self.harness.q.config().mode;
             let scheduler = match mode {
-                blk::settings::Mode::Sq => self.rng.pick(&["noop", "deadline"]),
+                blk::settings::Mode::Sq => self.rng.pick(&LEGACY),
                 blk::settings::Mode::Mq => self.rng.pick(&SCHEDULERS),
             };
             self.tell(format_args!("scheduler={scheduler}"));
