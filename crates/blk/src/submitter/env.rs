@@ -12,7 +12,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::{BLK_MAX_REQUEST_COUNT, Plug};
-use crate::qos::held::HeldBios;
+use crate::qos::held_bios::HeldBios;
 use crate::queue::request_queue::RequestQueue;
 use crate::queue::state::QueueState;
 use crate::request::{RequestId, Rq};
