@@ -200,7 +200,7 @@ pub const SETTINGS: &[SettingInfo] = &[
         "none | mq-deadline | kyber | bfq | k2 (mq), noop | deadline (sq)",
         "the elevator",
     ),
-    SettingInfo::live("io_timeout", "1..=4294967295", "milliseconds at the driver until it is asked"),
+    SettingInfo::live("io_timeout", "1..=4294967295", "request timeout, milliseconds"),
     SettingInfo::live("nomerges", "0..=2", "0 all merges, 1 simple one-hit merges, 2 none"),
     SettingInfo::live("rq_affinity", "0..=2", "0 complete anywhere, 1 same cache, 2 submitting CPU"),
     SettingInfo::live("iostats", "0..=1", "count I/O in the disk's statistics"),

@@ -124,7 +124,7 @@ impl ScsiDisk {
         self.device.get().expect("a disk is started before its first request")
     }
 
-    /// Whether the device has reported something that [`ScsiDisk::take_news`] has not ended acting on.
+    /// Whether a report of the device is not handled yet ([`ScsiDisk::take_news`]).
     #[inline]
     pub fn has_news(&self) -> bool {
         // Pairs with: ScsiDisk::hear

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is done about commands that do not end: the error-handling ladder, from an abort to giving a device up.
+//! SCSI error handling: the escalation from abort to taking a device offline.
 //!
 //! A late command is aborted, and tried again. If that does not work its host takes no new commands until those that are out
-//! have ended or are late as well, and then goes up level by level: ask for sense that is missing, abort each, START UNIT where the
-//! device wants it, reset of the LUN, the target, the host; what no level has helped is offline. After each level TEST UNIT READY
-//! says whether it has helped.
+//! have ended or are late as well, and then goes up level by level. After each level TEST UNIT READY (`eh_timeout`) says
+//! whether it has helped. The levels and their timeouts:
+//!
+//! - ask for sense that is missing: `eh_timeout`;
+//! - abort each command: `eh_timeout`. An abort behind others has three times that, unless the host is recovering by then or is
+//!   to give up: those before it may have failed;
+//! - START UNIT where the device wants it: `eh_timeout`;
+//! - reset of the LUN: `eh_timeout`;
+//! - reset of the target: `eh_timeout`;
+//! - reset of the host: what its transport says (`host_reset`). Past `eh_deadline` recovery goes to this level at once;
+//! - offline, what no level has helped. While recovery is to give up, it gets here after one second.
 //!
 //! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
-//! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
-//! and each question have `eh_timeout`, an abort behind others three times that, unless the host is
-//! recovering by then: those before it may have failed; a reset of the host what its transport says; past `eh_deadline` only the host
-//! is reset. A reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
-//! recovery has one second, and then its devices are offline.
+//! answered again, or is offline; each of them is released once. Nothing waits without a limit. A reset or probe that recovery
+//! no longer polls is dropped, so its result cannot be taken for a later one's.
 //! Needs from callers: `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
 //! `EhLadder::next_due` says; what it asks for is done at once and its answer `EhLadder::said`, by one caller at a time.
 //!

@@ -71,7 +71,7 @@ fn an_abort_waits_for_others_only_so_long() {
     all(1..31, &mut ladder);
     assert!(!ladder.is_recovering());
     assert_eq!(ladder.next(at(31), 2), Some(EhAction::Reset(Reset::Lun, LunId(0))), "30 s after it was asked for");
-    // Nor any longer by a caller that gives it up.
+    // While recovery is to give up, an abort behind others gets no more time.
     let mut ladder = two_late();
     all(1..9, &mut ladder);
     ladder.set_give_up(true);

@@ -227,7 +227,8 @@ impl Oltp {
             op: dir.op(),
             fill: dir == Dir::Write && self.buffers.each_write_fills(),
             commit: self.queued.len() >= BATCH,
-            // A session that commits waits for redo; blocks are written back for none in particular, but past any cache.
+            // Sessions wait for redo, which is durable when it ends (FUA). No session waits for write-back of blocks, but
+            // it bypasses the cache: SYNC and IDLE mark a direct write.
             flags: match (dir, is_redo) {
                 (Dir::Write, true) => OpFlags::FUA.union(OpFlags::SYNC).union(OpFlags::IDLE),
                 (Dir::Write, false) => OpFlags::SYNC.union(OpFlags::IDLE),
