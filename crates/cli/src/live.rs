@@ -195,7 +195,7 @@ impl Responder {
     }
 }
 
-/// Settings that are others now. Tunables that came or went with their elevator are not responder.
+/// Settings that are others now. Tunables that came or went with their elevator are not reported.
 fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, String)> {
     let change = |after: &Setting| {
         let before = before.iter().find(|s| s.name == after.name)?;
@@ -353,9 +353,6 @@ mod tests {
         let state = RunState { pid: 7, command: "mqblk run".into(), disks: Vec::new() };
         assert_eq!(serde_json::to_string(&Answer::RunState(state)).unwrap(), text);
         assert!(matches!(serde_json::from_str(text), Ok(Answer::RunState(state)) if state.pid == 7));
-        assert_eq!(
-            serde_json::to_string(&Answer::Changed(Vec::new(), None)).unwrap(),
-            r#"{"Changed":[[],null]}"#
-        );
+        assert_eq!(serde_json::to_string(&Answer::Changed(Vec::new(), None)).unwrap(), r#"{"Changed":[[],null]}"#);
     }
 }

@@ -43,7 +43,9 @@ impl Kind {
             Kind::Disk => "A disk under faults; for one seed in four an elevator under pressure after that",
             Kind::Set => "Several disks on one tag set, under faults",
             Kind::Pressure => "Elevators, hardware queues and limits under a load that never ends",
-            Kind::Multipath => "A disk that several paths lead to, which break, come back, are slow, and lose what is in flight",
+            Kind::Multipath => {
+                "A disk that several paths lead to, which break, come back, are slow, and lose what is in flight"
+            }
         }
     }
 

@@ -61,8 +61,8 @@ fn keeps_shares(q: &Queue, context: &IdlingContext) -> bool {
         // No queue is kept waiting, and a queue that becomes busy meanwhile still finds its slot free.
         return true;
     }
-    let raised =
-        q.raising.is_raised() && (context.nr_raised < context.nr_busy || context.nr_out >= q.nr_out + RAISED_OTHERS_OUT);
+    let raised = q.raising.is_raised()
+        && (context.nr_raised < context.nr_busy || context.nr_out >= q.nr_out + RAISED_OTHERS_OUT);
     raised || context.asymmetric
 }
 
