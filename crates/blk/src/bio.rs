@@ -154,6 +154,12 @@ impl OpFlags {
         OpFlags(self.0 & !other.0)
     }
 
+    /// Whether a thread is taken to wait for an operation with these modifiers (`op_is_sync`).
+    #[inline]
+    pub(crate) const fn is_sync(self, op: Op) -> bool {
+        matches!(op, Op::Read) || self.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH))
+    }
+
     #[inline]
     pub(crate) const fn bits(self) -> u16 {
         self.0

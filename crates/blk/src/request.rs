@@ -72,8 +72,7 @@ pub(crate) mod rqf {
     pub(crate) const TAG_LENT: u16 = 1 << 5;
     /// Single-queue mode: counted in the list of synchronous requests.
     pub(crate) const RL_SYNC: u16 = 1 << 6;
-    /// It has been allocated, and has not ended if its tag is one that several hctxs or disks use (not asked
-    /// otherwise).
+    /// Allocated and not ended. Maintained only for tags that several hctxs or disks share.
     pub(crate) const LIVE: u16 = 1 << 7;
     /// Its bio was queued before: it is a piece of one, or had to wait.
     pub(crate) const LATE: u16 = 1 << 8;
@@ -125,7 +124,7 @@ pub struct Request {
     pub(crate) first_issue_ns: FieldU64,
     /// Not late before this, if the driver asked for more time. This and the next belong to `path::timeout`.
     pub(crate) deadline_ns: FieldU64,
-    /// `issue_ns` of the request that the driver, asked about a timeout, answered it had ended.
+    /// `issue_ns` of the request for which `Driver::timeout` answered that it has ended.
     pub(crate) ended_by_timeout_ns: FieldU64,
     /// While it is on the requeue list of its hctx: when it may be issued again.
     pub(crate) requeue_at_ns: FieldU64,

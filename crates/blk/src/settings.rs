@@ -6,7 +6,7 @@
 
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
-use crate::elevator::registry::{CustomElevator, MqElevator};
+use crate::elevator::registry::{CustomElevator, LEGACY_NAMES, MqElevator};
 use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
 use crate::qos::rates::IoLimits;
 use crate::suggest::nearest;
@@ -200,7 +200,7 @@ pub const SETTINGS: &[SettingInfo] = &[
         "none | mq-deadline | kyber | bfq | k2 (mq), noop | deadline (sq)",
         "the elevator",
     ),
-    SettingInfo::live("io_timeout", "1..=4294967295", "milliseconds at the driver until it is asked"),
+    SettingInfo::live("io_timeout", "1..=4294967295", "request timeout, milliseconds"),
     SettingInfo::live("nomerges", "0..=2", "0 all merges, 1 simple one-hit merges, 2 none"),
     SettingInfo::live("rq_affinity", "0..=2", "0 complete anywhere, 1 same cache, 2 submitting CPU"),
     SettingInfo::live("iostats", "0..=1", "count I/O in the disk's statistics"),
@@ -354,8 +354,16 @@ impl QueueConfig {
             let rate = name.trim_end_matches("_burst");
             return err(format!("{name}={burst}: a burst needs its rate; set {rate} as well, or {name}=0"));
         }
-        if let Some(taken) = self.custom_elevators.iter().find(|e| MqElevator::named(e.name).is_some()) {
-            return err(format!("custom_elevators: '{}' is built in; choose another name", taken.name));
+        for (i, CustomElevator { name, .. }) in self.custom_elevators.iter().enumerate() {
+            if name.is_empty() || name.contains(char::is_whitespace) {
+                return err(format!("custom_elevators: '{name}': a name is one word; choose another name"));
+            }
+            if MqElevator::named(name).is_some() || LEGACY_NAMES.contains(name) {
+                return err(format!("custom_elevators: '{name}' is built in; choose another name"));
+            }
+            if self.custom_elevators[..i].iter().any(|e| e.name == *name) {
+                return err(format!("custom_elevators: two are named '{name}'; choose another name for one of them"));
+            }
         }
         if !(1..=BLK_MQ_MAX_DEPTH).contains(&self.queue_depth) {
             return err(format!("queue_depth={}: must be 1..={BLK_MQ_MAX_DEPTH}", self.queue_depth));
@@ -375,7 +383,8 @@ fn number(key: &str, value: &str, min: u64, max: u64) -> Result<u64, SettingErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::{LEGACY_NAMES, NAMES};
+    use crate::elevator::NAMES;
+    use crate::qos::rates::LIMIT_NAMES;
 
     #[test]
     fn out_of_range_and_unknown_are_refused_with_a_remedy() {
@@ -402,11 +411,34 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_elevator_cannot_take_a_built_in_name() {
-        const TAKEN: CustomElevator = CustomElevator { name: "bfq", make: |_| unreachable!("refused before") };
-        let config = QueueConfig { custom_elevators: &[TAKEN], ..QueueConfig::default() };
-        let text = config.check().unwrap_err().0;
-        assert_eq!(text, "custom_elevators: 'bfq' is built in; choose another name");
+    fn custom_elevators_have_names_of_their_own_of_one_word() {
+        const fn named(name: &'static str) -> CustomElevator {
+            CustomElevator { name, make: |_| unreachable!("refused before") }
+        }
+        const BUILT_IN: &str = " is built in; choose another name";
+        const ONE_WORD: &str = ": a name is one word; choose another name";
+        const CASES: [(&[CustomElevator], &str, &str); 6] = [
+            (&[named("bfq")], "'bfq'", BUILT_IN),
+            (&[named("own"), named("none")], "'none'", BUILT_IN),
+            (&[named("deadline")], "'deadline'", BUILT_IN),
+            (&[named("")], "''", ONE_WORD),
+            (&[named("my own")], "'my own'", ONE_WORD),
+            (&[named("own"), named("own")], "two are named 'own'", "; choose another name for one of them"),
+        ];
+        const DISTINCT: &[CustomElevator] = &[named("own"), named("other")];
+        for (custom_elevators, name, rule) in CASES {
+            let config = QueueConfig { custom_elevators, ..QueueConfig::default() };
+            assert_eq!(config.check().unwrap_err().0, format!("custom_elevators: {name}{rule}"));
+        }
+        let config = QueueConfig { custom_elevators: DISTINCT, ..QueueConfig::default() };
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn every_limit_is_a_live_setting() {
+        for name in LIMIT_NAMES {
+            assert!(SettingInfo::is_live(name), "{name} has no row of its own in SETTINGS");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The flags of subcommands, their help, and the form (not the meaning) of their values.
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use sim::kind::Kind;
 use sim::study::Study;
@@ -12,7 +13,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// fio job file; - reads standard input
     #[arg(value_name = "JOB", required = NEEDED)]
     pub job: Option<PathBuf>,
-    /// Put this under every job instead of its filename: null, ram, model, file:PATH or a path
+    /// Put this under every job instead of its filename: null, ram, a path, or another of the targets listed below
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
     /// Set an option of every job, after those of the file; OPTION alone sets a flag
@@ -253,8 +254,14 @@ pub struct SimArgs {
     #[arg(long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
     pub ios: u64,
-    /// A scaling study: cpus, sockets, hw-queues, depth, elevators, iothreads
-    #[arg(long, value_name = "STUDY", value_parser = study, conflicts_with_all = ["count", "kind"])]
+    // The names are the studies' own.
+    #[arg(
+        long,
+        value_name = "STUDY",
+        value_parser = study,
+        conflicts_with_all = ["count", "kind"],
+        help = format!("A scaling study: {}", Study::ALL.map(Study::name).join(", "))
+    )]
     pub study: Option<Study>,
     /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
     #[arg(long, value_name = "FILE", requires = "study")]
@@ -286,30 +293,49 @@ pub struct SimArgs {
 }
 
 /// Which cases of a seed are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimKind {
-    /// The disk case; for one seed in four the set case, for another the pressure case, for one in eight the multipath case as well
+    /// Those that are due for it: [`Kind::is_due`].
     Due,
-    /// A disk under faults; for one seed in four an elevator under pressure after that
-    Disk,
-    /// Several disks on one tag set, under faults
-    Set,
-    /// Elevators, hardware queues and limits under a load that never ends
-    Pressure,
-    /// A disk that several paths lead to, which break, come back, are slow, and lose what is in flight
-    Multipath,
+    /// Those of one kind.
+    Only(Kind),
 }
 
 impl SimKind {
+    const ALL: [SimKind; 1 + Kind::ALL.len()] = {
+        let mut all = [SimKind::Due; 1 + Kind::ALL.len()];
+        let mut i = 0;
+        while i < Kind::ALL.len() {
+            all[1 + i] = SimKind::Only(Kind::ALL[i]);
+            i += 1;
+        }
+        all
+    };
+
     /// Whether it has this kind run for this seed.
     pub fn takes(self, kind: Kind, seed: u64) -> bool {
         match self {
             SimKind::Due => kind.is_due(seed),
-            SimKind::Disk => kind == Kind::Disk,
-            SimKind::Set => kind == Kind::Set,
-            SimKind::Pressure => kind == Kind::Pressure,
-            SimKind::Multipath => kind == Kind::Multipath,
+            SimKind::Only(only) => kind == only,
         }
+    }
+}
+
+impl ValueEnum for SimKind {
+    fn value_variants<'a>() -> &'a [SimKind] {
+        &SimKind::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            SimKind::Due => {
+                let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Disk);
+                let others = others.map(|kind| format!("one seed in {} the {} case", kind.one_seed_in(), kind.name()));
+                let others = others.collect::<Vec<_>>().join(", for ");
+                PossibleValue::new("due").help(format!("The disk case; as well, for {others}"))
+            }
+            SimKind::Only(kind) => PossibleValue::new(kind.name()).help(kind.help()),
+        })
     }
 }
 

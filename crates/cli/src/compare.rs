@@ -309,7 +309,7 @@ fn read_past(path: &Path) -> Result<Interrupted, Failure> {
     read.map_err(|e| {
         Failure::new(format!("--resume {name}: {e}; name the results file of an interrupted comparison"))
     })?;
-    results::broken_off(&text, &name.to_string()).map_err(|e| Failure::new(format!("--resume: {e}")))
+    results::interrupted(&text, &name.to_string()).map_err(|e| Failure::new(format!("--resume: {e}")))
 }
 
 /// `--detect` and `--max-pairs`.

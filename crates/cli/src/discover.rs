@@ -2,7 +2,7 @@
 //! `mqblk discover`: the targets of an iSCSI portal, and their disks. A line per portal of a target, in the form of `iscsiadm -m
 //! discovery`; with `--luns` below it what may follow `--target`, one per disk.
 //!
-//! Guarantees: what can be printed when a target fails is printed, and the failure discovered behind it.
+//! Guarantees: what can be printed is printed even if a target fails; the failure is reported after it.
 
 use crate::args::DiscoverArgs;
 use crate::output;

@@ -51,7 +51,8 @@ pub enum Question {
 /// What it answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// Its state.
+    /// Its state. The protocol's name of it stays `State`: runs of older versions answer so, and older clients expect it.
+    #[serde(rename = "State")]
     RunState(RunState),
     /// What was changed, disk by disk; the refusal of the first that would not, if one did.
     Changed(Vec<DiskChange>, Option<String>),
@@ -194,7 +195,7 @@ impl Responder {
     }
 }
 
-/// Settings that are others now. Tunables that came or went with their elevator are not responder.
+/// Settings that are others now. Tunables that came or went with their elevator are not reported.
 fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, String)> {
     let change = |after: &Setting| {
         let before = before.iter().find(|s| s.name == after.name)?;
@@ -344,5 +345,14 @@ mod tests {
     fn a_path_names_a_file_or_all_below_a_directory() {
         assert!(is_below("hctx1/tags", "hctx1") && is_below("hctx1/tags", "hctx1/") && is_below("state", "state"));
         assert!(!is_below("hctx10/tags", "hctx1") && !is_below("state", "stat"));
+    }
+
+    #[test]
+    fn answers_keep_the_names_of_older_versions() {
+        let text = r#"{"State":{"pid":7,"command":"mqblk run","disks":[]}}"#;
+        let state = RunState { pid: 7, command: "mqblk run".into(), disks: Vec::new() };
+        assert_eq!(serde_json::to_string(&Answer::RunState(state)).unwrap(), text);
+        assert!(matches!(serde_json::from_str(text), Ok(Answer::RunState(state)) if state.pid == 7));
+        assert_eq!(serde_json::to_string(&Answer::Changed(Vec::new(), None)).unwrap(), r#"{"Changed":[[],null]}"#);
     }
 }

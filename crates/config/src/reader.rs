@@ -34,11 +34,24 @@ pub fn shown(text: &str) -> String {
     }
 }
 
+/// Offsets of line starts.
+pub(crate) struct Lines(Vec<usize>);
+
+impl Lines {
+    pub(crate) fn of(text: &str) -> Lines {
+        Lines(std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect())
+    }
+
+    /// The line, from 1, in which a span begins.
+    pub(crate) fn line(&self, span: &Range<usize>) -> usize {
+        self.0.partition_point(|start| *start <= span.start)
+    }
+}
+
 /// A file being read: its lines, what was wrong, and where everything is. `P` tells its sections apart.
 pub struct Reader<'a, P> {
     name: &'a str,
-    /// Offsets of line starts.
-    lines: Vec<usize>,
+    lines: Lines,
     problems: Vec<(usize, String)>,
     /// Lines of keys; of a section as a whole under an empty key.
     places: BTreeMap<(P, String), usize>,
@@ -51,8 +64,7 @@ impl<'a, P: Copy + Ord> Reader<'a, P> {
     /// The text is not TOML.
     pub fn open<'t>(name: &'a str, text: &'t str) -> Result<(Reader<'a, P>, DeTable<'t>), String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1));
-        let reader = Reader { name, lines: starts.collect(), problems: Vec::new(), places: BTreeMap::new() };
+        let reader = Reader { name, lines: Lines::of(text), problems: Vec::new(), places: BTreeMap::new() };
         match DeTable::parse(text) {
             Ok(root) => Ok((reader, root.into_inner())),
             Err(e) => {
@@ -66,7 +78,7 @@ impl<'a, P: Copy + Ord> Reader<'a, P> {
 
     /// The line, from 1, in which a span begins.
     pub fn line(&self, span: &Range<usize>) -> usize {
-        self.lines.partition_point(|start| *start <= span.start)
+        self.lines.line(span)
     }
 
     /// Something is wrong; `of` = the object it concerns, or nothing.

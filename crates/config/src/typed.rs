@@ -3,6 +3,7 @@
 //!
 //! Does not do: tell more than the first thing that is wrong.
 
+use crate::reader::{Lines, printable};
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::ops::Range;
@@ -15,15 +16,16 @@ pub struct ConfigError {
     pub file: String,
     /// The line, from 1, where there is one.
     pub line: Option<usize>,
-    /// The rule, the value, and what to do.
+    /// The rule, the value, and what to do; safe to print.
     pub text: String,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = printable(&self.file);
         match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.text),
-            None => write!(f, "{}: {}", self.file, self.text),
+            Some(line) => write!(f, "{file}:{line}: {}", self.text),
+            None => write!(f, "{file}: {}", self.text),
         }
     }
 }
@@ -37,15 +39,16 @@ impl std::error::Error for ConfigError {}
 pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|e| ConfigError {
         file: file.into(),
-        line: e.span().map(|span| line_of(text, &span)),
-        text: e.message().trim().to_owned(),
+        line: e.span().map(|span| Lines::of(text).line(&span)),
+        text: printable(&e.message().trim().lines().collect::<Vec<_>>().join(", ")),
     })
 }
 
-/// A rule that the value at `key` breaks. A key is the names that lead to it, such as `["row", "0", "name"]`; where it, or what it
-/// is in, is not there, the line is that of the innermost part that is.
+/// A rule that the value at `key` breaks. A key is the names that lead to it, such as `["row", "0", "name"]`. If the key is
+/// missing, the line is that of its nearest enclosing table.
 pub fn broken(file: &str, text: &str, key: &[String], rule: String) -> ConfigError {
-    ConfigError { file: file.into(), line: find(text, key).map(|span| line_of(text, &span)), text: rule }
+    let line = find(text, key).map(|span| Lines::of(text).line(&span));
+    ConfigError { file: file.into(), line, text: printable(&rule) }
 }
 
 fn find(text: &str, key: &[String]) -> Option<Range<usize>> {
@@ -69,10 +72,6 @@ fn find(text: &str, key: &[String]) -> Option<Range<usize>> {
     Some(span)
 }
 
-fn line_of(text: &str, span: &Range<usize>) -> usize {
-    text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +92,20 @@ mod tests {
     fn what_does_not_fit_the_type_has_a_line() {
         let e = read::<std::collections::BTreeMap<String, u8>>("f.toml", "a = 1\nb = 300\n").unwrap_err();
         assert!(e.to_string().starts_with("f.toml:2: "), "{e}");
+    }
+
+    #[test]
+    fn messages_are_safe_to_print() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Known {
+            #[serde(rename = "a")]
+            _a: Option<u8>,
+        }
+        let e = read::<Known>("f\u{7}.toml", "a = 1\n\"\\u001b[31m\" = 2\n").unwrap_err().to_string();
+        assert!(e.starts_with("f\\u{7}.toml:") && e.contains("\\u{1b}[31m"), "{e}");
+        assert!(!e.contains(char::is_control), "{e}");
+        let e = broken("f.toml", "a = 1\n", &["a".into()], "a=\u{1b}: must be a number".into());
+        assert_eq!(e.to_string(), "f.toml:1: a=\\u{1b}: must be a number");
     }
 }

@@ -323,7 +323,7 @@ pub struct Interrupted {
 }
 
 /// Reads a results file to continue with it: what follows the last whole pair is not kept, except the comparison of a finished one.
-pub fn broken_off(text: &str, path: &str) -> Result<Interrupted, ResultsError> {
+pub fn interrupted(text: &str, path: &str) -> Result<Interrupted, ResultsError> {
     // A line without its end was being written.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     let mut results = read(whole.as_bytes(), path)?;

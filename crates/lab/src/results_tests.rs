@@ -145,14 +145,14 @@ proptest! {
 }
 
 #[test]
-fn a_broken_off_file_keeps_its_whole_pairs() {
+fn an_interrupted_file_keeps_its_whole_pairs() {
     let text = String::from_utf8(file(10, 3)).unwrap();
     for cut in text.find('\n').unwrap() + 1..=text.len() {
-        let past = broken_off(&text[..cut], "f").unwrap();
+        let past = interrupted(&text[..cut], "f").unwrap();
         let kept = &text[..past.kept_bytes];
         assert!(kept.ends_with('\n') && kept.len() <= cut && past.results.runs.len() + 1 == kept.lines().count());
         assert!(past.results.runs.len().is_multiple_of(2) && past.results.comparison.is_none());
     }
-    assert_eq!(broken_off(&text, "f").unwrap().kept_bytes, text.len());
-    assert!(broken_off("", "f").is_err() && broken_off("{\"type\"", "f").is_err());
+    assert_eq!(interrupted(&text, "f").unwrap().kept_bytes, text.len());
+    assert!(interrupted("", "f").is_err() && interrupted("{\"type\"", "f").is_err());
 }

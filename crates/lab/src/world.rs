@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where jobs run: our block layer on this host, the kernel's own block devices, or a simulated machine, each with the same figures.
 //!
-//! A world is given jobs, settings and a seed, and gives a [`Run`]; what it is, its target names ([`of`]). Guarantees: a caller that goes by
+//! A world is given jobs, settings and a seed, and gives a [`Run`]; the target selects it ([`of`]). Guarantees: a caller that goes by
 //! [`of`] compares and tunes on each of them alike. Needs from a world: what it cannot measure it leaves out ([`Run::facts`] without
 //! stages), and what it was asked and cannot do is an error before anything runs. Does not: mix worlds in one run.
 //!

@@ -9,6 +9,7 @@ use blk::bio::OpFlags;
 use blk::cpumap::CpuTopology;
 use blk::limits::Limits;
 use blk::multipath::{Features, Selector};
+use blk::qos::rates::LIMIT_NAMES;
 use blk::settings::QueueConfig;
 use blk::stat::HctxStats;
 use blk::tags::TagSetConfig;
@@ -58,26 +59,66 @@ fn cpus(t: &CpuTopology) -> String {
 
 /// What is set, as `--set` takes it, a few to a line.
 pub(crate) fn settings(c: &QueueConfig) -> String {
+    let QueueConfig {
+        mode,
+        // Facts of their own in a description.
+        topology: _,
+        bios_per_submitter: _,
+        nr_hw_queues,
+        nr_read_queues,
+        nr_poll_queues,
+        queue_depth,
+        reserved_tags,
+        host_tagset,
+        nr_requests,
+        scheduler,
+        // No settings of `--set`; no case has them.
+        custom_elevators: _,
+        no_sched_by_default: _,
+        iosched,
+        nomerges,
+        rq_affinity,
+        iostats,
+        io_timeout_ms,
+        max_sectors_kb,
+        read_ahead_kb,
+        wbt_lat_usec,
+        io_limits,
+    } = c;
     let mut all = vec![
-        format!("mode={}", format!("{:?}", c.mode).to_lowercase()),
-        format!("nr_hw_queues={}", or_default(c.nr_hw_queues)),
-        format!("queue_depth={}", c.queue_depth),
-        format!("scheduler={}", or_default(c.scheduler.as_ref())),
-        format!("nr_requests={}", or_default(c.nr_requests)),
-        format!("io_timeout={}", c.io_timeout_ms),
+        format!("mode={mode}"),
+        format!("nr_hw_queues={}", or_default(*nr_hw_queues)),
+        format!("queue_depth={queue_depth}"),
+        format!("scheduler={}", or_default(scheduler.as_ref())),
+        format!("nr_requests={}", or_default(*nr_requests)),
+        format!("io_timeout={io_timeout_ms}"),
     ];
     let mut unless_0 = |name: &str, v: u64| {
         if v > 0 {
             all.push(format!("{name}={v}"));
         }
     };
-    unless_0("nr_read_queues", c.nr_read_queues.into());
-    unless_0("nr_poll_queues", c.nr_poll_queues.into());
-    unless_0("reserved_tags", c.reserved_tags.into());
-    unless_0("host_tagset", c.host_tagset.into());
-    unless_0("nomerges", c.nomerges.into());
-    unless_0("rq_affinity", c.rq_affinity.into());
-    all.extend(c.iosched.iter().map(|(name, value)| format!("{name}={value}")));
+    unless_0("nr_read_queues", (*nr_read_queues).into());
+    unless_0("nr_poll_queues", (*nr_poll_queues).into());
+    unless_0("reserved_tags", (*reserved_tags).into());
+    unless_0("host_tagset", (*host_tagset).into());
+    unless_0("nomerges", (*nomerges).into());
+    unless_0("rq_affinity", (*rq_affinity).into());
+    unless_0("max_sectors_kb", max_sectors_kb.unwrap_or(0).into());
+    for name in LIMIT_NAMES {
+        unless_0(name, io_limits.get(name).unwrap_or(0));
+    }
+    if !iostats {
+        all.push("iostats=0".into());
+    }
+    // 0 is a value of its own: no read-ahead.
+    all.extend(read_ahead_kb.map(|kb| format!("read_ahead_kb={kb}")));
+    match wbt_lat_usec {
+        None => all.push("wbt_lat_usec=-1".into()),
+        Some(0) => {}
+        Some(us) => all.push(format!("wbt_lat_usec={us}")),
+    }
+    all.extend(iosched.iter().map(|(name, value)| format!("iosched.{name}={value}")));
     joined(all.chunks(4).map(|few| few.join(" ")), "\n")
 }
 
@@ -243,6 +284,34 @@ mod tests {
         }
         assert!(!text.contains("planted") && text.lines().all(|l| l.len() <= 120), "{text}");
         assert!(settings(&config).contains("nr_hw_queues=2 ") && settings(&config).contains("scheduler=kyber"));
+    }
+
+    /// `--set` takes the description; what it sets is described in the same words.
+    #[test]
+    fn settings_are_as_set_takes_them() {
+        let mut config = QueueConfig::default();
+        let set = [
+            "scheduler=kyber",
+            "iosched.read_lat_nsec=5",
+            "iostats=0",
+            "max_sectors_kb=64",
+            "read_ahead_kb=0",
+            "wbt_lat_usec=-1",
+            "iops_read=7",
+            "bps_total_burst=9",
+        ];
+        for text in set {
+            let (name, value) = text.split_once('=').unwrap();
+            config.set(name, value).unwrap();
+        }
+        let text = settings(&config);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(set.iter().all(|s| words.contains(s)), "{text}");
+        let mut again = QueueConfig::default();
+        for (name, value) in words.iter().filter_map(|word| word.split_once('=')).filter(|w| w.1 != "default") {
+            again.set(name, value).unwrap();
+        }
+        assert_eq!(settings(&again), text);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //!
 //! A submitter is polled when it was notified, when one of its hardware queues has a completion to give, or when
 //! [`RequestQueue::next_timer`] is due (then any one is). None spins, and a submitter that goes to sleep rests first, as the core
-//! asks for. So a wake-up the core forgets is a harness that hangs with bios outstanding, and a test sees it at once
-//! instead of by luck.
+//! asks for. If the core loses a wake-up, the run hangs with bios outstanding and the test fails.
 
 use crate::Lock;
 use crate::describe;
@@ -238,7 +237,7 @@ impl Harness {
     pub(crate) fn is_wanted_at(&self, s: usize, now: u64) -> bool {
         let sub = &self.subs[s];
         let by_a_path = |h| self.paths.as_ref().is_some_and(|p| p.is_ready(h, now));
-        // A path without requests is not polled: a completion that is told again there belongs to none.
+        // A path without requests is not polled: a repeated completion there belongs to no request.
         let is_looked_at = |h: HctxId| self.paths.is_none() || self.disk.has_requests(h.index());
         let at_disk = |h: HctxId| self.disk.is_ready(h.index(), now) && is_looked_at(h);
         self.notifications.is_pending(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))

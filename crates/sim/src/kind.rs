@@ -37,14 +37,36 @@ impl Kind {
         }
     }
 
+    /// What its cases are, in a line of help.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Kind::Disk => "A disk under faults; for one seed in four an elevator under pressure after that",
+            Kind::Set => "Several disks on one tag set, under faults",
+            Kind::Pressure => "Elevators, hardware queues and limits under a load that never ends",
+            Kind::Multipath => {
+                "A disk that several paths lead to, which break, come back, are slow, and lose what is in flight"
+            }
+        }
+    }
+
+    /// One seed in so many is due for it.
+    pub const fn one_seed_in(self) -> u64 {
+        match self {
+            Kind::Disk => 1,
+            Kind::Set => SETS,
+            Kind::Pressure => PRESSED,
+            Kind::Multipath => MULTIPATHS,
+        }
+    }
+
     /// Whether it is run for a seed when no kind is asked for: always for [`Kind::Disk`], and one seed in so many for
     /// the others, as a stream of its own says.
     pub fn is_due(self, seed: u64) -> bool {
         match self {
             Kind::Disk => true,
-            Kind::Set => Rng::new(seed ^ 0x5e7).below(SETS) == 0,
-            Kind::Pressure => Rng::new(seed ^ 0x9e).below(PRESSED) == 1,
-            Kind::Multipath => Rng::new(seed ^ 0x3a7).below(MULTIPATHS) == 0,
+            Kind::Set => Rng::new(seed ^ 0x5e7).below(self.one_seed_in()) == 0,
+            Kind::Pressure => Rng::new(seed ^ 0x9e).below(self.one_seed_in()) == 1,
+            Kind::Multipath => Rng::new(seed ^ 0x3a7).below(self.one_seed_in()) == 0,
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A submitter is polled when it was notified, when its disk's hardware queues have a completion for it, or when its own
 //! disk's timer is due, as that was when the last submitter of the disk went to sleep: what other disks do to it later must
-//! be told. So a tag of one disk whose release another disk's waiter is not told of is a run that hangs.
+//! be told. If a waiter on another disk is not notified of a freed tag, the run hangs.
 
 use crate::Lock;
 use crate::describe;
@@ -150,7 +150,7 @@ impl SetHarness {
 
     fn has_reason(&self, d: usize, s: usize) -> bool {
         let disk = &self.disks[d];
-        // A completion that is told again by a disk without requests belongs to none: a drained disk does not look.
+        // A drained disk is not polled: a repeated completion there belongs to no request.
         let may_look =
             disk.harness.disk.in_flight() > 0 || disk.harness.notifications.is_pending(disk.harness.subs[s].id());
         may_look && disk.harness.is_wanted_at(s, self.now) || disk.timer.is_some_and(|t| t.as_ns() <= self.now)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a driver that lies over other drivers needs: it lends them its requests, and sees what they say of them first.
+//! Support for stacked drivers: the upper driver lends its requests and sees their results before the core does.
 //!
 //! Guarantees: a lower driver gets the request itself (its tag, its data), no copy of it, so what it accepts is accepted of the
 //! lender's batch, and what it completes comes up through the lender's completions. Before the core sees any of that the
@@ -8,7 +8,7 @@
 //! nothing: batches and completions are what they were.
 //!
 //! Needs from callers: the hardware queues of every lower driver are the lender's (it is started with the same numbers), and
-//! only what it was lent is asked of it. Does not do: count or remember which driver has which request. The kernel's request-based
+//! it is only asked about requests that were lent to it. Does not do: count or remember which driver has which request. The kernel's request-based
 //! device mapper makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c); ARCHITECTURE.md says why we do not.
 
 use super::{Completions, Driver, Ended, InFlight, Requeued, RqBatch, RqRef, TimedOut, TimeoutAnswer, Tries};

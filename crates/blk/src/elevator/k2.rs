@@ -236,8 +236,7 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
 
     /// Requests that no thread waits for leave tags to the rest.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
-        let sync = op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH));
-        (!sync).then_some(self.bulk_tags)
+        (!flags.is_sync(op)).then_some(self.bulk_tags)
     }
 
     /// So do deep submitters: otherwise a shallow one's only request would wait for a tag.

@@ -253,8 +253,7 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
     }
 
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
-        let sync = op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH));
-        (!sync).then_some(self.async_depth)
+        (!flags.is_sync(op)).then_some(self.async_depth)
     }
 
     fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {

@@ -70,7 +70,8 @@ macro_rules! mq_elevators {
         }
 
         impl MqElevator {
-            /// All elevators. A new one goes to the end: seeds choose by position.
+            /// All elevators. A new one goes to the end, and each list that seeds draw from leaves it out: `pick` reduces
+            /// modulo the length.
             pub const ALL: &'static [MqElevator] = &[$(MqElevator::$elevator),+];
 
             /// The name in `queue/scheduler`.
@@ -221,6 +222,14 @@ pub enum ElevatorError {
         /// `; did you mean 'x'?` when a name is near.
         remedy: String,
     },
+    /// A custom elevator has another name than the one it is offered under.
+    #[error("custom_elevators: '{offered}' makes an elevator named '{made}'; offer it under its own name")]
+    OtherName {
+        /// [`CustomElevator::name`].
+        offered: &'static str,
+        /// What [`Elevator::name`] returns.
+        made: &'static str,
+    },
 }
 
 fn unknown(name: &str, names: &[&'static str]) -> ElevatorError {
@@ -245,9 +254,6 @@ where
 }
 
 /// As [`for_map`], for a disk that also offers `custom` elevators.
-///
-/// # Panics
-/// If a custom elevator returns another name than that it is offered under.
 pub(crate) fn make<L>(
     name: &str,
     custom: &[CustomElevator],
@@ -262,7 +268,9 @@ where
     let names = || NAMES.iter().copied().chain(custom.iter().map(|e| e.name)).collect::<Vec<_>>();
     let offered = custom.iter().find(|e| e.name == name).ok_or_else(|| unknown(name, &names()))?;
     let elevator = (offered.make)(disk);
-    assert_eq!(elevator.name(), name, "an elevator is offered under another name than its own");
+    if elevator.name() != name {
+        return Err(ElevatorError::OtherName { offered: offered.name, made: elevator.name() });
+    }
     Ok(Some(elevator))
 }
 
@@ -350,6 +358,7 @@ mod tests {
     fn custom_elevators_are_found_and_named_beside_the_built_in() {
         const OWN: CustomElevator =
             CustomElevator { name: "own", make: |disk| Box::new(Own(disk.nr_slab_requests, disk.nr_requests)) };
+        const OTHER: CustomElevator = CustomElevator { name: "other", ..OWN };
         struct Own(usize, u32);
         impl Elevator for Own {
             fn name(&self) -> &'static str {
@@ -369,6 +378,8 @@ mod tests {
         assert_eq!(make::<Lock>("bfq", &[OWN], &shape).unwrap().map(|e| e.name()), Some("bfq"));
         let text = make::<Lock>("on", &[OWN], &shape).err().expect("not offered").to_string();
         assert_eq!(text, "scheduler=on: must be one of none, mq-deadline, kyber, bfq, k2, own; did you mean 'own'?");
+        let text = make::<Lock>("other", &[OTHER], &shape).err().expect("another name").to_string();
+        assert_eq!(text, "custom_elevators: 'other' makes an elevator named 'own'; offer it under its own name");
     }
 
     #[test]

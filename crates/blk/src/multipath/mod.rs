@@ -3,7 +3,7 @@
 //!
 //! [`Multipath`] is a driver over drivers: a [`RequestQueue`](crate::queue::RequestQueue) above it merges and schedules, and each
 //! request goes down one path, itself and under its own tag ([`RqBatch::lend`](crate::driver::RqBatch::lend)); the kernel's
-//! request-based device mapper sends a clone. What a path fails for reasons of the path, another path does.
+//! request-based device mapper sends a clone. Path errors are retried on another path.
 //!
 //! Guarantees: no request ends with a path's error while another path is left, or while `queue_if_no_path` holds, unless it
 //! is [to give up](Multipath::set_give_up); each

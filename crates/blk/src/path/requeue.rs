@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests that a driver gives back after it had accepted them, to be issued again at once or after a delay.
 //!
-//! Guarantees that such a request overtakes what is queued: it is put at the head of the elevator it came from (what had
-//! left the elevator before and waits on `hctx->dispatch` still precedes it), of `hctx->dispatch` when it had bypassed the
-//! elevator or there is none, of the requeued list in single-queue mode. Meanwhile it holds no driver tag if tags are given at dispatch (without an elevator the tag is its identity), so a
-//! freeze waits for it like for any request. Delayed ones wait on a list of their hctx; the delayed run that is due for the
+//! Guarantees that such a request overtakes what is queued: it is put at the head
+//!
+//! - of the elevator it came from (what had left the elevator before and waits on `hctx->dispatch` still precedes it);
+//! - of `hctx->dispatch` if it had bypassed the elevator or there is none;
+//! - of the requeued list in single-queue mode.
+//!
+//! Meanwhile it holds no driver tag if tags are given at dispatch (without an elevator the tag is its identity), so a freeze
+//! waits for it like for any request. Delayed ones wait on a list of their hctx; the delayed run that is due for the
 //! earliest moves them on, and [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) tells of it.
 //!
 //! Not here: a limit on how often; that is the driver's business. Source: block/blk-mq.c (`blk_mq_requeue_request`,

@@ -9,11 +9,11 @@
 //! work. Any submitter's poll gives turns to all. Source: block/blk-rq-qos.c.
 //!
 //! - Policies, which know no bio: `limits` ([`rates`] has their settings), [`wbt`].
-//! - `state` and `wbt_shared`: what a disk and its submitters share for them; `held` and `line`: a submitter's held bios.
-//! - Where a bio or request meets them: `hold` and `grants` (limits), `wbt_hooks`.
+//! - `state` and `wbt_shared`: what a disk and its submitters share for them; `held_bios` and `line`: a submitter's held bios.
+//! - Where a bio or request meets them: `release` and `grants` (limits), `wbt_hooks`.
 
-pub(crate) mod held;
-mod hold;
+pub(crate) mod held_bios;
+mod release;
 pub(crate) mod limits;
 mod line;
 pub mod rates;

@@ -75,7 +75,7 @@ impl<L: Lock> Env<L> {
     }
 
     /// Before a bio becomes a request. False: it has to wait for a token; the caller holds it
-    /// ([`HeldBios::throttled`](super::held::HeldBios) says of which kind).
+    /// ([`HeldBios::throttled`](super::held_bios::HeldBios) says of which kind).
     #[cold]
     pub(crate) fn wbt_wait(&self, local: &mut Local, slot: &BioSlot, op: Op, flags: OpFlags, now: Instant) -> bool {
         self.wbt_tick(now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asymmetric access: which way to a logical unit its controllers like, and how another is asked for.
+//! ALUA (asymmetric logical unit access): which ports are preferred, and how a port group is activated.
 //!
 //! Guarantees: any bytes are taken as an answer to REPORT TARGET PORT GROUPS, cut at any place; at most [`MAX_GROUPS`] groups of
 //! [`MAX_PORTS`] ports are kept. Priorities are those of multipath-tools. Does not do: send commands, or wait.

@@ -124,7 +124,7 @@ impl ScsiDisk {
         self.device.get().expect("a disk is started before its first request")
     }
 
-    /// Whether the device has reported something that [`ScsiDisk::take_news`] has not ended acting on.
+    /// Whether a report of the device is not handled yet ([`ScsiDisk::take_news`]).
     #[inline]
     pub fn has_news(&self) -> bool {
         // Pairs with: ScsiDisk::hear
@@ -212,8 +212,8 @@ impl ScsiDisk {
         done: &mut Completions,
         now: Instant,
     ) {
-        let place = CommandId { lun: self.lun, hctx, tag: rq.tag() };
-        let (rq, judged) = match self.host.recovery.came_back(place, rq, note, outcome) {
+        let id = CommandId { lun: self.lun, hctx, tag: rq.tag() };
+        let (rq, judged) = match self.host.recovery.came_back(id, rq, note, outcome) {
             Returned::Kept => return,
             Returned::Helped(rq) => (rq, after_help(outcome, &self.about_helped(note, now), self.is_online())),
             Returned::Judge(rq) => (rq, judge(outcome, &self.about(note, now))),

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is done about commands that do not end: the error-handling ladder, from an abort to giving a device up.
+//! SCSI error handling: the escalation from abort to taking a device offline.
 //!
 //! A late command is aborted, and tried again. If that does not work its host takes no new commands until those that are out
-//! have ended or are late as well, and then goes up level by level: ask for sense that is missing, abort each, START UNIT where the
-//! device wants it, reset of the LUN, the target, the host; what no level has helped is offline. After each level TEST UNIT READY
-//! says whether it has helped.
+//! have ended or are late as well, and then goes up level by level. After each level TEST UNIT READY (`eh_timeout`) says
+//! whether it has helped. The levels and their timeouts:
+//!
+//! - ask for sense that is missing: `eh_timeout`;
+//! - abort each command: `eh_timeout`. An abort behind others has three times that, unless the host is recovering by then or is
+//!   to give up: those before it may have failed;
+//! - START UNIT where the device wants it: `eh_timeout`;
+//! - reset of the LUN: `eh_timeout`;
+//! - reset of the target: `eh_timeout`;
+//! - reset of the host: what its transport says (`host_reset`). Past `eh_deadline` recovery goes to this level at once;
+//! - offline, what no level has helped. While recovery is to give up, it gets here after one second.
 //!
 //! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
-//! answered again, or is offline; each of them is released once. Nothing waits without a limit: abort, reset of LUN or target
-//! and each question have `eh_timeout`, an abort behind others three times that, unless the host is
-//! recovering by then: those before it may have failed; a reset of the host what its transport says; past `eh_deadline` only the host
-//! is reset. A reset or question that is not asked about to its end is dropped, so that no later one is told of it. While it is to give up,
-//! recovery has one second, and then its devices are offline.
+//! answered again, or is offline; each of them is released once. Nothing waits without a limit. A reset or probe that recovery
+//! no longer polls is dropped, so its result cannot be taken for a later one's.
 //! Needs from callers: `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
 //! `EhLadder::next_due` says; what it asks for is done at once and its answer passed to `EhLadder::result`, by one caller at a time.
 //!
@@ -46,7 +51,7 @@ pub(super) struct EhOptions {
     pub(super) allow_restart: bool,
 }
 
-/// Which command: one at a time has this place.
+/// Which command: at most one is outstanding under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommandId {
     pub(super) lun: LunId,
@@ -101,7 +106,7 @@ pub(super) struct HeldCommand {
 
 #[derive(Debug)]
 struct LateCommand {
-    place: CommandId,
+    id: CommandId,
     issued: Instant,
     step: RecoveryStep,
     /// When its abort was first asked for, and whether it waits for others since.
@@ -253,7 +258,7 @@ pub struct EhStats {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct EhLadder {
-    patience: EhOptions,
+    options: EhOptions,
     lates: Vec<LateCommand>,
     freed: Vec<(CommandId, HeldCommand)>,
     /// What units have reported with their answers to commands of recovery, each event once.
@@ -283,9 +288,9 @@ pub(super) enum Returned {
 }
 
 impl EhLadder {
-    pub(super) fn new(patience: EhOptions) -> EhLadder {
+    pub(super) fn new(options: EhOptions) -> EhLadder {
         EhLadder {
-            patience,
+            options,
             lates: Vec::new(),
             freed: Vec::new(),
             heard: Vec::new(),
@@ -316,7 +321,7 @@ impl EhLadder {
 
     /// The same, and also while a device's report waits that has to be handled before its commands go again.
     pub(super) fn stops_commands(&self) -> bool {
-        let waits = |lun: LunId| self.freed.iter().any(|(place, _)| place.lun == lun);
+        let waits = |lun: LunId| self.freed.iter().any(|(id, _)| id.lun == lun);
         self.is_recovering() || self.heard.iter().any(|(lun, _)| waits(*lun))
     }
 
@@ -336,8 +341,8 @@ impl EhLadder {
     }
 
     /// A command is late.
-    pub(super) fn late(&mut self, place: CommandId, issued: Instant) {
-        if let Some(known) = self.lates.iter_mut().find(|l| l.place == place) {
+    pub(super) fn late(&mut self, id: CommandId, issued: Instant) {
+        if let Some(known) = self.lates.iter_mut().find(|l| l.id == id) {
             // It was another one before, which ended while it was asked about.
             if known.issued != issued && known.is_out() {
                 (known.issued, known.step, known.asked) = (issued, RecoveryStep::Todo, None);
@@ -347,7 +352,7 @@ impl EhLadder {
         }
         self.stats.late += 1;
         self.lates.push(LateCommand {
-            place,
+            id,
             issued,
             step: RecoveryStep::Todo,
             asked: None,
@@ -358,9 +363,9 @@ impl EhLadder {
     }
 
     /// A command has come back.
-    pub(super) fn came_back(&mut self, place: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
-        let found = self.lates.iter().position(|l| l.place == place && l.is_out());
-        let about = About { allow_restart: self.patience.allow_restart, ..About::default() };
+    pub(super) fn came_back(&mut self, id: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
+        let found = self.lates.iter().position(|l| l.id == id && l.is_out());
+        let about = About { allow_restart: self.options.allow_restart, ..About::default() };
         let needs_help = judge(outcome, &about).verdict == Verdict::Recover;
         let was_helped = matches!(outcome.host, HostByte::Abort | HostByte::Reset);
         let Some(index) = found else {
@@ -369,7 +374,7 @@ impl EhLadder {
             }
             let held = Some(HeldCommand { rq, note, outcome: *outcome });
             let (issued, step) = (Instant::ZERO, RecoveryStep::Failed);
-            self.lates.push(LateCommand { place, issued, step, asked: None, waits: false, held, was_aborted: false });
+            self.lates.push(LateCommand { id, issued, step, asked: None, waits: false, held, was_aborted: false });
             return Returned::Kept;
         };
         let is_orphan = self.lates[index].step == RecoveryStep::Orphan;
@@ -442,7 +447,7 @@ impl EhLadder {
         if self.gives_up && spent >= GIVE_UP {
             return Some(EhLevel::Offline);
         }
-        self.patience.eh_deadline.is_some_and(|most| spent >= most).then_some(EhLevel::Host)
+        self.options.eh_deadline.is_some_and(|most| spent >= most).then_some(EhLevel::Host)
     }
 
     /// Commands whose abort is to be begun or checked.
@@ -452,7 +457,7 @@ impl EhLadder {
             if late.step.is_past(now) {
                 late.step = RecoveryStep::Failed;
             } else if begins && late.step == RecoveryStep::Todo || late.step.look(now) {
-                return Some(EhAction::Abort(late.place, late.issued));
+                return Some(EhAction::Abort(late.id, late.issued));
             }
         }
         None
@@ -460,7 +465,7 @@ impl EhLadder {
 
     fn begin_climb(&mut self) {
         for late in self.lates.iter().filter(|l| l.step != RecoveryStep::Orphan) {
-            let lun = late.place.lun;
+            let lun = late.id.lun;
             if !self.units.iter().any(|u| u.lun == lun) {
                 self.units.push(UnitRecovery { lun, step: RecoveryStep::Todo, owed: Pending::Nothing });
             }
@@ -494,7 +499,7 @@ impl EhLadder {
 
     /// The next thing to do at a level.
     fn climb(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
-        let until = now + self.patience.eh_timeout;
+        let until = now + self.options.eh_timeout;
         if matches!(level, EhLevel::Target | EhLevel::Host)
             && let Some(action) = self.climb_together(level, now)
         {
@@ -503,7 +508,7 @@ impl EhLadder {
         let EhLadder { units, lates, stats, .. } = self;
         for unit in units {
             let lun = unit.lun;
-            let mut of_unit = lates.iter().filter(|l| l.place.lun == lun && l.step != RecoveryStep::Orphan);
+            let mut of_unit = lates.iter().filter(|l| l.id.lun == lun && l.step != RecoveryStep::Orphan);
             if unit.step == RecoveryStep::Over {
                 continue;
             }
@@ -563,8 +568,8 @@ impl EhLadder {
     /// The one thing that a level does for all units.
     fn climb_together(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
         let (what, time) = match level {
-            EhLevel::Target => (Reset::Target, self.patience.eh_timeout),
-            _ => (Reset::Host, self.patience.host_reset),
+            EhLevel::Target => (Reset::Target, self.options.eh_timeout),
+            _ => (Reset::Host, self.options.host_reset),
         };
         if self.whole == RecoveryStep::Todo {
             let lun = self.units.iter().find(|u| u.step != RecoveryStep::Over)?.lun;
@@ -583,7 +588,7 @@ impl EhLadder {
 
     /// The one reset has ended.
     fn reset_ended(&mut self, well: bool, now: Instant) {
-        let until = now + self.patience.eh_timeout;
+        let until = now + self.options.eh_timeout;
         (self.whole, self.whole_owed) = (RecoveryStep::Over, None);
         for unit in self.units.iter_mut().filter(|u| u.step == RecoveryStep::Todo) {
             unit.step = if well { RecoveryStep::Settling(until) } else { RecoveryStep::Failed };
@@ -595,9 +600,9 @@ impl EhLadder {
         let units = std::mem::take(&mut self.units);
         let mut left = Vec::new();
         for mut late in self.lates.drain(..) {
-            let is_of_unit = units.iter().any(|u| u.lun == late.place.lun);
+            let is_of_unit = units.iter().any(|u| u.lun == late.id.lun);
             match late.held.take() {
-                Some(held) => self.freed.push((late.place, held)),
+                Some(held) => self.freed.push((late.id, held)),
                 None => {
                     // Of a unit that is over only an offline one has commands out; others were late meanwhile.
                     if is_of_unit && late.step == RecoveryStep::Failed {
@@ -614,9 +619,9 @@ impl EhLadder {
     /// How what was asked for went.
     pub(super) fn result(&mut self, action: &EhAction, result: EhResult, now: Instant) {
         match (*action, result) {
-            (EhAction::Abort(place, issued), EhResult::Abort(how)) => self.abort_said(place, issued, how, now),
+            (EhAction::Abort(id, issued), EhResult::Abort(how)) => self.abort_said(id, issued, how, now),
             (EhAction::Reset(Reset::Lun, lun), EhResult::Reset(how)) => {
-                let until = now + self.patience.eh_timeout;
+                let until = now + self.options.eh_timeout;
                 let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
                 (unit.step, unit.owed) = match how {
                     Help::Begun => return,
@@ -630,7 +635,7 @@ impl EhLadder {
             (EhAction::Probed(lun), EhResult::Answer(Some(answer))) => self.answered(lun, &answer, now),
             (EhAction::Offline(lun), EhResult::Done) => {
                 self.stats.offline += 1;
-                let until = now + self.patience.eh_timeout;
+                let until = now + self.options.eh_timeout;
                 if let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) {
                     unit.step = RecoveryStep::Settling(until);
                 }
@@ -639,14 +644,14 @@ impl EhLadder {
         }
     }
 
-    fn abort_said(&mut self, place: CommandId, issued: Instant, how: Abort, now: Instant) {
-        let until = now + self.patience.eh_timeout;
-        let Some(index) = self.lates.iter().position(|l| l.place == place && l.issued == issued && l.is_out()) else {
+    fn abort_said(&mut self, id: CommandId, issued: Instant, how: Abort, now: Instant) {
+        let until = now + self.options.eh_timeout;
+        let Some(index) = self.lates.iter().position(|l| l.id == id && l.issued == issued && l.is_out()) else {
             return;
         };
         let late = &mut self.lates[index];
         let first = *late.asked.get_or_insert(now);
-        let most = first + Duration::from_ns(self.patience.eh_timeout.as_ns().saturating_mul(MOST_WAITS));
+        let most = first + Duration::from_ns(self.options.eh_timeout.as_ns().saturating_mul(MOST_WAITS));
         let has_waited = std::mem::replace(&mut late.waits, how == Abort::Waits);
         match (how, late.step) {
             (Abort::Begun | Abort::Waits, RecoveryStep::Todo) => late.step = RecoveryStep::Begun { until, asked: now },
@@ -669,7 +674,7 @@ impl EhLadder {
     }
 
     fn sent(&mut self, lun: LunId, question: ProbeKind, is_sent: bool, now: Instant) {
-        let until = now + self.patience.eh_timeout;
+        let until = now + self.options.eh_timeout;
         let Some(unit) = self.units.iter_mut().find(|u| u.lun == lun) else { return };
         if !is_sent {
             (unit.owed, unit.step) = (Pending::Nothing, RecoveryStep::Failed);
@@ -681,7 +686,7 @@ impl EhLadder {
 
     /// A device has answered.
     fn answered(&mut self, lun: LunId, answer: &Probed, now: Instant) {
-        let EhLadder { units, lates, stage, patience, .. } = self;
+        let EhLadder { units, lates, stage, options, .. } = self;
         let Some(unit) = units.iter_mut().find(|u| u.lun == lun) else { return };
         unit.owed = Pending::Nothing;
         let Judged { verdict, event } = judge(&answer.outcome, &About::default());
@@ -705,7 +710,7 @@ impl EhLadder {
             },
             (_, EhStage::Climb(EhLevel::Sense)) => {
                 let sense = Sense::parse(&answer.data).filter(|s| is_good && s.key != SenseKey::NoSense);
-                let lacking = lates.iter_mut().find(|l| l.place.lun == lun && l.lacks_sense());
+                let lacking = lates.iter_mut().find(|l| l.id.lun == lun && l.lacks_sense());
                 match (sense, lacking.and_then(|l| l.held.as_mut())) {
                     (Some(sense), Some(held)) => {
                         held.outcome.sense = Some(sense);
@@ -714,7 +719,7 @@ impl EhLadder {
                     _ => RecoveryStep::Failed,
                 }
             }
-            (_, EhStage::Climb(EhLevel::StartUnit)) if is_good => RecoveryStep::Settling(now + patience.eh_timeout),
+            (_, EhStage::Climb(EhLevel::StartUnit)) if is_good => RecoveryStep::Settling(now + options.eh_timeout),
             _ => RecoveryStep::Failed,
         };
         if *stage == EhStage::Climb(EhLevel::Sense) {
@@ -725,14 +730,14 @@ impl EhLadder {
     /// Commands that only lacked a reason have one.
     fn free_explained(&mut self, lun: LunId) {
         let explained = |l: &mut LateCommand| {
-            let of_unit = l.place.lun == lun;
+            let of_unit = l.id.lun == lun;
             let verdict =
                 |h: &HeldCommand| judge(&h.outcome, &About { allow_restart: true, ..About::default() }).verdict;
             of_unit && l.held.as_ref().is_some_and(|h| h.outcome.sense.is_some() && verdict(h) != Verdict::Recover)
         };
         for mut late in self.lates.extract_if(.., explained) {
             let held = late.held.take().expect("it is held");
-            self.freed.push((late.place, held));
+            self.freed.push((late.id, held));
         }
     }
 
@@ -746,7 +751,7 @@ impl EhLadder {
 
     /// Commands of a LUN and hardware queue that wait no longer, up to `most`.
     pub(super) fn take_freed(&mut self, lun: LunId, hctx: HctxId, most: usize) -> Vec<HeldCommand> {
-        let is_of = |(place, _): &mut (CommandId, HeldCommand)| place.lun == lun && place.hctx == hctx;
+        let is_of = |(id, _): &mut (CommandId, HeldCommand)| id.lun == lun && id.hctx == hctx;
         self.freed.extract_if(.., is_of).take(most).map(|(_, held)| held).collect()
     }
 }

@@ -10,7 +10,7 @@ fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-fn place(tag: u32) -> CommandId {
+fn id(tag: u32) -> CommandId {
     CommandId { lun: LunId(0), hctx: HctxId::new(0), tag: Tag::new(tag) }
 }
 
@@ -18,8 +18,8 @@ fn place(tag: u32) -> CommandId {
 fn aborts(ladder: &mut EhLadder, now: Instant, say: impl Fn(u32) -> Abort) -> Vec<u32> {
     let mut asked = Vec::new();
     while let Some(ask) = ladder.next(now, 2) {
-        let EhAction::Abort(place, _) = ask else { panic!("{ask:?}") };
-        let tag = place.tag.index() as u32;
+        let EhAction::Abort(id, _) = ask else { panic!("{ask:?}") };
+        let tag = id.tag.index() as u32;
         asked.push(tag);
         ladder.result(&ask, EhResult::Abort(say(tag)), now);
     }
@@ -28,7 +28,7 @@ fn aborts(ladder: &mut EhLadder, now: Instant, say: impl Fn(u32) -> Abort) -> Ve
 
 fn two_late() -> EhLadder {
     let mut ladder = EhLadder::new(PATIENCE);
-    (0..2).for_each(|tag| ladder.late(place(tag), at(0)));
+    (0..2).for_each(|tag| ladder.late(id(tag), at(0)));
     ladder
 }
 
@@ -57,7 +57,7 @@ fn a_turn_that_never_comes_is_not_waited_for() {
     assert!(ladder.is_recovering());
     assert_eq!(aborts(&mut ladder, at(20), first), [1]);
     let ask = ladder.next(at(21), 2).expect("it has failed as well, and the ladder is climbed");
-    assert!(!matches!(ask, EhAction::Abort(place, _) if place.tag.index() == 1), "{ask:?}");
+    assert!(!matches!(ask, EhAction::Abort(id, _) if id.tag.index() == 1), "{ask:?}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn an_abort_waits_for_others_only_so_long() {
     all(1..31, &mut ladder);
     assert!(!ladder.is_recovering());
     assert_eq!(ladder.next(at(31), 2), Some(EhAction::Reset(Reset::Lun, LunId(0))), "30 s after it was asked for");
-    // Nor any longer by a caller that gives it up.
+    // While recovery is to give up, an abort behind others gets no more time.
     let mut ladder = two_late();
     all(1..9, &mut ladder);
     ladder.set_give_up(true);
@@ -82,7 +82,7 @@ fn an_abort_waits_for_others_only_so_long() {
 #[test]
 fn aborts_go_in_the_order_in_which_commands_were_late() {
     let mut ladder = EhLadder::new(PATIENCE);
-    (0..4).for_each(|tag| ladder.late(place(tag), at(0)));
+    (0..4).for_each(|tag| ladder.late(id(tag), at(0)));
     assert_eq!(aborts(&mut ladder, at(1), |tag| if tag == 0 { Abort::Gone } else { Abort::Waits }), [0, 1, 2, 3]);
     assert_eq!(aborts(&mut ladder, at(2), |_| Abort::Waits), [1, 2, 3]);
 }

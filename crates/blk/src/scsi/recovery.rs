@@ -47,8 +47,8 @@ impl<L: Lock> Guarded for Mutex<L, Shared> {
 }
 
 impl Recovery {
-    pub(super) fn new<L: Lock>(patience: EhOptions) -> Recovery {
-        let shared = Shared { ladder: EhLadder::new(patience), devices: Vec::new() };
+    pub(super) fn new<L: Lock>(options: EhOptions) -> Recovery {
+        let shared = Shared { ladder: EhLadder::new(options), devices: Vec::new() };
         let shared = Box::new(Mutex::<L, Shared>::new(shared));
         Recovery { flags: AtomicU32::new(0), is_driven: AtomicBool::new(false), shared }
     }
@@ -101,13 +101,13 @@ impl Recovery {
     }
 
     /// A command is late.
-    pub(super) fn late(&self, place: CommandId, issued: Instant) {
-        self.with(|s| s.ladder.late(place, issued));
+    pub(super) fn late(&self, id: CommandId, issued: Instant) {
+        self.with(|s| s.ladder.late(id, issued));
     }
 
     /// A command has come back.
-    pub(super) fn came_back(&self, place: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
-        self.with(|s| s.ladder.came_back(place, rq, note, outcome))
+    pub(super) fn came_back(&self, id: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
+        self.with(|s| s.ladder.came_back(id, rq, note, outcome))
     }
 
     /// Commands of a LUN and hardware queue that wait no longer.

@@ -36,7 +36,7 @@ impl<L: Lock> Env<L> {
             self.trace_merged(local, slot, false, now);
             return true;
         }
-        let sync = rw_is_sync(op, flags);
+        let sync = flags.is_sync(op);
         let mut inner = self.sq().inner.lock();
         if mergeable && let BioMerge::Merged { freed } = inner.elevator.bio_merge(&self.elv_cx(now), BioRef(id)) {
             self.trace_merged(local, slot, false, now);
@@ -266,9 +266,4 @@ impl<L: Lock> Env<L> {
         let mut inner = self.sq().inner.lock();
         self.sq_put_driver_tag(&mut inner, self.st.slab.get(id));
     }
-}
-
-/// `rw_is_sync`: whether a thread is taken to wait for it.
-fn rw_is_sync(op: Op, flags: OpFlags) -> bool {
-    op == Op::Read || flags.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH))
 }

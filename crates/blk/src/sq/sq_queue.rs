@@ -4,7 +4,7 @@
 use super::request_list::RequestList;
 use crate::elevator::interface::Tunable;
 use crate::elevator::legacy::LegacyElevator;
-use crate::elevator::registry::legacy_by_name;
+use crate::elevator::registry::{LEGACY_NAMES, legacy_by_name};
 use crate::lock::Lock;
 use crate::request::{RequestId, Rq};
 use crate::settings::QueueConfig;
@@ -36,7 +36,7 @@ pub(super) struct SqInner {
 impl<L: Lock> SqQueue<L> {
     pub(crate) fn new(config: &QueueConfig, nr_requests: u32) -> Result<Self, String> {
         let nr_rqs = RequestList::most(nr_requests) * 2;
-        let name = config.scheduler.as_deref().unwrap_or("deadline");
+        let name = config.scheduler.as_deref().unwrap_or(LEGACY_NAMES[0]);
         let mut elevator = legacy_by_name(name, nr_rqs as usize + 1).map_err(|e| e.to_string())?;
         for (k, v) in &config.iosched {
             elevator.set_tunable(k, *v)?;

@@ -12,7 +12,7 @@ use crate::driver::{Completions, Ended, POLL_BATCH};
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::{BLK_MAX_REQUEST_COUNT, Plug};
-use crate::qos::held::HeldBios;
+use crate::qos::held_bios::HeldBios;
 use crate::queue::request_queue::RequestQueue;
 use crate::queue::state::QueueState;
 use crate::request::{RequestId, Rq};
@@ -149,7 +149,7 @@ pub(crate) struct Local {
     pub(crate) in_driver: bool,
     /// Runs of hctxs are left to the next poll.
     pub(crate) in_interrupt: bool,
-    /// A run was owed for that reason, or a waiting bio can continue: seen to before the call into the block layer returns.
+    /// A run or a waiting bio is pending; it is handled before the call returns.
     pub(crate) owes: bool,
     pub(crate) trace: Tracer,
     pub(crate) scratch: Scratch,

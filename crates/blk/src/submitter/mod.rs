@@ -19,7 +19,7 @@ use crate::driver::Completions;
 use crate::id::{CpuId, SubmitterId};
 use crate::lock::Lock;
 use crate::path::plug::Plug;
-use crate::qos::held::HeldBios;
+use crate::qos::held_bios::HeldBios;
 use crate::queue::request_queue::RequestQueue;
 use crate::settings::SettingError;
 use crate::sq::request_list::Batching;

@@ -66,12 +66,22 @@ impl TagSetConfig {
 
     /// Gives a disk's settings this shape.
     fn apply_to(&self, config: &mut QueueConfig) {
-        config.nr_hw_queues = Some(self.nr_hw_queues);
-        config.nr_read_queues = self.nr_read_queues;
-        config.nr_poll_queues = self.nr_poll_queues;
-        config.queue_depth = self.queue_depth;
-        config.reserved_tags = self.reserved_tags;
-        config.host_tagset = self.host_tagset;
+        let TagSetConfig {
+            nr_hw_queues,
+            nr_read_queues,
+            nr_poll_queues,
+            queue_depth,
+            reserved_tags,
+            host_tagset,
+            // Not a disk's.
+            fair_tag_sharing: _,
+        } = *self;
+        config.nr_hw_queues = Some(nr_hw_queues);
+        config.nr_read_queues = nr_read_queues;
+        config.nr_poll_queues = nr_poll_queues;
+        config.queue_depth = queue_depth;
+        config.reserved_tags = reserved_tags;
+        config.host_tagset = host_tagset;
     }
 
     fn check(&self) -> Result<(), SettingError> {

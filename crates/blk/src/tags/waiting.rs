@@ -2,8 +2,8 @@
 //! Driver tags that several disks, or several hardware queues, share: waiters and wake-ups.
 //!
 //! # Waiting
-//! Without an elevator submitters wait, with one hardware queues do (`TAG_WAIT` says that one is registered), all in
-//! the wait queues of the map, under names that include their disk. A put wakes one waiter *that may use the tag*. A
+//! Without an elevator, submitters wait for tags; with one, hardware queues wait (`TAG_WAIT` says that one is registered).
+//! All are in the wait queues of the map, under names that include their disk. A put wakes one waiter *that may use the tag*. A
 //! disk with its share used up has none: its own next put wakes it. So each put is one wake-up, not an eighth of the
 //! depth as in a map of one disk, where any waiter is as good as another. A registered submitter does not try again
 //! before it is woken: mostly a disk's own completion makes it poll, and it would always take back what it has just

@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub struct NotMeasurable {
     /// Its place in a machine file.
     pub name: &'static str,
-    /// What it is, and where to find it instead.
+    /// Why the file does not contain it, and where the value is.
     pub why: &'static str,
 }
 

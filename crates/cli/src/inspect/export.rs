@@ -7,7 +7,7 @@
 //! Sources: Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-block.
 
 use super::stack;
-use super::sysfs::{Device, names};
+use super::sysfs::{Device, LEGACY_ELEVATORS, names};
 use host::topology;
 use lab::setup::read_line;
 use std::collections::BTreeSet;
@@ -163,7 +163,7 @@ fn settings(out: &mut String, root: &Path, disk: Option<&Device>, cpus: u32) {
     let Some(d) = disk else { return };
     out.push_str("\n[settings]\n");
     let mut wanted: Vec<(String, String, &str)> = Vec::new();
-    let legacy = matches!(d.scheduler.as_deref(), Some("noop" | "deadline" | "cfq"));
+    let legacy = d.scheduler.as_deref().is_some_and(|name| LEGACY_ELEVATORS.contains(&name));
     match d.nr_hw_queues {
         Some(n) => wanted.push(("nr_hw_queues".into(), n.min(cpus as usize).to_string(), "")),
         None if legacy => wanted.push(("mode".into(), "sq".into(), " # the legacy block layer")),

@@ -210,12 +210,14 @@ fn kind(dir: &Path, name: &str) -> Option<String> {
     by_name.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, kind)| (*kind).to_owned())
 }
 
+/// Elevators of the kernel's legacy block layer.
+pub(super) const LEGACY_ELEVATORS: [&str; 3] = ["noop", "deadline", "cfq"];
+
 fn notes(d: &Device, scsi_use_blk_mq: Option<&str>) -> Vec<String> {
     let mut notes = Vec::new();
-    let legacy = ["noop", "deadline", "cfq"];
     let list = d.queue.get("scheduler").map_or("", String::as_str);
     let mut words = list.split_whitespace().map(|w| w.trim_matches(['[', ']']));
-    let is_legacy = words.any(|w| legacy.contains(&w));
+    let is_legacy = words.any(|w| LEGACY_ELEVATORS.contains(&w));
     if d.queue.is_empty() {
         notes.push("no queue directory: this kernel shows no queue settings for it".to_owned());
     } else if d.nr_hw_queues.is_none() && is_legacy {

@@ -21,8 +21,8 @@ pub enum TlsChoice {
 /// `mqblk serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
-    /// A disk (file, block device, nbd://..., rbd:..., null:..., ram:..., model:...), served over NBD and vhost-user-blk on Unix sockets;
-    /// or a configuration, whose name ends with .toml
+    /// A disk (a file, a block device, or another of the targets listed below), served over NBD and vhost-user-blk on Unix
+    /// sockets; or a configuration, whose name ends with .toml
     #[arg(value_name = "DISK | CONFIG.toml", required_unless_present = "libvirt", conflicts_with = "libvirt")]
     pub what: Option<PathBuf>,
     /// Serve the disks of a libvirt domain over vhost-user-blk, with its queues and IOThreads

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The same study on this host: measured on the null device through an ordinary run, and simulated with the machine's costs.
 //!
-//! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each point has its least and most; a run that was
-//! interrupted is of no point. What is simulated
-//! beside them is our block layer in user space: the machine file's own costs, without those of a kernel and a device.
+//! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each point has its least and most;
+//! interrupted runs are discarded. What is simulated beside them is our block layer in user space: the machine file's own
+//! costs, without those of a kernel and a device.
 
 use super::study::simulate_all;
 use crate::args::SimArgs;

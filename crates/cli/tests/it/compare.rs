@@ -134,7 +134,7 @@ fn a_killed_comparison_resumes_and_a_foreign_file_is_rejected() {
     started.signal("KILL");
     started.ends();
     let before = fs::read_to_string(dir.path("r")).unwrap();
-    let past = lab::results::broken_off(&before, "r").unwrap();
+    let past = lab::results::interrupted(&before, "r").unwrap();
     assert!(past.results.runs.len() < 200 && past.results.comparison.is_none());
     let other = [&sides[..], &["--runtime", "20ms", "--pairs", "20", "--resume", "r"]].concat();
     dir.mqblk(&other).exits(2).says(&["--resume r: belongs to another comparison: the plan (--pairs"]);

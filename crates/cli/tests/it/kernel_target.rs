@@ -481,7 +481,7 @@ fn two_partitions_of_one_disk_share_its_settings() {
 }
 
 #[test]
-fn tuning_leaves_settings_as_found_also_when_it_is_broken_off() {
+fn tuning_leaves_settings_as_found_also_when_interrupted() {
     let disk = Loop::new("kernel-tune", 16 << 20);
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
     // What a user has set is the default that has to be beaten, and what is put back.

@@ -173,6 +173,28 @@ const MODIFIERS: [(OpFlags, u32); 5] = [
     (OpFlags::META, category::META),
 ];
 
+const MODIFIER_FLAGS: [OpFlags; MODIFIERS.len()] = {
+    let mut flags = [OpFlags::NONE; MODIFIERS.len()];
+    let mut i = 0;
+    while i < MODIFIERS.len() {
+        flags[i] = MODIFIERS[i].0;
+        i += 1;
+    }
+    flags
+};
+/// Modifiers that blktrace has no category for.
+const NO_CATEGORY: [OpFlags; 8] = [
+    OpFlags::NOWAIT,
+    OpFlags::POLLED,
+    OpFlags::NOMERGE,
+    OpFlags::RESERVED,
+    OpFlags::IDLE,
+    OpFlags::BACKGROUND,
+    OpFlags::NOUNMAP,
+    OpFlags::NOFALLBACK,
+];
+const _: () = assert!(OpFlags::are_all(&[&MODIFIER_FLAGS, &NO_CATEGORY]));
+
 fn operation(op: Op, flags: OpFlags) -> u32 {
     let direction = match op {
         Op::Read => category::READ,

@@ -119,6 +119,8 @@ pub fn rules(cpus: u32, default_queues: &str) -> Vec<(String, Point)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blk::qos::rates::LIMIT_NAMES;
+    use blk::settings::SETTINGS;
 
     #[test]
     fn the_guide_names_the_elevators_that_are_tried() {
@@ -127,6 +129,49 @@ mod tests {
             guide.contains(&format!("`scheduler` ({})", ELEVATORS.join(", "))),
             "docs/tune.md, knobs: {ELEVATORS:?}"
         );
+    }
+
+    /// What is not tuned, because.
+    const NOT_TUNED: [(&str, &str); 18] = [
+        ("nr_cpus", "what the host has"),
+        ("nr_read_queues", "nr_hw_queues stands for the number of queues"),
+        ("nr_poll_queues", "only polled I/O uses them, which the job asks for"),
+        ("reserved_tags", "for the driver's own commands"),
+        ("host_tagset", "a property of the device"),
+        ("io_timeout", "for errors, not for speed"),
+        ("iostats", "a recommendation does not turn statistics off"),
+        ("read_ahead_kb", "for buffered files only"),
+        ("iosched.front_merges", "for rare cases"),
+        ("iosched.prio_aging_expire", "only with several priorities"),
+        ("iosched.slice_idle_us", "slice_idle in another unit"),
+        ("iosched.fifo_expire_sync", "for rare cases"),
+        ("iosched.fifo_expire_async", "for rare cases"),
+        ("iosched.back_seek_max", "only for rotating disks"),
+        ("iosched.back_seek_penalty", "only for rotating disks"),
+        ("iosched.max_budget", "adjusts itself"),
+        ("iosched.timeout_sync", "bounds a slice that budgets end before"),
+        ("iosched.strict_guarantees", "a guarantee, not a matter of speed"),
+    ];
+
+    /// Limits are a policy of the operator, and elevators that are left out have their reason at [`ELEVATORS`].
+    #[test]
+    fn each_setting_and_tunable_is_tuned_or_left_out_with_a_reason() {
+        let setting = |name: &str| Setting { name: name.into(), value: "1".into(), default: true, help: String::new() };
+        let now: Vec<Setting> = SETTINGS.iter().map(|s| setting(s.name)).collect();
+        let tuned: Vec<String> = knobs(&now, 4, 1280).into_iter().map(|k| k.name).collect();
+        let mut all: Vec<String> = SETTINGS.iter().map(|s| s.name.to_owned()).collect();
+        all.retain(|name| !LIMIT_NAMES.contains(&name.as_str()));
+        for elevator in MqElevator::ALL.iter().filter(|e| ELEVATORS.contains(&e.name())) {
+            let config = QueueConfig { scheduler: Some(elevator.name().into()), ..QueueConfig::default() };
+            let disk = Disk::new(Arc::new(Null::new(NullOptions::default())), config, None).unwrap();
+            all.extend(disk.queue.iosched().into_iter().map(|t| format!("iosched.{}", t.name)));
+        }
+        for name in &all {
+            let left_out = NOT_TUNED.iter().any(|(n, _)| n == name);
+            assert!(tuned.contains(name) != left_out, "{name}: must be either tuned or in NOT_TUNED");
+        }
+        assert!(NOT_TUNED.iter().all(|(name, _)| all.iter().any(|n| n == name)), "NOT_TUNED has an unknown name");
+        assert!(TUNABLES.iter().all(|name| all.iter().any(|n| n == name)), "TUNABLES has an unknown name");
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! hottest lock of a database, and the log that has to be durable before a transaction ends.
 //!
 //! Guarantees: the same calls give the same answers; what is given out in turn is given in the order of the calls. Does
-//! not do: a thread that waits for a lock keeps computing, and one that is preempted with the lock held is not told
-//! apart.
+//! not: stop a vCPU that waits for a lock (it spins), or model a lock holder that is preempted.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -4,8 +4,8 @@
 use super::bound::{HCTXS, LIMITS};
 use crate::rng::Rng;
 use blk::bio::{Op, OpFlags};
-use blk::elevator::{BioMerge, BioRef, Elevator, ElvCx, MqElevator, Tunable, bfq};
-use blk::id::HctxId;
+use blk::elevator::{BioMerge, BioRef, DebugAttr, Elevator, ElvCx, MqElevator, Tunable, bfq};
+use blk::id::{HctxId, SubmitterId};
 use blk::request::Rq;
 use blk::time::Instant;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,6 +70,7 @@ impl StarvingElevator {
     }
 }
 
+/// Every method is forwarded, those with a default as well: a default would hide what the elevator behind it does.
 impl Elevator for StarvingElevator {
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -114,8 +115,20 @@ impl Elevator for StarvingElevator {
         self.inner.completed(cx, rq);
     }
 
+    fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
+        self.inner.requeued(cx, rq);
+    }
+
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         self.inner.limit_depth(op, flags)
+    }
+
+    fn limit_depth_of(&self, submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
+        self.inner.limit_depth_of(submitter, op, flags)
+    }
+
+    fn debug(&self) -> Vec<DebugAttr> {
+        self.inner.debug()
     }
 
     fn tunables(&self) -> Vec<Tunable> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machines that studies are of by default: as files, which is what they would be replaced by.
+//! The default machines of studies, as machine files that `--machine` replaces.
 //!
 //! Guarantees: all can be read. Does not do: describe a real machine; `mqblk calibrate` writes that one.
 

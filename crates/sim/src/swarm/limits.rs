@@ -211,6 +211,14 @@ pub(super) fn fit(c: &mut QueueConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blk::qos::rates::LIMIT_NAMES;
+
+    #[test]
+    fn rates_are_the_limits_without_their_bursts() {
+        let listed: Vec<&str> = LIMIT_NAMES.into_iter().filter(|name| !name.ends_with("_burst")).collect();
+        assert_eq!(listed, RATES);
+        assert!(RATES.iter().all(|name| LIMIT_NAMES.contains(&format!("{name}_burst").as_str())));
+    }
 
     fn meter(ended: &[(u64, u64, u64)]) -> Meter {
         Meter { per_sec: 1000, burst: 2, changes: 0, ended: ended.to_vec() }

@@ -363,35 +363,36 @@ impl Load {
     }
 }
 
-const DRAWN: [OpFlags; 7] = [
-    OpFlags::NOWAIT,
-    OpFlags::NOMERGE,
-    OpFlags::POLLED,
-    OpFlags::RESERVED,
-    OpFlags::SYNC,
-    OpFlags::FUA,
-    OpFlags::PREFLUSH,
+/// Modifiers in the order of their draws: one bio in how many has it, and whether only writes draw it. Seeds go by the order.
+const DRAWN: [(OpFlags, u64, bool); 7] = [
+    (OpFlags::NOWAIT, 12, false),
+    (OpFlags::NOMERGE, 12, false),
+    (OpFlags::POLLED, 12, false),
+    (OpFlags::RESERVED, 16, false),
+    (OpFlags::SYNC, 4, false),
+    (OpFlags::FUA, 6, true),
+    (OpFlags::PREFLUSH, 8, true),
 ];
+const DRAWN_FLAGS: [OpFlags; DRAWN.len()] = {
+    let mut flags = [OpFlags::NONE; DRAWN.len()];
+    let mut i = 0;
+    while i < DRAWN.len() {
+        flags[i] = DRAWN[i].0;
+        i += 1;
+    }
+    flags
+};
 /// Hints that only some elevators go by, and what only drivers go by.
 const NOT_DRAWN: [OpFlags; 4] = [OpFlags::RAHEAD, OpFlags::META, OpFlags::NOUNMAP, OpFlags::NOFALLBACK];
-const _: () = assert!(OpFlags::are_all(&[&DRAWN, &limits::FLAGS, &NOT_DRAWN]));
+const _: () = assert!(OpFlags::are_all(&[&DRAWN_FLAGS, &limits::FLAGS, &NOT_DRAWN]));
 
 /// Modifiers of a bio, of [`DRAWN`]. Limits add theirs.
 fn draw_flags(rng: &mut Rng, op: Op) -> OpFlags {
-    let mut f = OpFlags::NONE;
-    let mut add = |on: bool, flag: OpFlags| {
-        if on {
-            f = f.union(flag);
+    let mut flags = OpFlags::NONE;
+    for (flag, one_in, only_writes) in DRAWN {
+        if (!only_writes || op == Op::Write) && rng.below(one_in) == 0 {
+            flags = flags.union(flag);
         }
-    };
-    add(rng.below(12) == 0, OpFlags::NOWAIT);
-    add(rng.below(12) == 0, OpFlags::NOMERGE);
-    add(rng.below(12) == 0, OpFlags::POLLED);
-    add(rng.below(16) == 0, OpFlags::RESERVED);
-    add(rng.below(4) == 0, OpFlags::SYNC);
-    if op == Op::Write {
-        add(rng.below(6) == 0, OpFlags::FUA);
-        add(rng.below(8) == 0, OpFlags::PREFLUSH);
     }
-    f
+    flags
 }

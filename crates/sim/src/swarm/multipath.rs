@@ -5,8 +5,8 @@
 //!
 //! Checked, beside all that holds for one disk (`load`): a bio ends with an error of a path only if, at some time
 //! since it was submitted, no path was left and requests were not to wait for one; requests are not given up before
-//! `no_path_retry`'s time is over; what a path was to write and another has written does not come later; nothing
-//! stays at a path.
+//! `no_path_retry`'s time is over; a write that was retried on another path does not land late from the first;
+//! nothing stays at a path.
 //!
 //! Phases: safety as in the main case; liveness: all paths work, and everything ends.
 
@@ -18,6 +18,7 @@ use crate::describe;
 use crate::fault::Plant;
 use crate::harness::Harness;
 use crate::paths::Paths;
+use crate::pressure::LEGACY;
 use crate::rng::Rng;
 use crate::trace::{Trace, time};
 use blk::elevator::MqElevator;
@@ -246,7 +247,7 @@ impl PathsCase {
         if self.harness.q.is_drained() && has_path {
             let mode = self.harness.q.config().mode;
             let scheduler = match mode {
-                blk::settings::Mode::Sq => self.rng.pick(&["noop", "deadline"]),
+                blk::settings::Mode::Sq => self.rng.pick(&LEGACY),
                 blk::settings::Mode::Mq => self.rng.pick(&SCHEDULERS),
             };
             self.tell(format_args!("scheduler={scheduler}"));

@@ -11,9 +11,9 @@ pub(super) const CAPACITY: u64 = 4096;
 /// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
 pub(super) const MOST_STEPS: usize = 1_000_000;
 
-/// Virtual time in which everything has to end where windows of write-back throttling make events without end. The slowest
-/// limit lets the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer
-/// in two is that it is to be waited for again.
+/// Limit of virtual time for cases in which write-back throttling's timer never stops. The slowest limit lets
+/// the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer in two is that
+/// it is to be waited for again.
 pub(super) const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
 
 /// What a case that held everything counted.

@@ -5,6 +5,7 @@
 use super::report::CAPACITY;
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
+use crate::pressure::LEGACY;
 use crate::rng::Rng;
 use blk::cpumap::CpuTopology;
 use blk::elevator::{MqElevator, NONE, k2, kyber};
@@ -51,7 +52,7 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     let mut c = QueueConfig { topology, ..QueueConfig::default() };
     if rng.below(4) == 0 {
         c.mode = Mode::Sq;
-        c.scheduler = rng.pick(&[None, Some("noop"), Some("deadline")]).map(String::from);
+        c.scheduler = rng.pick(&[None, Some(LEGACY[0]), Some(LEGACY[1])]).map(String::from);
         c.nr_requests = rng.pick(&[None, Some(4), Some(9), Some(32)]);
     } else {
         c.nr_hw_queues = Some(1 + rng.below(u64::from(cpus)) as u16);

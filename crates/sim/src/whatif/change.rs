@@ -198,3 +198,37 @@ fn put(table: &mut toml::Table, name: &str, field: &str, value: &str) -> Result<
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blk::qos::rates::LIMIT_NAMES;
+
+    /// Settings that the simulated block layer goes by, besides [`LIMIT_NAMES`].
+    const SIMULATED: [&str; 12] = [
+        "mode",
+        "nr_hw_queues",
+        "nr_read_queues",
+        "queue_depth",
+        "reserved_tags",
+        "host_tagset",
+        "nr_requests",
+        "scheduler",
+        "nomerges",
+        "rq_affinity",
+        "max_sectors_kb",
+        "wbt_lat_usec",
+    ];
+
+    /// Settings that the machine's file has instead: they are refused.
+    const REFUSED: [&str; 1] = ["nr_cpus"];
+
+    #[test]
+    fn each_setting_is_simulated_or_listed_with_a_reason() {
+        for s in SETTINGS {
+            let simulated = [&SIMULATED[..], &LIMIT_NAMES, &REFUSED].iter().any(|list| list.contains(&s.name));
+            let listed = NOT_SIMULATED.iter().any(|(name, why)| *name == s.name && !why.is_empty());
+            assert!(simulated != listed, "{}: must be either in SIMULATED or in NOT_SIMULATED", s.name);
+        }
+    }
+}

@@ -9,7 +9,7 @@ use super::draft::{Draft, OptionOrigin};
 use super::error::{ERRORS_MAX, ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
 use super::expand::{self, Lookup};
 use super::option::{OptionInfo, Support};
-use super::options;
+use super::option_table;
 use super::parse::{self, IncludeReader, NoIncludes, Raw, RawOption, RawSection};
 use super::resolve::{self, ResolveContext};
 use super::spec::{Job, JobFile};
@@ -157,7 +157,7 @@ impl<'a> Interpreter<'a> {
     /// Adds the options that have a value to a list for reports; a later one of the same name replaces an earlier one.
     fn repeat(&self, options: &[RawOption], list: &mut Vec<(String, String)>) {
         for raw in options {
-            let Some(option) = options::find_option(&raw.key) else { continue };
+            let Some(option) = option_table::find_option(&raw.key) else { continue };
             let Ok((Some(value), _)) = self.expanded(option, raw) else { continue };
             list.retain(|(name, _)| name != option.name);
             list.push((option.name.to_owned(), value));
@@ -197,7 +197,7 @@ impl<'a> Interpreter<'a> {
     }
 
     fn apply(&mut self, draft: &mut Draft, raw: &RawOption, section: &RawSection) {
-        let Some(option) = options::find_option(&raw.key) else {
+        let Some(option) = option_table::find_option(&raw.key) else {
             return self.unknown(raw, section);
         };
         if option.name == "name" && section.global {
@@ -255,7 +255,7 @@ impl<'a> Interpreter<'a> {
     }
 
     fn unknown(&mut self, raw: &RawOption, section: &RawSection) {
-        let remedy = match options::nearest_option(&raw.key) {
+        let remedy = match option_table::nearest_option(&raw.key) {
             Some(near) => format!("did you mean '{near}'?"),
             None => "see mqblk cmdhelp".to_owned(),
         };

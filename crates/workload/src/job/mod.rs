@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fio job files: from text to typed, resolved jobs.
 //!
-//! Two steps: what was typed (`parse`: sections, keys, values, lines), then what it means (`options`: one table of every
+//! Two steps: what was typed (`parse`: sections, keys, values, lines), then what it means (`option_table`: one table of every
 //! option fio has; `resolve`: checks between options). An option fio has and mqblk does not is refused by name, or ignored
 //! with a [`Warning`] where it cannot change the result; an unknown option is refused with the nearest name.
 //!
@@ -27,7 +27,7 @@ mod arith;
 mod units;
 mod draft;
 mod option;
-mod options;
+mod option_table;
 mod table_engine;
 mod table_io;
 mod table_report;
@@ -44,7 +44,7 @@ pub use error::{ErrorKind, JobError, JobErrors, Origin, Warning};
 pub use interpret::{Override, ParseContext};
 pub use oltp::{OltpJob, REDO_WRITE_MAX, SESSIONS_MAX};
 pub use option::{OptionInfo, Support};
-pub use options::{find_option, nearest_option, options};
+pub use option_table::{find_option, nearest_option, options};
 pub use parse::{IncludeReader, NoIncludes};
 pub use spec::{BLOCK_BYTES_MAX, DEFAULT_PERCENTILES, DEFAULT_RANDSEED, IODEPTH_MAX, Job, JobFile, NUMJOBS_MAX};
 pub use values::*;

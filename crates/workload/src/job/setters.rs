@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Setters of options whose value is more than one number or word. See `options` for the table that names them.
+//! Setters of options whose value is more than one number or word. See `option_table` for the table that names them.
 
 use super::draft::{Draft, merge, merge_some};
 use super::error::Reject;

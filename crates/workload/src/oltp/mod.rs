@@ -147,13 +147,13 @@ impl Oltp {
     }
 
     /// Time or the user ends it: what was begun is not finished.
-    fn is_broken_off(&self, now_ns: u64) -> bool {
+    fn is_interrupted(&self, now_ns: u64) -> bool {
         self.stop.is_some() || self.account.is_over(now_ns)
     }
 
     /// What can be issued at `now_ns`, most urgent first: sessions wait for redo, none for blocks to be written back.
-    fn next_io(&mut self, now_ns: u64, broken_off: bool) -> Option<IoReq> {
-        if let Some(io) = self.next_redo(now_ns, broken_off) {
+    fn next_io(&mut self, now_ns: u64, interrupted: bool) -> Option<IoReq> {
+        if let Some(io) = self.next_redo(now_ns, interrupted) {
             return Some(io);
         }
         while let Some(s) = self.ready.pop_front() {
@@ -163,7 +163,7 @@ impl Oltp {
             return Some(self.read(s, now_ns));
         }
         // After the sessions: the last of them to go has everything written back.
-        if broken_off { None } else { self.next_block_write(now_ns) }
+        if interrupted { None } else { self.next_block_write(now_ns) }
     }
 
     /// Begins a session's next transaction, if there is to be another one.
@@ -186,8 +186,8 @@ impl Oltp {
         self.hand_out(s, Dir::Read, offset, self.plan.block_bytes, now_ns)
     }
 
-    fn next_redo(&mut self, now_ns: u64, broken_off: bool) -> Option<IoReq> {
-        let write = self.log.next_write(now_ns, broken_off)?;
+    fn next_redo(&mut self, now_ns: u64, interrupted: bool) -> Option<IoReq> {
+        let write = self.log.next_write(now_ns, interrupted)?;
         self.account.tx().redo_wraps += u64::from(write.wraps);
         Some(self.hand_out(self.log_slot(), Dir::Write, write.offset, write.len, now_ns))
     }
@@ -227,7 +227,8 @@ impl Oltp {
             op: dir.op(),
             fill: dir == Dir::Write && self.buffers.each_write_fills(),
             commit: self.queued.len() >= BATCH,
-            // A session that commits waits for redo; blocks are written back for none in particular, but past any cache.
+            // Sessions wait for redo, which is durable when it ends (FUA). No session waits for write-back of blocks, but
+            // it bypasses the cache: SYNC and IDLE mark a direct write.
             flags: match (dir, is_redo) {
                 (Dir::Write, true) => OpFlags::FUA.union(OpFlags::SYNC).union(OpFlags::IDLE),
                 (Dir::Write, false) => OpFlags::SYNC.union(OpFlags::IDLE),
@@ -239,10 +240,10 @@ impl Oltp {
 
     /// A session's block was read.
     fn was_read(&mut self, s: u32, now_ns: u64) {
-        let broken_off = self.is_broken_off(now_ns);
+        let interrupted = self.is_interrupted(now_ns);
         let session = &mut self.sessions[s as usize];
         session.reads_left -= 1;
-        if broken_off {
+        if interrupted {
             return self.leave(s);
         }
         if session.reads_left > 0 {
@@ -333,8 +334,8 @@ impl Oltp {
     }
 
     /// What to do when nothing can be issued.
-    fn rest(&mut self, now_ns: u64, broken_off: bool) -> Next {
-        let over = broken_off || self.active == 0 && self.dirty.in_line() == 0;
+    fn rest(&mut self, now_ns: u64, interrupted: bool) -> Next {
+        let over = interrupted || self.active == 0 && self.dirty.in_line() == 0;
         if self.in_flight == 0 && self.log.is_quiet() && over {
             self.done = true;
             self.account.update_run_times(now_ns);
@@ -373,13 +374,13 @@ impl Load for Oltp {
         while let Some((_, s)) = self.thinking.pop_front_if(|t| t.0 <= now_ns) {
             self.ready.push_back(s);
         }
-        let broken_off = self.is_broken_off(now_ns);
-        if broken_off {
+        let interrupted = self.is_interrupted(now_ns);
+        if interrupted {
             self.send_away();
         }
-        match self.next_io(now_ns, broken_off) {
+        match self.next_io(now_ns, interrupted) {
             Some(io) => Next::Io(io),
-            None => self.rest(now_ns, broken_off),
+            None => self.rest(now_ns, interrupted),
         }
     }
 

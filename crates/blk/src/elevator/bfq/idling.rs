@@ -38,39 +38,39 @@ pub(crate) struct IdlingContext {
 }
 
 /// Whether waiting for the next request of `q` is better than continuing with another queue.
-pub(crate) fn worth_waiting(q: &Queue, class: u8, scene: &IdlingContext, rules: &Rules) -> bool {
+pub(crate) fn worth_waiting(q: &Queue, class: u8, context: &IdlingContext, rules: &Rules) -> bool {
     if rules.strict_guarantees {
         return true;
     }
     if rules.slice_idle == Duration::ZERO || !q.sync || class == IDLE {
         return false;
     }
-    boosts_throughput(q, scene, rules) || keeps_shares(q, scene)
+    boosts_throughput(q, context, rules) || keeps_shares(q, context)
 }
 
-fn boosts_throughput(q: &Queue, scene: &IdlingContext, rules: &Rules) -> bool {
-    if scene.nr_raised > 0 {
+fn boosts_throughput(q: &Queue, context: &IdlingContext, rules: &Rules) -> bool {
+    if context.nr_raised > 0 {
         return false;
     }
     let streams = !q.io_pattern.is_seeky() && q.io_pattern.io_bound && q.io_pattern.short_think;
-    rules.rotational && !scene.device_queues || (rules.rotational || !scene.device_queues) && streams
+    rules.rotational && !context.device_queues || (rules.rotational || !context.device_queues) && streams
 }
 
-fn keeps_shares(q: &Queue, scene: &IdlingContext) -> bool {
-    if scene.nr_busy <= 1 {
+fn keeps_shares(q: &Queue, context: &IdlingContext) -> bool {
+    if context.nr_busy <= 1 {
         // No queue is kept waiting, and a queue that becomes busy meanwhile still finds its slot free.
         return true;
     }
-    let raised =
-        q.raising.is_raised() && (scene.nr_raised < scene.nr_busy || scene.nr_out >= q.nr_out + RAISED_OTHERS_OUT);
-    raised || scene.asymmetric
+    let raised = q.raising.is_raised()
+        && (context.nr_raised < context.nr_busy || context.nr_out >= q.nr_out + RAISED_OTHERS_OUT);
+    raised || context.asymmetric
 }
 
 /// How long to wait for `q`.
-pub(crate) fn slice(q: &Queue, scene: &IdlingContext, rules: &Rules) -> Duration {
+pub(crate) fn slice(q: &Queue, context: &IdlingContext, rules: &Rules) -> Duration {
     if q.raising.is_raised() {
         rules.slice_idle.max(MIN_SLICE_RAISED)
-    } else if q.io_pattern.is_seeky() && !scene.asymmetric {
+    } else if q.io_pattern.is_seeky() && !context.asymmetric {
         rules.slice_idle.min(MIN_SLICE_SEEKY)
     } else {
         rules.slice_idle

@@ -2,8 +2,8 @@
 //! The queue in service: how it is chosen, how long it stays, and what its service slot costs it.
 //!
 //! Guarantees: no slot lasts longer than `timeout_sync` once another queue has requests and the disk is asked for more.
-//! A wait ends at its time even if no thread polled then: it is charged as if one had. [`BfqState::choose_queue`] ends:
-//! a slot that cannot serve its next request lines up again with a budget that can.
+//! A wait ends at its time even if no thread polled then: it is charged as if one had. [`BfqState::choose_queue`]
+//! terminates: a slot whose budget is too small is requeued with a larger one.
 //!
 //! Source: `bfq_select_queue`, `bfq_bfqq_expire`, `bfq_bfqq_handle_idle_busy_switch`.
 
@@ -108,9 +108,13 @@ impl BfqState {
         self.became_idle(id, ended, rules);
     }
 
-    /// A queue has become backlogged while another is in service: should that one's turn end? Yes when the new one goes
-    /// first by class, when its weight is raised and the other's is not more so or it is back in time for the rest of its
-    /// own turn, or when the other one is only waited for without need; but only if the new one would be served next.
+    /// A queue has become backlogged while another is in service. Ends the other's turn if the new queue would be served
+    /// next and one of these holds:
+    ///
+    /// - the new queue has the higher class, or the greater weight in the same class;
+    /// - the new queue's weight is raised, or it is back in time for the rest of its turn (`wants`), and the other's weight is
+    ///   not raised more;
+    /// - the other queue is only idling, without need.
     pub(crate) fn consider_preemption(&mut self, cx: &ElvCx<'_>, id: u32, wants: bool, rules: &Rules) {
         let Some(served) = self.wf2q.in_service() else { return };
         let (new, old) = (&self.queues[id as usize], &self.queues[served as usize]);

@@ -108,7 +108,7 @@ impl BfqState {
     }
 
     /// What an idling decision goes by.
-    pub(crate) fn scene(&self) -> IdlingContext {
+    pub(crate) fn idling_context(&self) -> IdlingContext {
         IdlingContext {
             device_queues: self.device.queues(),
             nr_busy: self.nr_busy,
@@ -133,7 +133,7 @@ impl BfqState {
     }
 
     pub(crate) fn worth_waiting(&self, id: u32, rules: &Rules) -> bool {
-        idling::worth_waiting(&self.queues[id as usize], self.wf2q.get(id).class(), &self.scene(), rules)
+        idling::worth_waiting(&self.queues[id as usize], self.wf2q.get(id).class(), &self.idling_context(), rules)
     }
 
     /// What the next request of a queue costs; `None` without one.
@@ -339,7 +339,7 @@ impl BfqState {
         let empty = q.nr_queued == 0;
         if empty && self.worth_waiting(id, rules) {
             if q.nr_out == 0 {
-                self.waiting_until = Some(rules.now + idling::slice(q, &self.scene(), rules));
+                self.waiting_until = Some(rules.now + idling::slice(q, &self.idling_context(), rules));
             }
         } else if rules.now >= self.turn_ends {
             self.expire(cx, id, Expiry::BudgetTimeout, rules);

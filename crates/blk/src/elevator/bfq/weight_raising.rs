@@ -16,7 +16,7 @@ use crate::time::{Duration, Instant};
 
 /// What the weight of an interactive queue is multiplied by.
 pub(crate) const COEFFICIENT: u32 = 30;
-/// What a soft real-time queue gets more than that.
+/// Further factor for soft real-time queues.
 const SOFT_RT_FACTOR: u32 = 100;
 /// A queue without I/O for this long is started by a user, not by itself.
 pub(crate) const MIN_IDLE: Duration = Duration::from_ms(2000);

@@ -44,7 +44,7 @@ enum EntityState {
 #[derive(Debug)]
 pub(crate) struct Entity {
     class: u8,
-    place: EntityState,
+    state: EntityState,
     weight: u32,
     /// Sectors it may be served in its turn.
     pub(crate) budget: u32,
@@ -100,7 +100,7 @@ impl Entity {
     /// Backlogged or in service.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
-        matches!(self.place, EntityState::Backlogged | EntityState::InService)
+        matches!(self.state, EntityState::Backlogged | EntityState::InService)
     }
 }
 
@@ -150,7 +150,7 @@ impl ServiceTree {
     }
 
     fn drop_weight(&mut self, e: &mut Entity) {
-        e.place = EntityState::Forgotten;
+        e.state = EntityState::Forgotten;
         self.weights -= u64::from(e.weight);
     }
 
@@ -185,7 +185,7 @@ impl Wf2q {
         let id = self.entities.len() as u32;
         self.entities.push(Entity {
             class,
-            place: EntityState::Forgotten,
+            state: EntityState::Forgotten,
             weight: 1,
             budget: 0,
             service: 0,
@@ -220,18 +220,18 @@ impl Wf2q {
         if e.class == IDLE && tree.nr_active == 0 {
             self.idle_class_served = now;
         }
-        e.start = match e.place {
+        e.start = match e.state {
             EntityState::Forgotten if !in_time => tree.vtime,
             _ if in_time => e.finish,
             _ => e.finish.max(tree.vtime),
         };
-        if e.place == EntityState::Remembered {
+        if e.state == EntityState::Remembered {
             tree.remembered.remove(id);
             tree.weights -= u64::from(e.weight);
         }
         tree.nr_active += 1;
         tree.weights += u64::from(weight);
-        e.place = EntityState::Backlogged;
+        e.state = EntityState::Backlogged;
         e.weight = weight;
         e.budget = budget;
         e.service = 0;
@@ -260,7 +260,7 @@ impl Wf2q {
         let id = self.peek(now)?;
         let e = &mut self.entities[id as usize];
         self.trees[usize::from(e.class)].eligible.remove(id);
-        e.place = EntityState::InService;
+        e.state = EntityState::InService;
         e.service = 0;
         if e.class == IDLE {
             self.idle_class_served = now;
@@ -293,7 +293,7 @@ impl Wf2q {
             e.budget = budget;
             e.service = 0;
             e.finish = e.start.after_service(u64::from(budget), u64::from(weight));
-            e.place = EntityState::Backlogged;
+            e.state = EntityState::Backlogged;
             return tree.insert(id, e);
         }
         tree.nr_active -= 1;
@@ -303,7 +303,7 @@ impl Wf2q {
     fn retire(tree: &mut ServiceTree, entities: &mut [Entity], id: u32) {
         let e = &mut entities[id as usize];
         if e.finish.is_after(tree.vtime) {
-            e.place = EntityState::Remembered;
+            e.state = EntityState::Remembered;
             tree.remembered.insert(id, e.finish);
         } else {
             tree.drop_weight(e);

@@ -74,11 +74,11 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Bound {
     limit: u32,
-    step: BoundPhase,
+    phase: BoundPhase,
     window: Window,
     /// Work per second of the deepest queue measured in this search.
     reference: f64,
-    /// Windows of this step.
+    /// Windows of this phase.
     recent: Recent,
     /// Of those, how many found that the depth is enough, and how many not.
     votes: [u32; 2],
@@ -96,7 +96,7 @@ impl Bound {
     pub(super) fn new() -> Bound {
         Bound {
             limit: NO_LIMIT,
-            step: BoundPhase::Lifted,
+            phase: BoundPhase::Lifted,
             window: Window::after(0),
             reference: 0.0,
             recent: Recent::default(),
@@ -119,7 +119,7 @@ impl Bound {
     #[inline]
     pub(super) fn protect(&mut self, now: Instant) {
         self.last_latency = Some(now);
-        if self.step == BoundPhase::Lifted {
+        if self.phase == BoundPhase::Lifted {
             self.begin(now);
         }
     }
@@ -160,16 +160,16 @@ impl Bound {
         if let Some(rate) = self.window.add(done, self.limit) {
             self.judge(rate, done.now, goal);
         }
-        if self.step != BoundPhase::Lifted && self.last_latency.is_none_or(|at| done.now.since(at) > goal.guard) {
+        if self.phase != BoundPhase::Lifted && self.last_latency.is_none_or(|at| done.now.since(at) > goal.guard) {
             self.deep = None;
             self.go(BoundPhase::Lifted, NO_LIMIT);
         }
     }
 
-    /// Another step with another limit: measuring starts afresh.
-    fn go(&mut self, step: BoundPhase, limit: u32) {
+    /// Another phase with another limit: measuring starts afresh.
+    fn go(&mut self, phase: BoundPhase, limit: u32) {
         let turnover = if limit == NO_LIMIT { 64 } else { limit };
-        (self.step, self.limit, self.votes) = (step, limit, [0; 2]);
+        (self.phase, self.limit, self.votes) = (phase, limit, [0; 2]);
         (self.recent, self.window) = (Recent::default(), Window::after(turnover));
     }
 
@@ -195,7 +195,7 @@ impl Bound {
 
     fn judge(&mut self, rate: Rate, now: Instant, goal: &Goal) {
         self.recent.push(rate);
-        match self.step {
+        match self.phase {
             BoundPhase::Lifted => self.deep = self.recent.median().map(|rate| (now, rate)),
             BoundPhase::Deep => {
                 if let Some(deep) = self.recent.median() {
@@ -253,7 +253,7 @@ impl Bound {
 
     /// A window at the depth that was found.
     fn watch(&mut self, rate: Rate, now: Instant) {
-        let BoundPhase::Hold { until, base, odd } = self.step else { return };
+        let BoundPhase::Hold { until, base, odd } = self.phase else { return };
         let Some(median) = self.recent.median() else { return };
         if !median.was_bound {
             return;
@@ -267,7 +267,7 @@ impl Bound {
             return self.go(BoundPhase::Hold { until: now, base: None, odd: 0 }, self.limit);
         }
         if now < until {
-            self.step = BoundPhase::Hold { until, base: Some(base), odd };
+            self.phase = BoundPhase::Hold { until, base: Some(base), odd };
             return;
         }
         let high = Known { depth: self.limit, work: median.work };

@@ -34,7 +34,7 @@ enum RqStage {
 struct Info {
     submitter: u16,
     class: Class,
-    place: RqStage,
+    stage: RqStage,
 }
 
 /// The tunables that one call goes by.
@@ -80,7 +80,7 @@ impl K2State {
             cache: MergeCache::new(nr_requests),
             at_head: Fifo::new(),
             lists: [Fifo::new(), Fifo::new()],
-            info: vec![Info { submitter: 0, class: Class::Bulk, place: RqStage::Away }; nr_requests].into_boxed_slice(),
+            info: vec![Info { submitter: 0, class: Class::Bulk, stage: RqStage::Away }; nr_requests].into_boxed_slice(),
             submitters: Submitters::new(),
             bound: Bound::new(),
             in_flight: 0,
@@ -124,9 +124,9 @@ impl K2State {
     /// Counts a request that comes, once however often it comes back.
     pub(super) fn count(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) {
         let info = &mut self.info[rq as usize];
-        if info.place == RqStage::Away {
+        if info.stage == RqStage::Away {
             let submitter = request(cx, rq).bio_head().submitter();
-            *info = Info { submitter: submitter as u16, class: Class::Bulk, place: RqStage::Queued };
+            *info = Info { submitter: submitter as u16, class: Class::Bulk, stage: RqStage::Queued };
             self.submitters.add(submitter, rules.latency_depth, rules.now);
         }
     }
@@ -162,15 +162,15 @@ impl K2State {
     /// It is not at the disk any more; its class, if it was.
     pub(super) fn left_disk(&mut self, rq: u32) -> Option<Class> {
         let info = &mut self.info[rq as usize];
-        let class = (info.place == RqStage::AtDisk).then_some(info.class);
-        info.place = RqStage::Queued;
+        let class = (info.stage == RqStage::AtDisk).then_some(info.class);
+        info.stage = RqStage::Queued;
         self.in_flight -= u32::from(class == Some(Class::Bulk));
         class
     }
 
     /// A request completed, ended with an error, or was joined to another.
     pub(super) fn gone(&mut self, rq: u32, nr_sectors: u32, rules: &Rules) {
-        if self.info[rq as usize].place == RqStage::Away {
+        if self.info[rq as usize].stage == RqStage::Away {
             return;
         }
         match self.left_disk(rq) {
@@ -183,7 +183,7 @@ impl K2State {
             None => {}
         }
         let info = &mut self.info[rq as usize];
-        info.place = RqStage::Away;
+        info.stage = RqStage::Away;
         self.submitters.remove(usize::from(info.submitter), rules.latency_depth, rules.now);
     }
 
@@ -196,7 +196,7 @@ impl K2State {
         };
         self.nr_queued -= 1;
         let info = &mut self.info[rq as usize];
-        info.place = RqStage::AtDisk;
+        info.stage = RqStage::AtDisk;
         if info.class == Class::Bulk {
             if self.in_flight == 0 {
                 self.bound.resume(rules.now);

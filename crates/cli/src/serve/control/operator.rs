@@ -37,7 +37,7 @@ pub struct Operator {
     view: Mutex<Option<Arc<View>>>,
     /// What it was started with.
     args: ServeArgs,
-    /// Callbacks that learn what is served.
+    /// The service manager, which is told the daemon's status.
     manager: Manager,
     /// What was told.
     told: Mutex<String>,

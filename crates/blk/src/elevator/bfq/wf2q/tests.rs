@@ -90,7 +90,7 @@ fn leaving_and_coming_back_earns_nothing() {
     assert_eq!(s.select(T0), Some(2));
     s.serve(2, 40);
     s.expire(2, None);
-    assert_eq!((s.get(2).place, s.trees[usize::from(BE)].weights), (EntityState::Remembered, 4));
+    assert_eq!((s.get(2).state, s.trees[usize::from(BE)].weights), (EntityState::Remembered, 4));
     s.activate(2, 2, 40, false, T0);
     assert_eq!(times(&s, 2), (20.0, 40.0), "from its last finish, not from V");
     assert_eq!([turn(&mut s), turn(&mut s), turn(&mut s)], [0, 1, 2]);
@@ -99,7 +99,7 @@ fn leaving_and_coming_back_earns_nothing() {
     assert_eq!((vtime(&s), times(&s, 0).0), (50.0, 40.0));
     assert_eq!(s.select(T0), Some(0));
     s.expire(0, None);
-    assert_eq!((s.get(0).place, s.trees[usize::from(BE)].weights), (EntityState::Forgotten, 3));
+    assert_eq!((s.get(0).state, s.trees[usize::from(BE)].weights), (EntityState::Forgotten, 3));
 }
 
 #[test]
