@@ -88,9 +88,8 @@ mod tests {
         let files = |name: &str, count: u32| (0..count).map(|i| format!("{name}{i}.rs")).collect::<Vec<_>>();
         let crates =
             [Circles { package: "crates/x".into(), circles: vec![files("a", 7), files("b", 6), files("c", 5)] }];
-        let found = |exceptions| {
-            check(&crates, &exceptions).iter().map(|finding| finding.to_string()).collect::<Vec<_>>().join("\n")
-        };
+        let found =
+            |exceptions| check(&crates, &exceptions).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let all = found(BTreeMap::new());
         assert!(all.contains("the import circle of crates/x has 7 files, at most 5"), "{all}");
         assert!(all.contains("the import circle of b0.rs has 6 files, at most 5"), "{all}");
