@@ -12,7 +12,7 @@
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`harness`] | submitters on virtual CPUs that run only when they were notified or something is due |
-//! | [`paths`] | several paths to one disk, each of which can break, and the multipath disk over them |
+//! | `paths` | several paths to one disk, each of which can break, and the multipath disk over them |
 //! | [`set_harness`] | several of them on one tag set, in one time |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
@@ -28,7 +28,7 @@ pub mod mem;
 pub mod kind;
 pub mod fault;
 pub mod disk;
-pub mod paths;
+mod paths;
 pub mod harness;
 pub mod set_harness;
 pub mod contents;
