@@ -165,7 +165,7 @@ mod tests {
     use crate::event;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// The deadline and the stop were only checked when there was nothing to be received.
     #[test]
