@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Drivers that run on this machine, and what the host needs of them beyond `blk::driver::Driver`: a way to wait.
 //!
-//! A driver is one file; `null` is the template. Its state per hardware queue lives in a `PerHctx`.
+//! A driver is one file; `null` is the template. Its state per hardware queue lives in a `PerHctx`. How its targets are written and
+//! opened is a [`DriverTarget`](crate::target::DriverTarget).
 
 pub(crate) mod host_driver;
 pub(crate) mod issuer;
