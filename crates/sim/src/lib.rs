@@ -44,5 +44,11 @@ pub mod swarm;
 // Its types are in every signature here.
 pub use blk;
 
+// The names that a test on a simulated disk needs first.
+pub use disk::Behaviour;
+pub use disk::service::Service;
+pub use harness::Harness;
+pub use trace::Trace;
+
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.
 pub type Lock = parking_lot::RawMutex;
