@@ -32,3 +32,6 @@ pub mod stats;
 pub mod hist;
 pub mod slices;
 pub mod error;
+
+// From text to jobs.
+pub use job::{Job, JobFile, ParseContext};
