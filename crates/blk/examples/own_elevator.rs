@@ -6,8 +6,8 @@
 //! requests that it gets.
 
 use mqblk_blk::{Bio, CustomElevator, DataRef, Elevator, ElvCx, HctxId, QueueConfig, Rq, Sector};
-use sim::disk::{Behaviour, Issue};
-use sim::harness::Harness;
+use sim::disk::Issue;
+use sim::{Behaviour, Harness};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard};

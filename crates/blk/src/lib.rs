@@ -127,18 +127,23 @@ pub mod debugfs;
 pub mod queue;
 mod sq;
 
-// The names that a user of the crate needs first.
+// The names that a user of the crate needs first, and those in their signatures.
 pub use bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
-pub use driver::{Completions, Driver, InFlight, RqBatch, RqRef};
-pub use elevator::{BioMerge, BioRef, CustomElevator, DiskShape, Elevator, ElvCx, Tunable};
-pub use id::{CpuId, HctxId, Sector, SubmitterId, Tag};
+pub use cpumap::{CpuTopology, QueueMap};
+pub use driver::{Completions, Driver, InFlight, Lent, RqBatch, RqRef, TimedOut, TimeoutAnswer, Verdict};
+pub use elevator::{
+    BioMerge, BioRef, CustomElevator, DebugAttr, DiskShape, Elevator, ElevatorError, ElvCx, HctxRunner, Tunable,
+};
+pub use id::{CpuId, HctxId, SECTOR_SHIFT, SECTOR_SIZE, Sector, SubmitterId, Tag};
 pub use limits::Limits;
 pub use lock::Lock;
-pub use queue::{NoNotify, Notify, RequestQueue};
-pub use request::{Request, Rq, Segment};
+pub use queue::{HotplugError, NoNotify, Notify, RequestQueue};
+pub use request::{Request, RequestId, Rq, Segment, Segments};
 pub use settings::{Mode, QueueConfig, SettingError};
+pub use stat::{DiskStats, HctxStats};
 pub use status::{BlkStatus, QueueRqStatus};
 pub use submitter::{Done, SubmitError, Submitter};
+pub use tags::{TagSet, TagSetConfig};
 pub use time::{Duration, Instant};
 
 // `cargo test --doc` compiles the program in the README.

@@ -6,9 +6,8 @@
 
 use mqblk_host::blk::{Bio, CpuId, DataRef, HctxId, QueueConfig, Sector};
 use mqblk_host::clock::now;
-use mqblk_host::disk::{Disk, Submitter};
 use mqblk_host::driver::file::{File, FileOptions};
-use mqblk_host::mem::{BufferPool, Regions};
+use mqblk_host::{BufferPool, Disk, Regions, Submitter};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;

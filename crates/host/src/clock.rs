@@ -56,7 +56,7 @@ pub fn now() -> Instant {
 
 /// The time now by `clock_gettime`, whatever [`start`] found.
 #[inline]
-pub fn now_by_clock_gettime() -> Instant {
+fn now_by_clock_gettime() -> Instant {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a live, writable timespec. The call cannot fail for CLOCK_MONOTONIC and a valid address.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };

@@ -1,6 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The real machine: clock, memory, drivers. Nearly all of mqblk's system calls and `unsafe` code are here; a module that
+//! The real machine: clock, memory, drivers, exports. Nearly all of mqblk's system calls and `unsafe` code are here; a module that
 //! needs `unsafe` says so in this file, and `crates/xtask/src/tidy/confine.rs` lists the three files of other crates that do.
+//!
+//! A program opens a [`TargetSpec`], makes a [`Disk`] of its driver and gives each of its threads a [`Submitter`], as the example
+//! `threads` does. [`run`] does so for job files, [`serve`] for clients. Modules in the order a request meets them:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`run`] | a job file on this machine, with a thread for each job instance |
+//! | [`export`] | what clients speak: vhost-user-blk, NBD, FUSE, ublk |
+//! | [`serve`] | disks for clients on IOThreads, from a plan to the end |
+//! | [`mem`] | memory that bios point into: [`Regions`], [`BufferPool`] |
+//! | [`disk`] | an open disk: the block layer, its driver, ways to wait |
+//! | [`target`] | what a disk is on: read as text, then opened |
+//! | [`driver`] | drivers: memory, models, files, NBD, RBD, iSCSI, multipath |
+//! | [`nbd`] | the NBD protocol, for driver and export |
+//! | [`net`] | sockets, waits and TLS, for drivers and exports |
+//! | [`kernel`] | the kernel's own block devices, their settings and counters |
+//! | [`create`] | files that are made large enough to be a target |
+//! | [`multipath_conf`] | multipath.conf(5), and what it says of a disk |
+//! | [`clock`] | the time, which every call below takes |
+//! | [`topology`] | the CPUs of this machine |
+//! | [`process`] | processor time of threads, and pinning |
+//! | [`calibrate`] | what things cost on this host |
+//! | [`handed`] | sockets that another process has made |
+//! | [`service`] | what the service manager is told |
+//! | [`privileges`] | giving up root |
+//! | [`secrets`] | names of targets without their passwords |
+//! | [`shell`] | words of commands that are printed |
+//! | [`error`] | the one error type |
 
 pub mod error;
 pub mod secrets;
@@ -43,3 +71,9 @@ pub mod export;
 
 // Its types are in every signature here.
 pub use blk;
+
+// The names that a program with a disk needs first.
+pub use disk::{Disk, Submitter};
+pub use error::{Error, Result};
+pub use mem::{BufferPool, Regions};
+pub use target::TargetSpec;

@@ -5,10 +5,7 @@
 //! service time and the order in which submitters run, so a run can be repeated exactly.
 
 use mqblk_sim::blk::{Bio, DataRef, Limits, QueueConfig, Sector};
-use mqblk_sim::disk::Behaviour;
-use mqblk_sim::disk::service::Service;
-use mqblk_sim::harness::Harness;
-use mqblk_sim::trace::Trace;
+use mqblk_sim::{Behaviour, Harness, Service, Trace};
 use std::error::Error;
 
 const SUBMITTERS: u64 = 2;

@@ -34,8 +34,6 @@ pub struct Held {
     sector: u64,
     nr: u32,
     write: bool,
-    /// Acknowledgements at submission: what a flush has to cover.
-    since: u64,
 }
 
 impl Contents {
@@ -51,7 +49,7 @@ impl Contents {
 
     /// Reserves a range for a bio; `None` when it conflicts with one in flight.
     pub fn lock(&mut self, op: Op, sector: u64, nr: u32) -> Option<Held> {
-        let (write, since) = (op.is_write(), self.acks);
+        let write = op.is_write();
         let cells = self.range(sector, nr);
         if cells.iter().any(|c| c.writer || write && c.readers > 0) {
             return None;
@@ -59,7 +57,7 @@ impl Contents {
         for c in cells {
             if write { c.writer = true } else { c.readers += 1 }
         }
-        Some(Held { sector, nr, write, since })
+        Some(Held { sector, nr, write })
     }
 
     fn unlock(&mut self, held: &Held) {
@@ -127,11 +125,6 @@ impl Contents {
     /// To be taken at submission of a flush.
     pub fn flush_point(&self) -> u64 {
         self.acks
-    }
-
-    /// The flush point of a held range.
-    pub fn point_of(held: &Held) -> u64 {
-        held.since
     }
 
     /// Whether nothing is held.

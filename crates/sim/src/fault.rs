@@ -18,7 +18,7 @@
 //! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O continues when the path is back | `path_loss` |
 //! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
 //! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
-//! | a path breaks | for up to 300 ms, or until it is repaired, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | [`paths`](crate::paths), [`Kind::Multipath`] |
+//! | a path breaks | for up to 300 ms, or until it is repaired, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | `paths`, [`Kind::Multipath`] |
 //! | a path is slow, busy, removed, added; groups switch | as the name says, under load | nothing else changes | `swarm::multipath` |
 //! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
 //! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`Kind::Set`] |
@@ -55,7 +55,7 @@
 //! | no limit is exceeded | `swarm::limits`, over every window of time; [`pressure`](crate::pressure) | [`Plant::LimitIgnored`], [`Unfair::GrantsTooMuch`] |
 //! | a limit gives all it says | [`pressure`](crate::pressure), over every window in which bios wait | [`Unfair::GrantsTooLittle`] |
 //! | every token of write-back throttling comes back | when all bios have ended | [`Plant::LostToken`] |
-//! | a tag of a set is at one disk | [`TagLedger`](crate::disk::ledger::TagLedger), at each request | [`Plant::TagOfTwoDisks`] |
+//! | a tag of a set is at one disk | `disk::ledger`, at each request | [`Plant::TagOfTwoDisks`] |
 //! | no disk exceeds its share of a set | `swarm::set`, at each step | [`Plant::ShareExceeded`] |
 //! | no disk is forgotten beside others | `swarm::set`, as long as they compete | [`Plant::DiskNeverWoken`] |
 //! | what a failed path was to write does not come later | [`contents`](crate::contents) | [`Plant::LatePath`] |

@@ -47,7 +47,7 @@ impl Notifications {
     }
 
     /// Loses every `nth` notification from now on: a bug planted to see whether it is found.
-    pub fn lose_every(&self, nth: u64) {
+    pub(crate) fn lose_every(&self, nth: u64) {
         self.loses.store(nth, Ordering::Relaxed);
     }
 
@@ -82,7 +82,7 @@ pub struct Harness {
     /// What is below it.
     pub disk: Arc<SimDisk>,
     /// What leads to it, if that is not one path that always works.
-    pub paths: Option<Arc<Paths>>,
+    pub(crate) paths: Option<Arc<Paths>>,
     /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
     /// The submitters that were notified.
@@ -130,7 +130,7 @@ impl Harness {
     }
 
     /// A disk that several paths lead to, which `paths` makes.
-    pub fn over_paths(
+    pub(crate) fn over_paths(
         seed: u64,
         behaviour: Behaviour,
         paths: impl FnOnce(&Arc<SimDisk>) -> Arc<Paths>,
@@ -265,7 +265,7 @@ impl Harness {
     }
 
     /// As [`Harness::step`]; `quiet` checks the harness when no submitter has a reason now, before time advances.
-    pub fn step_with(&mut self, quiet: impl FnOnce(&Harness)) -> bool {
+    pub(crate) fn step_with(&mut self, quiet: impl FnOnce(&Harness)) -> bool {
         if self.step_now() {
             return true;
         }

@@ -12,7 +12,7 @@
 //! | [`fault`] | the fault model in prose, and the bugs that are planted |
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`harness`] | submitters on virtual CPUs that run only when they were notified or something is due |
-//! | [`paths`] | several paths to one disk, each of which can break, and the multipath disk over them |
+//! | `paths` | several paths to one disk, each of which can break, and the multipath disk over them |
 //! | [`set_harness`] | several of them on one tag set, in one time |
 //! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
 //! | [`trace`] | what happened, one line per event |
@@ -28,7 +28,7 @@ pub mod mem;
 pub mod kind;
 pub mod fault;
 pub mod disk;
-pub mod paths;
+mod paths;
 pub mod harness;
 pub mod set_harness;
 pub mod contents;
@@ -43,6 +43,12 @@ pub mod swarm;
 
 // Its types are in every signature here.
 pub use blk;
+
+// The names that a test on a simulated disk needs first.
+pub use disk::Behaviour;
+pub use disk::service::Service;
+pub use harness::Harness;
+pub use trace::Trace;
 
 /// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.
 pub type Lock = parking_lot::RawMutex;

@@ -12,8 +12,8 @@
 //! | [`oltp`] | another kind of job thread: the transactions of database users |
 //! | [`load`] | the interface of both kinds of job thread to their driver |
 //! | [`rng`] | fio's random numbers and seeds |
-//! | [`offsets`], [`sizes`], [`rate`] | where, how long and when the next I/O is |
-//! | [`buffer`], [`verify`] | what a write carries, and whether a read got it back |
+//! | `offsets`, `sizes`, `rate` | where, how long and when the next I/O is |
+//! | `buffer`, [`verify`] | what a write carries, and whether a read got it back |
 //! | [`stats`], [`hist`], [`slices`] | what was measured |
 //! | [`error`] | why a job does not fit its target |
 
@@ -23,15 +23,18 @@ pub mod engine;
 pub mod oltp;
 pub mod load;
 pub mod rng;
-pub mod offsets;
-pub mod sizes;
-pub mod rate;
-pub mod buffer;
+mod offsets;
+mod sizes;
+mod rate;
+mod buffer;
 pub mod verify;
 pub mod stats;
 pub mod hist;
 pub mod slices;
 pub mod error;
+
+// From text to jobs.
+pub use job::{Job, JobFile, ParseContext};
 
 // `cargo test --doc` compiles the program in the README.
 #[cfg(doctest)]

@@ -19,7 +19,7 @@ enum Gap {
     /// Nanoseconds x units are spread evenly: `debt` is the part of a nanosecond not yet passed on, in 1/rate.
     Linear { debt: u64 },
     /// Exponential gaps.
-    Poisson { rng: Taus88, seed: u32, bytes_per_gap: u64 },
+    Poisson { rng: Taus88, bytes_per_gap: u64 },
 }
 
 /// The schedule of one direction.
@@ -42,7 +42,7 @@ impl Schedule {
             RateProcess::Poisson => {
                 let seed = seeds.of(poisson(dir)) as u32;
                 let bytes_per_gap = if bytes.is_some() { job.block_sizes[dir].min_bytes() } else { 1 };
-                Gap::Poisson { rng: Taus88::new(seed), seed, bytes_per_gap }
+                Gap::Poisson { rng: Taus88::new(seed), bytes_per_gap }
             }
         };
         Some(Schedule { per_second, counts_bytes: bytes.is_some(), due_ns: 0, gap })
@@ -63,7 +63,7 @@ impl Schedule {
                 *debt = (total % u128::from(self.per_second)) as u64;
                 (total / u128::from(self.per_second)) as u64
             }
-            Gap::Poisson { rng, bytes_per_gap, .. } => {
+            Gap::Poisson { rng, bytes_per_gap } => {
                 // The mean gap is that of one smallest block; larger blocks take as many gaps as they hold.
                 let mean = *bytes_per_gap as f64 * NS as f64 / self.per_second as f64;
                 let gaps = (units as f64 / *bytes_per_gap as f64).max(1.0);
@@ -71,14 +71,6 @@ impl Schedule {
             }
         };
         self.due_ns = self.due_ns.saturating_add(gap_ns);
-    }
-
-    fn restart(&mut self) {
-        self.due_ns = 0;
-        match &mut self.gap {
-            Gap::Linear { debt } => *debt = 0,
-            Gap::Poisson { rng, seed, .. } => *rng = Taus88::new(*seed),
-        }
     }
 }
 
@@ -128,11 +120,6 @@ impl Rates {
         if let Some(schedule) = &mut self.dirs[dir as usize] {
             schedule.issued(len);
         }
-    }
-
-    /// Starts all schedules again at zero.
-    pub fn restart(&mut self) {
-        self.dirs.iter_mut().flatten().for_each(Schedule::restart);
     }
 }
 
@@ -201,8 +188,6 @@ mod tests {
         r.issued(Dir::Write, 4096);
         assert_eq!(r.ask(Dir::Read, Some(Dir::Write), 5), Verdict::NotBefore(NS / 20));
         assert_eq!(r.ask(Dir::Read, None, 5), Verdict::NotBefore(NS / 10));
-        r.restart();
-        assert_eq!(r.ask(Dir::Read, None, 5), Verdict::Go(Dir::Read, Some(0)));
     }
 
     #[test]

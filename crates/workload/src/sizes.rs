@@ -72,16 +72,6 @@ impl Sizes {
         matches!(self.rule, Rule::Fixed).then_some(self.min)
     }
 
-    /// Smallest size in bytes.
-    pub fn min(&self) -> u64 {
-        self.min
-    }
-
-    /// Largest size in bytes.
-    pub fn max(&self) -> u64 {
-        self.max
-    }
-
     /// Draws the same sizes again.
     pub fn reseed(&mut self) {
         self.rng = FioRng::new(self.seed, false);

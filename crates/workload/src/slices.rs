@@ -2,7 +2,7 @@
 //! Latencies over time: counts per slice of time and class of latency, in fixed memory however long the run is.
 //!
 //! Guarantees: nothing is done per I/O. At the end of a slice the histogram is compared with what it was at the end of the one before
-//! (see `Slicer`), 2.4 us for each direction every [`FIRST_WIDTH`] or more; without a slicer nothing is done at all.
+//! (see `Slicer`), 2.4 us for each direction every `FIRST_WIDTH` or more; without a slicer nothing is done at all.
 //! A table has at most [`COLUMNS`] slices of [`ROWS`] classes (119 KB); when they are full, neighbours are joined and slices are twice as
 //! long. Slices begin at multiples of their length on the clock, so that tables of several threads merge without rounding.
 //! Needs from callers: one clock for all threads. Does not: tell when inside a slice an I/O ended; an I/O without a histogram
@@ -19,7 +19,7 @@ const BUCKETS_PER_ROW: usize = 16;
 /// Classes of latency.
 pub const ROWS: usize = BUCKETS / BUCKETS_PER_ROW;
 /// Length of a slice at first.
-pub const FIRST_WIDTH: Duration = Duration::from_ms(10);
+const FIRST_WIDTH: Duration = Duration::from_ms(10);
 
 /// Smallest latency of a class and of the next one, in nanoseconds; the last class has no end but that of the histogram.
 ///

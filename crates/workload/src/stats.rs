@@ -318,14 +318,14 @@ impl LatencyClasses {
 
 /// Class of a queue depth: 1, 2-3, 4-7, ..., 64 and more.
 #[inline]
-pub const fn depth_class(depth: u32) -> usize {
+pub(crate) const fn depth_class(depth: u32) -> usize {
     let class = (depth | 1).ilog2() as usize;
     if class < DEPTH_CLASSES { class } else { DEPTH_CLASSES - 1 }
 }
 
 /// Class of a batch size: 0, 1-4, 5-8, 9-16, ..., 33-64, more than 64.
 #[inline]
-pub const fn batch_class(n: u32) -> usize {
+pub(crate) const fn batch_class(n: u32) -> usize {
     match n {
         0 => 0,
         1..=4 => 1,

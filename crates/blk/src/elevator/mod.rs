@@ -4,7 +4,7 @@
 //! - [`Elevator`]: the trait, with what goes in and out of its calls. The core knows elevators only through it.
 //! - `registry`: the elevators there are, [`MqElevator`]; one row there adds one. Another crate adds its own to a disk by
 //!   [`CustomElevator`].
-//! - [`mq_deadline`], [`kyber`], [`bfq`] are the kernel's, [`k2`] is not; [`deadline`] and [`noop`] are policies of the
+//! - [`mq_deadline`], [`kyber`], [`bfq`] are the kernel's, [`k2`] is not; [`deadline`] and `noop` are policies of the
 //!   single-queue mode, in the frame that `legacy` gives them.
 //! - Parts: `tunables`; `bio_merge` with `merge_filter` and `merge_hash` (merging with queued requests); `fifo`, `rbtree`,
 //!   `deadline_lists`, `sweep` (orders).
@@ -29,7 +29,7 @@ pub mod kyber;
 pub mod mq_deadline;
 
 pub mod deadline;
-pub mod noop;
+mod noop;
 
 pub mod testbed;
 #[cfg(test)]

@@ -225,19 +225,19 @@ impl Access {
 
 /// What is to be done for a path before requests go there (`alua_stpg`, without `optimize_stpg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
+enum Activation {
     /// Nothing: it takes them.
     Ready,
     /// SET TARGET PORT GROUPS, then ask again.
     Set,
-    /// Ask again after this.
-    Wait(Duration),
+    /// Ask again after [`TRANSITION_LOOK`].
+    Wait,
     /// It cannot be used.
     Fail,
 }
 
 /// Decides for a path by a group in this state, when this much time has passed since it began to change.
-pub fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Duration) -> Activation {
+fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Duration) -> Activation {
     let Some(group) = groups.group(own) else { return Activation::Fail };
     let limit = groups.transition_time();
     match group.state {
@@ -245,7 +245,7 @@ pub fn activation(groups: &PortGroups, own: u16, support: Support, in_transition
         AccessState::NonOptimized if support.explicit => Activation::Set,
         AccessState::NonOptimized => Activation::Ready,
         AccessState::Standby | AccessState::Unavailable if support.explicit => Activation::Set,
-        AccessState::Transitioning if in_transition < limit => Activation::Wait(TRANSITION_LOOK),
+        AccessState::Transitioning if in_transition < limit => Activation::Wait,
         // It took too long: as standby (`alua_rtpg`).
         AccessState::Transitioning if support.explicit => Activation::Set,
         AccessState::Standby | AccessState::Unavailable | AccessState::Offline | AccessState::Transitioning => {
@@ -302,7 +302,7 @@ pub fn activate(
             limit = groups.transition_time();
             match activation(&groups, own, support, in_transition) {
                 Activation::Ready => return Ok(()),
-                Activation::Wait(_) => return Err(None),
+                Activation::Wait => return Err(None),
                 Activation::Set if may_order => {
                     let list = set_parameters(own);
                     answer(&Cdb::set_target_port_groups(list.len() as u32), &list, 0)?;
@@ -540,7 +540,7 @@ mod tests {
         assert_eq!([1, 2, 3].map(|s| of(s, explicit, now)), [Activation::Set; 3]);
         assert_eq!(of(1, implicit, now), Activation::Ready);
         assert_eq!([2, 3, 0xe].map(|s| of(s, implicit, now)), [Activation::Fail; 3]);
-        assert_eq!(of(0xf, implicit, now), Activation::Wait(TRANSITION_LOOK));
+        assert_eq!(of(0xf, implicit, now), Activation::Wait);
         assert_eq!(of(0xf, implicit, TRANSITION_TIME), Activation::Fail);
         assert_eq!(of(0xf, explicit, TRANSITION_TIME), Activation::Set);
         assert_eq!(activation(&PortGroups::default(), 4, explicit, now), Activation::Fail);

@@ -364,15 +364,8 @@ impl<L: Lock> Submitter<L> {
 
     /// Calls `f` for each bio that ended, oldest first, and frees its slot.
     #[inline]
-    pub fn reap(&mut self, f: impl FnMut(Done)) {
-        self.reap_up_to(usize::MAX, f);
-    }
-
-    /// As [`Submitter::reap`], for at most `max` bios; the rest stays.
-    #[inline]
-    pub fn reap_up_to(&mut self, max: usize, mut f: impl FnMut(Done)) {
-        for _ in 0..max {
-            let Some(done) = self.reap_one() else { return };
+    pub fn reap(&mut self, mut f: impl FnMut(Done)) {
+        while let Some(done) = self.reap_one() {
             f(done);
         }
     }

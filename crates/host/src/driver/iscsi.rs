@@ -45,7 +45,6 @@ mod tasks;
 mod uri;
 
 use crate::driver::remote::queue::QueueStatus;
-pub use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 pub use discover::{FoundUnit, discover, logical_units};
 pub use inquire::{InquiryData, inquire};
 pub use login::{Found, FoundPortal};
@@ -60,6 +59,7 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
 use crate::driver::scsi::{Checked, NotifyFn, RawAnswer, RawCommand, ScsiDepth, ScsiUnit};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use attach::{Unit, attach, identify, is_ready};

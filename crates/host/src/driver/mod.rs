@@ -2,6 +2,7 @@
 //! Drivers that run on this machine, and what the host needs of them beyond `blk::driver::Driver`: a way to wait.
 //!
 //! `null` is the template of a driver; network drivers are folders over `remote`. State per hardware queue lives in a `PerHctx`.
+//! How its targets are written and opened is a [`DriverTarget`](crate::target::DriverTarget).
 
 pub(crate) mod host_driver;
 pub(crate) mod issuer;

@@ -43,7 +43,6 @@ mod uri;
 
 pub use crate::driver::remote::credentials::TargetTls;
 use crate::driver::remote::queue::QueueStatus;
-pub use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 pub use uri::{DEFAULT_CONNECTIONS, DEFAULT_PORT, MAX_CONNECTIONS, NbdAddress, NbdTarget, is_scheme, parse};
 
 use crate::driver::host_driver::HostDriver;
@@ -53,6 +52,7 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::credentials::Credentials;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::nbd::wire::transmission_flag as flag;

@@ -11,7 +11,7 @@
 
 mod driver;
 pub mod faults;
-pub mod ledger;
+pub(crate) mod ledger;
 mod media;
 pub mod service;
 
@@ -256,7 +256,7 @@ impl SimDisk {
     }
 
     /// Its tags are of a set in which it is disk number `disk`; from now on, with nothing in flight.
-    pub fn share_tags(&self, ledger: &Arc<TagLedger>, disk: usize) {
+    pub(crate) fn share_tags(&self, ledger: &Arc<TagLedger>, disk: usize) {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "joins a set with requests in flight");
         i.ledger = Some((ledger.clone(), disk));

@@ -21,7 +21,7 @@ pub struct DeviceSpec {
 }
 
 /// See the module's text.
-pub struct SimDevice {
+pub(crate) struct SimDevice {
     spec: DeviceSpec,
     station: Arc<Station<InFlight>>,
 }

@@ -79,7 +79,7 @@ pub struct DmSpec {
 }
 
 /// The host adapters of a machine: a lock each.
-pub struct Adapters(Vec<Calendar>);
+pub(crate) struct Adapters(Vec<Calendar>);
 
 impl Adapters {
     /// So many, at least one.
@@ -89,7 +89,7 @@ impl Adapters {
 }
 
 /// The paths of one LUN.
-pub struct Paths {
+pub(crate) struct Paths {
     spec: DmSpec,
     path: PathCosts,
     map: Calendar,

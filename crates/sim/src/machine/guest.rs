@@ -9,7 +9,7 @@
 //!
 //! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll. What users do to
 //! each other beside I/O: each that runs adds a little to the computing of the others, one lock of a database has them one at a
-//! time, and their commits share flushes ([`super::guest_host`]).
+//! time, and their commits share flushes (`guest_host`).
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
@@ -37,7 +37,7 @@ use workload::verify::VerifyError;
 
 /// A thread of the hypervisor that serves virtqueues.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ServerSpec {
+pub(crate) struct ServerSpec {
     /// Its work for a request, both ways.
     pub serve_ns: u64,
     /// From a kick or a completion until it runs, when it sleeps and its core sleeps deep.
@@ -50,7 +50,7 @@ pub struct ServerSpec {
 
 /// What a transaction is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transaction {
+pub(crate) struct Transaction {
     /// Computing.
     pub cpu_ns: u64,
     /// Blocks read, one after the other.
@@ -65,7 +65,7 @@ pub struct Transaction {
 
 /// Virtual machines and their host.
 #[derive(Clone, Copy, Debug)]
-pub struct GuestsSpec {
+pub(crate) struct GuestsSpec {
     /// Virtual machines.
     pub vms: u32,
     /// vCPUs of each.
@@ -406,7 +406,7 @@ pub struct GuestsRun {
 /// Virtual time before counting begins.
 pub const RAMP_NS: u64 = 50_000_000;
 /// Virtual time of counting, by default.
-pub const RUN_NS: u64 = 300_000_000;
+pub(crate) const RUN_NS: u64 = 300_000_000;
 
 /// Virtual time between two checks of `stop`: some hundred I/Os of one virtual machine, milliseconds of a real clock of many.
 const LOOK_NS: u64 = 1_000_000;
@@ -416,7 +416,7 @@ const LOOK_NS: u64 = 1_000_000;
 ///
 /// # Errors
 /// A number that the block layer does not take; [`JobsError::Stopped`].
-pub fn run(
+pub(crate) fn run(
     spec: &GuestsSpec,
     costs: Costs,
     storage: impl Fn(u32) -> Modelled,

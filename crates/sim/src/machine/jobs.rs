@@ -9,7 +9,7 @@ use super::device::{DeviceSpec, SimDevice};
 use super::dm::{Adapters, Paths};
 use super::scsi::{self, ScsiSpec};
 use super::service::Service;
-use super::station::OpTimes;
+pub use super::station::{OpTimes, Spent};
 pub use super::task::CpuWaits;
 use super::world::{CpuTimes, Machine, START_NS};
 use blk::bio::MAX_BIOS_PER_SUBMITTER;

@@ -108,23 +108,6 @@ pub fn is_due() -> bool {
     METER.with(|m| m.now.get() > m.horizon.get())
 }
 
-/// A line that `owner` wrote last comes to the CPU that runs, and is its own from now on.
-#[inline]
-pub fn touch(owner: &Cell<u32>) {
-    METER.with(|m| {
-        let cpu = m.cpu.get();
-        let last = owner.replace(cpu);
-        if last != cpu && last != NO_CPU {
-            m.now.set(m.now.get() + m.line.get().line_ns(m.shape.get().distance(last, cpu)));
-        }
-    });
-}
-
-/// A line that no CPU has.
-pub const fn line() -> Cell<u32> {
-    Cell::new(NO_CPU)
-}
-
 /// See the module's text.
 pub struct MeteredLock {
     lock: parking_lot::RawMutex,
@@ -345,13 +328,5 @@ mod tests {
         // SAFETY: taken above.
         unsafe { raw.unlock() };
         assert!(raw.try_lock());
-    }
-
-    #[test]
-    fn a_line_is_fetched_once() {
-        configure_two_by_two();
-        let l = line();
-        let touch_from = |cpu| run(cpu, 0, 0, || touch(&l)).end_ns;
-        assert_eq!([touch_from(0), touch_from(0), touch_from(1), touch_from(2), touch_from(2)], [0, 0, 100, 1000, 0]);
     }
 }

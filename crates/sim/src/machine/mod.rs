@@ -4,24 +4,24 @@
 //!
 //! The block layer is the product's, lock for lock; the job threads are `workload`'s; only time is made up. A CPU does one
 //! thing at a time, and all that it does takes time: what the [`costs`] say for work that the block layer cannot tell the
-//! price of, and what the locks of the block layer say when another CPU has them ([`meter`]).
+//! price of, and what the locks of the block layer say when another CPU has them (`meter`).
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`costs`] | what a lock, a cache line, an interrupt, a wake-up, a request cost |
-//! | [`meter`] | the clock of the CPU that runs, and the lock that moves it |
-//! | [`event`] | what happens next |
+//! | `meter` | the clock of the CPU that runs, and the lock that moves it |
+//! | `event` | what happens next |
 //! | `few` | a queue that mostly holds one |
 //! | [`service`] | how long a device takes |
-//! | [`station`] | where requests are while a device works on them |
+//! | `station` | where requests are while a device works on them |
 //! | [`device`] | a device as a driver of the block layer |
 //! | [`scsi`] | the same behind the SCSI midlayer |
 //! | [`dm`] | device-mapper multipath above it |
-//! | [`task`] | a job thread that runs, sleeps and is woken |
+//! | `task` | a job thread that runs, sleeps and is woken |
 //! | [`world`] | the loop: whose turn it is on which CPU |
 //! | [`jobs`] | a job file on a machine with a disk |
 //! | [`guest`] | virtual machines with databases, served by a main loop or by IOThreads |
-//! | [`guest_host`] | what they share: sleeping cores, a database's lock, the log on the host's storage |
+//! | `guest_host` | what they share: sleeping cores, a database's lock, the log on the host's storage |
 //! | [`guest_times`] | where their transactions' time goes, and which IOThread serves which virtqueue |
 //!
 //! # Guarantees
@@ -34,17 +34,17 @@
 //! say, whatever the block layer's code does inside it.
 
 pub mod costs;
-pub mod meter;
-pub mod event;
+mod meter;
+mod event;
 mod few;
 pub mod service;
-pub mod station;
+mod station;
 pub mod device;
 pub mod dm;
 pub mod scsi;
-pub mod task;
+mod task;
 pub mod world;
 pub mod jobs;
 pub mod guest;
-pub mod guest_host;
+pub(crate) mod guest_host;
 pub mod guest_times;

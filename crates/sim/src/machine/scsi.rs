@@ -29,7 +29,7 @@ pub struct ScsiSpec {
 }
 
 /// A command that was sent.
-pub struct Sent {
+pub(crate) struct Sent {
     ticket: AcceptedCommand,
     /// Where multipath chooses one.
     path: u16,
@@ -45,7 +45,7 @@ struct SimTransport {
 ///
 /// # Errors
 /// What the midlayer does not take.
-pub fn lun(
+pub(crate) fn lun(
     spec: DeviceSpec,
     scsi: &ScsiSpec,
     nr_hw_queues: u16,

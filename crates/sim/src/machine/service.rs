@@ -29,20 +29,12 @@ pub struct Modelled {
     device: Device,
     read: Duration,
     write: Duration,
-    /// Beside the latency, for each byte: the line to the device.
-    ps_per_byte: u64,
 }
 
 impl Modelled {
     /// A device of that speed; a read takes `read`, any other I/O `write`.
     pub fn new(speed: &Speed, read: Duration, write: Duration) -> Modelled {
-        Modelled { device: Device::new(speed), read, write, ps_per_byte: 0 }
-    }
-
-    /// With a line of so many bytes per second to it, 0 = of no length.
-    pub fn with_line(mut self, bytes_per_sec: u64) -> Modelled {
-        self.ps_per_byte = 1_000_000_000_000u64.checked_div(bytes_per_sec).unwrap_or(0);
-        self
+        Modelled { device: Device::new(speed), read, write }
     }
 }
 
@@ -50,8 +42,7 @@ impl Service for Modelled {
     fn done_at(&mut self, io: &Job, now: Instant) -> Instant {
         let bytes = if io.op.has_data() { u64::from(io.nr_sectors) << 9 } else { 0 };
         let latency = if io.op == Op::Read { self.read } else { self.write };
-        let line = Duration::from_ns(bytes * self.ps_per_byte / 1000);
-        self.device.admit(bytes, latency + line, now)
+        self.device.admit(bytes, latency, now)
     }
 }
 
@@ -76,10 +67,10 @@ mod tests {
     #[test]
     fn a_modelled_device_keeps_its_caps() {
         let speed = Speed { iops: 1000, burst: Duration::ZERO, parallel: 100, ..Speed::default() };
-        let mut d = Modelled::new(&speed, Duration::from_us(100), Duration::from_us(200)).with_line(1 << 30);
+        let mut d = Modelled::new(&speed, Duration::from_us(100), Duration::from_us(200));
         let read = Job { hctx: 0, op: Op::Read, sector: 0, nr_sectors: 8 };
         let first = d.done_at(&read, Instant::ZERO);
-        assert_eq!(first.as_ns(), 100_000 + 3813);
+        assert_eq!(first.as_ns(), 100_000);
         let last = (0..1000).map(|_| d.done_at(&read, Instant::ZERO)).last().unwrap();
         assert_eq!(last.since(first).as_ns(), 1_000_000_000);
     }

@@ -3,12 +3,13 @@
 //!
 //! A CPU does one thing at a time: an interrupt first, then the thread at the head of its line. A thread that computes is
 //! interrupted, and continues for as long as it had left. What a CPU does in one go is a segment: it begins at the CPU's time, runs
-//! under the [`meter`], and says when it ends; what it brings about elsewhere comes later as an event.
+//! under the `meter`, and says when it ends; what it brings about elsewhere comes later as an event.
 
 use super::costs::{Costs, PathCosts, Shape};
 use super::event::{Event, Events};
 use super::few::Few;
-use super::meter::{self, MeteredLock};
+use super::meter;
+pub use super::meter::MeteredLock;
 use super::station::{Interrupts, OpTimes};
 use super::task::{CpuWaits, Task, TaskState, YieldReason};
 use crate::rng::Rng;
@@ -252,7 +253,7 @@ impl Machine {
     ///
     /// # Errors
     /// A setting that the device or the machine does not have.
-    pub fn add_disk(
+    pub(crate) fn add_disk(
         &mut self,
         device: Arc<dyn Interrupts>,
         driver: Arc<dyn Driver>,
@@ -265,7 +266,7 @@ impl Machine {
     ///
     /// # Errors
     /// As of [`Machine::add_disk`].
-    pub fn add_disk_of(
+    pub(crate) fn add_disk_of(
         &mut self,
         first_cpu: u32,
         device: Arc<dyn Interrupts>,

@@ -332,7 +332,7 @@ fn check_published(of: &[String], figures: &BTreeMap<String, f64>) -> Result<(),
 }
 
 /// Figures of a job that can be published and simulated.
-pub const METRICS: [&str; 9] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm", "idle_pct"];
+const METRICS: [&str; 9] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm", "idle_pct"];
 
 /// Stands in the place of a job for what the CPUs do: `cpu.idle_pct`.
 pub const CPU: &str = "cpu";

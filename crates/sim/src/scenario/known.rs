@@ -20,11 +20,11 @@ pub type Uncertain = BTreeMap<String, [f64; 2]>;
 pub type Measured = BTreeMap<String, f64>;
 
 /// Constants of the disk that may have a range.
-pub const DISK: [&str; 6] =
+pub(crate) const DISK: [&str; 6] =
     ["disk.read_us", "disk.write_us", "disk.iops", "disk.bw_mb", "disk.parallel", "disk.jitter_pct"];
 
 /// Constants of the CPUs' work that may; each beside its place in [`crate::machine::costs::Costs`].
-pub const COSTS: [&str; 16] = [
+pub(crate) const COSTS: [&str; 16] = [
     "costs.path.app_ns",
     "costs.path.syscall_ns",
     "costs.path.submit_ns",

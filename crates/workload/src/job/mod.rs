@@ -6,7 +6,7 @@
 //! with a [`Warning`] where it cannot change the result; an unknown option is refused with the nearest name.
 //!
 //! ```
-//! use mqblk_workload::job::{JobFile, ParseContext};
+//! use mqblk_workload::{JobFile, ParseContext};
 //!
 //! let text = "[global]\nbs=4k\n[reader]\nrw=randread\nioengine=libaio\niodepth=32\nsize=1g\n";
 //! let file = JobFile::parse_str(text, &ParseContext::bare("oltp.fio"), &[]).expect("a valid job");

@@ -17,7 +17,6 @@ pub struct BlockMap {
     /// `levels[0]` has one bit per block; bits past the end are set, so that they are never found.
     levels: Vec<Vec<u64>>,
     len: u64,
-    touched: u64,
 }
 
 impl BlockMap {
@@ -43,24 +42,9 @@ impl BlockMap {
             }
             bits = words;
         }
-        let mut map = BlockMap { levels, len, touched: 0 };
+        let mut map = BlockMap { levels, len };
         map.clear();
         Ok(map)
-    }
-
-    /// Number of blocks.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether the map has no blocks: never.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
-    /// Whether every block was touched.
-    pub fn is_full(&self) -> bool {
-        self.touched == self.len
     }
 
     /// Forgets all touches.
@@ -74,7 +58,6 @@ impl BlockMap {
             }
             bits = bits.div_ceil(64);
         }
-        self.touched = 0;
     }
 
     /// Whether `block` was touched; blocks past the end count as touched.
@@ -138,7 +121,6 @@ impl BlockMap {
 
     #[inline]
     fn set(&mut self, block: u64) {
-        self.touched += 1;
         let mut index = block;
         for level in &mut self.levels {
             let word = &mut level[(index / 64) as usize];
@@ -167,7 +149,7 @@ mod tests {
                 assert_eq!(map.touch(b, 1), 1);
                 assert!(!std::mem::replace(&mut seen[b as usize], true), "block {b} of {len} twice");
             }
-            assert!(map.is_full() && map.pick(0).is_none());
+            assert_eq!(map.pick(0), None);
             map.clear();
             assert_eq!(map.pick(len - 1), Some(len - 1));
         }

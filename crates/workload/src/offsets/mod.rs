@@ -9,9 +9,9 @@
 //! Memory: one bit per block for the random map ([`map`]), nothing otherwise. Source: the behaviour of fio 3.33, as its
 //! HOWTO describes it and as its I/O logs show.
 
-pub mod map;
-pub mod skewed;
-pub mod zoned;
+mod map;
+mod skewed;
+mod zoned;
 mod region;
 
 pub use region::Region;

@@ -25,7 +25,7 @@ impl Region {
     /// A percentage `offset` is rounded up to a multiple of `offset_align` (or the smallest block); a percentage `size` is
     /// of the whole target, is cut at its end and rounded down to the smallest block, as fio does. With `filesize` the
     /// region reaches to the end of a file of that size, and `size` only says how much is moved ([`Region::size`]).
-    pub fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
+    pub(crate) fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
         let target_bytes = match job.filesize_bytes {
             Some(filesize) if filesize > target_bytes => {
                 let rule = format!("the target has {target_bytes} bytes");
@@ -67,7 +67,7 @@ impl Region {
     }
 
     /// Bytes that one pass over the region moves where `io_size` does not say otherwise.
-    pub fn size(&self, job: &Job) -> u64 {
+    pub(crate) fn size(&self, job: &Job) -> u64 {
         match (job.filesize_bytes, job.size) {
             (Some(filesize), Some(size)) => size.of(filesize).min(self.len),
             _ => self.len,

@@ -167,7 +167,6 @@ impl Export {
 pub struct ExportTable {
     exports: Vec<Arc<Export>>,
     default: Option<usize>,
-    unlisted: bool,
 }
 
 impl ExportTable {
@@ -190,17 +189,7 @@ impl ExportTable {
             return Err(Error::usage(format!("default NBD export '{wanted}': there is no export of this name")));
         }
         let exports = exports.into_iter().map(Arc::new).collect();
-        Ok(ExportTable { exports, default: default_at, unlisted: false })
-    }
-
-    /// The same table, whose list clients may not see (`NBD_REP_ERR_POLICY`).
-    pub fn unlisted(self) -> ExportTable {
-        ExportTable { unlisted: true, ..self }
-    }
-
-    /// Whether clients may see the list.
-    pub fn is_listed(&self) -> bool {
-        !self.unlisted
+        Ok(ExportTable { exports, default: default_at })
     }
 
     /// The exports, in order.

@@ -401,9 +401,6 @@ impl Handshake {
 
     fn list(&self, data: &[u8], out: &mut Vec<u8>) -> Result<Step, Refusal> {
         no_data(data)?;
-        if !self.table.is_listed() {
-            return Err((rep::ERR_POLICY, "this server does not list its exports"));
-        }
         for export in self.table.iter().filter(|e| !e.tls_only || self.tls_on) {
             let name_bytes = (export.name.len() as u32).to_be_bytes();
             let entry: [&[u8]; 3] = [&name_bytes, export.name.as_bytes(), export.description.as_bytes()];

@@ -2,7 +2,7 @@
 //! The socket of an NBD server: clients are accepted, shake hands on threads of their own, and go to the IOThreads in turn.
 //!
 //! Guarantees: a Unix socket that a daemon serves is not taken away, one that was left behind is replaced, and it is gone
-//! when the server is. At most [`MAX_HANDSHAKES`] handshakes at a time, each of at most [`HANDSHAKE_TIME`], and at most
+//! when the server is. At most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most
 //! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
 //! are, and nothing of theirs is in flight afterwards.
 //! Under TLS a client meets the certificates that are there when it comes.
@@ -31,11 +31,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Clients that shake hands at the same time.
-pub const MAX_HANDSHAKES: usize = 32;
+const MAX_HANDSHAKES: usize = 32;
 /// Clients that are served at the same time.
 pub const MAX_CONNECTIONS: usize = 256;
 /// How long a handshake may take.
-pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long a client that is let go may take to receive its last answers.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 

@@ -24,7 +24,6 @@ mod hints;
 pub mod spec;
 
 pub use listener::{ExportOptions, VhostExport};
-pub use virtqueue::{StopCause, VirtQueue};
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -108,7 +108,7 @@ pub struct VirtQueue {
     enabled: bool,
     /// It is to leave its IOThread.
     paused: bool,
-    broken: Option<StopCause>,
+    broken: bool,
     log: Option<Arc<DirtyLog>>,
     /// Requests given back, for the statistics.
     served: u64,
@@ -149,26 +149,16 @@ impl VirtQueue {
             stalled: VecDeque::new(),
             enabled,
             paused: false,
-            broken: None,
+            broken: false,
             log,
             served: 0,
             round: FIRST_ROUND,
         }
     }
 
-    /// Its number in the device.
-    pub fn index(&self) -> u16 {
-        self.index
-    }
-
     /// Name of its export.
     pub fn export(&self) -> &str {
         &self.device.name
-    }
-
-    /// Why it stopped, if it did.
-    pub fn broken(&self) -> Option<StopCause> {
-        self.broken
     }
 
     /// The ring's position, as GET_VRING_BASE returns it.
@@ -194,7 +184,7 @@ impl VirtQueue {
     }
 
     fn takes(&self) -> bool {
-        self.enabled && !self.paused && self.broken.is_none()
+        self.enabled && !self.paused && !self.broken
     }
 
     /// The kick of a virtqueue that was stopped, for another one.
@@ -502,7 +492,7 @@ impl VirtQueue {
     #[cold]
     fn stop(&mut self, why: StopCause) {
         log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue takes nothing more: {why}");
-        self.broken = Some(why);
+        self.broken = true;
         if let Some(err) = &mut self.err {
             err.tell(&self.device);
         }
