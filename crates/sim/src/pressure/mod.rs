@@ -51,7 +51,10 @@ pub use unfair::Unfair;
 const ELEVATORS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "chosen by a draw of its own, so that seeds stay what they are")]);
 /// Legacy elevators in the order a seed chooses from; a new one fails to compile here until it is decided on.
-pub(crate) const LEGACY: [&str; LEGACY_NAMES.len()] = [blk::elevator::noop::NAME, blk::elevator::deadline::NAME];
+pub(crate) const LEGACY: [&str; 2] = {
+    let [deadline, noop] = LEGACY_NAMES;
+    [noop, deadline]
+};
 /// What is no elevator of blk-mq, in the order a seed chooses from.
 const OTHERS: [&str; 4] = [LEGACY[0], LEGACY[1], LIMITS, HCTXS];
 
