@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Documents and comments as paragraphs, whose phrases and quotes may continue on the next line.
 //!
-//! Guarantees: code blocks are left out; each phrase and quote comes with the line where it begins. A list item, a row of a table, a
-//! heading and an empty line end the paragraph before them.
+//! Guarantees: code blocks are left out; each phrase and quote comes with the line where it begins. A list item, a row of a table
+//! and an empty line end the paragraph before them, a heading is one by itself.
 
 /// Lines of prose that belong together.
 pub struct Paragraph {
@@ -31,7 +31,7 @@ pub fn paragraphs(text: &str) -> Vec<Paragraph> {
             }
             None => found.push(Paragraph { first_line: index + 1, text: line.to_owned() }),
         }
-        is_open = true;
+        is_open = !line.starts_with('#');
     }
     found
 }
