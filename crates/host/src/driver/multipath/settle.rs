@@ -165,16 +165,7 @@ fn disk_facts(paths: &[PathTarget]) -> Result<DiskFacts> {
         }
         Some(TargetSpec::Nbd(_)) => unasked("NBD exports", String::new()),
         Some(TargetSpec::Rbd(_)) => unasked("RBD images", String::new()),
-        None
-        | Some(
-            TargetSpec::Null(_)
-            | TargetSpec::Ram(_)
-            | TargetSpec::Model(_)
-            | TargetSpec::Multipath(_)
-            | TargetSpec::Stripe(_)
-            | TargetSpec::Kernel(_)
-            | TargetSpec::Sim(_),
-        ) => unasked("made up", String::new()),
+        _ => unasked("made up", String::new()),
     }
 }
 

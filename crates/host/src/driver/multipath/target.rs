@@ -322,15 +322,7 @@ impl MultipathTarget {
         let kind = match &first.spec {
             TargetSpec::Nbd(_) => "NBD exports",
             TargetSpec::Rbd(_) => "RBD images",
-            TargetSpec::File(_)
-            | TargetSpec::Null(_)
-            | TargetSpec::Ram(_)
-            | TargetSpec::Model(_)
-            | TargetSpec::Iscsi(_)
-            | TargetSpec::Multipath(_)
-            | TargetSpec::Stripe(_)
-            | TargetSpec::Kernel(_)
-            | TargetSpec::Sim(_) => return None,
+            _ => return None,
         };
         let late = match write {
             true => {
@@ -402,6 +394,7 @@ impl DriverTarget for Box<MultipathTarget> {
         warnings.extend(self.on_your_word(needs.write).map(TargetWarning::new));
         Ok(OpenTarget { driver: Arc::new(disk), warnings })
     }
+
     fn is_same_data(&self, other: &Self) -> bool {
         self.paths.iter().any(|a| other.paths.iter().any(|b| a.spec.is_same_data(&b.spec)))
     }
@@ -431,19 +424,7 @@ type Warnings = Arc<Mutex<Vec<TargetWarning>>>;
 
 /// Whether paths of this kind take SCSI commands.
 fn is_scsi(spec: &TargetSpec) -> bool {
-    match spec {
-        TargetSpec::Iscsi(_) => true,
-        TargetSpec::File(_)
-        | TargetSpec::Null(_)
-        | TargetSpec::Ram(_)
-        | TargetSpec::Model(_)
-        | TargetSpec::Nbd(_)
-        | TargetSpec::Rbd(_)
-        | TargetSpec::Multipath(_)
-        | TargetSpec::Stripe(_)
-        | TargetSpec::Kernel(_)
-        | TargetSpec::Sim(_) => false,
-    }
+    matches!(spec, TargetSpec::Iscsi(_))
 }
 
 /// What `auto` means for a kind of path.
@@ -454,13 +435,7 @@ fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
     match spec {
         TargetSpec::Iscsi(_) => PathChecker::Tur,
         TargetSpec::File(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) => PathChecker::Directio,
-        TargetSpec::Null(_)
-        | TargetSpec::Ram(_)
-        | TargetSpec::Model(_)
-        | TargetSpec::Multipath(_)
-        | TargetSpec::Stripe(_)
-        | TargetSpec::Kernel(_)
-        | TargetSpec::Sim(_) => PathChecker::None,
+        _ => PathChecker::None,
     }
 }
 
@@ -482,15 +457,7 @@ fn as_path(spec: TargetSpec, options: &MultipathOptions) -> TargetSpec {
             target.timeout.get_or_insert(NBD_TIMEOUT);
             TargetSpec::Nbd(target)
         }
-        other @ (TargetSpec::File(_)
-        | TargetSpec::Null(_)
-        | TargetSpec::Ram(_)
-        | TargetSpec::Model(_)
-        | TargetSpec::Rbd(_)
-        | TargetSpec::Multipath(_)
-        | TargetSpec::Stripe(_)
-        | TargetSpec::Kernel(_)
-        | TargetSpec::Sim(_)) => other,
+        other => other,
     }
 }
 
@@ -530,15 +497,7 @@ fn open_path(
             let is_read = checker(options.path_checker, spec) == PathChecker::Directio;
             (format!("RBD image {target}"), Arc::new(open_rbd(&target, needs, regions, is_alone, is_read)?))
         }
-        spec @ (TargetSpec::File(_)
-        | TargetSpec::Null(_)
-        | TargetSpec::Ram(_)
-        | TargetSpec::Model(_)
-        | TargetSpec::Nbd(_)
-        | TargetSpec::Multipath(_)
-        | TargetSpec::Stripe(_)
-        | TargetSpec::Kernel(_)
-        | TargetSpec::Sim(_)) => {
+        spec => {
             let open = spec.open(needs, regions)?;
             warnings.lock().extend(open.warnings);
             return Ok(open.driver);
@@ -567,14 +526,7 @@ fn prober(spec: TargetSpec, needs: Needs) -> Prober {
             target.options.push(("rbd_cache".into(), "false".into()));
             TargetSpec::Rbd(target)
         }
-        other @ (TargetSpec::File(_)
-        | TargetSpec::Null(_)
-        | TargetSpec::Ram(_)
-        | TargetSpec::Model(_)
-        | TargetSpec::Multipath(_)
-        | TargetSpec::Stripe(_)
-        | TargetSpec::Kernel(_)
-        | TargetSpec::Sim(_)) => other,
+        other => other,
     };
     Box::new(move |regions| Ok(narrow.open(&needs, regions)?.driver))
 }
