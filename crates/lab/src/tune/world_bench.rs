@@ -394,7 +394,7 @@ mod tests {
             free.iter().map(|(n, v)| ((*n).to_owned(), v.iter().map(|v| (*v).to_owned()).collect())).collect();
         let target = Some("model:size=1g,lat_us=100,parallel=8".to_owned());
         let base = vec![("nr_cpus".into(), "4".into())];
-        let (seconds, stop) = (Some((0.05, 0.1)), Arc::default());
+        let (seconds, stop) = (Some((1.0, 1.0)), Arc::default());
         let spec = BenchSpec { file, target, base, free, seconds, stop, force: false };
         WorldBench::new(spec, observe).unwrap()
     }
