@@ -130,6 +130,17 @@ impl OpFlags {
         all.0.count_ones() as usize == OpFlags::NAMED.len()
     }
 
+    /// The modifiers of a table, for [`OpFlags::are_all`].
+    pub const fn of_table<T, const N: usize>(table: &[(OpFlags, T); N]) -> [OpFlags; N] {
+        let mut flags = [OpFlags::NONE; N];
+        let mut i = 0;
+        while i < N {
+            flags[i] = table[i].0;
+            i += 1;
+        }
+        flags
+    }
+
     /// Whether every bit of `other` is set.
     #[inline]
     pub const fn contains(self, other: OpFlags) -> bool {

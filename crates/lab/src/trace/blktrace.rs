@@ -173,15 +173,6 @@ const MODIFIERS: [(OpFlags, u32); 5] = [
     (OpFlags::META, category::META),
 ];
 
-const MODIFIER_FLAGS: [OpFlags; MODIFIERS.len()] = {
-    let mut flags = [OpFlags::NONE; MODIFIERS.len()];
-    let mut i = 0;
-    while i < MODIFIERS.len() {
-        flags[i] = MODIFIERS[i].0;
-        i += 1;
-    }
-    flags
-};
 /// Modifiers that blktrace has no category for.
 const NO_CATEGORY: [OpFlags; 8] = [
     OpFlags::NOWAIT,
@@ -193,7 +184,7 @@ const NO_CATEGORY: [OpFlags; 8] = [
     OpFlags::NOUNMAP,
     OpFlags::NOFALLBACK,
 ];
-const _: () = assert!(OpFlags::are_all(&[&MODIFIER_FLAGS, &NO_CATEGORY]));
+const _: () = assert!(OpFlags::are_all(&[&OpFlags::of_table(&MODIFIERS), &NO_CATEGORY]));
 
 fn operation(op: Op, flags: OpFlags) -> u32 {
     let direction = match op {

@@ -364,32 +364,23 @@ impl Load {
 }
 
 /// Modifiers in the order of their draws: one bio in how many has it, and whether only writes draw it. Seeds go by the order.
-const DRAWN: [(OpFlags, u64, bool); 7] = [
-    (OpFlags::NOWAIT, 12, false),
-    (OpFlags::NOMERGE, 12, false),
-    (OpFlags::POLLED, 12, false),
-    (OpFlags::RESERVED, 16, false),
-    (OpFlags::SYNC, 4, false),
-    (OpFlags::FUA, 6, true),
-    (OpFlags::PREFLUSH, 8, true),
+const DRAWN: [(OpFlags, (u64, bool)); 7] = [
+    (OpFlags::NOWAIT, (12, false)),
+    (OpFlags::NOMERGE, (12, false)),
+    (OpFlags::POLLED, (12, false)),
+    (OpFlags::RESERVED, (16, false)),
+    (OpFlags::SYNC, (4, false)),
+    (OpFlags::FUA, (6, true)),
+    (OpFlags::PREFLUSH, (8, true)),
 ];
-const DRAWN_FLAGS: [OpFlags; DRAWN.len()] = {
-    let mut flags = [OpFlags::NONE; DRAWN.len()];
-    let mut i = 0;
-    while i < DRAWN.len() {
-        flags[i] = DRAWN[i].0;
-        i += 1;
-    }
-    flags
-};
 /// Hints that only some elevators go by, and what only drivers go by.
 const NOT_DRAWN: [OpFlags; 4] = [OpFlags::RAHEAD, OpFlags::META, OpFlags::NOUNMAP, OpFlags::NOFALLBACK];
-const _: () = assert!(OpFlags::are_all(&[&DRAWN_FLAGS, &limits::FLAGS, &NOT_DRAWN]));
+const _: () = assert!(OpFlags::are_all(&[&OpFlags::of_table(&DRAWN), &limits::FLAGS, &NOT_DRAWN]));
 
 /// Modifiers of a bio, of [`DRAWN`]. Limits add theirs.
 fn draw_flags(rng: &mut Rng, op: Op) -> OpFlags {
     let mut flags = OpFlags::NONE;
-    for (flag, one_in, only_writes) in DRAWN {
+    for (flag, (one_in, only_writes)) in DRAWN {
         if (!only_writes || op == Op::Write) && rng.below(one_in) == 0 {
             flags = flags.union(flag);
         }
