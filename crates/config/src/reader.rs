@@ -34,6 +34,11 @@ pub fn shown(text: &str) -> String {
     }
 }
 
+/// The library's rule, on one line.
+pub(crate) fn one_line(message: &str) -> String {
+    message.lines().collect::<Vec<_>>().join(", ")
+}
+
 /// Offsets of line starts.
 pub(crate) struct Lines(Vec<usize>);
 
@@ -69,9 +74,7 @@ impl<'a, P: Copy + Ord> Reader<'a, P> {
             Ok(root) => Ok((reader, root.into_inner())),
             Err(e) => {
                 let line = e.span().map(|span| reader.line(&span));
-                // The library's rule, on one line.
-                let rule = e.message().lines().collect::<Vec<_>>().join(", ");
-                Err(reader.located(line, format!("is not TOML here: {}", shown(&rule))))
+                Err(reader.located(line, format!("is not TOML here: {}", shown(&one_line(e.message())))))
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Does not do: tell more than the first thing that is wrong.
 
-use crate::reader::{Lines, printable};
+use crate::reader::{Lines, one_line, printable};
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::ops::Range;
@@ -40,7 +40,7 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigErro
     toml::from_str(text).map_err(|e| ConfigError {
         file: file.into(),
         line: e.span().map(|span| Lines::of(text).line(&span)),
-        text: printable(&e.message().trim().lines().collect::<Vec<_>>().join(", ")),
+        text: printable(&one_line(e.message().trim())),
     })
 }
 
