@@ -61,7 +61,7 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
         match identify(&mut line, lun) {
             Ok((Unit { identity, blocks, block_size }, _)) => {
                 let bytes = blocks.saturating_mul(u64::from(block_size));
-                units.push(FoundUnit { lun, bytes, block_size, identity: printable(identity.to_string().as_bytes()) });
+                units.push(FoundUnit { lun, bytes, block_size, identity: printable(identity.to_string()) });
             }
             // A controller, or one that is not there: no disk.
             Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::NotFound) => {}

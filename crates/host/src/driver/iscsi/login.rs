@@ -416,7 +416,7 @@ impl Login {
             }
             let number = |range: std::ops::RangeInclusive<u32>| {
                 let n = value.parse::<u32>().ok().filter(|n| range.contains(n));
-                n.ok_or_else(|| Failure::Violation(format!("{key}={}: out of its range", printable(value.as_bytes()))))
+                n.ok_or_else(|| Failure::Violation(format!("{key}={}: out of its range", printable(value))))
             };
             let digest = |wanted: bool| match (*value, wanted) {
                 ("None", false) => Ok(false),
@@ -424,7 +424,7 @@ impl Login {
                 ("None", true) => Err(Failure::Refused(format!(
                     "{key}: the target does none; take header_digest and data_digest away"
                 ))),
-                _ => Err(Failure::Violation(format!("{key}={}: was not offered", printable(value.as_bytes())))),
+                _ => Err(Failure::Violation(format!("{key}={}: was not offered", printable(value)))),
             };
             match *key {
                 "HeaderDigest" => params.header_digest = digest(self.wanted.header_digest)?,
@@ -439,7 +439,7 @@ impl Login {
                     number(0..=0)?;
                 }
                 "DataPDUInOrder" | "DataSequenceInOrder" if *value != "Yes" => {
-                    return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value.as_bytes()))));
+                    return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value))));
                 }
                 // Alias and others: of no use here.
                 _ => {}
@@ -461,7 +461,7 @@ impl Login {
             None => "the target wants a login; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD"
                 .into(),
             Some(_) => {
-                format!("the target wants a login by '{}'; there is only CHAP here", printable(method.as_bytes()))
+                format!("the target wants a login by '{}'; there is only CHAP here", printable(method))
             }
         }
     }
@@ -544,8 +544,8 @@ pub fn found(text: &[u8]) -> Result<Vec<Found>, Failure> {
             _ if value.len() > MAX_FOUND || value.chars().any(|c| c.is_control() || c.is_whitespace()) => {
                 return Err(Failure::Violation(format!(
                     "{}={}: no name, no address",
-                    printable(key.as_bytes()),
-                    printable(value.as_bytes())
+                    printable(key),
+                    printable(value)
                 )));
             }
             ("TargetName", _) => all.push(Found { name: value.to_owned(), portals: Vec::new() }),

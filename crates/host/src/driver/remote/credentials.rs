@@ -181,7 +181,7 @@ impl Credentials {
                     C::NotValidForNameContext { presented, .. } if !presented.is_empty() => presented.join(", "),
                     _ => "no name (as subjectAltName)".to_owned(),
                 };
-                let names = printable(names.as_bytes());
+                let names = printable(names);
                 format!(
                     "its certificate is not for '{name}' but for {names}; add tls-hostname=NAME with one of its names"
                 )

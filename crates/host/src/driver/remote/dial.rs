@@ -147,8 +147,8 @@ pub(crate) fn failed(e: Errno, what: &str) -> Error {
 }
 
 /// The beginning of a peer's text, without what a terminal would obey.
-pub(crate) fn printable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+pub(crate) fn printable(text: impl AsRef<[u8]>) -> String {
+    let text = String::from_utf8_lossy(text.as_ref());
     text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
 }
 
