@@ -10,7 +10,7 @@
 use blk::bio::Op;
 use host::driver::Connections;
 use host::serve::view::View;
-use host::serve::{ServedDisk, SourceReport, ThreadReport};
+use host::serve::{ServedDisk, ThreadReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -224,15 +224,14 @@ fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
         }
         clients.push((labels, daemon.clients(&export)));
         if export.plan.kind.num_queues().is_some() {
-            with_queues.insert((export.plan.kind.name(), export.plan.name.clone()));
+            with_queues.insert(export.plan.kind.name());
         }
     }
     page.family("mqblk_export_clients", Kind::Gauge, "Clients that are connected.", clients);
     let help = "1 while new certificates cannot be used, and older ones are.";
     page.family("mqblk_export_certificates_stale", Kind::Gauge, help, stale);
     // Connections come and go, and a sum over them would shrink.
-    let is_queue = |s: &&SourceReport| with_queues.contains(&(s.kind, s.export.clone()));
-    for source in threads.iter().flat_map(|t| &t.sources).filter(is_queue) {
+    for source in threads.iter().flat_map(|t| &t.sources).filter(|s| with_queues.contains(s.kind)) {
         *by_label.entry((source.export.clone(), source.index)).or_default() += source.served;
     }
     let labels = |(export, index): (String, u32)| vec![("export", export), ("queue", index.to_string())];
