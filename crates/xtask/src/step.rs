@@ -125,6 +125,18 @@ pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
     run_shown(command, &mut std::io::stdout().lock())
 }
 
+/// As [`run_counted`], for the tests whose names contain `name`.
+///
+/// # Errors
+/// As there, and when no test has such a name.
+pub fn run_named(command: &mut Command, name: &str) -> Result<(bool, Counts), String> {
+    let (ok, counts) = run_counted(command)?;
+    if ok && counts.passed == 0 {
+        return Err(format!("no test is called {name}"));
+    }
+    Ok((ok, counts))
+}
+
 fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<(bool, Counts), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot run {program}: {e}"))?;

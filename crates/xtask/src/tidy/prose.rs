@@ -4,6 +4,14 @@
 //! Guarantees: code blocks are left out; each phrase and quote comes with the line where it begins. A list item, a row of a table
 //! and an empty line end the paragraph before them, a heading is one by itself.
 
+use std::collections::BTreeMap;
+
+/// The documents that rules of prose hold for, by path: all but the change log, which is history.
+pub fn documents(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    let is_document = |path: &str| path.ends_with(".md") && !path.starts_with("CHANGELOG");
+    texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).filter(move |(path, _)| is_document(path))
+}
+
 /// Lines of prose that belong together.
 pub struct Paragraph {
     /// The number of its first line.

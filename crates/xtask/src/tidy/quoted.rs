@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::finding::Finding;
-use super::prose::{Paragraph, paragraphs};
+use super::prose::{Paragraph, documents, paragraphs};
 use super::source::Source;
 
 /// Folders of this tree that a path may begin with.
@@ -35,11 +35,9 @@ impl<'a> Known<'a> {
 
     /// What of the documents and comments names nothing.
     pub fn check(&self, texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Finding> {
-        let documents = texts.iter().filter(|(path, _)| path.ends_with(".md") && !path.starts_with("CHANGELOG"));
-        let documents = documents.map(|(path, text)| (path.as_str(), text.as_str()));
         let comments = sources.iter().map(|source| (source.path.as_str(), source.comments.as_str()));
         let mut found = Vec::new();
-        for (path, text) in documents.chain(comments) {
+        for (path, text) in documents(texts).chain(comments) {
             for (line, quoted) in paragraphs(text).iter().flat_map(Paragraph::quoted) {
                 if let Some(message) = self.wrong(&quoted) {
                     found.push(Finding::new(path, line, message));

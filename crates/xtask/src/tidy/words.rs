@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::finding::Finding;
-use super::prose::paragraphs;
+use super::prose::{documents, paragraphs};
 use super::source::{Source, words};
 
 /// Words, and what to write instead.
@@ -49,8 +49,7 @@ const PEOPLE: [&str; 6] = ["user", "users", "reader", "readers", "operator", "pe
 
 /// What of the documents and comments is not written as here.
 pub fn check(texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Finding> {
-    let documents = texts.iter().filter(|(path, _)| path.ends_with(".md") && !path.starts_with("CHANGELOG"));
-    let documents = documents.flat_map(|(path, text)| in_text(path, text));
+    let documents = documents(texts).flat_map(|(path, text)| in_text(path, text));
     // This file names the words.
     let comments = sources.iter().filter(|source| !source.path.ends_with("tidy/words.rs"));
     documents.chain(comments.flat_map(|source| in_text(&source.path, &source.comments))).collect()
