@@ -42,7 +42,7 @@ impl Lio {
         let network = format!("user,id=net,restrict=on,{},{}", forward(0), forward(1));
         let devices = ["-netdev", &network, "-device", "virtio-net-pci,netdev=net"];
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let hardware = Hardware { cpus: 2, mib: 512, devices: &devices, directory, limit_s: LIMIT_S };
+        let hardware = Hardware { cpus: 2, kib: 512 << 10, devices: &devices, directory, limit_s: LIMIT_S };
         let mut guest = hardware.start(boot, &format!("BYTES={DISK_BYTES}"));
         if guest.says("LIO-IS-UP").is_some() {
             return Some(Lio { guest, ports });

@@ -34,7 +34,8 @@ impl Boot {
 /// What a machine has.
 pub struct Hardware<'a> {
     pub cpus: u32,
-    pub mib: u32,
+    /// Memory, in KiB.
+    pub kib: u32,
     /// More arguments for QEMU. Paths in them may be relative to `directory`.
     pub devices: &'a [&'a str],
     pub directory: &'a Path,
@@ -58,7 +59,7 @@ impl Hardware<'_> {
         command.args(["-k", "60", &self.limit_s.to_string(), "qemu-system-x86_64", "-machine", "q35"]);
         // QEMU 7.2 breaks newer kernels' slab allocator with cmpxchg16b.
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"]);
-        command.args(["-smp", &self.cpus.to_string(), "-m", &self.mib.to_string()]).args(self.devices);
+        command.args(["-smp", &self.cpus.to_string(), "-m", &format!("{}K", self.kib)]).args(self.devices);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         // The kernel's test of its timer counts on a CPU that is there all the time, and gives up where the host has others to run.
         let line = format!("console=ttyS0 panic=-1 quiet no_timer_check {parameters}");
