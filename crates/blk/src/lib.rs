@@ -150,3 +150,8 @@ pub use time::{Duration, Instant};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// And the one in the README of the tree.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct TreeReadme;

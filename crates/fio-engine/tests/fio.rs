@@ -262,9 +262,9 @@ fn a_job_file_runs_with_two_lines_changed() {
 }
 
 #[test]
-fn the_commands_of_the_readme_run() {
-    let dir = Dir::new("readme");
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+fn the_commands_of_the_guide_run() {
+    let dir = Dir::new("guide");
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/benchmark.md")).unwrap();
     let ours = |line: &&str| line.starts_with("fio ") && line.contains("libmqblk_fio.so");
     let mut commands = 0;
     for command in text.lines().filter(ours) {
@@ -272,7 +272,7 @@ fn the_commands_of_the_readme_run() {
         dir.program("sh", &[], &["-c", &command]).well().says("ioengine=mqblk").says("err= 0");
         commands += 1;
     }
-    assert!(commands >= 2, "README.md shows {commands} commands of fio");
+    assert!(commands >= 2, "docs/benchmark.md shows {commands} commands of fio");
 }
 
 /// fio ends a job with I/O out (a time limit, an error): nothing hangs, and buffers are not freed under a driver.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The commands of README.md do what it says: each line of its `sh` fences runs, comparisons with short runs.
+//! The commands of README.md and the guides in [`DOCUMENTS`] do what these say: each line of their `sh` fences runs, comparisons
+//! with short runs.
 //!
 //! Commands that build the program or run the tests are what brought us here; they are only held against a list.
 
@@ -10,11 +11,23 @@ use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
+/// The documents whose commands run.
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "docs/benchmark.md",
+    "docs/targets.md",
+    "docs/serve.md",
+    "docs/simulate.md",
+    "docs/library.md",
+    "docs/performance.md",
+];
+
 /// Ways to start the program, and `mqblk` as it is on the path of this test.
 const STARTS: [&str; 5] =
     ["cargo run --release --", "cargo run -r --", "./target/release/mqblk", "target/release/mqblk", "mqblk"];
-/// Commands that are not run here; those of fio are in the tests of its engine.
-const OTHERS: [&str; 7] = ["git clone ", "cd ", "cargo build", "cargo install", "cargo xtask ", "rm ", "fio "];
+/// Commands that are not run here; those of fio are in the tests of its engine, and examples have tests of their own.
+const OTHERS: [&str; 8] =
+    ["git clone ", "cd ", "cargo build", "cargo install", "cargo xtask ", "cargo run -p ", "rm ", "fio "];
 
 /// Commands in the `sh` fences, continued lines joined, comments and blank lines left out.
 fn commands(text: &str) -> Vec<String> {
@@ -67,23 +80,27 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
 
 #[test]
 fn every_command_runs() {
-    let text = std::fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
-    let dir = Dir::new("readme");
-    for folder in ["examples", "scenarios"] {
-        std::os::unix::fs::symlink(Path::new(ROOT).join(folder), dir.path(folder)).unwrap();
-    }
     let mut runs = 0;
-    for command in commands(&text) {
-        let start = STARTS.iter().find_map(|s| command.strip_prefix(s));
-        match start.filter(|rest| rest.starts_with(' ')) {
-            Some(args) => {
-                run(&dir, &command, args);
-                runs += 1;
-            }
-            None => assert!(OTHERS.iter().any(|o| command.starts_with(o)), "how is '{command}' to be tested?"),
+    for document in DOCUMENTS {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(document)).unwrap();
+        let dir = Dir::new("readme");
+        for folder in ["examples", "scenarios"] {
+            std::os::unix::fs::symlink(Path::new(ROOT).join(folder), dir.path(folder)).unwrap();
+        }
+        let commands = commands(&text);
+        assert!(!commands.is_empty(), "{document} shows no command");
+        for command in commands {
+            let start = STARTS.iter().find_map(|s| command.strip_prefix(s));
+            let Some(args) = start.filter(|rest| rest.starts_with(' ')) else {
+                let is_known = OTHERS.iter().any(|o| command.starts_with(o));
+                assert!(is_known, "{document}: how is '{command}' to be tested?");
+                continue;
+            };
+            run(&dir, &command, args);
+            runs += 1;
         }
     }
-    assert!(runs >= 1, "README.md shows no command of mqblk");
+    assert!(runs >= 20, "{DOCUMENTS:?} show {runs} commands of mqblk");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! README, CONTRIBUTING and `.ci/run` must agree with the tree.
 //!
 //! Guarantees: the README tells [`TEST_COMMAND`] and `.ci/run` ends with the same and its deep part; every fenced
-//! block of the README says what it holds, so that a test can run the shell ones; every direct
+//! block of the README and under `docs/` says what it holds, so that a test can run the shell ones; every direct
 //! dependency has a row with a reason in CONTRIBUTING's table, and every row a dependency; every test that a text under
 //! `docs/` names, as `FILE.rs::NAME`, is there.
 
@@ -27,7 +27,10 @@ pub fn check(project: &Project, texts: &BTreeMap<String, String>) -> Vec<Finding
     }
     found.extend(reasons(&users, text_of("CONTRIBUTING.md")));
     let documents = texts.iter().filter(|(path, _)| path.starts_with("docs/") && path.ends_with(".md"));
-    documents.for_each(|(path, text)| found.extend(named_tests(path, text, texts)));
+    for (path, text) in documents {
+        found.extend(fences(path, text));
+        found.extend(named_tests(path, text, texts));
+    }
     found
 }
 
@@ -48,25 +51,26 @@ fn named_tests(path: &str, text: &str, texts: &BTreeMap<String, String>) -> Vec<
     found
 }
 
-fn readme(text: &str) -> Vec<Finding> {
+/// Fenced blocks that do not say what they hold.
+fn fences(path: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut block: Option<&str> = None;
-    let mut told = false;
+    let mut is_inside = false;
     for (index, line) in text.lines().enumerate() {
-        let Some(tag) = line.trim_start().strip_prefix("```") else {
-            told |= block == Some("sh") && line.trim() == TEST_COMMAND;
-            continue;
-        };
-        if block.take().is_some() {
-            continue;
-        }
-        if tag.is_empty() {
+        let Some(tag) = line.trim_start().strip_prefix("```") else { continue };
+        if !is_inside && tag.is_empty() {
             let message = "a fenced block must say what it holds: ```sh, ```text, ...";
-            found.push(Finding::new("README.md", index + 1, message));
+            found.push(Finding::new(path, index + 1, message));
         }
-        block = Some(tag);
+        is_inside = !is_inside;
     }
-    if !told {
+    found
+}
+
+fn readme(text: &str) -> Vec<Finding> {
+    let mut found = fences("README.md", text);
+    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let is_told = blocks.flat_map(str::lines).any(|line| line.trim() == TEST_COMMAND);
+    if !is_told {
         let message = format!("must tell `{TEST_COMMAND}` on a line of an ```sh block");
         found.push(Finding::new("README.md", 1, message));
     }

@@ -344,15 +344,17 @@ fn pieces_of_the_example_never_panic() {
     }
 }
 
-/// A type of exports that is new is told to users: in the example, in the help and in the README.
+/// A type of exports that is new is told to users: in the example, in the help, in the README and in the guide.
 #[test]
 fn every_export_type_is_in_example_help_and_readme() {
     const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+    const GUIDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/serve.md"));
     let command = <crate::Cli as clap::CommandFactory>::command();
     let help = command.find_subcommand("serve").unwrap().get_about().unwrap().to_string().to_lowercase();
     for word in EXPORT_TYPES {
         assert!(EXAMPLE.contains(&format!("type = \"{word}\"")), "examples/serve.toml has no export of type {word}");
         assert!(help.contains(word), "mqblk serve --help does not name {word}: {help}");
         assert!(README.to_lowercase().contains(word), "README.md does not name {word}");
+        assert!(GUIDE.to_lowercase().contains(word), "docs/serve.md does not name {word}");
     }
 }
