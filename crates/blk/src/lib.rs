@@ -1,51 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A multi-queue block layer without a clock, a thread or a system call: the Linux blk-mq design as a library.
-//!
-//! The caller provides the time, the CPU number, the lock's implementation and the threads. So the same code runs on real
-//! threads (crate `mqblk-host`) and in a deterministic simulation (crate `mqblk-sim`).
-//!
-//! ```
-//! use mqblk_blk::{
-//!     Bio, BlkStatus, Completions, CpuId, DataRef, Driver, HctxId, Instant, Limits, NoNotify, QueueConfig,
-//!     QueueRqStatus, RequestQueue, RqBatch, Sector,
-//! };
-//! use std::sync::Arc;
-//!
-//! /// A disk that completes every request at once and keeps no data.
-//! struct Null;
-//!
-//! impl Driver for Null {
-//!     fn name(&self) -> &'static str {
-//!         "null"
-//!     }
-//!     fn limits(&self) -> Limits {
-//!         Limits::with_max_hw_sectors(1024)
-//!     }
-//!     fn capacity(&self) -> Sector {
-//!         Sector(1 << 21)
-//!     }
-//!     fn start(&self, _nr_hw_queues: u16, _queue_depth: u32) -> Result<(), String> {
-//!         Ok(())
-//!     }
-//!     fn queue_rqs(&self, batch: &mut RqBatch<'_>, _now: Instant) -> QueueRqStatus {
-//!         while batch.remaining() > 0 {
-//!             batch.end(BlkStatus::Ok);
-//!         }
-//!         QueueRqStatus::Queued
-//!     }
-//!     fn poll(&self, _hctx: HctxId, _done: &mut Completions, _now: Instant) {}
-//! }
-//!
-//! let disk = RequestQueue::<parking_lot::RawMutex>::new(Arc::new(Null), QueueConfig::default(), Box::new(NoNotify))?;
-//! let mut submitter = disk.submitter(CpuId::new(0)).expect("a free submitter");
-//! let now = Instant::from_ns(1000); // any clock that does not go back
-//! let bio = Bio::read(Sector(8), 8, DataRef::new(0, 4096)).with_user_data(42);
-//! submitter.submit(&bio, now)?;
-//! submitter.poll(now);
-//! let done = submitter.reap_one().expect("the null disk is done already");
-//! assert_eq!((done.user_data, done.status), (42, BlkStatus::Ok));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Life of a request
 //!
@@ -146,12 +101,7 @@ pub use submitter::{Done, SubmitError, Submitter};
 pub use tags::{TagSet, TagSetConfig};
 pub use time::{Duration, Instant};
 
-// `cargo test --doc` compiles the program in the README.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
-// And the one in the README of the tree.
+// `cargo test --doc` compiles the program in the README of the tree.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct TreeReadme;

@@ -13,7 +13,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
     /// fio job file; - reads standard input
     #[arg(value_name = "JOB", required = NEEDED)]
     pub job: Option<PathBuf>,
-    /// Put this under every job instead of its filename: null, ram, a path, or another of the targets listed below
+    /// Put this under every job instead of its filename: null, ram, a path, or another target (--help lists all)
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
     /// Set an option of every job, after those of the file; OPTION alone sets a flag
@@ -330,9 +330,9 @@ impl ValueEnum for SimKind {
         Some(match self {
             SimKind::Due => {
                 let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Disk);
-                let others = others.map(|kind| format!("one seed in {} the {} case", kind.one_seed_in(), kind.name()));
-                let others = others.collect::<Vec<_>>().join(", for ");
-                PossibleValue::new("due").help(format!("The disk case; as well, for {others}"))
+                let others = others.map(|kind| format!("the {} case for one seed in {}", kind.name(), kind.one_seed_in()));
+                let others = others.collect::<Vec<_>>().join(", ");
+                PossibleValue::new("due").help(format!("The disk case, plus {others}"))
             }
             SimKind::Only(kind) => PossibleValue::new(kind.name()).help(kind.help()),
         })

@@ -51,7 +51,7 @@ pub enum Question {
 /// What it answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// Its state. The protocol's name of it stays `State`: runs of older versions answer so, and older clients expect it.
+    /// Its state; `State` on the wire, as older versions send and expect it.
     #[serde(rename = "State")]
     RunState(RunState),
     /// What was changed, disk by disk; the refusal of the first that would not, if one did.

@@ -28,7 +28,7 @@ fn wait(disk: &Disk, submitter: &mut Submitter, left: u32) -> Result<()> {
             Some(done) if done.status.is_ok() => {}
             Some(done) => return Err(format!("{:?}: {}", done.op, done.status).into()),
             None => {
-                // What the block layer itself wants to do later ends the sleep, too.
+                // The block layer's own timer ends the sleep, too.
                 submitter.rest();
                 let timeout = disk.queue.next_timer().map(|due| due.since(now()));
                 let hctx = submitter.hctxs().next().ok_or("a submitter has a hardware queue")?;

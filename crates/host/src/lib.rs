@@ -3,7 +3,7 @@
 //! needs `unsafe` says so in this file, and `crates/xtask/src/tidy/confine.rs` lists the three files of other crates that do.
 //!
 //! A program opens a [`TargetSpec`], makes a [`Disk`] of its driver and gives each of its threads a [`Submitter`], as the example
-//! `threads` does. [`run`] does so for job files, [`serve`] for clients. Modules in the order a request meets them:
+//! `threads` does. [`run`] does so for job files, [`serve`] for clients. Modules, those on a request's way first:
 //!
 //! | module | what it is |
 //! |---|---|

@@ -13,7 +13,7 @@ const MULTIPATHS: u64 = 32;
 /// What a case is made of. A seed has one of each kind; they share nothing but the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A disk with tags of its own, under faults; for one seed in four an elevator under pressure after that.
+    /// A disk with tags of its own, under faults; for some seeds an elevator under pressure after that.
     Disk,
     /// Two to five disks on one tag set.
     Set,
@@ -40,7 +40,7 @@ impl Kind {
     /// What its cases are, in a line of help.
     pub const fn help(self) -> &'static str {
         match self {
-            Kind::Disk => "A disk under faults; for one seed in four an elevator under pressure after that",
+            Kind::Disk => "A disk under faults; for some seeds an elevator under pressure after that",
             Kind::Set => "Several disks on one tag set, under faults",
             Kind::Pressure => "Elevators, hardware queues and limits under a load that never ends",
             Kind::Multipath => {

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The tests that use it, by what their names contain; each of these has to find one.
 const TESTS: [&str; 3] = ["driver_conformance::rbd_", "rbd_driver::", "serve_rbd::"];
 /// Several times what they take on a machine that is busy.
-const TESTS_LIMIT_S: &str = "900";
+const TESTS_LIMIT_S: &str = "2400";
 
 /// Where the cluster is.
 #[derive(Args)]

@@ -104,7 +104,8 @@ mod deep {
     use crate::project::{Project, cargo};
     use std::process::Command;
 
-    /// What runs the program that was built with the tests. Cargo would replace it while other tests start it.
+    /// Commands with this prefix run the `mqblk` that was built with the tests, without the recipe's diff: Cargo would replace the
+    /// program while other tests use it. So only a recipe that adds data may use it.
     const RUN: &str = "cargo run -q -p mqblk -- ";
 
     /// A copy of the tree, always at the same path, so that what Cargo builds of it replaces what the last run built.

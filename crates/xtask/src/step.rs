@@ -132,7 +132,7 @@ pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
 pub fn run_named(command: &mut Command, name: &str) -> Result<(bool, Counts), String> {
     let (ok, counts) = run_counted(command)?;
     if ok && counts.passed == 0 {
-        return Err(format!("no test is called {name}"));
+        return Err(format!("no test whose name contains '{name}' ran; check the filter"));
     }
     Ok((ok, counts))
 }

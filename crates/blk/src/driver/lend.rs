@@ -7,9 +7,9 @@
 //! driver that breaks a rule is named by the panic, as the core names the driver that it calls itself. Plain drivers pay
 //! nothing: batches and completions are what they were.
 //!
-//! Needs from callers: the hardware queues of every lower driver are the lender's (it is started with the same numbers), and
-//! it is only asked about requests that were lent to it. Does not do: count or remember which driver has which request. The kernel's request-based
-//! device mapper makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c); for why we do not see
+//! Needs from callers: every lower driver is started with the lender's hardware queues, and is only asked about requests that
+//! were lent to it. Does not do: count or remember which driver has which request. The kernel's request-based device mapper
+//! makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c); for why we do not see
 //! `docs/decisions/030-multipath-is-a-driver-over-drivers.md`.
 
 use super::{Completions, Driver, Ended, InFlight, Requeued, RqBatch, RqRef, TimedOut, TimeoutAnswer, Tries};

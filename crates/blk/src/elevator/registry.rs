@@ -70,8 +70,8 @@ macro_rules! mq_elevators {
         }
 
         impl MqElevator {
-            /// All elevators. A new one goes to the end, and each list that seeds draw from leaves it out: `pick` reduces
-            /// modulo the length.
+            /// All elevators. Add a new one at the end, and leave it out of every list that seeds draw from: a longer list
+            /// changes what old seeds pick.
             pub const ALL: &'static [MqElevator] = &[$(MqElevator::$elevator),+];
 
             /// The name in `queue/scheduler`.

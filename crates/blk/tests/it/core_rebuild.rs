@@ -3,7 +3,9 @@
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
-use blk::id::{CpuId, Sector};
+use blk::elevator::{CustomElevator, ElvCx, Elevator};
+use blk::id::{CpuId, HctxId, Sector};
+use blk::request::Rq;
 use blk::settings::{Mode, QueueConfig, SETTINGS, SettingChange};
 use blk::status::BlkStatus;
 use sim::disk::Behaviour;
@@ -74,6 +76,30 @@ fn freeze_notifies_submitters_and_idle_ones_leave_on_poll() {
         harness.q.unfreeze();
         harness.check_idle();
     }
+}
+
+#[test]
+fn a_misnamed_custom_elevator_leaves_the_old_one_in_effect() {
+    struct Own;
+    impl Elevator for Own {
+        fn name(&self) -> &'static str {
+            "own"
+        }
+        fn insert(&self, _: &ElvCx<'_>, _: &mut Vec<Rq>, _: bool, _: &mut Vec<Rq>) {}
+        fn dispatch(&self, _: &ElvCx<'_>, _: HctxId, _: usize, _: &mut Vec<Rq>) {}
+        fn has_work(&self, _: HctxId) -> bool {
+            false
+        }
+    }
+    const OTHER: CustomElevator = CustomElevator { name: "other", make: |_| Box::new(Own) };
+    let config = QueueConfig { custom_elevators: &[OTHER], scheduler: Some("kyber".into()), ..config(1, 1) };
+    let mut harness = Harness::new(1, Behaviour::default(), config, &[0]);
+    let refused = harness.rebuild(|c| c.set("scheduler", "other")).expect_err("it is named 'own'");
+    assert!(refused.0.contains("'other' makes an elevator named 'own'"), "{refused}");
+    assert_eq!(harness.q.config().scheduler.as_deref(), Some("kyber"));
+    harness.submit(0, read(0));
+    harness.run_dry(20);
+    harness.check_idle();
 }
 
 #[test]

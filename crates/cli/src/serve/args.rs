@@ -21,7 +21,7 @@ pub enum TlsChoice {
 /// `mqblk serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
-    /// A disk (a file, a block device, or another of the targets listed below), served over NBD and vhost-user-blk on Unix
+    /// A disk (a file, a block device, or another target: --help lists all), served over NBD and vhost-user-blk on Unix
     /// sockets; or a configuration, whose name ends with .toml
     #[arg(value_name = "DISK | CONFIG.toml", required_unless_present = "libvirt", conflicts_with = "libvirt")]
     pub what: Option<PathBuf>,

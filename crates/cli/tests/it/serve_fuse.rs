@@ -64,6 +64,20 @@ fn mounts(at: &Path) -> usize {
 }
 
 #[test]
+fn requests_of_a_mount_are_counted() {
+    let dir = directory(Dir::new("serve-fuse"));
+    let args = ["serve", "c.toml", "--metrics", "unix:metrics.sock"];
+    let daemon = Daemon(Some(dir.start(&args, "serving on 0 sockets and 1 mount: ")));
+    let file = OpenOptions::new().write(true).open(dir.path("mount")).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    let page = dir.program("curl", &["-s", "--unix-socket", "metrics.sock", "http://x/metrics"]).exits(0).out;
+    let counts = page.lines().filter(|line| line.starts_with("mqblk_queue_requests_total{export=\"")).count();
+    assert!(counts > 0, "no requests of a mount in\n{page}");
+    drop(file);
+    daemon.ends_by("TERM").exits(0);
+}
+
+#[test]
 fn the_printed_commands_work() {
     let dir = directory(Dir::new("serve-fuse"));
     let json = dir.mqblk(&["serve", "--dry-run", "--json", "c.toml"]).exits(0).json();

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
-    /// Maximum of `nr_hw_queues`; also the default when none is given and there are more CPUs.
+    /// Maximum of the hardware queues in [`Driver::start`], read and poll queues included. The default is cut to it.
     fn max_hw_queues(&self) -> u16 {
         u16::MAX
     }

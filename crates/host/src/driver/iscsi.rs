@@ -301,8 +301,8 @@ impl Iscsi {
 
     /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
     /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
-    /// connections tells nothing: something in between may refuse them for a target that lives. They then end with a transport error,
-    /// or are retried on any path. After `recovery_timeout`, or [given up](DevicePath::set_give_up), nothing is known: a
+    /// connections tells nothing: something in between may refuse them for a target that lives. Commands that are given
+    /// back end with a transport error, or are retried on any path. After `recovery_timeout`, or [given up](DevicePath::set_give_up), nothing is known: a
     /// target that was silent for so long may still carry them out. With `asks_access` it is asked how its target serves it by this
     /// way, too ([`ScsiUnit::access`]).
     ///

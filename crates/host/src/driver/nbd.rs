@@ -22,8 +22,8 @@
 //! requests. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
 //! block sizes) is not used.
 //! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. The connection of the late request
-//! ends with it, as in Linux's nbd: a late reply matches no request, and what else was out waits for the next one. Without another
-//! word from `timeout` a server that is paused is waited for.
+//! ends with it, as in Linux's nbd: a late reply matches no request, and what else was out waits for the next one. Without
+//! `timeout`, requests wait for a paused server.
 //! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
 //! the server kept that: like Linux and QEMU this driver does not repeat writes that were acknowledged, so a server that dies
 //! with data in a cache of its own loses it silently. A write that was cut off may be carried out by the old server after the
@@ -52,7 +52,7 @@ use crate::driver::per_hctx::PerHctx;
 use crate::driver::remote::credentials::Credentials;
 use crate::driver::remote::queue::{losses_of, sum_of};
 use crate::driver::remote::reconnect::{Reconnect, Reconnector, Watch};
-use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning};
+use crate::driver::target::{DriverTarget, Needs, OpenTarget, TargetWarning, same_path};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Regions;
 use crate::nbd::wire::transmission_flag as flag;
@@ -397,6 +397,10 @@ impl DriverTarget for NbdTarget {
     }
 
     fn is_same_data(&self, other: &Self) -> bool {
-        (&self.export, &self.address) == (&other.export, &other.address)
+        let is_same_server = match (&self.address, &other.address) {
+            (NbdAddress::Unix(a), NbdAddress::Unix(b)) => same_path(a, b),
+            (a, b) => a == b,
+        };
+        is_same_server && self.export == other.export
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The types of exports that exist.
 //!
-//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) uses these rows, so it
-//! takes a new type that begins its own exports, or does not compile. Does not: cover other types whose exports share a server. The
-//! daemon has servers only for NBD, so exports of another type whose `begin` returns `Ok(None)` would not be served.
+//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) matches on these rows.
+//! A new type is handled everywhere, or the build fails. Does not: cover a second type whose exports share a server; only NBD's
+//! `begin` may return `Ok(None)`.
 
 use super::fuse::spec::FusePlan;
 use super::nbd::spec::NbdPlan;
@@ -27,6 +27,11 @@ macro_rules! exports {
 
         /// The types of exports, as typed in a configuration.
         pub const EXPORT_TYPES: &[&str] = &[$(<$plan>::TYPE),*];
+
+        /// Whether sources of this type of export, as typed in a configuration, are connections, which come and go.
+        pub fn serves_connections(export_type: &str) -> bool {
+            [$((<$plan>::TYPE, <$plan>::SERVES_CONNECTIONS)),*].contains(&(export_type, true))
+        }
 
         impl ExportKind {
             /// What ends the name of an export without a name, of the type at `index` of [`EXPORT_TYPES`].

@@ -91,7 +91,7 @@ impl Checkpoint {
         self.again = now + LOOK_AROUND;
         if self.stop.load(Ordering::Relaxed) {
             load.stop(StopReason::Asked);
-            // Permanent: the I/O being submitted was dropped.
+            // Once set, it stays set: I/O that was being submitted has been dropped.
             self.leaves |= is_left();
         }
         self.live.publish(load.stats());

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long an IOThread looks before it sleeps: QEMU's settings, but what counts is whether looking catches anything.
 //!
-//! In QEMU a slept wait within the maximum grows polling and a longer one stops it. Both go wrong where waking up takes about as
-//! long: a thread that has slept once may never poll again, and waits near the maximum make it poll in vain forever. Here each miss
-//! grows the time, each catch cancels two misses; too many misses turn polling off, and every Nth wait probes.
+//! QEMU lengthens polling after a slept wait that was shorter than the maximum, and stops it after a longer one. Both go wrong
+//! where waking up takes about as long: a thread that has slept once may never poll again, and waits near the maximum make it poll
+//! in vain forever. Here each miss lengthens polling, and each catch cancels two misses. Too many misses turn polling off; then one
+//! wait in N is polled as a trial.
 //!
 //! That is for clients, which come back sooner the sooner they are answered. A disk takes its time: to look for longer than a
 //! sleep costs only burns CPU. So waits with I/O out have their own state, a quarter of the greatest time, and one miss ends it.

@@ -10,7 +10,7 @@ use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
 use super::check::{CheckedPlan, Export, PlanErrors};
 use super::ending::{END_TIME, Ending};
-use super::plan::NbdListen;
+use super::plan::{NbdListen, serves_connections};
 use super::preflight::preflight_added;
 use super::reload::{Reload, reload};
 use super::running::{Clients, ExportPlace, RunningExport};
@@ -297,6 +297,7 @@ impl Daemon {
         );
         match self.exports.get(&export).and_then(|running| Some((running, running.mapping()?))) {
             Some((running, mut mapping)) => {
+                // An export that is still ending may have had more queues than its successor of the same name.
                 let Some(thread) = mapping.get_mut(index as usize) else { return Ok(None) };
                 *thread = to;
                 running.remap(&mapping)?;
@@ -387,7 +388,7 @@ impl Daemon {
             let options = begin::thread_options(plan);
             match self.threads.retune(self.numbers[&plan.name], options.polling, &options.cpus) {
                 Ok(()) => changes
-                    .note(About::IoThread(&plan.name), format!("changed polling and CPUs of IOThread '{}'", plan.name)),
+                    .note(About::IoThread(&plan.name), format!("applied polling and CPUs to IOThread '{}'", plan.name)),
                 Err(e) => changes.fail(e.within(&format!("IOThread '{}'", plan.name))),
             }
         }
@@ -589,7 +590,7 @@ impl Daemon {
             let (name, numbers) = (export.plan.name.clone(), self.numbers(new, &export));
             let moved = match self.exports.get(&name) {
                 Some(running) => running.remap(&numbers),
-                None if export.plan.kind.num_queues().is_none() => {
+                None if serves_connections(export.plan.kind.name()) => {
                     self.move_clients(export.plan.kind.name(), &name, &numbers)
                 }
                 None => continue,
@@ -598,7 +599,7 @@ impl Daemon {
                 Ok(longest) => {
                     let us = longest.as_ns() / 1000;
                     let text =
-                        format!("moved export '{name}' to other IOThreads; no queue paused for more than {us} us");
+                        format!("moved export '{name}' to other IOThreads; no queue or connection paused for more than {us} us");
                     changes.note(About::Export(&name), text);
                 }
                 Err(e) => {

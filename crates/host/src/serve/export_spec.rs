@@ -25,6 +25,8 @@ pub(crate) trait ExportSpec: Sized {
     const SHORT: &'static str;
     /// Only root can end it.
     const NEEDS_ROOT: bool = false;
+    /// Its sources are connections of clients, which come and go, not queues.
+    const SERVES_CONNECTIONS: bool = false;
 
     /// Reads the keys of this type; `name` is the export's, `disk` its disk's.
     fn read(keys: &mut dyn ExportKeys, name: &str, disk: &str) -> Self;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub use crate::export::fuse::spec::FusePlan;
 pub use crate::export::nbd::spec::{NBD_CONNECTIONS, NbdListen, NbdPlan};
-pub use crate::export::registry::{EXPORT_TYPES, ExportKind};
+pub use crate::export::registry::{EXPORT_TYPES, ExportKind, serves_connections};
 pub use crate::export::ublk::spec::UblkPlan;
 pub use crate::export::vhost::spec::{QUEUE_SIZE, VHOST_QUEUES_MAX, VhostUserPlan};
 

@@ -347,6 +347,10 @@ fn rbd_through_librbds_cache() {
     }
 }
 
+/// Two paths that complete by time, and have no descriptor that reports it.
+const TIMED_PATHS: &str = "multipath:path_grouping_policy=multibus,path_selector=round-robin:\
+    model:size=8m,over=null,lat_us=20,jitter_pct=50,parallel=3+model:size=8m,over=null,lat_us=20,jitter_pct=50,parallel=3";
+
 macro_rules! conformance {
     ($($driver:ident: $kind:expr;)*) => {
         /// Names of what is tested here.
@@ -365,20 +369,20 @@ macro_rules! conformance {
 }
 
 conformance! {
-    null: Kind::Null;
-    null_timer: Kind::NullTimer;
-    ram: Kind::Ram;
+    null: Kind::Forgets("null:size=8m");
+    null_timer: Kind::Forgets("null:size=8m,completion_nsec=10000");
+    ram: Kind::Keeps("ram:size=8m");
     file_direct: Kind::FileDirect;
     file_buffered: Kind::FileBuffered;
-    model_over_ram: Kind::ModelOverRam;
-    model_over_null: Kind::ModelOverNull;
+    model_over_ram: Kind::Keeps("model:size=8m,over=ram,lat_us=20,jitter_pct=50,iops=500000,parallel=3");
+    model_over_null: Kind::Forgets("model:size=8m,over=null,lat_us=20,jitter_pct=50,iops=500000,parallel=3");
     nbd_nbdkit_memory: Kind::NbdMemory;
     nbd_qemu_file: Kind::NbdQemu;
     nbd_nbdkit_tls: Kind::NbdTls;
     iscsi_tgt: Kind::IscsiTgt;
     iscsi_tgt_digests: Kind::IscsiDigests;
     multipath_files: Kind::MultipathFiles;
-    multipath_timed: Kind::MultipathTimed;
+    multipath_timed: Kind::Forgets(TIMED_PATHS);
     multipath_iscsi_tgt: Kind::MultipathIscsi;
 }
 

@@ -7,7 +7,7 @@ use crate::serving;
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
 use host::nbd::wire::{RequestHeader, command};
 use host::serve::{IoThreads, ServedDisk};
-use serving::{Served, pattern, run};
+use serving::{Served, pattern, request, run};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -98,10 +98,6 @@ impl Drop for Server {
         self.export = None;
         let _ = fs::remove_dir_all(&self.directory);
     }
-}
-
-fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
-    RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
 }
 
 #[test]

@@ -7,13 +7,13 @@ use crate::serving;
 
 use certificates::{Authority, NOW};
 use host::export::nbd::{Address, NbdDisk, NbdExport, NbdOptions};
-use host::nbd::wire::{RequestHeader, command, opt, option_header, rep};
+use host::nbd::wire::{command, opt, option_header, rep};
 use host::net::certificates::NbdTls;
 use host::net::certificates::Tls;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serving::{Served, pattern, run, try_run};
+use serving::{Served, pattern, request, run, try_run};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -144,10 +144,6 @@ fn answer(stream: &mut impl Read) -> u32 {
     let mut text = vec![0; u32::from_be_bytes([a, b, c, d]) as usize];
     stream.read_exact(&mut text).unwrap();
     u32::from_be_bytes(head[12..16].try_into().unwrap())
-}
-
-fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
-    RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
 }
 
 #[test]

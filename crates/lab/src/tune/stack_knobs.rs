@@ -131,7 +131,7 @@ mod tests {
         );
     }
 
-    /// What is not tuned, because.
+    /// Settings that are not tuned, each with its reason.
     const NOT_TUNED: [(&str, &str); 18] = [
         ("nr_cpus", "what the host has"),
         ("nr_read_queues", "nr_hw_queues stands for the number of queues"),
@@ -149,7 +149,7 @@ mod tests {
         ("iosched.back_seek_max", "only for rotating disks"),
         ("iosched.back_seek_penalty", "only for rotating disks"),
         ("iosched.max_budget", "adjusts itself"),
-        ("iosched.timeout_sync", "bounds a slice that budgets end before"),
+        ("iosched.timeout_sync", "an upper bound: budgets end a slice first"),
         ("iosched.strict_guarantees", "a guarantee, not a matter of speed"),
     ];
 

@@ -50,7 +50,7 @@ pub use unfair::Unfair;
 /// Elevators in the order a seed chooses from.
 const ELEVATORS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "chosen by a draw of its own, so that seeds stay what they are")]);
-/// Legacy elevators in the order a seed chooses from; a new one fails to compile here until it is decided on.
+/// Legacy elevators in the order a seed chooses from. A new one breaks the pattern, so that its place is decided.
 pub(crate) const LEGACY: [&str; 2] = {
     let [deadline, noop] = LEGACY_NAMES;
     [noop, deadline]

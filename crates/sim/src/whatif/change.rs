@@ -230,5 +230,11 @@ mod tests {
             let listed = NOT_SIMULATED.iter().any(|(name, why)| *name == s.name && !why.is_empty());
             assert!(simulated != listed, "{}: must be either in SIMULATED or in NOT_SIMULATED", s.name);
         }
+        let file = include_str!("../../../../scenarios/azure-p80.toml");
+        let machine = Scenario::parse("azure-p80.toml", file).unwrap();
+        for name in REFUSED {
+            let refused = read_in(&format!("{name}=2"), &machine, file).unwrap_err();
+            assert!(refused.contains(name), "{refused}");
+        }
     }
 }

@@ -2,9 +2,8 @@
 //! Files of one crate that import each other in a circle: at most five, and the list of exceptions.
 //!
 //! Guarantees: a circle is a set of files each of which reaches every other by imports ([`imports`](super::imports)); every circle is
-//! judged. An exception holds for the largest one of its crate, and can only shrink.
+//! judged. An exception names the crate, for its largest circle, or the first file of another one; it can only shrink.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::Finding;
@@ -26,7 +25,7 @@ pub struct Circles {
 /// The circles of the crate at `package`, whose roots have these module trees.
 pub fn of_crate(package: &str, trees: &[Tree], sources: &BTreeMap<&str, &Source>) -> Circles {
     let mut circles: Vec<Vec<String>> = trees.iter().flat_map(|tree| circles(&imports(tree, sources))).collect();
-    circles.sort_by_key(|files| Reverse(files.len()));
+    circles.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     circles.dedup();
     Circles { package: package.to_owned(), circles }
 }

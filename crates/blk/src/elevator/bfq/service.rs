@@ -111,7 +111,7 @@ impl BfqState {
     /// A queue has become backlogged while another is in service. Ends the other's turn if the new queue would be served
     /// next and one of these holds:
     ///
-    /// - the new queue has the higher class, or the greater weight in the same class;
+    /// - the new queue has the higher class, or the greater weight in the same class, unless that is the idle class;
     /// - the new queue's weight is raised, or it is back in time for the rest of its turn (`wants`), and the other's weight is
     ///   not raised more;
     /// - the other queue is only idling, without need.

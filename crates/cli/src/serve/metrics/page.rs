@@ -9,9 +9,10 @@
 
 use blk::bio::Op;
 use host::driver::Connections;
+use host::serve::plan::serves_connections;
 use host::serve::view::View;
 use host::serve::{ServedDisk, ThreadReport};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
@@ -215,7 +216,6 @@ fn of_threads(page: &mut Page, threads: &[ThreadReport]) {
 fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
     let (mut clients, mut stale) = (Vec::new(), Vec::new());
     let mut by_label: BTreeMap<(String, u32), u64> = BTreeMap::new();
-    let mut with_queues = BTreeSet::new();
     for export in daemon.plan().exports() {
         let kind = export.plan.kind.name().to_owned();
         let labels = vec![("export", export.plan.name.clone()), ("type", kind), ("disk", export.plan.disk.clone())];
@@ -223,15 +223,12 @@ fn of_exports(page: &mut Page, daemon: &View, threads: &[ThreadReport]) {
             stale.push((labels.clone(), u64::from(daemon.certificate_problem(&export).is_some())));
         }
         clients.push((labels, daemon.clients(&export)));
-        if export.plan.kind.num_queues().is_some() {
-            with_queues.insert(export.plan.kind.name());
-        }
     }
     page.family("mqblk_export_clients", Kind::Gauge, "Clients that are connected.", clients);
     let help = "1 while new certificates cannot be used, and older ones are.";
     page.family("mqblk_export_certificates_stale", Kind::Gauge, help, stale);
     // Connections come and go, and a sum over them would shrink.
-    for source in threads.iter().flat_map(|t| &t.sources).filter(|s| with_queues.contains(s.kind)) {
+    for source in threads.iter().flat_map(|t| &t.sources).filter(|s| !serves_connections(s.kind)) {
         *by_label.entry((source.export.clone(), source.index)).or_default() += source.served;
     }
     let labels = |(export, index): (String, u32)| vec![("export", export), ("queue", index.to_string())];

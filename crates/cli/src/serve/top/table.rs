@@ -4,6 +4,7 @@
 //! Guarantees: columns are as wide as what is in them; names cannot do anything to a terminal.
 
 use super::view::{DiskView, QueueView, ThreadView, View};
+use host::serve::plan::serves_connections;
 
 /// The whole text.
 pub fn text(view: &View) -> String {
@@ -90,7 +91,7 @@ fn threads(threads: &[ThreadView]) -> Vec<Row> {
 fn queues(queues: &[QueueView]) -> Vec<Row> {
     let mut rows = vec![row(&["QUEUE", "req/s", "infl", "p50", "p99", "p99.9", "iothread", "disk"])];
     rows.extend(queues.iter().map(|q| {
-        let of = if q.kind == "nbd" { name(&q.export) } else { format!("{}:{}", name(&q.export), q.index) };
+        let of = if serves_connections(&q.kind) { name(&q.export) } else { format!("{}:{}", name(&q.export), q.index) };
         vec![
             format!("{} {of}", q.kind),
             count(q.requests_s),

@@ -17,8 +17,8 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Seconds after which coreutils' `timeout` ends a program that hangs; no test comes near it, also beside six busy loops on two CPUs. A
-/// program that is sent a signal through `timeout` has a minute to end.
+/// Seconds after which coreutils' `timeout` ends a program that hangs. No test comes near it, even with six busy loops on two CPUs.
+/// After a signal through `timeout`, a program has a minute to end.
 const LIMIT_S: &str = "600";
 
 /// Lets load continue until this is dropped; a test that fails drops it, too.

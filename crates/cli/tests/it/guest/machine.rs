@@ -11,9 +11,9 @@ use emulated::{Boot, Emulated, Hardware};
 use std::fmt::Debug;
 use std::path::Path;
 
-/// Memory of a guest. It is no multiple of 256 KiB: QEMU 7.2 loses writes of emulated CPUs while a guest is migrated, where it
-/// clears dirty bits by words of 64 pages, and does that only to memory of whole words (fixed in 9.0: "physmem: Fix migration
-/// dirty bitmap coherency with TCG memory access").
+/// Memory of a guest, not a multiple of 256 KiB. QEMU 7.2 can lose writes of emulated CPUs during migration where it clears dirty
+/// bits 64 pages at a time, which it does only if the memory is such a multiple (fixed in 9.0: "physmem: Fix migration dirty bitmap
+/// coherency with TCG memory access").
 const KIB: u32 = (768 << 10) + 8;
 
 /// How a guest's machine is made.

@@ -55,13 +55,13 @@ pub enum RingError {
     OutsideTable { index: u16, size: u16 },
     #[error("a chain has more than {most} descriptors: a loop")]
     Loop { most: usize },
-    #[error("an indirect descriptor has the flags {flags:#x}: indirect tables do not nest and do not go on")]
+    #[error("an indirect descriptor has the flags {flags:#x}: must not have NEXT, nor INDIRECT inside a table")]
     BadIndirect { flags: u16 },
     #[error("an indirect table of {len} bytes: must be a multiple of 16, 16 to {most}")]
     IndirectLength { len: u32, most: usize },
     #[error("an indirect table at {addr:#x} is not in the guest's memory")]
     IndirectAddress { addr: u64 },
-    #[error("a packed chain goes on behind what the driver has made available")]
+    #[error("a packed chain continues past the descriptors that the driver made available")]
     Unfinished,
     #[error("a descriptor with the indirect flag, which was not negotiated")]
     IndirectNotNegotiated,

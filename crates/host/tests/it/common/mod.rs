@@ -17,13 +17,11 @@ pub mod stopping;
 use crate::waiting;
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
-use blk::driver::model::Speed;
 use blk::id::{CpuId, HctxId, Sector};
 use blk::queue::{NoNotify, RequestQueue};
 use blk::settings::QueueConfig;
 use blk::status::BlkStatus;
 use blk::submitter::Submitter;
-use blk::time::Duration;
 use ceph::CephImage;
 use host::clock::now;
 use host::driver::HostDriver;
@@ -31,9 +29,6 @@ use host::driver::Iscsi;
 use host::driver::Nbd;
 use host::driver::Rbd;
 use host::driver::file::{File, FileOptions};
-use host::driver::model::{Model, ModelOptions, ModelOver};
-use host::driver::null::{Null, NullOptions};
-use host::driver::ram::{Ram, RamOptions};
 use host::mem::{BufferPool, Regions};
 use host::target::{Needs, TargetSpec};
 use iscsi::Tgt;
@@ -54,15 +49,14 @@ const DISK_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    Null,
-    NullTimer,
-    Ram,
+    /// What this target's text describes: a disk of [`DISK_BYTES`] that keeps its data.
+    Keeps(&'static str),
+    /// The same for a disk that keeps none.
+    Forgets(&'static str),
     FileDirect,
     FileBuffered,
     /// The block device that the environment names.
     Device,
-    ModelOverRam,
-    ModelOverNull,
     /// nbdkit's memory, over several connections.
     NbdMemory,
     /// A file of qemu-nbd.
@@ -83,15 +77,13 @@ pub enum Kind {
     IscsiIstgtSolicited,
     /// Two descriptors of a file, as paths in turn.
     MultipathFiles,
-    /// Two paths that complete by time, and have no descriptor to tell of it.
-    MultipathTimed,
     /// Two paths to Debian's iSCSI target.
     MultipathIscsi,
 }
 
 impl Kind {
     pub fn keeps_data(self) -> bool {
-        !matches!(self, Kind::Null | Kind::NullTimer | Kind::ModelOverNull | Kind::MultipathTimed)
+        !matches!(self, Kind::Forgets(_))
     }
 
     /// Whether a bad data reference is noticed.
@@ -133,9 +125,12 @@ impl Kind {
 
     /// A disk of two paths that take turns.
     fn multipath(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
-        let text = format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}");
+        Kind::open(&format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}"), regions)
+    }
+
+    fn open(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
         let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
-        let open = TargetSpec::parse(&text).unwrap().open(&needs, regions.clone()).unwrap();
+        let open = TargetSpec::parse(target).unwrap().open(&needs, regions.clone()).unwrap();
         assert!(open.warnings.is_empty(), "{:?}", open.warnings);
         open.driver
     }
@@ -161,13 +156,6 @@ impl Kind {
             let target = host::driver::iscsi::parse(&target.url(digests)).unwrap();
             return Arc::new(Iscsi::open(&target, true, regions.clone()).unwrap());
         }
-        let null = NullOptions { size_bytes: DISK_BYTES, ..NullOptions::default() };
-        let model = |over| {
-            let lat = Duration::from_us(20);
-            let speed = Speed { jitter_pct: 50, iops: 500_000, parallel: 3, ..Speed::default() };
-            let o = ModelOptions { size_bytes: DISK_BYTES, over, lat_read: lat, lat_write: lat, speed };
-            Model::new(o, regions.clone()).unwrap()
-        };
         let file = |direct| {
             let options = FileOptions { direct, ..FileOptions::default() };
             let path = &path.as_ref().expect("a file driver has a file").0;
@@ -176,11 +164,7 @@ impl Kind {
             file
         };
         match self {
-            Kind::Null => Arc::new(Null::new(null)),
-            Kind::NullTimer => Arc::new(Null::new(NullOptions { completion: Duration::from_us(10), ..null })),
-            Kind::Ram => Arc::new(
-                Ram::new(RamOptions { size_bytes: DISK_BYTES, ..RamOptions::default() }, regions.clone()).unwrap(),
-            ),
+            Kind::Keeps(target) | Kind::Forgets(target) => Kind::open(target, regions),
             Kind::FileDirect => Arc::new(file(true)),
             Kind::FileBuffered => Arc::new(file(false)),
             Kind::Device => {
@@ -191,12 +175,6 @@ impl Kind {
                 let path = &path.as_ref().expect("a file driver has a file").0;
                 Kind::multipath(path.to_str().unwrap(), regions)
             }
-            Kind::MultipathTimed => {
-                let model = format!("model:size={DISK_BYTES},over=null,lat_us=20,jitter_pct=50,parallel=3");
-                Kind::multipath(&model, regions)
-            }
-            Kind::ModelOverRam => Arc::new(model(ModelOver::Ram)),
-            Kind::ModelOverNull => Arc::new(model(ModelOver::Null)),
             Kind::Rbd | Kind::RbdCached => unreachable!("they have an image"),
             Kind::IscsiIstgt | Kind::IscsiIstgtSolicited => unreachable!("they have a target"),
             Kind::NbdMemory

@@ -10,6 +10,7 @@ use host::driver::HostDriver;
 use host::export::nbd::{Address, NbdDisk, NbdOptions};
 use host::export::vhost::ExportOptions;
 use host::mem::Regions;
+use host::nbd::wire::RequestHeader;
 use host::serve::{IoThreads, Polling, ServedDisk, ThreadOptions};
 use host::target::{Needs, TargetSpec};
 use std::fs;
@@ -127,6 +128,11 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{program} {arguments:?}: {status}\n{stdout}\n{stderr}");
     stdout.into_owned()
+}
+
+/// An NBD request as it is sent.
+pub fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
+    RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
 }
 
 /// Bytes that differ from place to place.
