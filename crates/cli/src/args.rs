@@ -92,8 +92,8 @@ pub struct CompareArgs {
     /// The jobs.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Side A: KEY=VALUE[,KEY=VALUE...] over --set, `default` for none; target=TARGET takes the rest of its argument
-    #[arg(long, required = true, value_name = "SETTINGS")]
+    /// Side A: KEY=VALUE[,KEY=VALUE...] over --set; target=TARGET takes the rest of its argument; default: the job as it is
+    #[arg(long, default_value = "default", value_name = "SETTINGS")]
     pub a: Vec<String>,
     /// Side B, as --a
     #[arg(long, required = true, value_name = "SETTINGS")]
@@ -128,6 +128,9 @@ pub struct CompareArgs {
     /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Exit with 1 if a difference was found, as git diff does
+    #[arg(long)]
+    pub exit_code: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -20,9 +20,9 @@ use std::fmt::Write;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    found: a difference (compare), a limit that no setting keeps (tune), I/O errors or data that do not verify (run;
-       compare and tune then give no verdict)
-  2    usage or operating error; one message says rule, value and remedy
+  1    I/O errors or data that do not verify (run, tune), a limit that no setting keeps (tune), a failed case (sim), a
+       difference (compare --exit-code)
+  2    usage or operating error, a comparison without verdict because I/Os failed; one message says rule, value and remedy
   130  interrupted by Ctrl-C or SIGTERM; what was measured until then is printed";
 
 const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ Examples:
   mqblk run job.fio                                    run fio jobs, results as fio prints them
   mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
-  mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
+  mqblk compare job.fio --b mode=sq                    the job as it is against single-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
