@@ -34,12 +34,15 @@ mod restore;
 mod cmdhelp;
 mod discover;
 
-use command::{Cli, Command};
+use command::{Cli, Command, GUIDE};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let typed = Cli::from_command_line();
-    let done = match &typed.command {
+    let Some(command) = &typed.command else {
+        return exit::end(output::print(GUIDE).map(|()| status::Status::Done));
+    };
+    let done = match command {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Tune(typed) => tune::main(typed),
