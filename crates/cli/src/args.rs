@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The flags of subcommands, their help, and the form (not the meaning) of their values.
 
+use crate::completion;
 use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use sim::kind::Kind;
 use sim::study::Study;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,17 @@ pub struct JobArgs<const NEEDED: bool = true> {
     #[arg(value_name = "JOB", required = NEEDED)]
     pub job: Option<PathBuf>,
     /// Put this under every job instead of its filename: null, ram, a path, or another of the targets listed below
-    #[arg(help_heading = "Jobs and stack", long, value_name = "TARGET")]
+    #[arg(help_heading = "Jobs and stack", long, value_name = "TARGET", value_hint = ValueHint::AnyPath)]
     pub target: Option<String>,
     /// Set an option of every job, after those of the file; OPTION alone sets a flag
-    #[arg(help_heading = "Jobs and stack", long = "job-set", value_name = "OPTION[=VALUE]", value_parser = option_value)]
+    #[arg(help_heading = "Jobs and stack", long = "job-set", value_name = "OPTION[=VALUE]", value_parser = option_value,
+          add = completion::job_options())]
     pub job_set: Vec<(String, String)>,
     /// Run only this section; may be repeated
     #[arg(help_heading = "Jobs and stack", long, value_name = "NAME")]
     pub section: Vec<String>,
     /// Setting of the block layer, under its kernel name; may be repeated
-    #[arg(help_heading = "Jobs and stack", long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(help_heading = "Jobs and stack", long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
     /// Use a kernel: target also while it is mounted or in use, and write over what is on it
     #[arg(help_heading = "Jobs and stack", long)]
@@ -93,10 +95,10 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub job: JobArgs,
     /// Side A: KEY=VALUE[,KEY=VALUE...] over --set; target=TARGET takes the rest of its argument; default: the job as it is
-    #[arg(help_heading = "Sides", long, default_value = "default", value_name = "SETTINGS")]
+    #[arg(help_heading = "Sides", long, default_value = "default", value_name = "SETTINGS", add = completion::settings())]
     pub a: Vec<String>,
     /// Side B, as --a
-    #[arg(help_heading = "Sides", long, required = true, value_name = "SETTINGS")]
+    #[arg(help_heading = "Sides", long, required = true, value_name = "SETTINGS", add = completion::settings())]
     pub b: Vec<String>,
     /// The verdict is about the jobs of this name; what becomes of the others is shown beside it
     #[arg(help_heading = "Sides", long, value_name = "JOB")]
@@ -169,7 +171,7 @@ pub struct InspectArgs {
     #[arg(help_heading = "A stack", long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
     pub target: String,
     /// Setting of the block layer, under its kernel name; may be repeated
-    #[arg(help_heading = "A stack", long = "set", value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "host")]
+    #[arg(help_heading = "A stack", long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings(), conflicts_with = "host")]
     pub settings: Vec<(String, String)>,
     /// Show the kernel's settings of this host's block device DEV, or of all
     #[arg(help_heading = "This host", long, num_args = 0..=1, default_missing_value = "", value_name = "DEV")]
@@ -212,7 +214,7 @@ pub struct ProfileArgs {
 #[derive(Args, Debug)]
 pub struct SetArgs {
     /// Setting of the block layer, under its kernel name; several take effect together
-    #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
     /// Process id of the run, if there are several
     #[arg(long, value_name = "PID")]
@@ -365,7 +367,7 @@ pub struct DiscoverArgs {
 #[derive(Args, Debug)]
 pub struct CmdhelpArgs {
     /// Option of a job file; all of them when left out
-    #[arg(value_name = "OPTION")]
+    #[arg(value_name = "OPTION", add = completion::job_options())]
     pub option: Option<String>,
 }
 

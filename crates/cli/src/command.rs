@@ -133,7 +133,7 @@ impl Cli {
     }
 
     /// The command with its tables of examples, targets and settings: `--help` has them, `-h` fits a screen.
-    fn full_command() -> clap::Command {
+    pub fn full_command() -> clap::Command {
         let with = |parts: &[&str]| parts.join("\n\n");
         let (targets, settings) = (targets_help(), settings_help());
         let run = with(&[&targets, &settings, EXIT_STATUS]);

@@ -32,12 +32,14 @@ mod set;
 mod sim;
 mod restore;
 mod cmdhelp;
+mod completion;
 mod discover;
 
 use command::{Cli, Command, GUIDE};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    completion::answer(Cli::full_command);
     let typed = Cli::from_command_line();
     let Some(command) = &typed.command else {
         return exit::end(output::print(GUIDE).map(|()| status::Status::Done));

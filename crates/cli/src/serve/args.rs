@@ -4,6 +4,7 @@
 use super::log::{Format, Least};
 use super::metrics::Listen;
 use crate::args::key_value;
+use crate::completion;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ pub struct ServeArgs {
     #[arg(help_heading = "Disks", long, value_name = "DOMAIN.xml")]
     pub libvirt: Option<PathBuf>,
     /// Setting of every disk's queues, under its kernel name, over those of the file; may be repeated
-    #[arg(help_heading = "Disks", long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(help_heading = "Disks", long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
     /// Where sockets are made whose path is not absolute, instead of the working directory
     #[arg(help_heading = "Exports and IOThreads", long, value_name = "DIR")]

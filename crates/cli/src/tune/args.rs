@@ -2,6 +2,7 @@
 //! What `mqblk tune` can be told.
 
 use crate::args::{JobArgs, key_value};
+use crate::completion;
 use clap::Args;
 use lab::tune::forms::Form;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ pub struct TuneArgs {
     #[arg(help_heading = "Search", long, value_name = "NAME[=VALUES]")]
     pub knob: Vec<String>,
     /// Do not search this, it is so in every run; may be repeated
-    #[arg(help_heading = "Search", long, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(help_heading = "Search", long, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub fix: Vec<(String, String)>,
     /// Search the load as well: iodepth or numjobs, of all jobs or of one (a.iodepth=1..256); may be repeated
     #[arg(help_heading = "Search", long, value_name = "NAME=VALUES", value_parser = key_value)]
