@@ -371,6 +371,14 @@ pub struct CmdhelpArgs {
     pub option: Option<String>,
 }
 
+/// `mqblk manual`.
+#[derive(Args, Debug)]
+pub struct ManualArgs {
+    /// Directory for the pages, which must exist
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
 /// When progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Eta {

@@ -2,8 +2,8 @@
 //! The command line as a whole: the subcommands, and the help that goes beyond their flags.
 
 use crate::args::{
-    CmdhelpArgs, CompareArgs, DiscoverArgs, InspectArgs, ProfileArgs, ReportArgs, RestoreArgs, RunArgs, SetArgs,
-    SimArgs,
+    CmdhelpArgs, CompareArgs, DiscoverArgs, InspectArgs, ManualArgs, ProfileArgs, ReportArgs, RestoreArgs, RunArgs,
+    SetArgs, SimArgs,
 };
 use crate::calibrate::CalibrateArgs;
 use crate::multipath::MultipathArgs;
@@ -123,6 +123,9 @@ pub enum Command {
     Discover(DiscoverArgs),
     /// List the options of job files, or explain one
     Cmdhelp(CmdhelpArgs),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Manual(ManualArgs),
 }
 
 impl Cli {
@@ -151,13 +154,13 @@ impl Cli {
 }
 
 /// How targets are written, as the drivers say it.
-fn targets_help() -> String {
+pub fn targets_help() -> String {
     let drivers = DRIVER_HELP.concat();
     format!("Targets (in a job file also as filename=):{drivers}{OTHER_TARGETS}")
 }
 
 /// The settings, from the table that also parses them.
-fn settings_help() -> String {
+pub fn settings_help() -> String {
     let mut text = String::from("Settings (--set KEY=VALUE):");
     let all = || SETTINGS.iter().chain(RUN_SETTINGS);
     let width = all().map(|s| s.name.len()).max().unwrap_or(0);

@@ -33,6 +33,7 @@ mod sim;
 mod restore;
 mod cmdhelp;
 mod completion;
+mod manual;
 mod discover;
 
 use command::{Cli, Command, GUIDE};
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Calibrate(typed) => calibrate::main(typed),
         Command::Discover(typed) => discover::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
+        Command::Manual(typed) => manual::main(typed),
     };
     exit::end(done)
 }
