@@ -1,11 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The flags of subcommands, their help, and the form (not the meaning) of their values.
 
+use crate::completion;
 use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use sim::kind::Kind;
 use sim::study::Study;
 use std::path::{Path, PathBuf};
+
+/// Headings of the help.
+const JOBS: &str = "Jobs and stack";
+const RUNS: &str = "Runs";
+const OUTPUT: &str = "Output";
+const SIDES: &str = "Sides";
+const TRACE: &str = "Trace";
+const MACHINE_FILE: &str = "Machine file";
+const STACK: &str = "A stack";
+const HOST: &str = "This host";
+const LIVE: &str = "A run in progress";
+const SCENARIO: &str = "Scenario or machine";
+const STUDY: &str = "Study";
+const CASES: &str = "Cases";
 
 /// What names the jobs.
 #[derive(Args, Clone, Debug)]
@@ -14,22 +29,23 @@ pub struct JobArgs<const NEEDED: bool = true> {
     #[arg(value_name = "JOB", required = NEEDED)]
     pub job: Option<PathBuf>,
     /// Put this under every job instead of its filename: null, ram, a path, or another target (--help lists all)
-    #[arg(long, value_name = "TARGET")]
+    #[arg(help_heading = JOBS, long, value_name = "TARGET", value_hint = ValueHint::AnyPath)]
     pub target: Option<String>,
     /// Set an option of every job, after those of the file; OPTION alone sets a flag
-    #[arg(long = "job-set", value_name = "OPTION[=VALUE]", value_parser = option_value)]
+    #[arg(help_heading = JOBS, long = "job-set", value_name = "OPTION[=VALUE]", value_parser = option_value,
+          add = completion::job_options())]
     pub job_set: Vec<(String, String)>,
     /// Run only this section; may be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(help_heading = JOBS, long, value_name = "NAME")]
     pub section: Vec<String>,
     /// Setting of the block layer, under its kernel name; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(help_heading = JOBS, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
     /// Use a kernel: target also while it is mounted or in use, and write over what is on it
-    #[arg(long)]
+    #[arg(help_heading = JOBS, long)]
     pub force: bool,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
-    #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
+    #[arg(help_heading = OUTPUT, long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
     pub eta: Eta,
 }
 
@@ -47,29 +63,29 @@ pub struct RunArgs {
     #[command(flatten)]
     pub job: JobArgs,
     /// Same as --output-format=json
-    #[arg(long, conflicts_with_all = ["output_format", "json_plus"])]
+    #[arg(help_heading = OUTPUT, long, conflicts_with_all = ["output_format", "json_plus"])]
     pub json: bool,
     /// Same as --output-format=json+
-    #[arg(long = "json+", conflicts_with = "output_format")]
+    #[arg(help_heading = OUTPUT, long = "json+", conflicts_with = "output_format")]
     pub json_plus: bool,
     /// What to print, in this order
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "normal", value_name = "FORMAT[,FORMAT]")]
+    #[arg(help_heading = OUTPUT, long, value_enum, value_delimiter = ',', default_value = "normal", value_name = "FORMAT[,FORMAT]")]
     pub output_format: Vec<Format>,
     /// Write the results to this file instead of standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Trace every request's life (queued, merged, issued, completed, ...) into PREFIX.blktrace.CPU; read it with
     /// 'blkparse -i PREFIX'
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(help_heading = TRACE, long, value_name = "PREFIX")]
     pub trace: Option<PathBuf>,
     /// Layout of the trace
-    #[arg(long, value_enum, default_value_t = TraceLayout::Blktrace, value_name = "FORMAT", requires = "trace")]
+    #[arg(help_heading = TRACE, long, value_enum, default_value_t = TraceLayout::Blktrace, value_name = "FORMAT", requires = "trace")]
     pub trace_format: TraceLayout,
     /// Most events traced per job thread, of 32 bytes each; the first ones are kept
-    #[arg(long, default_value_t = 1 << 20, value_name = "N", requires = "trace",
+    #[arg(help_heading = TRACE, long, default_value_t = 1 << 20, value_name = "N", requires = "trace",
           value_parser = clap::value_parser!(u64).range(1..=TRACE_EVENTS_MAX))]
     pub trace_events: u64,
 }
@@ -92,44 +108,47 @@ pub struct CompareArgs {
     /// The jobs.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Side A: KEY=VALUE[,KEY=VALUE...] over --set, `default` for none; target=TARGET takes the rest of its argument
-    #[arg(long, required = true, value_name = "SETTINGS")]
+    /// Side A: KEY=VALUE[,KEY=VALUE...] over --set; target=TARGET takes the rest of its argument; default: the job as it is
+    #[arg(help_heading = SIDES, long, default_value = "default", value_name = "SETTINGS", add = completion::settings())]
     pub a: Vec<String>,
     /// Side B, as --a
-    #[arg(long, required = true, value_name = "SETTINGS")]
+    #[arg(help_heading = SIDES, long, required = true, value_name = "SETTINGS", add = completion::settings())]
     pub b: Vec<String>,
     /// The verdict is about the jobs of this name; what becomes of the others is shown beside it
-    #[arg(long, value_name = "JOB")]
+    #[arg(help_heading = SIDES, long, value_name = "JOB")]
     pub judge: Option<String>,
     /// Pairs of runs; they go ABBA or BAAB, so an even number
-    #[arg(long, default_value_t = lab::plan::Plan::DEFAULT_PAIRS, value_name = "N")]
+    #[arg(help_heading = RUNS, long, default_value_t = lab::plan::Plan::DEFAULT_PAIRS, value_name = "N")]
     pub pairs: u32,
     /// Runs of each side before the first pair, thrown away
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(help_heading = RUNS, long, default_value_t = 1, value_name = "N")]
     pub warmup: u32,
     /// Length of each run, in place of the job file's: seconds, or with a unit (1500ms)
-    #[arg(long, value_name = "TIME")]
+    #[arg(help_heading = RUNS, long, value_name = "TIME")]
     pub runtime: Option<String>,
     /// Seed of the order of the runs [default: drawn, and printed]
-    #[arg(long, value_name = "N")]
+    #[arg(help_heading = RUNS, long, value_name = "N")]
     pub seed: Option<u64>,
     /// File for the raw results, written after every pair [default: mqblk-compare-TIME.jsonl here]
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
     /// Run as many pairs as it takes to find a difference of this size, by the spread of the first --pairs
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(help_heading = RUNS, long, value_name = "PERCENT")]
     pub detect: Option<String>,
     /// With --detect: where it takes more pairs than this, say so instead
-    #[arg(long, default_value_t = 200, value_name = "N", requires = "detect")]
+    #[arg(help_heading = RUNS, long, default_value_t = 200, value_name = "N", requires = "detect")]
     pub max_pairs: u32,
     /// Resume an interrupted comparison from its results file; give the same options as then
-    #[arg(long, value_name = "FILE", conflicts_with = "results")]
+    #[arg(help_heading = RUNS, long, value_name = "FILE", conflicts_with = "results")]
     pub resume: Option<PathBuf>,
     /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Exit with 1 if a difference was found, as git diff does
+    #[arg(help_heading = OUTPUT, long)]
+    pub exit_code: bool,
     /// Print JSON
-    #[arg(long)]
+    #[arg(help_heading = OUTPUT, long)]
     pub json: bool,
 }
 
@@ -154,31 +173,31 @@ pub struct InspectArgs {
     #[arg(value_name = "DEV", conflicts_with_all = ["host", "target", "settings", "live"])]
     pub device: Option<String>,
     /// Write this host, with the disk that is named, as a machine file for 'mqblk sim' and 'mqblk profile --machine'
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["live", "json", "target", "settings"])]
+    #[arg(help_heading = MACHINE_FILE, long, value_name = "FILE", conflicts_with_all = ["live", "json", "target", "settings"])]
     pub export: Option<PathBuf>,
     /// With --export: take what the CPUs' work costs from another machine file, such as one of 'mqblk calibrate'
-    #[arg(long, value_name = "FILE", requires = "export")]
+    #[arg(help_heading = MACHINE_FILE, long, value_name = "FILE", requires = "export")]
     pub costs: Option<PathBuf>,
     /// With --export: replace FILE
-    #[arg(long, requires = "export")]
+    #[arg(help_heading = MACHINE_FILE, long, requires = "export")]
     pub force: bool,
     /// The target the stack is put on; a file must exist and is only read
-    #[arg(long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
+    #[arg(help_heading = STACK, long, default_value = "null", value_name = "TARGET", conflicts_with = "host")]
     pub target: String,
     /// Setting of the block layer, under its kernel name; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "host")]
+    #[arg(help_heading = STACK, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings(), conflicts_with = "host")]
     pub settings: Vec<(String, String)>,
     /// Show the kernel's settings of this host's block device DEV, or of all
-    #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "DEV")]
+    #[arg(help_heading = HOST, long, num_args = 0..=1, default_missing_value = "", value_name = "DEV")]
     pub host: Option<String>,
     /// Show the state of a run that is going on, file by file as debugfs shows it; PID says which if there are several
-    #[arg(long, num_args = 0..=1, default_missing_value = "0", value_name = "PID", conflicts_with_all = ["host", "target", "settings"])]
+    #[arg(help_heading = LIVE, long, num_args = 0..=1, default_missing_value = "0", value_name = "PID", conflicts_with_all = ["host", "target", "settings"])]
     pub live: Option<u32>,
     /// Only this file or directory of it (hctx0, sched/queued); may be repeated
-    #[arg(long, value_name = "PATH", requires = "live")]
+    #[arg(help_heading = LIVE, long, value_name = "PATH", requires = "live")]
     pub path: Vec<String>,
     /// Print JSON
-    #[arg(long)]
+    #[arg(help_heading = OUTPUT, long)]
     pub json: bool,
 }
 
@@ -209,7 +228,7 @@ pub struct ProfileArgs {
 #[derive(Args, Debug)]
 pub struct SetArgs {
     /// Setting of the block layer, under its kernel name; several take effect together
-    #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
     /// Process id of the run, if there are several
     #[arg(long, value_name = "PID")]
@@ -240,22 +259,23 @@ pub struct SimArgs {
     #[arg(value_name = "SCENARIO.toml", conflicts_with_all = ["count", "kind"])]
     pub scenario: Option<PathBuf>,
     /// Simulate this job file on the machine of SCENARIO.toml, which needs no rows then, and put it beside what was measured
-    #[arg(long, value_name = "JOB", requires = "scenario")]
+    #[arg(help_heading = SCENARIO, long, value_name = "JOB", requires = "scenario")]
     pub jobs: Option<PathBuf>,
     /// What would change if the machine were otherwise: nr_hw_queues=8, disk.read_us=80, lun_queue_depth=32,
     /// job.iodepth=64, costs.path.irq_ns=2000, iothreads=4; those with a comma between them together; may be repeated
-    #[arg(long = "what-if", value_name = "KEY=VALUE[,...]", requires = "scenario")]
+    #[arg(help_heading = SCENARIO, long = "what-if", value_name = "KEY=VALUE[,...]", requires = "scenario")]
     pub what_if: Vec<String>,
     /// Possible machines that a what-if is asked of: each constant somewhere in the range in which it is known
-    #[arg(long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "question",
+    #[arg(help_heading = SCENARIO, long, default_value_t = sim::whatif::DEFAULT_MEMBERS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u32).range(4..=1000))]
     pub members: u32,
     /// I/Os of each run of a what-if, about
-    #[arg(long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "question",
+    #[arg(help_heading = SCENARIO, long, default_value_t = sim::whatif::DEFAULT_IOS, value_name = "N", requires = "question",
           value_parser = clap::value_parser!(u64).range(500..=100_000_000))]
     pub ios: u64,
     // The names are the studies' own.
     #[arg(
+        help_heading = STUDY,
         long,
         value_name = "STUDY",
         value_parser = study,
@@ -264,31 +284,31 @@ pub struct SimArgs {
     )]
     pub study: Option<Study>,
     /// The machine of the study (as 'mqblk calibrate' writes them) instead of one that is built in
-    #[arg(long, value_name = "FILE", requires = "study")]
+    #[arg(help_heading = STUDY, long, value_name = "FILE", requires = "study")]
     pub machine: Option<PathBuf>,
     /// Beside the study, measure on this host what it has the CPUs for, on the null device, and simulate that as well
-    #[arg(long, requires = "study")]
+    #[arg(help_heading = STUDY, long, requires = "study")]
     pub measure: bool,
     /// Fewer I/Os for each point of the study
-    #[arg(long, requires = "study")]
+    #[arg(help_heading = STUDY, long, requires = "study")]
     pub quick: bool,
     /// The figures of a scenario or study as JSON
-    #[arg(long, requires = "table")]
+    #[arg(help_heading = OUTPUT, long, requires = "table")]
     pub json: bool,
     /// Write the scenario, what-if or study as a page, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE.html", requires = "table")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE.html", requires = "table")]
     pub report: Option<PathBuf>,
     /// The seed of the cases, or the first of several
-    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    #[arg(help_heading = CASES, long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,
     /// How many seeds from there on; the cases of one are shown event by event
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(help_heading = CASES, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
     /// Kind of case; each seed has one of each
-    #[arg(long, value_enum, default_value_t = SimKind::Due, value_name = "KIND")]
+    #[arg(help_heading = CASES, long, value_enum, default_value_t = SimKind::Due, value_name = "KIND")]
     pub kind: SimKind,
     /// Progress on standard error: auto = after two seconds, if it is a terminal
-    #[arg(long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
+    #[arg(help_heading = OUTPUT, long, value_enum, default_value_t = Eta::Auto, value_name = "WHEN")]
     pub eta: Eta,
 }
 
@@ -361,8 +381,16 @@ pub struct DiscoverArgs {
 #[derive(Args, Debug)]
 pub struct CmdhelpArgs {
     /// Option of a job file; all of them when left out
-    #[arg(value_name = "OPTION")]
+    #[arg(value_name = "OPTION", add = completion::job_options())]
     pub option: Option<String>,
+}
+
+/// `mqblk manual`.
+#[derive(Args, Debug)]
+pub struct ManualArgs {
+    /// Directory for the pages, which must exist
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 /// When progress is shown.

@@ -60,15 +60,19 @@ fn one(o: &OptionInfo) -> String {
     }
     let _ = writeln!(out, "  type   : {}", o.syntax());
     let _ = writeln!(out, "  default: {}", if o.default.is_empty() { "none" } else { o.default });
-    let status = match o.support {
+    let _ = writeln!(out, "  status : {}", status(o.support));
+    out
+}
+
+/// What mqblk does with an option, in words.
+pub fn status(support: Support) -> String {
+    match support {
         Support::Supported => "as in fio".to_owned(),
         Support::Own => "mqblk's own; fio has no such option".to_owned(),
         Support::Accepted => "accepted; it changes nothing here".to_owned(),
         Support::Ignored(advice) => format!("ignored with a warning: {advice}"),
         Support::Refused(advice) => format!("refused: {advice}"),
-    };
-    let _ = writeln!(out, "  status : {status}");
-    out
+    }
 }
 
 /// A syntax that fits its column.

@@ -2,8 +2,8 @@
 //! The command line as a whole: the subcommands, and the help that goes beyond their flags.
 
 use crate::args::{
-    CmdhelpArgs, CompareArgs, DiscoverArgs, InspectArgs, ProfileArgs, ReportArgs, RestoreArgs, RunArgs, SetArgs,
-    SimArgs,
+    CmdhelpArgs, CompareArgs, DiscoverArgs, InspectArgs, ManualArgs, ProfileArgs, ReportArgs, RestoreArgs, RunArgs,
+    SetArgs, SimArgs,
 };
 use crate::calibrate::CalibrateArgs;
 use crate::multipath::MultipathArgs;
@@ -20,9 +20,9 @@ use std::fmt::Write;
 const EXIT_STATUS: &str = "\
 Exit status:
   0    done
-  1    found: a difference (compare), a limit that no setting keeps (tune), I/O errors or data that do not verify (run;
-       compare and tune then give no verdict)
-  2    usage or operating error; one message says rule, value and remedy
+  1    I/O errors or data that do not verify (run, tune), a limit that no setting keeps (tune), a failed case (sim), a
+       difference (compare --exit-code)
+  2    usage or operating error, a comparison without verdict because I/Os failed; one message says rule, value and remedy
   130  interrupted by Ctrl-C or SIGTERM; what was measured until then is printed";
 
 const EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ Examples:
   mqblk run job.fio                                    run fio jobs, results as fio prints them
   mqblk run job.fio --target null:size=16g --json      the same I/O without a disk
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
-  mqblk compare job.fio --a mode=sq --b mode=mq        single-queue against multi-queue
+  mqblk compare job.fio --b mode=sq                    the job as it is against single-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
@@ -57,6 +57,20 @@ Examples:
   mqblk discover iscsi://10.0.0.5 --luns               targets and disks of an iSCSI portal
   mqblk cmdhelp iodepth                                what an option of a job file does here";
 
+/// What `mqblk` alone prints.
+pub const GUIDE: &str = "\
+mqblk: a multi-queue block layer in user space
+
+  mqblk compare JOB.fio --b mode=sq                which setting is faster, with confidence intervals
+  mqblk tune JOB.fio --maximize all.iops           which settings suit a workload
+  mqblk run JOB.fio                                run a fio job file, and show where the time went
+  mqblk serve disk.img                             serve a disk to VMs (vhost-user-blk) and hosts (NBD)
+  mqblk sim scenarios/azure-p80.toml               try settings on a machine you do not have
+  mqblk inspect --host                             the queue settings of this host's disks
+
+All commands: mqblk -h. Examples, exit status: mqblk --help. A command: mqblk run -h.
+";
+
 const OTHER_TARGETS: &str = "
   kernel:/dev/X        a block device of the kernel, without the block layer of mqblk: I/O goes to it through io_uring,
                        --set writes to /sys/block/X/queue (scheduler, nr_requests, iosched.NAME, nomerges, ...) and
@@ -67,11 +81,11 @@ const OTHER_TARGETS: &str = "
 
 /// A multi-queue block layer in user space: runs fio job files through it, compares its settings, shows them.
 #[derive(Debug, Parser)]
-#[command(name = "mqblk", version, max_term_width = 120, subcommand_required = true)]
+#[command(name = "mqblk", version, max_term_width = 120)]
 pub struct Cli {
-    /// What to do.
+    /// What to do; without it, a short guide is printed.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 /// The subcommands.
@@ -109,6 +123,9 @@ pub enum Command {
     Discover(DiscoverArgs),
     /// List the options of job files, or explain one
     Cmdhelp(CmdhelpArgs),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Manual(ManualArgs),
 }
 
 impl Cli {
@@ -118,33 +135,32 @@ impl Cli {
         Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
     }
 
-    /// The command with its tables of examples, targets and settings.
-    fn full_command() -> clap::Command {
+    /// The command with its tables of examples, targets and settings: `--help` has them, `-h` fits a screen.
+    pub fn full_command() -> clap::Command {
         let with = |parts: &[&str]| parts.join("\n\n");
         let (targets, settings) = (targets_help(), settings_help());
         let run = with(&[&targets, &settings, EXIT_STATUS]);
-        let compare = run.clone();
-        let tune = run.clone();
-        let inspect = with(&[&targets, &settings]);
-        let serve = with(&[&targets, &settings]);
-        Cli::command()
-            .after_help(with(&[EXAMPLES, EXIT_STATUS]))
-            .mut_subcommand("run", |c| c.after_help(run))
-            .mut_subcommand("compare", |c| c.after_help(compare))
-            .mut_subcommand("tune", |c| c.after_help(tune))
-            .mut_subcommand("inspect", |c| c.after_help(inspect))
-            .mut_subcommand("serve", |c| c.after_help(serve))
+        let stack = with(&[&targets, &settings]);
+        let tables = [("run", &run), ("compare", &run), ("tune", &run), ("inspect", &stack), ("serve", &stack)];
+        let command = Cli::command()
+            .after_help("Examples, exit status: mqblk --help. Flags of a command: mqblk COMMAND -h.")
+            .after_long_help(with(&[EXAMPLES, EXIT_STATUS]));
+        tables.into_iter().fold(command, |command, (name, table)| {
+            command.mut_subcommand(name, |c| {
+                c.after_help(format!("Targets and settings: mqblk {name} --help")).after_long_help(table)
+            })
+        })
     }
 }
 
 /// How targets are written, as the drivers say it.
-fn targets_help() -> String {
+pub fn targets_help() -> String {
     let drivers = DRIVER_HELP.concat();
     format!("Targets (in a job file also as filename=):{drivers}{OTHER_TARGETS}")
 }
 
 /// The settings, from the table that also parses them.
-fn settings_help() -> String {
+pub fn settings_help() -> String {
     let mut text = String::from("Settings (--set KEY=VALUE):");
     let all = || SETTINGS.iter().chain(RUN_SETTINGS);
     let width = all().map(|s| s.name.len()).max().unwrap_or(0);
@@ -166,6 +182,18 @@ mod tests {
         let help = Cli::full_command().find_subcommand_mut("run").unwrap().render_long_help().to_string();
         for s in SETTINGS.iter().chain(RUN_SETTINGS) {
             assert!(help.contains(s.name), "{}", s.name);
+        }
+    }
+
+    #[test]
+    fn short_help_fits_a_screen() {
+        let mut all = Cli::full_command().term_width(120);
+        all.build();
+        let lines = |command: &mut clap::Command| command.render_help().to_string().lines().count();
+        assert!(lines(&mut all) <= 30, "mqblk -h: {}", lines(&mut all));
+        for command in all.get_subcommands_mut() {
+            let name = command.get_name().to_owned();
+            assert!(lines(command) <= 48, "mqblk {name} -h: {}", lines(command));
         }
     }
 }

@@ -45,6 +45,7 @@ pub struct Request {
     started_unix_ms: u64,
     seed_given: bool,
     eta: Eta,
+    exit_code: bool,
     json: bool,
     force: bool,
     report: Option<ReportFiles>,
@@ -87,6 +88,7 @@ impl Request {
             started_unix_ms,
             seed_given,
             eta,
+            exit_code: args.exit_code,
             json,
             force,
             report,
@@ -158,7 +160,7 @@ impl Request {
         let setup = setup.unwrap_or_else(read_setup);
         comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
         self.show(&comparison, &setup, &command)?;
-        Ok(conclude(&comparison, stop.load(Ordering::Relaxed)))
+        conclude(&comparison, stop.load(Ordering::Relaxed), self.exit_code)
     }
 
     /// Prints it, names the results file, writes the page.
@@ -221,22 +223,23 @@ impl Request {
     }
 }
 
-/// What a comparison comes to; errors are told on standard error.
-fn conclude(c: &Comparison, stopped: bool) -> Status {
+/// What a comparison comes to. I/O errors leave no verdict and are a failure.
+fn conclude(c: &Comparison, stopped: bool, exit_code: bool) -> Outcome {
     let errors = c.a.errors + c.b.errors;
     if errors > 0 {
         let bad = c.a.verify_errors + c.b.verify_errors;
         let failed = errors.saturating_sub(bad);
-        eprintln!(
-            "mqblk: {failed} I/Os failed, {bad} blocks do not hold what was written: no verdict; mqblk run with the \
-             settings of one side tells more"
+        let message = format!(
+            "{failed} I/Os failed, {bad} blocks do not hold what was written: no verdict; mqblk run with the settings of \
+             one side shows which"
         );
+        return Err(if stopped { Failure::interrupted(message) } else { Failure::new(message) });
     }
-    match stopped {
+    Ok(match stopped {
         true => Status::Interrupted,
-        false if errors > 0 || c.verdict.is_difference() => Status::Found,
+        false if exit_code && c.verdict.is_difference() => Status::Found,
         false => Status::Done,
-    }
+    })
 }
 
 /// The file for raw results: made before the first run, and taken away again if no run came to its end.

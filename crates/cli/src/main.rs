@@ -2,8 +2,8 @@
 //! The `mqblk` program: what was typed becomes a request, the request a result, the result text or JSON and an exit status.
 //!
 //! Every subcommand goes the same way: parse (`args`), resolve (job file, settings, sides: everything that can be refused
-//! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 a difference, an I/O error or
-//! bad data was found, 2 usage or operating error, 130 interrupted by a signal.
+//! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 an I/O error, bad
+//! data or (with `--exit-code`) a difference was found, 2 usage or operating error, 130 interrupted by a signal.
 
 mod args;
 mod command;
@@ -32,14 +32,20 @@ mod set;
 mod sim;
 mod restore;
 mod cmdhelp;
+mod completion;
+mod manual;
 mod discover;
 
-use command::{Cli, Command};
+use command::{Cli, Command, GUIDE};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    completion::answer(Cli::full_command);
     let typed = Cli::from_command_line();
-    let done = match &typed.command {
+    let Some(command) = &typed.command else {
+        return exit::end(output::print(GUIDE).map(|()| status::Status::Done));
+    };
+    let done = match command {
         Command::Run(typed) => run::Request::resolve(typed).and_then(run::Request::execute),
         Command::Compare(typed) => compare::Request::resolve(typed).and_then(compare::Request::execute),
         Command::Tune(typed) => tune::main(typed),
@@ -56,6 +62,7 @@ fn main() -> ExitCode {
         Command::Calibrate(typed) => calibrate::main(typed),
         Command::Discover(typed) => discover::main(typed),
         Command::Cmdhelp(typed) => cmdhelp::main(typed),
+        Command::Manual(typed) => manual::main(typed),
     };
     exit::end(done)
 }

@@ -8,7 +8,7 @@ use std::fmt::Display;
 pub enum Status {
     /// Done; nothing was found.
     Done,
-    /// A difference between two sides, an I/O error or bad data was found.
+    /// An I/O error, bad data, or a difference that was asked for by `--exit-code` was found.
     Found,
     /// A signal interrupted it; what was measured until then has been reported.
     Interrupted,

@@ -121,6 +121,10 @@ const PACKAGES: &[Package] = &[
         stand_in: Alternative::Directory("/usr/share/fonts/truetype"),
         why: "letters for that browser, which comes without",
     },
+    Package { name: "zsh", stand_in: Alternative::Program("zsh"), why: "completions are tried in it" },
+    Package { name: "fish", stand_in: Alternative::Program("fish"), why: "completions are tried in it" },
+    Package { name: "man-db", stand_in: Alternative::Program("man"), why: "checks the manual pages" },
+    Package { name: "bsdextrautils", stand_in: Alternative::Program("col"), why: "a manual page as plain text" },
     Package {
         name: "systemd",
         stand_in: Alternative::Program("systemd-socket-activate"),

@@ -4,8 +4,15 @@
 use super::log::{Format, Least};
 use super::metrics::Listen;
 use crate::args::key_value;
+use crate::completion;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+
+/// Headings of the help.
+const DISKS: &str = "Disks";
+const EXPORTS: &str = "Exports and IOThreads";
+const TLS: &str = "TLS";
+const DAEMON: &str = "Daemon";
 
 /// `--tls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,23 +33,24 @@ pub struct ServeArgs {
     #[arg(value_name = "DISK | CONFIG.toml", required_unless_present = "libvirt", conflicts_with = "libvirt")]
     pub what: Option<PathBuf>,
     /// Serve the disks of a libvirt domain over vhost-user-blk, with its queues and IOThreads
-    #[arg(long, value_name = "DOMAIN.xml")]
+    #[arg(help_heading = DISKS, long, value_name = "DOMAIN.xml")]
     pub libvirt: Option<PathBuf>,
     /// Setting of every disk's queues, under its kernel name, over those of the file; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(help_heading = DISKS, long = "set", value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub settings: Vec<(String, String)>,
     /// Where sockets are made whose path is not absolute, instead of the working directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = EXPORTS, long, value_name = "DIR")]
     pub socket_dir: Option<PathBuf>,
     /// Reactor threads, where the file names none; without, one per virtqueue up to the CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(help_heading = EXPORTS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub iothreads: Option<u64>,
     /// Virtqueues of exports that do not say; without, as many as there are CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(help_heading = EXPORTS, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     pub num_queues: Option<u64>,
     /// NBD clients may (on) or must (require) speak TLS; exports whose TLS the file settles keep it. With certificates
     /// the default is require
     #[arg(
+        help_heading = TLS,
         long,
         value_name = "off | on | require",
         requires_if("on", "tls_certificates"),
@@ -50,37 +58,37 @@ pub struct ServeArgs {
     )]
     pub tls: Option<TlsChoice>,
     /// Directory with server-cert.pem, server-key.pem and ca-cert.pem (and ca-crl.pem), as for QEMU and nbdkit
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = TLS, long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
     /// NBD clients must show a certificate of ca-cert.pem's authority that ca-crl.pem does not revoke
-    #[arg(long, requires = "tls_certificates")]
+    #[arg(help_heading = TLS, long, requires = "tls_certificates")]
     pub tls_verify_peer: bool,
     /// Open every disk so that it cannot be written
-    #[arg(long)]
+    #[arg(help_heading = DISKS, long)]
     pub read_only: bool,
     /// How often the load of IOThreads is checked, to move a virtqueue that was not placed by hand; seconds, 0 = never
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    #[arg(help_heading = EXPORTS, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     pub balance: f64,
     /// Where mqblk ctl reaches the daemon [default: serve-PID.sock in $XDG_RUNTIME_DIR/mqblk or /tmp/mqblk-UID]
-    #[arg(long, value_name = "SOCKET")]
+    #[arg(help_heading = DAEMON, long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
     /// Serve Prometheus' page of counters (GET /metrics) there
-    #[arg(long, value_name = "ADDRESS:PORT | unix:PATH")]
+    #[arg(help_heading = DAEMON, long, value_name = "ADDRESS:PORT | unix:PATH")]
     pub metrics: Option<Listen>,
     /// Be this user once all is open: root only, without a way back
-    #[arg(long, value_name = "USER[:GROUP]")]
+    #[arg(help_heading = DAEMON, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
     /// How the log on standard error looks
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub log_format: Format,
     /// What is logged: this and what is worse
-    #[arg(long, value_enum, default_value_t = Least::Info, value_name = "LEVEL")]
+    #[arg(help_heading = DAEMON, long, value_enum, default_value_t = Least::Info, value_name = "LEVEL")]
     pub log_level: Least,
     /// Check everything, print the plan and the commands of clients, and touch nothing
-    #[arg(long, visible_alias = "print-plan")]
+    #[arg(help_heading = DAEMON, long, visible_alias = "print-plan")]
     pub dry_run: bool,
     /// Print the plan as JSON
-    #[arg(long)]
+    #[arg(help_heading = DAEMON, long)]
     pub json: bool,
 }
 

@@ -2,9 +2,15 @@
 //! What `mqblk tune` can be told.
 
 use crate::args::{JobArgs, key_value};
+use crate::completion;
 use clap::Args;
 use lab::tune::forms::Form;
 use std::path::PathBuf;
+
+/// Headings of the help.
+const GOAL: &str = "Goal";
+const SEARCH: &str = "Search";
+const OUTPUT: &str = "Output";
 
 /// `mqblk tune`.
 #[derive(Args, Debug)]
@@ -14,55 +20,55 @@ pub struct TuneArgs {
     pub job: JobArgs<false>,
     /// Make this larger: JOB.iops, JOB.bw, JOB.tps (transactions), JOB.tpm (per minute); JOB `all` stands for all jobs
     /// together. Without JOB, on a sim: target with `[guests]`: usersN.tpm
-    #[arg(long, value_name = "JOB.METRIC", required_unless_present = "minimize", conflicts_with = "minimize")]
+    #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC", required_unless_present = "minimize", conflicts_with = "minimize")]
     pub maximize: Option<String>,
     /// Make this smaller: JOB.lat (mean), JOB.p50 ... JOB.p99.9 (completion latency), JOB.cpu (CPU time per I/O); of
     /// transactions JOB.tx (mean), JOB.tx_p99, JOB.commit (mean wait for a commit)
-    #[arg(long, value_name = "JOB.METRIC")]
+    #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC")]
     pub minimize: Option<String>,
     /// Keep this, relative to the default settings (seq_read.bw>=95%) or absolute (a.p99<=2ms); may be repeated
-    #[arg(long, value_name = "JOB.METRIC>=BOUND")]
+    #[arg(help_heading = GOAL, long, value_name = "JOB.METRIC>=BOUND")]
     pub keep: Vec<String>,
     /// Search only the knobs named so: NAME, or NAME=VALUES (1,8,64 or 1..256); may be repeated
-    #[arg(long, value_name = "NAME[=VALUES]")]
+    #[arg(help_heading = SEARCH, long, value_name = "NAME[=VALUES]")]
     pub knob: Vec<String>,
     /// Do not search this, it is so in every run; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(help_heading = SEARCH, long, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
     pub fix: Vec<(String, String)>,
     /// Search the load as well: iodepth or numjobs, of all jobs or of one (a.iodepth=1..256); may be repeated
-    #[arg(long, value_name = "NAME=VALUES", value_parser = key_value)]
+    #[arg(help_heading = SEARCH, long, value_name = "NAME=VALUES", value_parser = key_value)]
     pub free: Vec<(String, String)>,
     /// Time for all runs together: 10m, 90s
-    #[arg(long, value_name = "TIME", default_value = "10m")]
+    #[arg(help_heading = SEARCH, long, value_name = "TIME", default_value = "10m")]
     pub budget: String,
     /// Length of a run that confirms [default: the longest runtime of the jobs, or 2s]; those that screen take a
     /// quarter
-    #[arg(long, value_name = "TIME")]
+    #[arg(help_heading = SEARCH, long, value_name = "TIME")]
     pub runtime: Option<String>,
     /// The smallest gain worth finding
-    #[arg(long, value_name = "PERCENT", default_value = "3%")]
+    #[arg(help_heading = SEARCH, long, value_name = "PERCENT", default_value = "3%")]
     pub detect: String,
     /// Seed of all orders [default: drawn, and printed]
-    #[arg(long, value_name = "N")]
+    #[arg(help_heading = SEARCH, long, value_name = "N")]
     pub seed: Option<u64>,
     /// Resume an interrupted tuning from its results file; give the same options as then
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = SEARCH, long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
     /// File for every run as it is done [default: mqblk-tune-TIME.jsonl here]
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub results: Option<PathBuf>,
     /// Write what is recommended to this new file, as a configuration of mqblk serve (of a sim: target as its settings);
     /// without FILE, of a kernel: target: to /sys/block/X, where it stays until the next boot
-    #[arg(long, value_name = "FILE.toml", num_args = 0..=1)]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE.toml", num_args = 0..=1)]
     pub apply: Option<Option<PathBuf>>,
     /// Write the tuning as a page, which ends in .html, and all that it shows beside it as .json
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
     /// Print JSON
-    #[arg(long)]
+    #[arg(help_heading = OUTPUT, long)]
     pub json: bool,
     /// Print what is recommended in these forms: sysfs, udev, cmdline, modprobe, libvirt, qemu, toml
-    #[arg(long, value_name = "FORM[,FORM]", value_delimiter = ',', value_parser = form)]
+    #[arg(help_heading = OUTPUT, long, value_name = "FORM[,FORM]", value_delimiter = ',', value_parser = form)]
     pub print: Vec<Form>,
 }
 

@@ -30,6 +30,7 @@ mod kernel_target;
 mod multipath;
 mod nbd;
 mod oltp;
+mod packaged;
 mod readme;
 mod report;
 mod run;

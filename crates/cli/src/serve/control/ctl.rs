@@ -3,6 +3,7 @@
 
 use super::message::{Answer, Mapped, Question};
 use crate::args::key_value;
+use crate::completion;
 use crate::output;
 use crate::runtime_dir;
 use crate::status::{Failure, Outcome, Status};
@@ -53,6 +54,7 @@ pub enum CtlCommand {
     /// End an export, or a disk with all its exports
     Remove {
         /// Name of the export or disk
+        #[arg(add = completion::exports_and_disks())]
         name: String,
         /// Also with clients, which are let go when what they asked for has ended, or has failed after 10 s
         #[arg(long)]
@@ -61,6 +63,7 @@ pub enum CtlCommand {
     /// Give a disk another size under I/O; clients that can be told are told
     Resize {
         /// Name of the disk
+        #[arg(add = completion::disks())]
         disk: String,
         /// Bytes, or with a unit (20G); without, take over the size that its image has now
         #[arg(value_name = "SIZE", value_parser = size)]
@@ -72,36 +75,42 @@ pub enum CtlCommand {
     /// Change settings of a disk under I/O, by their kernel names
     Set {
         /// Name of the disk
+        #[arg(add = completion::disks())]
         disk: String,
         /// Several take effect together
-        #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value, add = completion::settings())]
         settings: Vec<(String, String)>,
     },
     /// Let nothing begin on a disk, or on all, and wait until nothing is in flight; clients wait
     Drain {
         /// Name of the disk
+        #[arg(add = completion::disks())]
         disk: Option<String>,
     },
     /// Continue after a drain
     Resume {
         /// Name of the disk
+        #[arg(add = completion::disks())]
         disk: Option<String>,
     },
     /// Have another IOThread serve a virtqueue, under I/O
     Move {
         /// Name of the export
+        #[arg(add = completion::exports())]
         export: String,
         /// Number of the virtqueue
         virtqueue: u16,
         /// Name of the IOThread
+        #[arg(add = completion::iothreads())]
         iothread: String,
     },
     /// Have these IOThreads serve an export, under I/O: round robin, or each the virtqueues it lists
     Map {
         /// Name of the export
+        #[arg(add = completion::exports())]
         export: String,
         /// As io0, or io0:0-3,8 with its virtqueues
-        #[arg(required = true, value_name = "IOTHREAD[:VIRTQUEUES]", value_parser = mapped)]
+        #[arg(required = true, value_name = "IOTHREAD[:VIRTQUEUES]", value_parser = mapped, add = completion::iothreads())]
         iothreads: Vec<Mapped>,
     },
     /// Have the daemon read its configuration again
@@ -202,9 +211,14 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// One question, one answer.
 pub fn ask(path: &Path, question: &Question) -> Result<Answer, Failure> {
+    ask_within(path, question, PATIENCE)
+}
+
+/// As [`ask`], with another longest wait.
+pub fn ask_within(path: &Path, question: &Question, patience: Duration) -> Result<Answer, Failure> {
     let failed = |e: io::Error| Failure::new(format!("daemon at '{}': {e}", path.display()));
     let mut client = UnixStream::connect(path).map_err(failed)?;
-    client.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    client.set_read_timeout(Some(patience)).map_err(failed)?;
     let mut line = serde_json::to_vec(question).map_err(Failure::new)?;
     line.push(b'\n');
     client.write_all(&line).map_err(failed)?;

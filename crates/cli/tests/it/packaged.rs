@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a package brings beside the program: completions tried in each shell, manual pages that man(1) accepts.
+
+use crate::common;
+
+use common::Dir;
+
+const MQBLK: &str = env!("CARGO_BIN_EXE_mqblk");
+
+/// Candidates that a shell offers for the last word.
+fn offered(dir: &Dir, shell: &str, script: &str) -> Vec<String> {
+    let program = std::path::Path::new(MQBLK).parent().unwrap();
+    let script = format!("PATH={}:$PATH\n{script}", program.display());
+    let done = dir.program(shell, &["-c", &script]).exits(0);
+    // fish and zsh describe a candidate behind it.
+    let first = |line: &str| line.split(['\t', ':']).next().unwrap_or_default().to_owned();
+    done.out.lines().map(first).collect()
+}
+
+#[test]
+fn bash_completes_settings() {
+    let dir = Dir::new("completion");
+    let script = "source <(COMPLETE=bash mqblk)\n\
+                  COMP_WORDS=(mqblk run --set scheduler=k) COMP_CWORD=3 COMP_TYPE=9\n\
+                  _clap_complete_mqblk mqblk scheduler=k --set\n\
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let found = offered(&dir, "bash", script);
+    assert!(found.iter().any(|c| c.ends_with("kyber")), "{found:?}");
+    assert!(!found.iter().any(|c| c.contains("none")), "{found:?}");
+}
+
+#[test]
+fn fish_completes_settings() {
+    let dir = Dir::new("completion");
+    let found = offered(&dir, "fish", "COMPLETE=fish mqblk | source\ncomplete -C 'mqblk run --set mode='");
+    assert_eq!(found, ["mode=mq", "mode=sq"]);
+}
+
+#[test]
+fn zsh_completes_settings() {
+    let dir = Dir::new("completion");
+    // The completion system runs in an interactive shell only; here it gets the words that it would pass.
+    let script = "autoload -Uz compinit && compinit -D -u\n\
+                  source <(COMPLETE=zsh mqblk)\n\
+                  whence -w _clap_dynamic_completer_mqblk\n\
+                  _CLAP_COMPLETE_INDEX=3 _CLAP_IFS=$'\\n' COMPLETE=zsh mqblk -- mqblk run --set mode=";
+    let found = offered(&dir, "zsh", script);
+    assert_eq!(found, ["_clap_dynamic_completer_mqblk", "mode=mq", "mode=sq"]);
+}
+
+#[test]
+fn a_running_daemons_disks_are_offered() {
+    let dir = Dir::new("completion");
+    let runtime = format!("export XDG_RUNTIME_DIR={}\n", dir.as_path().display());
+    let script = "mqblk serve ram:size=1m > serve.out 2>&1 & serve=$!\n\
+                  until mqblk ctl list > list.out 2>&1; do kill -0 $serve || exit 3; done\n\
+                  _CLAP_COMPLETE_INDEX=3 _CLAP_IFS=$'\\n' COMPLETE=bash mqblk -- mqblk ctl drain r\n\
+                  status=$?; kill -s TERM $serve; wait $serve; exit $status";
+    let found = offered(&dir, "bash", &(runtime + script));
+    assert_eq!(found, ["ram"]);
+}
+
+#[test]
+fn manual_pages_have_no_warnings() {
+    let dir = Dir::new("manual");
+    std::fs::create_dir(dir.path("man")).unwrap();
+    dir.mqblk(&["manual", "man"]).exits(0);
+    let pages: Vec<_> = std::fs::read_dir(dir.path("man")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    for page in ["mqblk.1", "mqblk-run.1", "mqblk-ctl-list.1", "mqblk-job.5", "mqblk-serve.5", "mqblk-targets.7"] {
+        assert!(pages.iter().any(|name| name == page), "no {page} in {pages:?}");
+    }
+    for page in &pages {
+        let path = dir.path("man").join(page);
+        let check = "LC_ALL=C.UTF-8 MANROFFSEQ='' MANWIDTH=120 man --warnings -E UTF-8 -l -Tutf8 -Z \"$1\" > out";
+        let done = dir.program("sh", &["-c", check, "sh", path.to_str().unwrap()]).exits(0);
+        assert_eq!(done.err, "", "{}", page.display());
+    }
+    dir.program("sh", &["-c", "MANWIDTH=120 man -l man/mqblk-job.5 | col -b"]).exits(0).prints(&["iodepth=", "as in fio"]);
+}
