@@ -59,6 +59,8 @@ enum Command {
     Loom(loom::Options),
     /// Run the threaded tests under ThreadSanitizer and AddressSanitizer, the unsafe code under Miri.
     Sanitize(sanitize::Options),
+    /// Write the outputs that README.md and the guides quote anew, from the commands above them.
+    Bless,
     /// Write the seeds of coverage-guided fuzzing.
     Seeds(seeds::Options),
     /// Run new cases of the simulation for some minutes.
@@ -91,6 +93,15 @@ struct TestArgs {
     deep: bool,
 }
 
+/// Has the test that checks the quoted outputs write them.
+fn bless(project: &project::Project) -> Result<Outcome, String> {
+    let mut command = project::cargo();
+    command.current_dir(&project.root).args(["test", "--release", "-p", "mqblk", "--test", "it", "--"]);
+    let status = command.args(["documents::every_command", "--nocapture"]).env("MQBLK_BLESS", "1").status();
+    let ok = status.map_err(|e| format!("cannot run cargo: {e}"))?.success();
+    Ok(if ok { Outcome::Passed } else { Outcome::Failed })
+}
+
 /// The names of the subcommands.
 fn subcommands() -> BTreeSet<String> {
     Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect()
@@ -119,6 +130,7 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Bench(options) => bench::run(&project, &options),
         Command::Loom(options) => loom::run(&project, &options),
         Command::Sanitize(options) => Ok(sanitize::run(&project, &options)),
+        Command::Bless => bless(&project),
         Command::Seeds(options) => seeds::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),

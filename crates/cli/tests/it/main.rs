@@ -21,6 +21,7 @@ mod tgtd;
 
 mod calibrate;
 mod compare;
+mod documents;
 mod errors;
 mod fio_agreement;
 mod guest;
@@ -31,7 +32,6 @@ mod multipath;
 mod nbd;
 mod oltp;
 mod packaged;
-mod readme;
 mod report;
 mod run;
 mod serve;

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The commands of README.md and the guides in [`DOCUMENTS`] do what these say: each line of their `sh` fences runs, comparisons
+//! with short runs. A `text` fence behind one quotes what its last command prints: to the letter, or with other figures where they
+//! are measured. `cargo xtask bless` writes the quotes anew.
+//!
+//! Commands that build the program or run the tests are what brought us here; they are only held against a list.
+
+use crate::common;
+
+use common::{Dir, Done};
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The documents whose commands run.
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "docs/benchmark.md",
+    "docs/targets.md",
+    "docs/serve.md",
+    "docs/simulate.md",
+    "docs/library.md",
+    "docs/performance.md",
+];
+
+/// Ways to start the program, and `mqblk` as it is on the path of this test.
+const STARTS: [&str; 5] =
+    ["cargo run --release --", "cargo run -r --", "./target/release/mqblk", "target/release/mqblk", "mqblk"];
+/// Commands that are not run here; those of fio are in the tests of its engine, and examples have tests of their own.
+const OTHERS: [&str; 8] =
+    ["git clone ", "cd ", "cargo build", "cargo install", "cargo xtask ", "cargo run -p ", "rm ", "fio "];
+
+/// Set by `cargo xtask bless`: outputs in the documents are replaced by what the commands print.
+fn is_blessing() -> bool {
+    std::env::var_os("MQBLK_BLESS").is_some()
+}
+
+/// An `sh` fence, and the `text` fence that follows it at once, if one does: what its last command prints.
+struct Example {
+    commands: Vec<String>,
+    /// Lines of the document with the output, first to behind the last.
+    output: Option<Range<usize>>,
+}
+
+/// The examples of a document. Continued lines are joined, comments and blank lines left out.
+fn examples(lines: &[String]) -> Vec<Example> {
+    let mut found: Vec<Example> = Vec::new();
+    let mut at = 0;
+    let end = |from: usize| from + lines[from..].iter().position(|line| line == "```").expect("a fence has an end");
+    while at < lines.len() {
+        if lines[at] == "```sh" {
+            let close = end(at + 1);
+            let text = lines[at + 1..close].join("\n").replace("\\\n", " ");
+            let shown = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+            let commands = shown.flat_map(|line| line.split(" && ")).map(|c| c.trim().to_owned()).collect();
+            let next = (close + 1..lines.len()).find(|i| !lines[*i].is_empty());
+            let output = next.filter(|next| lines[*next] == "```text").map(|next| next + 1..end(next + 1));
+            at = output.as_ref().map_or(close, |output| output.end);
+            found.push(Example { commands, output });
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Commands whose output has figures that differ from run to run.
+fn is_measured(args: &str) -> bool {
+    ["run", "compare", "tune", "top", "set"].contains(&args.split_whitespace().next().unwrap_or_default())
+}
+
+/// What a line is about: its text up to a figure, a colon or a column. The first line of a comparison is its verdict.
+fn label(line: &str) -> &str {
+    let text = line.trim_start();
+    let end = text.find(|c: char| c.is_ascii_digit() || c == ':').unwrap_or(text.len());
+    let end = text.find("  ").map_or(end, |column| column.min(end));
+    text[..end].trim_end()
+}
+
+/// The printed lines that quoted ones stand for, in order; `...` stands for any lines. Fails where one is missing, and where
+/// `exact` is asked for and they differ.
+fn quoted<'a>(quote: &[String], printed: &'a str, exact: bool) -> Result<Vec<&'a str>, String> {
+    let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
+    let (mut found, mut at, mut gap) = (Vec::new(), 0, false);
+    for (index, line) in quote.iter().enumerate() {
+        if line == "..." {
+            found.push("...");
+            gap = true;
+            continue;
+        }
+        let is_it = |candidate: &&str| match exact {
+            true => *candidate == line,
+            false => index == 0 && !gap || label(candidate) == label(line),
+        };
+        let most = if gap || !exact { printed.len() } else { (at + 1).min(printed.len()) };
+        let next = (at..most).find(|i| is_it(&printed[*i])).ok_or_else(|| format!("no line like '{line}'"))?;
+        found.push(printed[next]);
+        (at, gap) = (next + 1, false);
+    }
+    match exact && !gap && at < printed.len() {
+        true => Err(format!("'{}' is printed behind the quoted lines", printed[at])),
+        false => Ok(found),
+    }
+}
+
+fn run(dir: &Dir, command: &str, args: &str) -> Done {
+    let short = match args.trim_start().starts_with("compare ") && !is_blessing() {
+        true => " --runtime 30ms --pairs 10 --warmup 0",
+        false => "",
+    };
+    let mqblk = format!("mqblk() {{ '{}' \"$@\"; }}; ", env!("CARGO_BIN_EXE_mqblk"));
+    let first = args.split_whitespace().next().unwrap_or_default();
+    let program = match first {
+        // Beside a run that other tests do not see.
+        "set" => format!(
+            "export XDG_RUNTIME_DIR=$PWD; '{}' run examples/randread-null.fio --job-set runtime=60 > run.out & run=$!
+             {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; done
+             mqblk {args}; status=$?; kill -s INT $run; wait $run; exit $status",
+            env!("CARGO_BIN_EXE_mqblk")
+        ),
+        // Beside a daemon of its own.
+        "top" | "ctl" => format!(
+            "export XDG_RUNTIME_DIR=$PWD; '{}' serve ram:size=1m > serve.out 2>&1 & serve=$!
+             {mqblk} until mqblk ctl list > list.out 2>&1; do kill -0 $serve || exit 3; done
+             mqblk {args}{}; status=$?; kill -s TERM $serve; wait $serve; exit $status",
+            env!("CARGO_BIN_EXE_mqblk"),
+            if first == "top" { " -n 1 -d 0.1" } else { "" }
+        ),
+        _ => format!("{mqblk} mqblk {args}{short}"),
+    };
+    let done = dir.program("bash", &["-c", &program]);
+    assert_eq!(done.status, 0, "{command}\n{done:?}");
+    done
+}
+
+#[test]
+fn every_command_runs_and_prints_what_is_quoted() {
+    let (mut runs, mut quotes) = (0, 0);
+    for document in DOCUMENTS {
+        let path = Path::new(ROOT).join(document);
+        let mut lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+        let dir = Dir::new("documents");
+        for folder in ["examples", "scenarios"] {
+            std::os::unix::fs::symlink(Path::new(ROOT).join(folder), dir.path(folder)).unwrap();
+        }
+        let examples = examples(&lines);
+        assert!(!examples.is_empty(), "{document} shows no command");
+        // From the end, so that lines before stay where they are.
+        let mut blessed = Vec::new();
+        for Example { commands, output } in examples {
+            let mut last = None;
+            for command in commands {
+                let start = STARTS.iter().find_map(|s| command.strip_prefix(s));
+                let Some(args) = start.filter(|rest| rest.starts_with(' ')) else {
+                    let is_known = OTHERS.iter().any(|o| command.starts_with(o));
+                    assert!(is_known, "{document}: how is '{command}' to be tested?");
+                    last = None;
+                    continue;
+                };
+                let printed = run(&dir, &command, args).out.replace(dir.as_path().to_str().unwrap(), "/vms");
+                last = Some((command.clone(), is_measured(args), printed));
+                runs += 1;
+            }
+            let (Some(output), Some((command, is_measured, printed))) = (output, last) else { continue };
+            quotes += 1;
+            let quote = &lines[output.clone()];
+            let has_gap = quote.iter().any(|line| line == "...");
+            let found = quoted(quote, &printed, !is_measured && !is_blessing());
+            if is_blessing() && !has_gap {
+                blessed.push((output, printed.lines().map(|line| line.trim_end().to_owned()).collect()));
+                continue;
+            }
+            let found = found.unwrap_or_else(|e| panic!("{document}: {command}: {e} in\n{printed}"));
+            blessed.push((output, found.into_iter().map(str::to_owned).collect::<Vec<_>>()));
+        }
+        if is_blessing() {
+            for (output, text) in blessed.into_iter().rev() {
+                lines.splice(output, text);
+            }
+            fs::write(&path, lines.join("\n") + "\n").unwrap();
+        }
+    }
+    assert!(runs >= 20 && quotes >= 4, "{DOCUMENTS:?} show {runs} commands of mqblk and {quotes} outputs");
+}
+
+#[test]
+fn every_example_names_commands_that_are_understood() {
+    let mut seen = 0;
+    for entry in fs::read_dir(Path::new(ROOT).join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let comments: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix('#')).map(str::trim).collect();
+        for command in comments.join("\n").replace("\\\n", " ").lines().filter(|l| l.starts_with("mqblk ")) {
+            seen += 1;
+            let dir = Dir::new("examples");
+            std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), dir.path("examples")).unwrap();
+            // Without space for files, and for 30 ms: what is tested is that the command is right.
+            let small = match command.contains("--target") {
+                true => "",
+                false => " --target model:size=1g,iops=1000000,lat_us=100",
+            };
+            let short = if command.contains("--runtime") { "" } else { " --job-set runtime=30ms" };
+            let line = match command.strip_prefix("mqblk compare ") {
+                Some(args) => format!("run {}{small}{short}", without_sides(args)),
+                None => format!("{}{small}{short}", &command["mqblk ".len()..]),
+            };
+            run(&dir, command, &line);
+        }
+    }
+    assert!(seen >= 5, "the examples name {seen} commands");
+}
+
+/// The arguments that `run` has as well, with the settings of side A.
+fn without_sides(args: &str) -> String {
+    let mut out = Vec::new();
+    let mut words = args.split_whitespace();
+    while let Some(word) = words.next() {
+        match word {
+            "--a" => words.next().unwrap().split(',').for_each(|setting| out.extend(["--set", setting])),
+            "--b" | "--judge" => drop(words.next()),
+            "--runtime" => {
+                words.next();
+                out.extend(["--job-set", "runtime=30ms"]);
+            }
+            word => out.push(word),
+        }
+    }
+    out.join(" ")
+}
