@@ -12,6 +12,7 @@
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
 //! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
 //! | [`quoted`] | paths and commands in backquotes exist |
+//! | [`sentences`] | documents have sentences of at most 35 words, and headings that name a topic |
 //! | [`words`] | no persons for threads and clients, no home-made names and verbs, in comments and documents |
 //! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
 //!
@@ -28,6 +29,7 @@ mod modules;
 mod prose;
 mod quoted;
 mod ratchet;
+mod sentences;
 mod size;
 mod source;
 mod text;
@@ -95,6 +97,7 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
     }
     findings.extend(manuals::check(project, &texts));
     findings.extend(quoted::Known::new(&project.root, &texts, crate::subcommands()).check(&texts, &sources));
+    findings.extend(sentences::check(&texts));
     findings.extend(words::check(&texts, &sources));
     findings.sort();
     findings.dedup();
