@@ -46,7 +46,10 @@ fn sentences(prose: &str) -> impl Iterator<Item = (usize, &str)> {
     };
     let mut begin = 0;
     let ends = prose.char_indices().filter_map(ends).chain([prose.len()]).collect::<Vec<_>>();
-    ends.into_iter().map(move |end| (std::mem::replace(&mut begin, end), end)).map(|(from, to)| (from, &prose[from..to]))
+    ends.into_iter().map(move |end| {
+        let sentence = prose[std::mem::replace(&mut begin, end)..end].trim_start();
+        (end - sentence.len(), sentence)
+    })
 }
 
 fn count(sentence: &str) -> usize {
@@ -66,7 +69,7 @@ mod tests {
     fn long_sentences_are_found_where_they_begin() {
         let long = "word ".repeat(SENTENCE_WORDS);
         assert_eq!(found(&format!("One.\nTwo.\n{long}more.\n")).len(), 1);
-        assert!(found(&format!("One.\nTwo.\nThree {long}.\n"))[0].starts_with("docs/a.md:2: a sentence of 36 words"));
+        assert!(found(&format!("One.\nTwo.\nThree {long}.\n"))[0].starts_with("docs/a.md:3: a sentence of 36 words"));
         assert_eq!(found(&format!("{long}; {long}: {long}.\n| {long} | {long} |\n")), Vec::<String>::new());
         assert_eq!(found(&format!("{}`a b c`.\n", "word ".repeat(SENTENCE_WORDS - 1))), Vec::<String>::new());
     }
