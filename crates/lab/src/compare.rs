@@ -134,32 +134,57 @@ pub struct Comparison {
     /// What became of the difference that was to be found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected: Option<Detected>,
+    /// What A is compared with: B, or another one of several.
+    #[serde(default = "b", skip_serializing_if = "is_b")]
+    pub side: Side,
     /// Side A.
     pub a: SideTotals,
-    /// Side B.
+    /// The other side.
     pub b: SideTotals,
     /// What to know before believing it. Callers append those of the machine ([`Warning::of_setup`]).
     pub warnings: Vec<Warning>,
 }
 
+const fn b() -> Side {
+    Side::B
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_b(side: &Side) -> bool {
+    *side == Side::B
+}
+
 impl Comparison {
-    /// Evaluates `pairs` (in plan order, possibly fewer than planned).
+    /// Evaluates `pairs` of A and B (in plan order, possibly fewer than planned).
     ///
     /// # Panics
     /// When there are more pairs than planned.
     pub fn evaluate(plan: Plan, primary: Metric, pairs: &[PairResult], a: SideTotals, b: SideTotals) -> Comparison {
+        Comparison::evaluate_side(plan, primary, pairs, a, Side::B, b)
+    }
+
+    /// As [`Comparison::evaluate`], of A and `side`.
+    pub fn evaluate_side(
+        plan: Plan,
+        primary: Metric,
+        pairs: &[PairResult],
+        a: SideTotals,
+        side: Side,
+        b: SideTotals,
+    ) -> Comparison {
+        let level = level(plan);
         let done = u32::try_from(pairs.len()).expect("bounded by the plan");
         assert!(done <= plan.pairs(), "more pairs than planned");
-        let mut rows: Vec<Row> = Metric::ALL.iter().filter_map(|&m| row(m, pairs)).collect();
-        let (steady, mut warnings) = steadiness(primary, pairs);
+        let mut rows: Vec<Row> = Metric::ALL.iter().filter_map(|&m| row(m, pairs, level)).collect();
+        let (steady, mut warnings) = steadiness(primary, pairs, side);
         let ratio = rows.iter().find(|r| r.metric == primary).and_then(|r| r.ratio);
         let errors = a.errors + b.errors;
-        let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady, errors });
-        mark_rows(&mut rows, primary, verdict);
+        let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady, errors, level });
+        mark_rows(&mut rows, primary, verdict, level);
         if done < FEW_PAIRS {
             warnings.push(Warning::FewPairs { pairs: done });
         }
-        for (side, t) in [(Side::A, &a), (Side::B, &b)] {
+        for (side, t) in [(Side::A, &a), (side, &b)] {
             warnings.extend(Warning::of_side(side, t.stages.as_ref(), t.job_cpu_percent));
             warnings.extend(Warning::of_errors(side, t.errors, t.verify_errors));
         }
@@ -171,6 +196,7 @@ impl Comparison {
             rows,
             others: Vec::new(),
             detected: None,
+            side,
             a,
             b,
             warnings,
@@ -185,7 +211,7 @@ impl Comparison {
             .iter()
             .map(|(job, pairs)| OtherJob {
                 job: job.clone(),
-                rows: Metric::ALL.iter().filter_map(|&m| row(m, pairs)).collect(),
+                rows: Metric::ALL.iter().filter_map(|&m| row(m, pairs, LEVEL)).collect(),
             })
             .collect();
         self
@@ -195,6 +221,11 @@ impl Comparison {
     pub fn row(&self, metric: Metric) -> Option<&Row> {
         self.rows.iter().find(|r| r.metric == metric)
     }
+}
+
+/// Significance level of each comparison with A: together they call equal sides different as seldom as one does (Bonferroni).
+pub fn level(plan: Plan) -> f64 {
+    LEVEL / (plan.sides() - 1) as f64
 }
 
 /// Values of one metric on both sides; `None` unless every run has it.
@@ -208,19 +239,19 @@ pub(crate) fn block_log_ratios(a: &[f64], b: &[f64]) -> Vec<f64> {
     pair_logs.chunks_exact(2).map(|block| 0.5 * (block[0] + block[1])).collect()
 }
 
-fn row(metric: Metric, pairs: &[PairResult]) -> Option<Row> {
+fn row(metric: Metric, pairs: &[PairResult], level: f64) -> Option<Row> {
     let both = series(metric, pairs);
     if !pairs.iter().any(|p| p.a.get(metric).or(p.b.get(metric)).is_some()) {
         return None;
     }
-    let ratio = both.as_ref().and_then(|(a, b)| ratio::estimate(&block_log_ratios(a, b), COVERAGE, LEVEL));
+    let ratio = both.as_ref().and_then(|(a, b)| ratio::estimate(&block_log_ratios(a, b), COVERAGE, level));
     let medians = both.map(|(a, b)| (descriptive::median(&a), descriptive::median(&b))).unwrap_or_default();
     let (a_median, b_median) = medians;
     Some(Row { metric, a_median, b_median, ratio, adjusted_p: ratio.map(|r| r.p), mark: Mark::None })
 }
 
 /// Marks the primary row as the verdict says, and the others after Holm's correction among themselves. Without a verdict nothing is marked.
-fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict) {
+fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict, level: f64) {
     let secondary: Vec<usize> =
         (0..rows.len()).filter(|&i| rows[i].metric != primary && rows[i].ratio.is_some()).collect();
     let p: Vec<f64> = secondary.iter().filter_map(|&i| rows[i].adjusted_p).collect();
@@ -235,7 +266,7 @@ fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict) {
         let stands = if row.metric == primary {
             verdict.is_difference()
         } else {
-            row.adjusted_p.is_some_and(|p| p < LEVEL) && (r.ratio - 1.0).abs() > NEGLIGIBLE
+            row.adjusted_p.is_some_and(|p| p < level) && (r.ratio - 1.0).abs() > NEGLIGIBLE
         };
         row.mark = match (stands, (r.ratio > 1.0) == row.metric.higher_is_better()) {
             (false, _) => Mark::None,
@@ -246,9 +277,9 @@ fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict) {
 }
 
 /// Whether both sides are steady in the primary metric, and a warning for each that is not.
-fn steadiness(primary: Metric, pairs: &[PairResult]) -> (bool, Vec<Warning>) {
+fn steadiness(primary: Metric, pairs: &[PairResult], side: Side) -> (bool, Vec<Warning>) {
     let Some((a, b)) = series(primary, pairs) else { return (true, Vec::new()) };
-    let warnings: Vec<Warning> = [(Side::A, a), (Side::B, b)]
+    let warnings: Vec<Warning> = [(Side::A, a), (side, b)]
         .into_iter()
         .filter_map(|(side, xs)| Some((side, Steadiness::of(&xs)?)))
         .filter(|(_, s)| !s.is_steady())
@@ -292,7 +323,7 @@ mod tests {
             let side = &mut pairs[step.pair.unwrap() as usize];
             match step.side {
                 Side::A => side.a.iops = Some(value),
-                Side::B => side.b.iops = Some(value),
+                _ => side.b.iops = Some(value),
             }
         }
         let c = evaluate(10, &pairs);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the pairs of a comparison in the order of its plan.
 //!
-//! Guarantees: both sides are checked before the first run; each run starts from a fresh stack on the same files; both runs
-//! of a pair get the same random numbers; a pair is on disk before the next one begins; when stopped, a pair without its
-//! second run is left out. Does not: retry, or drop a run that looks odd.
+//! Guarantees: all sides are checked before the first run; each run starts from a fresh stack on the same files; all runs
+//! of a pair get the same random numbers; a pair is on disk before the next one begins; when stopped, a pair without all its
+//! runs is left out. Does not: retry, or drop a run that looks odd.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
 use crate::run::{Observer, Run, RunSpec};
 use crate::world::{self, execute};
 
-/// One of the two things compared.
+/// One of the things compared.
 #[derive(Clone, Debug)]
 pub struct SideSpec {
     /// As the user wrote it.
@@ -34,10 +34,10 @@ pub struct SideSpec {
 
 /// What to compare.
 pub struct CompareSpec<'a> {
-    /// The jobs of both sides.
+    /// The jobs of all sides.
     pub file: &'a JobFile,
-    /// A and B.
-    pub sides: [SideSpec; 2],
+    /// A, which the others are compared with, then B and so on: as many as the plan has.
+    pub sides: Vec<SideSpec>,
     /// The comparison is about the jobs of this name; `None`: all.
     pub judge: Option<&'a str>,
     /// How many runs, in which order.
@@ -69,7 +69,7 @@ pub enum CompareError {
         /// Why.
         source: host::error::Error,
     },
-    /// The two sides are the same on this target, and why.
+    /// A side is the same as A on this target, and why.
     #[error("no effect: {0}")]
     NoEffect(String),
     /// The results cannot be written.
@@ -94,12 +94,12 @@ impl CompareSpec<'_> {
     }
 
     fn side(&self, side: Side) -> &SideSpec {
-        &self.sides[usize::from(side == Side::B)]
+        &self.sides[side.index()]
     }
 
     /// Refuses settings and targets that cannot be, before anything runs or is written.
     pub fn check(&self) -> Result<(), CompareError> {
-        for side in [Side::A, Side::B] {
+        for side in (0..self.sides.len()).map(Side::at) {
             let spec = self.side(side);
             let target = spec.target.as_deref();
             world::of(self.file, target).check(target, &spec.settings).map_err(|e| self.failed(side, e))?;
@@ -109,9 +109,12 @@ impl CompareSpec<'_> {
 
     /// Why there is nothing to compare, if there is nothing.
     fn no_effect(&self) -> Option<String> {
-        let [a, b] = &self.sides;
-        let target = a.target.as_deref().filter(|_| a.target == b.target);
-        world::of(self.file, target).same(target, &a.settings, &b.settings)
+        let (a, others) = self.sides.split_first()?;
+        let same = |b: &SideSpec| {
+            let target = a.target.as_deref().filter(|_| a.target == b.target);
+            world::of(self.file, target).same(target, &a.settings, &b.settings)
+        };
+        others.iter().find_map(same)
     }
 
     fn failed(&self, side: Side, source: host::error::Error) -> CompareError {
@@ -147,31 +150,27 @@ pub fn compare<W: Write>(
     spec: &CompareSpec<'_>,
     open: impl FnOnce() -> Result<ResultsWriter<W>, ResultsError>,
     observer: &mut dyn Observer,
-) -> Result<Comparison, CompareError> {
+) -> Result<Vec<Comparison>, CompareError> {
+    assert_eq!(spec.sides.len(), spec.plan.sides(), "the plan is for these sides");
     spec.check()?;
     let (mut open, mut out) = (Some(open), None);
     let mut records: Vec<RunRecord> = spec.past.to_vec();
-    let (mut plan, mut detected) = (spec.plan, None);
-    loop {
-        let whole = run_pairs(spec, plan, &mut records, &mut open, &mut out, observer)?;
-        let next = spec.detect.filter(|_| whole && detected.is_none());
-        match next.and_then(|d| d.plan(spec.plan, spec.primary(), &results::pairs(&records))) {
-            Some((extended, found)) => (plan, detected) = (extended, Some(found)),
-            None => break,
+    if run_pairs(spec, spec.plan, &mut records, &mut open, &mut out, observer)? {
+        let detected = spec.detect.and_then(|d| results::detected(d, spec.plan, spec.primary(), &records));
+        if let Some((extended, _)) = detected {
+            run_pairs(spec, extended, &mut records, &mut open, &mut out, observer)?;
         }
     }
     // All pairs were there, and only the last line was missing.
     if let Some(open) = open.take().filter(|_| !records.is_empty()) {
         out = Some(open()?);
     }
-    let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, spec.side(s).label.clone()));
-    let mut comparison = Comparison::evaluate(plan, spec.primary(), &results::pairs(&records), a, b)
-        .with_others(&results::others(&records));
-    comparison.detected = detected;
+    let labels: Vec<String> = spec.sides.iter().map(|side| side.label.clone()).collect();
+    let comparisons = results::evaluate(spec.plan, spec.detect, spec.primary(), &labels, &records);
     if let Some(out) = out {
-        out.finish(&comparison)?;
+        out.finish(&comparisons)?;
     }
-    Ok(comparison)
+    Ok(comparisons)
 }
 
 /// Runs the pairs of `plan` that are not among `records`, after warm-ups; whether it came to the plan's end.
@@ -183,10 +182,10 @@ fn run_pairs<W: Write>(
     out: &mut Option<ResultsWriter<W>>,
     observer: &mut dyn Observer,
 ) -> Result<bool, CompareError> {
-    let there = records.len() as u32 / 2;
+    let there = (records.len() / plan.sides()) as u32;
     // Warm again after a break, not in the middle of a comparison.
     let warm = out.is_none() && there < plan.pairs();
-    let mut first: Option<RunRecord> = None;
+    let mut round: Vec<RunRecord> = Vec::new();
     for (index, step) in (0..).zip(plan.steps()) {
         if step.pair.map_or(!warm, |pair| pair < there) {
             continue;
@@ -204,14 +203,10 @@ fn run_pairs<W: Write>(
             *out = Some(open()?);
         }
         let Some(pair) = step.pair else { continue };
-        let record = run.record(pair, step.side, first.is_none(), spec.judge);
-        match first.take() {
-            None => first = Some(record),
-            Some(before) => {
-                let both = [before, record];
-                out.as_mut().expect("opened after the first run").pair(&both)?;
-                records.extend(both);
-            }
+        round.push(run.record(pair, step.side, round.is_empty(), spec.judge));
+        if round.len() == plan.sides() {
+            out.as_mut().expect("opened after the first run").pair(&round)?;
+            records.append(&mut round);
         }
     }
     Ok(true)

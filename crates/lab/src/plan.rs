@@ -1,32 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The order in which a comparison runs its two sides, fixed before the first run.
+//! The order in which a comparison runs its sides, fixed before the first run.
 //!
-//! Guarantees: pairs come in blocks of two; a block is ABBA or BAAB, each with probability one half from a seed that is printed. Inside a
-//! block A and B have the same mean position, so a linear drift (a disk filling up, a CPU warming) cancels exactly. Because the
+//! Guarantees: pairs come in blocks of two; a block is ABBA or BAAB, each with probability one half from a seed that is printed. With
+//! more than two sides a pair is a round of all of them, in an order drawn from the seed, and the second round of a block runs them
+//! backwards. Inside a block all sides have the same mean position, so a linear drift (a disk filling up, a CPU warming) cancels exactly. Because the
 //! orientation is drawn at random, a block's difference has a random sign when A and B do not differ, however the machine's noise
 //! is correlated or distributed, even if something periodic beats with the runs: this is what holds the false alarm rate.
 //! The number of pairs is fixed; testing in between and running more until something shows would raise that rate.
 //!
 //! Needs from callers: runs executed in exactly this order, none dropped or repeated. Does not: run anything.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
-/// Which of the two things is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Side {
-    /// The first, by convention today's setting.
-    A,
-    /// The second, the proposed setting.
-    B,
-}
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Which of the things compared is run: A, by convention today's setting, or one that is compared with it: B, C, ...
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Side(u8);
 
 impl Side {
-    /// The other one.
-    pub const fn other(self) -> Side {
-        match self {
-            Side::A => Side::B,
-            Side::B => Side::A,
-        }
+    /// The first.
+    pub const A: Side = Side(0);
+    /// The second.
+    pub const B: Side = Side(1);
+    /// Most sides of a comparison.
+    pub const MAX: usize = 16;
+
+    /// The side at `index`, A being 0.
+    ///
+    /// # Panics
+    /// `index` is not below [`Side::MAX`].
+    pub const fn at(index: usize) -> Side {
+        assert!(index < Side::MAX, "no such side");
+        Side(index as u8)
+    }
+
+    /// Its place among the sides.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its name in tables.
+    pub const fn letter(self) -> char {
+        (b'A' + self.0) as char
+    }
+}
+
+impl fmt::Debug for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.letter())
+    }
+}
+
+impl Serialize for Side {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_char(self.letter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Side {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Side, D::Error> {
+        let letter = char::deserialize(d)?;
+        let index = (letter as usize).wrapping_sub('A' as usize);
+        if index < Side::MAX { Ok(Side::at(index)) } else { Err(D::Error::custom(format!("no side is called {letter}"))) }
     }
 }
 
@@ -35,16 +72,28 @@ impl Side {
 pub struct Step {
     /// What to run.
     pub side: Side,
-    /// Index of the pair this run belongs to, from 0; `None` for a warm-up, whose result is thrown away.
+    /// Index of the pair, or round, this run belongs to, from 0; `None` for a warm-up, whose result is thrown away.
     pub pair: Option<u32>,
 }
 
 /// How many pairs, in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
+    /// How many sides; files of earlier versions have two.
+    #[serde(default = "two", skip_serializing_if = "is_two")]
+    sides: u8,
     pairs: u32,
     warmups: u32,
     seed: u64,
+}
+
+const fn two() -> u8 {
+    2
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_two(sides: &u8) -> bool {
+    *sides == 2
 }
 
 /// A plan that cannot give a verdict.
@@ -56,6 +105,9 @@ pub enum PlanError {
     /// Too many warm-up runs.
     #[error("warmup={0}: must be in 0..={max} runs of each side", max = Plan::MAX_WARMUPS)]
     Warmups(u32),
+    /// One side, or too many.
+    #[error("side: there are {0}, and must be 2..={max}", max = Side::MAX)]
+    Sides(usize),
 }
 
 impl Plan {
@@ -77,7 +129,20 @@ impl Plan {
         if warmups > Self::MAX_WARMUPS {
             return Err(PlanError::Warmups(warmups));
         }
-        Ok(Plan { pairs, warmups, seed })
+        Ok(Plan { sides: 2, pairs, warmups, seed })
+    }
+
+    /// The same plan for so many sides.
+    pub fn of_sides(self, sides: usize) -> Result<Plan, PlanError> {
+        match sides {
+            2..=Side::MAX => Ok(Plan { sides: sides as u8, ..self }),
+            _ => Err(PlanError::Sides(sides)),
+        }
+    }
+
+    /// Number of sides.
+    pub const fn sides(&self) -> usize {
+        self.sides as usize
     }
 
     /// The same plan with more pairs behind those it has: the order of what has run stays.
@@ -103,23 +168,30 @@ impl Plan {
 
     /// Number of runs, warm-ups included.
     pub const fn runs(&self) -> u32 {
-        2 * (self.pairs + self.warmups)
+        self.sides as u32 * (self.pairs + self.warmups)
     }
 
-    /// The side that runs first in a pair.
-    pub fn first_of_pair(&self, pair: u32) -> Side {
-        let block = u64::from(pair / 2);
-        let first = if splitmix64(self.seed, block) >> 63 == 0 { Side::A } else { Side::B };
-        if pair.is_multiple_of(2) { first } else { first.other() }
+    /// The order of the sides in a pair.
+    pub fn order(&self, pair: u32) -> Vec<Side> {
+        let mut order: Vec<Side> = (0..self.sides()).map(Side::at).collect();
+        let draws = self.sides() as u64 - 1;
+        for last in (1..order.len()).rev() {
+            let draw = splitmix64(self.seed, u64::from(pair / 2) * draws + (draws - last as u64));
+            let chosen = (u128::from(draw) * (last as u128 + 1)) >> 64;
+            order.swap(last, last - chosen as usize);
+        }
+        if !pair.is_multiple_of(2) {
+            order.reverse();
+        }
+        order
     }
 
     /// All runs in order.
     pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
-        let warm = (0..2 * self.warmups).map(|i| Step { side: if i % 2 == 0 { Side::A } else { Side::B }, pair: None });
-        let measured = (0..self.pairs).flat_map(|pair| {
-            let first = self.first_of_pair(pair);
-            [first, first.other()].map(|side| Step { side, pair: Some(pair) })
-        });
+        let sides = self.sides();
+        let warm = (0..self.warmups).flat_map(move |_| (0..sides).map(|i| Step { side: Side::at(i), pair: None }));
+        let measured =
+            (0..self.pairs).flat_map(|pair| self.order(pair).into_iter().map(move |side| Step { side, pair: Some(pair) }));
         warm.chain(measured)
     }
 }
@@ -154,9 +226,30 @@ mod tests {
     }
 
     #[test]
+    fn two_sides_run_as_they_always_have() {
+        // Results files are read by the order of their plan.
+        let plan = Plan::new(10, 0, 1).unwrap();
+        let expected = |pair: u32| {
+            let is_a = (splitmix64(1, u64::from(pair / 2)) >> 63 == 0) == pair.is_multiple_of(2);
+            if is_a { [Side::A, Side::B] } else { [Side::B, Side::A] }
+        };
+        (0..10).for_each(|pair| assert_eq!(plan.order(pair), expected(pair)));
+        assert_eq!(serde_json::to_string(&plan).unwrap(), "{\"pairs\":10,\"warmups\":0,\"seed\":1}");
+    }
+
+    #[test]
+    fn every_order_of_three_sides_is_as_likely() {
+        let plan = Plan::new(Plan::MAX_PAIRS, 0, 7).unwrap().of_sides(3).unwrap();
+        let mut seen = std::collections::BTreeMap::new();
+        (0..plan.pairs()).step_by(2).for_each(|pair| *seen.entry(plan.order(pair)).or_insert(0) += 1);
+        assert!(seen.len() == 6 && seen.values().all(|n| (733..=933).contains(n)), "{seen:?}");
+        assert!(plan.of_sides(1).is_err() && plan.of_sides(17).is_err());
+    }
+
+    #[test]
     fn orientation_is_fair() {
         let plan = Plan::new(Plan::MAX_PAIRS, 0, 42).unwrap();
-        let a_first = (0..plan.pairs()).step_by(2).filter(|&p| plan.first_of_pair(p) == Side::A).count();
+        let a_first = (0..plan.pairs()).step_by(2).filter(|&p| plan.order(p)[0] == Side::A).count();
         assert!((2350..=2650).contains(&a_first), "{a_first} of 5000");
     }
 
@@ -172,9 +265,23 @@ mod tests {
                 let p = 2 * i as u32;
                 prop_assert_eq!(pairs, vec![p, p, p + 1, p + 1]);
                 let sides: Vec<Side> = block.iter().map(|s| s.side).collect();
-                let (f, o) = (sides[0], sides[0].other());
-                prop_assert_eq!(sides, vec![f, o, o, f]);
-                prop_assert_eq!(plan.first_of_pair(p), f);
+                let [a, b] = [Side::A, Side::B];
+                prop_assert!(sides == [a, b, b, a] || sides == [b, a, a, b], "{:?}", sides);
+                prop_assert_eq!(&plan.order(p)[..], &sides[..2]);
+            }
+        }
+
+        #[test]
+        fn every_side_has_the_same_mean_place_in_a_block(seed: u64, sides in 2usize..=Side::MAX) {
+            let plan = Plan::new(10, 1, seed).unwrap().of_sides(sides).unwrap();
+            prop_assert_eq!(plan.steps().count(), plan.runs() as usize);
+            let measured: Vec<Side> = plan.steps().filter(|s| s.pair.is_some()).map(|s| s.side).collect();
+            for block in measured.chunks(2 * sides) {
+                for side in (0..sides).map(Side::at) {
+                    let places: Vec<usize> = (0..block.len()).filter(|i| block[*i] == side).collect();
+                    prop_assert_eq!(places.iter().sum::<usize>(), 2 * sides - 1, "{:?} {:?}", side, block);
+                    prop_assert_eq!(places.len(), 2);
+                }
             }
         }
     }

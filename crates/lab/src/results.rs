@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{Comparison, Detect, PairResult, SideTotals};
+use crate::compare::{Comparison, Detect, Detected, PairResult, SideTotals};
 use crate::detail::RunDetail;
 use crate::metric::{JobMetrics, Metric, RunMetrics};
 use crate::plan::{Plan, Side};
@@ -35,8 +35,8 @@ pub struct Header {
     pub plan: Plan,
     /// Metric of the verdict.
     pub primary: Metric,
-    /// Settings of A and B as written.
-    pub labels: [String; 2],
+    /// Settings of the sides as written, A's first.
+    pub labels: Vec<String>,
     /// The job file's text, so that the results are complete by themselves.
     pub job: String,
     /// Wall clock at the start, milliseconds since 1970.
@@ -44,7 +44,7 @@ pub struct Header {
     /// The difference that is to be found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detect: Option<Detect>,
-    /// Targets and settings of A and B, resolved: a comparison is resumed only where they are the same.
+    /// Targets and settings of the sides, resolved: a comparison is resumed only where they are the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sides: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl Header {
         let parts = [
             ("the job file", self.job == other.job),
             (
-                "a side (--a, --b, --set, --target, or what is behind the target)",
+                "a side (--a, --b, --side, --set, --target, or what is behind the target)",
                 self.labels == other.labels && self.sides == other.sides,
             ),
             ("the plan (--pairs, --warmup, --seed)", self.plan == other.plan),
@@ -196,14 +196,14 @@ impl<W: Write> ResultsWriter<W> {
         Ok(writer)
     }
 
-    /// Writes both runs of a pair, in the order they ran, at once.
-    pub fn pair(&mut self, runs: &[RunRecord; 2]) -> Result<(), ResultsError> {
-        self.lines(&[LineRef::Run(&runs[0]), LineRef::Run(&runs[1])])
+    /// Writes all runs of a pair, in the order they ran, at once.
+    pub fn pair(&mut self, runs: &[RunRecord]) -> Result<(), ResultsError> {
+        self.lines(&runs.iter().map(LineRef::Run).collect::<Vec<_>>())
     }
 
-    /// Writes the comparison.
-    pub fn finish(mut self, comparison: &Comparison) -> Result<W, ResultsError> {
-        self.lines(&[LineRef::Comparison(comparison)])?;
+    /// Writes the comparisons of A with each other side.
+    pub fn finish(mut self, comparisons: &[Comparison]) -> Result<W, ResultsError> {
+        self.lines(&comparisons.iter().map(LineRef::Comparison).collect::<Vec<_>>())?;
         Ok(self.out)
     }
 
@@ -226,44 +226,66 @@ pub struct Results {
     pub header: Header,
     /// Its runs in order.
     pub runs: Vec<RunRecord>,
-    /// The comparison, when it ran to its end.
-    pub comparison: Option<Comparison>,
+    /// The comparisons of A with each other side, when it ran to its end.
+    pub comparisons: Vec<Comparison>,
     /// Whether the last line was cut off and left out.
     pub cut_off: bool,
 }
 
 impl Results {
-    /// Computes the comparison from the runs, without the machine's warnings.
-    pub fn evaluate(&self) -> Comparison {
+    /// Computes the comparisons from the runs, without the machine's warnings.
+    pub fn evaluate(&self) -> Vec<Comparison> {
         let h = &self.header;
-        let totals = |side, i: usize| totals(&self.runs, side, h.labels[i].clone());
-        let pairs = pairs(&self.runs);
-        let detected = h.detect.and_then(|d| d.plan(h.plan, h.primary, &pairs));
-        let plan = detected.map_or(h.plan, |(plan, _)| plan);
-        let mut comparison = Comparison::evaluate(plan, h.primary, &pairs, totals(Side::A, 0), totals(Side::B, 1))
-            .with_others(&others(&self.runs));
-        comparison.detected = detected.map(|(_, detected)| detected);
-        comparison
+        evaluate(h.plan, h.detect, h.primary, &h.labels, &self.runs)
     }
 }
 
-/// The complete pairs among `runs`, which must be in plan order; an unpaired last run is left out.
-pub fn pairs(runs: &[RunRecord]) -> Vec<PairResult> {
-    let of = |two: &[RunRecord]| match two[0].side {
-        Side::A => PairResult { a: two[0].metrics, b: two[1].metrics },
-        Side::B => PairResult { a: two[1].metrics, b: two[0].metrics },
+/// The plan that `first` becomes by what its runs showed of the spread: enough pairs for each side. `None` while it is not complete.
+pub fn detected(detect: Detect, first: Plan, primary: Metric, runs: &[RunRecord]) -> Option<(Plan, Vec<Detected>)> {
+    let of_side = |i: usize| detect.plan(first, primary, &pairs(runs, first.sides(), [Side::A, Side::at(i)]));
+    let all: Vec<(Plan, Detected)> = (1..first.sides()).map(of_side).collect::<Option<_>>()?;
+    let longest = all.iter().map(|(plan, _)| *plan).max_by_key(Plan::pairs)?;
+    Some((longest, all.into_iter().map(|(_, detected)| detected).collect()))
+}
+
+/// The comparisons of A with each other side, from runs in the order of `plan`.
+pub fn evaluate(
+    plan: Plan,
+    detect: Option<Detect>,
+    primary: Metric,
+    labels: &[String],
+    runs: &[RunRecord],
+) -> Vec<Comparison> {
+    let detected = detect.and_then(|d| detected(d, plan, primary, runs));
+    let plan = detected.as_ref().map_or(plan, |(plan, _)| *plan);
+    let totals = |side: Side| totals(runs, side, labels[side.index()].clone());
+    let of_side = |i: usize| {
+        let side = Side::at(i);
+        let pairs = pairs(runs, plan.sides(), [Side::A, side]);
+        let others = others(runs, plan.sides(), [Side::A, side]);
+        let c = Comparison::evaluate_side(plan, primary, &pairs, totals(Side::A), side, totals(side));
+        Comparison { detected: detected.as_ref().map(|(_, all)| all[i - 1]), ..c.with_others(&others) }
     };
-    runs.chunks_exact(2).map(of).collect()
+    (1..plan.sides()).map(of_side).collect()
+}
+
+/// Two sides in the complete pairs, or rounds, among `runs`, which must be in plan order; runs of one that is not complete are left out.
+pub fn pairs(runs: &[RunRecord], sides: usize, [a, b]: [Side; 2]) -> Vec<PairResult> {
+    let of = |round: &[RunRecord]| {
+        let of_side = |side: Side| round.iter().find(|run| run.side == side).map(|run| run.metrics);
+        Some(PairResult { a: of_side(a)?, b: of_side(b)? })
+    };
+    runs.chunks_exact(sides).map(|round| of(round).expect("a round has every side")).collect()
 }
 
 /// As [`pairs`], for each job that the comparison is not about.
-pub fn others(runs: &[RunRecord]) -> Vec<(String, Vec<PairResult>)> {
+pub fn others(runs: &[RunRecord], sides: usize, both: [Side; 2]) -> Vec<(String, Vec<PairResult>)> {
     let names = runs.first().map_or(&[][..], |run| &run.others);
     let of = |run: &RunRecord, i: usize| run.others.get(i).map(|o| o.metrics).unwrap_or_default();
     let of_job = |i: usize| {
         let of_job: Vec<RunRecord> =
             runs.iter().map(|r| RunRecord { metrics: of(r, i), others: Vec::new(), ..r.clone() }).collect();
-        pairs(&of_job)
+        pairs(&of_job, sides, both)
     };
     names.iter().enumerate().map(|(i, o)| (o.job.clone(), of_job(i))).collect()
 }
@@ -295,28 +317,37 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
         .lines()
         .collect::<io::Result<_>>()
         .map_err(|source| ResultsError::Io { path: path.to_owned(), source })?;
-    let (mut header, mut runs, mut comparison, mut cut_off) = (None, Vec::new(), None, false);
+    let (mut header, mut runs, mut comparisons, mut cut_off) = (None, Vec::new(), Vec::new(), false);
     for (i, text) in lines.iter().enumerate() {
         match serde_json::from_str::<Line>(text) {
             Ok(Line::Setup(h)) if i == 0 && h.format == FORMAT => header = Some(*h),
             Ok(Line::Setup(h)) => return Err(bad(i + 1, format!("unexpected setup line of format {}", h.format))),
             Ok(_) if header.is_none() => return Err(bad(1, "the first line is not a setup line".to_owned())),
             Ok(Line::Run(r)) => runs.push(*r),
-            Ok(Line::Comparison(c)) => comparison = Some(*c),
+            Ok(Line::Comparison(c)) => comparisons.push(*c),
             Err(e) if e.is_eof() && i + 1 == lines.len() && i > 0 => cut_off = true,
             Err(e) => return Err(bad(i + 1, e.to_string())),
         }
     }
-    let header = header.ok_or_else(|| bad(1, "the file is empty".to_owned()))?;
+    let header: Header = header.ok_or_else(|| bad(1, "the file is empty".to_owned()))?;
+    let (sides, labels) = (header.plan.sides(), header.labels.len());
+    if sides != labels || comparisons.len() >= labels {
+        let reason = format!("{sides} sides with {labels} labels and {} comparisons", comparisons.len());
+        return Err(bad(1, reason));
+    }
+    // Cut off among the last lines.
+    if comparisons.len() + 1 < labels {
+        comparisons.clear();
+    }
     let most = if header.detect.is_some() { Plan::MAX_PAIRS } else { 0 };
     check_order(&header.plan.extended_to(most), &runs).map_err(|(run, reason)| bad(run + 2, reason))?;
-    Ok(Results { header, runs, comparison, cut_off })
+    Ok(Results { header, runs, comparisons, cut_off })
 }
 
 /// An interrupted comparison, to be resumed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interrupted {
-    /// What is there: whole pairs, and the comparison if it came to its end.
+    /// What is there: whole pairs, and the comparisons if it came to its end.
     pub results: Results,
     /// Bytes of the file that are kept: the header and the whole pairs.
     pub kept_bytes: usize,
@@ -327,9 +358,9 @@ pub fn interrupted(text: &str, path: &str) -> Result<Interrupted, ResultsError> 
     // A line without its end was being written.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     let mut results = read(whole.as_bytes(), path)?;
-    results.runs.truncate(results.runs.len() / 2 * 2);
-    let finished = |c: &Comparison| !matches!(c.verdict, crate::verdict::Verdict::Stopped { .. });
-    results.comparison = results.comparison.filter(finished);
+    let sides = results.header.plan.sides();
+    results.runs.truncate(results.runs.len() / sides * sides);
+    results.comparisons.retain(|c| !matches!(c.verdict, crate::verdict::Verdict::Stopped { .. }));
     let kept_bytes = whole.split_inclusive('\n').take(1 + results.runs.len()).map(str::len).sum();
     Ok(Interrupted { results, kept_bytes })
 }

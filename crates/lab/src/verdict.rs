@@ -51,7 +51,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether a difference was found (exit code 1 of the program).
+    /// Whether a difference was found.
     pub const fn is_difference(self) -> bool {
         matches!(self, Verdict::BIsFaster | Verdict::BIsSlower)
     }
@@ -86,6 +86,8 @@ pub struct Evidence {
     pub steady: bool,
     /// I/Os that failed and blocks that did not verify, over all runs.
     pub errors: u64,
+    /// Significance level: [`LEVEL`], or a part of it where several sides are compared with one.
+    pub level: f64,
 }
 
 /// The rule.
@@ -97,7 +99,7 @@ pub fn decide(e: &Evidence) -> Verdict {
         return Verdict::Errors;
     }
     let Some(r) = e.ratio else { return Verdict::NotMeasured };
-    if r.p < LEVEL && (r.ratio - 1.0).abs() > NEGLIGIBLE {
+    if r.p < e.level && (r.ratio - 1.0).abs() > NEGLIGIBLE {
         let better = (r.ratio > 1.0) == e.primary.higher_is_better();
         return if better { Verdict::BIsFaster } else { Verdict::BIsSlower };
     }
@@ -110,7 +112,7 @@ mod tests {
 
     fn evidence(ratio: f64, p: f64) -> Evidence {
         let r = Ratio { ratio, low: ratio * 0.99, high: ratio * 1.01, p, resolution: 0.01 };
-        Evidence { primary: Metric::Iops, ratio: Some(r), done: 12, planned: 12, steady: true, errors: 0 }
+        Evidence { primary: Metric::Iops, ratio: Some(r), done: 12, planned: 12, steady: true, errors: 0, level: LEVEL }
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn evaluate(spec: &DuelSpec<'_>, pairs: &[Pair], asked: u32) -> Duel {
     let primary = if metric.quantity.higher_is_better() { Metric::Iops } else { Metric::LatencyMean };
     let done = pairs.len() as u32;
     let errors = a_totals.errors + b_totals.errors;
-    let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: done, steady, errors });
+    let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: done, steady, errors, level: LEVEL });
     let medians = both.map(|(a, b)| (descriptive::median(&a), descriptive::median(&b))).unwrap_or_default();
     Duel {
         against: spec.against.to_owned(),
