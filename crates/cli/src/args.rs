@@ -112,12 +112,15 @@ pub struct CompareArgs {
     #[arg(help_heading = SIDES, long, default_value = "default", value_name = "SETTINGS", add = completion::settings())]
     pub a: Vec<String>,
     /// Side B, as --a
-    #[arg(help_heading = SIDES, long, required = true, value_name = "SETTINGS", add = completion::settings())]
+    #[arg(help_heading = SIDES, long, required_unless_present = "side", value_name = "SETTINGS", add = completion::settings())]
     pub b: Vec<String>,
+    /// A side with a name, in place of --a and --b; may be repeated, the first one is what the others are compared with
+    #[arg(help_heading = SIDES, long, value_name = "NAME:SETTINGS", conflicts_with_all = ["a", "b"])]
+    pub side: Vec<String>,
     /// The verdict is about the jobs of this name; what becomes of the others is shown beside it
     #[arg(help_heading = SIDES, long, value_name = "JOB")]
     pub judge: Option<String>,
-    /// Pairs of runs; they go ABBA or BAAB, so an even number
+    /// Pairs of runs (rounds of all sides, if there are more); they go ABBA or BAAB, so an even number
     #[arg(help_heading = RUNS, long, default_value_t = lab::plan::Plan::DEFAULT_PAIRS, value_name = "N")]
     pub pairs: u32,
     /// Runs of each side before the first pair, thrown away
@@ -144,6 +147,15 @@ pub struct CompareArgs {
     /// Write a page with charts to FILE, which ends in .html, and all that it shows beside it as .json
     #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
     pub report: Option<PathBuf>,
+    /// Write what --json prints to this file, too
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
+    pub export_json: Option<PathBuf>,
+    /// Write the table as comma-separated values: times in nanoseconds
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
+    pub export_csv: Option<PathBuf>,
+    /// Write the table as Markdown
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
+    pub export_markdown: Option<PathBuf>,
     /// Exit with 1 if a difference was found, as git diff does
     #[arg(help_heading = OUTPUT, long)]
     pub exit_code: bool,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk compare`: two settings, interleaved runs, a verdict with its uncertainty.
+//! `mqblk compare`: settings against each other, interleaved runs, a verdict with its uncertainty.
 
 use crate::args::{CompareArgs, Eta, key_value};
 use crate::interrupt;
 use crate::job::{self, Loaded};
-use crate::output;
+use crate::output::{self, OutputFile};
 use crate::progress::{self, Line};
 use crate::replay::command;
 use crate::report::{self, ReportFiles};
@@ -13,10 +13,11 @@ use crate::status::{Failure, Outcome, Status};
 use host::run::{Prepared, Progress};
 use host::secrets::without_secrets;
 use host::target::TargetSpec;
-use lab::compare::{Comparison, Detect};
+use lab::compare::{Comparison, Detect, SideTotals};
 use lab::pairs::{CompareError, CompareSpec, SideSpec};
-use lab::plan::{Plan, Step};
-use lab::report::{compare_json, compare_text};
+use lab::plan::{Plan, Side, Step};
+use lab::report::compare_sides::{self, SidesReport};
+use lab::report::{compare_json, compare_table, compare_text};
 use lab::results::{self, Header, Interrupted, ResultsError, ResultsWriter};
 use lab::run::Observer;
 use lab::setup::Setup;
@@ -36,7 +37,7 @@ use workload::schedule::Instance;
 /// A comparison that was asked for, checked as far as it can be without opening a device.
 pub struct Request {
     jobs: Loaded,
-    sides: [SideSpec; 2],
+    sides: Vec<SideSpec>,
     judge: Option<String>,
     plan: Plan,
     detect: Option<Detect>,
@@ -49,13 +50,22 @@ pub struct Request {
     json: bool,
     force: bool,
     report: Option<ReportFiles>,
+    exports: Vec<(OutputFile, Export)>,
+}
+
+/// A form of the figures in a file.
+#[derive(Clone, Copy)]
+enum Export {
+    Json,
+    Csv,
+    Markdown,
 }
 
 impl Request {
     /// Reads the job file and checks sides, plan and the name of the results file.
     pub fn resolve(args: &CompareArgs) -> Result<Request, Failure> {
         let jobs = job::load(&args.job, &runtime(args.runtime.as_deref()))?;
-        let sides = [side("--a", &args.a, args, &jobs)?, side("--b", &args.b, args, &jobs)?];
+        let sides = sides(args, &jobs)?;
         let names: Vec<&str> = jobs.file.jobs.iter().map(|j| j.name.as_str()).collect();
         if let Some(judge) = args.judge.as_deref().filter(|judge| !names.contains(judge)) {
             return Err(Failure::new(format!("--judge {judge}: must be one of the jobs: {}", names.join(", "))));
@@ -65,7 +75,12 @@ impl Request {
         let of_a = world::of(&jobs.file, sides[0].target.as_deref());
         let seed = seed.unwrap_or_else(|| of_a.entropy(job::entropy() >> 32));
         let detect = detect(args)?;
-        let plan = Plan::new(args.pairs, args.warmup, seed).map_err(|e| Failure::new(format!("--{e}")))?;
+        let plan = Plan::new(args.pairs, args.warmup, seed).and_then(|plan| plan.of_sides(sides.len()));
+        let plan = plan.map_err(|e| Failure::new(format!("--{e}")))?;
+        if args.report.is_some() && sides.len() > 2 {
+            let rule = "--report: a page has two sides; compare two of them by --a and --b";
+            return Err(Failure::new(rule));
+        }
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
         let report =
@@ -75,6 +90,7 @@ impl Request {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,
             _ => ResultsFile::create(results)?,
         };
+        let exports = exports(args)?;
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
         let (judge, force) = (args.judge.clone(), args.job.force);
         Ok(Request {
@@ -92,6 +108,7 @@ impl Request {
             json,
             force,
             report,
+            exports,
         })
     }
 
@@ -127,7 +144,7 @@ impl Request {
             command: command.clone(),
             plan: self.plan,
             primary: spec.primary(),
-            labels: self.sides.clone().map(|s| s.label),
+            labels: self.sides.iter().map(|s| s.label.clone()).collect(),
             job: self.jobs.text.clone(),
             started_unix_ms: self.started_unix_ms,
             detect: self.detect,
@@ -142,9 +159,9 @@ impl Request {
             let setup = setup.insert(read_setup());
             out.writer(&header(setup.clone()))
         };
-        let finished = self.past.as_ref().filter(|p| p.results.comparison.is_some()).map(|p| p.results.evaluate());
+        let finished = self.past.as_ref().filter(|p| !p.results.comparisons.is_empty()).map(|p| p.results.evaluate());
         let done = finished.map_or_else(|| lab::pairs::compare(&spec, open, &mut screen), Ok);
-        let mut comparison = match done {
+        let mut comparisons = match done {
             Err(same @ CompareError::NoEffect(_)) => {
                 drop(screen);
                 output::print(&format!("{same}\n"))?;
@@ -158,19 +175,32 @@ impl Request {
         drop(screen);
         // Interrupted before the first run ended, it was not read yet.
         let setup = setup.unwrap_or_else(read_setup);
-        comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
-        self.show(&comparison, &setup, &command)?;
-        conclude(&comparison, stop.load(Ordering::Relaxed), self.exit_code)
+        for comparison in &mut comparisons {
+            comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
+        }
+        self.show(&comparisons, &setup, &command)?;
+        conclude(&comparisons, stop.load(Ordering::Relaxed), self.exit_code)
     }
 
     /// Prints it, names the results file, writes the page.
-    fn show(&mut self, comparison: &Comparison, setup: &Setup, command: &str) -> Result<(), Failure> {
-        let text = match self.json {
-            true => compare_json::render(comparison, setup, self.results.written().as_deref(), command),
-            false => {
-                let on: String = setup.simulated.iter().map(|machine| format!("{machine}\n")).collect();
-                on + &compare_text::report(comparison, command)
-            }
+    fn show(&mut self, comparisons: &[Comparison], setup: &Setup, command: &str) -> Result<(), Failure> {
+        let results = self.results.written();
+        let json = || match comparisons {
+            [only] => compare_json::render(only, setup, results.as_deref(), command),
+            several => compare_json::render_sides(&SidesReport { comparisons: several }, setup, results.as_deref(), command),
+        };
+        for (export, table) in &mut self.exports {
+            export.write(&match table {
+                Export::Json => json(),
+                Export::Csv => compare_table::csv(comparisons),
+                Export::Markdown => compare_table::markdown(comparisons),
+            })?;
+        }
+        let on: String = setup.simulated.iter().map(|machine| format!("{machine}\n")).collect();
+        let text = match comparisons {
+            _ if self.json => json(),
+            [only] => on + &compare_text::report(only, command),
+            several => on + &compare_sides::report(&SidesReport { comparisons: several }, command),
         };
         output::print(&text)?;
         // There are none when it was interrupted early.
@@ -192,24 +222,21 @@ impl Request {
         format!("{}{seed}", command())
     }
 
-    /// The machines that both sides are simulated on. If only one side is simulated there are none, and a warning says so.
+    /// The machines that all sides are simulated on. If only some are simulated there are none, and a warning says so.
     fn simulated(&self) -> Vec<String> {
         let of = |s: &SideSpec| {
             let target = s.target.as_deref();
             world::of(&self.jobs.file, target).machine(&self.jobs.file, target)
         };
-        let mut machines: Vec<String> = match self.sides.each_ref().map(of) {
-            [Some(a), Some(b)] => vec![a, b],
-            [None, None] => Vec::new(),
-            [a, b] => {
-                let (side, machine) = a.map_or_else(|| ("B", b), |a| ("A", Some(a)));
-                let machine = machine.unwrap_or_default();
-                eprintln!(
-                    "warning: {side} is a {machine}, and the other side's are real: what differs is not only the settings"
-                );
-                Vec::new()
-            }
-        };
+        let of_sides: Vec<Option<String>> = self.sides.iter().map(of).collect();
+        let simulated = (0..).map(Side::at).zip(&of_sides).find_map(|(side, machine)| Some((side, machine.as_ref()?)));
+        if let Some((side, machine)) = simulated.filter(|_| of_sides.iter().any(Option::is_none)) {
+            eprintln!(
+                "warning: {side:?} is a {machine}, and another side's is real: what differs is not only the settings"
+            );
+            return Vec::new();
+        }
+        let mut machines: Vec<String> = of_sides.into_iter().flatten().collect();
         machines.dedup();
         machines
     }
@@ -223,11 +250,12 @@ impl Request {
     }
 }
 
-/// What a comparison comes to. I/O errors leave no verdict and are a failure.
-fn conclude(c: &Comparison, stopped: bool, exit_code: bool) -> Outcome {
-    let errors = c.a.errors + c.b.errors;
+/// The status of a comparison. I/O errors leave no verdict and are a failure.
+fn conclude(comparisons: &[Comparison], stopped: bool, exit_code: bool) -> Outcome {
+    let sides: Vec<&SideTotals> = comparisons.iter().take(1).map(|c| &c.a).chain(comparisons.iter().map(|c| &c.b)).collect();
+    let errors: u64 = sides.iter().map(|side| side.errors).sum();
     if errors > 0 {
-        let bad = c.a.verify_errors + c.b.verify_errors;
+        let bad: u64 = sides.iter().map(|side| side.verify_errors).sum();
         let failed = errors.saturating_sub(bad);
         let message = format!(
             "{failed} I/Os failed, {bad} blocks do not hold what was written: no verdict; mqblk run with the settings of \
@@ -237,7 +265,7 @@ fn conclude(c: &Comparison, stopped: bool, exit_code: bool) -> Outcome {
     }
     Ok(match stopped {
         true => Status::Interrupted,
-        false if exit_code && c.verdict.is_difference() => Status::Found,
+        false if exit_code && comparisons.iter().any(|c| c.verdict.is_difference()) => Status::Found,
         false => Status::Done,
     })
 }
@@ -315,6 +343,17 @@ fn read_past(path: &Path) -> Result<Interrupted, Failure> {
     results::interrupted(&text, &name.to_string()).map_err(|e| Failure::new(format!("--resume: {e}")))
 }
 
+/// The files of `--export-json` and its like.
+fn exports(args: &CompareArgs) -> Result<Vec<(OutputFile, Export)>, Failure> {
+    let asked = [
+        ("--export-json", &args.export_json, Export::Json),
+        ("--export-csv", &args.export_csv, Export::Csv),
+        ("--export-markdown", &args.export_markdown, Export::Markdown),
+    ];
+    let asked = asked.into_iter().filter_map(|(flag, path, export)| Some((flag, path.as_ref()?, export)));
+    asked.map(|(flag, path, export)| Ok((OutputFile::open(flag, path)?, export))).collect()
+}
+
 /// `--detect` and `--max-pairs`.
 fn detect(args: &CompareArgs) -> Result<Option<Detect>, Failure> {
     let Some(text) = &args.detect else { return Ok(None) };
@@ -341,6 +380,23 @@ fn busiest(jobs: &[Job]) -> u32 {
     let instances = workload::schedule::plan(jobs, 0).unwrap_or_default();
     let waves = instances.iter().map(|i| i.wave).max().unwrap_or(0);
     (0..=waves).map(|w| instances.iter().filter(|i| i.wave == w).count() as u32).max().unwrap_or(0)
+}
+
+/// The sides: those of `--side`, or of `--a` and `--b`.
+fn sides(args: &CompareArgs, jobs: &Loaded) -> Result<Vec<SideSpec>, Failure> {
+    if args.side.is_empty() {
+        return Ok(vec![side("--a", &args.a, args, jobs)?, side("--b", &args.b, args, jobs)?]);
+    }
+    let one = |text: &String| {
+        let named = text.split_once(':').filter(|(name, _)| !name.is_empty() && !name.contains(['=', ',']));
+        let Some((_, settings)) = named else {
+            let rule = "must be NAME:KEY=VALUE[,KEY=VALUE...], or NAME:default for no settings";
+            return Err(Failure::new(format!("--side '{text}': {rule}")));
+        };
+        let spec = side("--side", &[settings.to_owned()], args, jobs)?;
+        Ok(SideSpec { label: without_secrets(text), ..spec })
+    };
+    args.side.iter().map(one).collect()
 }
 
 /// One side from its arguments: `--set` first, then its own settings.
@@ -392,6 +448,7 @@ fn results_name(unix_ms: u64) -> PathBuf {
 struct Screen {
     line: Line,
     stop: Arc<AtomicBool>,
+    sides: u32,
     pairs: u32,
     warmups: u32,
     began: Instant,
@@ -413,6 +470,7 @@ impl Screen {
         Screen {
             line: Line::new(request.eta),
             stop,
+            sides: request.sides.len() as u32,
             pairs: request.plan.pairs(),
             warmups: request.plan.warmups(),
             began: Instant::now(),
@@ -455,7 +513,7 @@ impl Observer for Screen {
         self.index = index;
         self.runs = runs;
         self.run_began = Instant::now();
-        self.pairs = self.pairs.max(step.pair.map_or(0, |_| runs / 2 - self.warmups));
+        self.pairs = self.pairs.max(step.pair.map_or(0, |_| runs / self.sides - self.warmups));
         self.step = Some(step);
     }
 

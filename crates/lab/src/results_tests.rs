@@ -12,7 +12,7 @@ fn header(pairs: u32) -> Header {
         command: "mqblk compare oltp.fio --a mode=sq --b mode=mq".into(),
         plan: Plan::new(pairs, 1, 99).unwrap(),
         primary: Metric::Iops,
-        labels: ["mode=sq".into(), "mode=mq".into()],
+        labels: vec!["mode=sq".into(), "mode=mq".into()],
         job: "[oltp]\nrw=randread\n".into(),
         started_unix_ms: 1_700_000_000_000,
         detect: None,
@@ -21,7 +21,7 @@ fn header(pairs: u32) -> Header {
 }
 
 fn run(plan: &Plan, pair: u32, first: bool) -> RunRecord {
-    let side = if first { plan.first_of_pair(pair) } else { plan.first_of_pair(pair).other() };
+    let side = plan.order(pair)[usize::from(!first)];
     let iops = if side == Side::A { 1000.0 } else { 1250.0 } + f64::from(pair % 3);
     let times = StageTimes { device_ns: 10, n: 1, ..StageTimes::default() };
     RunRecord {
@@ -58,12 +58,13 @@ fn what_is_written_is_read_back_and_evaluates_to_the_same() {
     let text = file(10, 10);
     let results = read(&text[..], "mem").unwrap();
     assert_eq!((results.runs.len(), &results.header, results.cut_off), (20, &header(10), false));
-    let c = results.evaluate();
+    let all = results.evaluate();
+    let [c] = &all[..] else { panic!("{} comparisons of two sides", all.len()) };
     assert_eq!(c.verdict, crate::verdict::Verdict::BIsFaster);
     assert_eq!((c.a.label.as_str(), c.b.stages.as_ref().unwrap().times.n), ("mode=sq", 10));
     assert_eq!(c.a.job_cpu_percent, Some(50.0));
-    let again = ResultsWriter { out: text, path: "mem".into() }.finish(&c).unwrap();
-    let reread = read(&again[..], "mem").unwrap().comparison.unwrap();
+    let again = ResultsWriter { out: text, path: "mem".into() }.finish(&all).unwrap();
+    let reread = read(&again[..], "mem").unwrap().comparisons.remove(0);
     assert_eq!(reread.verdict, c.verdict);
     assert_eq!(reread.rows.len(), c.rows.len());
 }
@@ -78,8 +79,35 @@ fn every_cut_of_the_file_keeps_the_whole_pairs_before_it() {
         // A line that only lacks its newline is complete.
         let complete = whole + usize::from(newlines.contains(&cut));
         assert_eq!(results.runs.len(), complete, "cut at {cut}");
-        assert_eq!(pairs(&results.runs).len(), complete / 2);
+        assert_eq!(pairs(&results.runs, 2, [Side::A, Side::B]).len(), complete / 2);
     }
+}
+
+#[test]
+fn three_sides_are_each_compared_with_the_first() {
+    let plan = Plan::new(10, 0, 3).unwrap().of_sides(3).unwrap();
+    let labels = vec!["base".into(), "same".into(), "faster".into()];
+    let h = Header { plan, labels, ..header(10) };
+    let mut w = ResultsWriter::new(Vec::new(), "mem".into(), &h).unwrap();
+    for pair in 0..10 {
+        let of = |(i, side): (usize, Side)| {
+            let iops = if side.index() == 2 { 1250.0 } else { 1000.0 } + f64::from((pair * 7 + side.index() as u32) % 3);
+            RunRecord { side, metrics: RunMetrics { iops: Some(iops), ..RunMetrics::default() }, ..run(&h.plan, pair, i == 0) }
+        };
+        w.pair(&plan.order(pair).into_iter().enumerate().map(of).collect::<Vec<_>>()).unwrap();
+    }
+    let text = w.out.clone();
+    let results = read(&text[..], "mem").unwrap();
+    let all = results.evaluate();
+    let verdicts: Vec<_> = all.iter().map(|c| (c.side.letter(), c.verdict, c.b.label.as_str())).collect();
+    let [no, faster] = [crate::verdict::Verdict::NoDifferenceShown, crate::verdict::Verdict::BIsFaster];
+    assert_eq!(verdicts, [('B', no, "same"), ('C', faster, "faster")]);
+    let whole = ResultsWriter { out: text, path: "mem".into() }.finish(&all).unwrap();
+    assert_eq!(read(&whole[..], "mem").unwrap().comparisons.len(), 2);
+    // Without its last line, it did not come to its end.
+    let lines: Vec<&str> = std::str::from_utf8(&whole).unwrap().lines().collect();
+    let cut = lines[..lines.len() - 1].join("\n");
+    assert!(read(cut.as_bytes(), "mem").unwrap().comparisons.is_empty());
 }
 
 #[test]
@@ -151,7 +179,7 @@ fn an_interrupted_file_keeps_its_whole_pairs() {
         let past = interrupted(&text[..cut], "f").unwrap();
         let kept = &text[..past.kept_bytes];
         assert!(kept.ends_with('\n') && kept.len() <= cut && past.results.runs.len() + 1 == kept.lines().count());
-        assert!(past.results.runs.len().is_multiple_of(2) && past.results.comparison.is_none());
+        assert!(past.results.runs.len().is_multiple_of(2) && past.results.comparisons.is_empty());
     }
     assert_eq!(interrupted(&text, "f").unwrap().kept_bytes, text.len());
     assert!(interrupted("", "f").is_err() && interrupted("{\"type\"", "f").is_err());

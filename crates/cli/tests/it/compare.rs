@@ -32,7 +32,7 @@ fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
     assert_eq!((results.runs.len(), results.header.plan.seed(), results.cut_off), (20, 1, false));
     assert_eq!(results.header.job, JOB);
     let again = results.evaluate();
-    assert_eq!(again.verdict, results.comparison.unwrap().verdict);
+    assert_eq!(again[0].verdict, results.comparisons[0].verdict);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn ctrl_c_ends_a_comparison_with_the_whole_pairs() {
     done.prints(&["stopped after ", " of 10000 pairs: no verdict"]);
     let raw = fs::read(dir.path("r")).unwrap();
     let results = lab::results::read(raw.as_slice(), "r").unwrap();
-    assert!(results.runs.len() >= 2 && results.runs.len().is_multiple_of(2) && results.comparison.is_some());
+    assert!(results.runs.len() >= 2 && results.runs.len().is_multiple_of(2) && !results.comparisons.is_empty());
 }
 
 #[test]
@@ -63,6 +63,31 @@ fn json_and_exit_status_agree() {
     assert!(v["command"].as_str().unwrap().contains(" --seed="), "the seed that was drawn is in the command");
     let made: Vec<String> = dir.list().into_iter().filter(|n| n != "j.fio").collect();
     assert!(made.len() == 1 && made[0].starts_with("mqblk-compare-2") && made[0].ends_with("Z.jsonl"), "{made:?}");
+}
+
+#[test]
+fn several_sides_are_compared_with_the_first() {
+    let dir = Dir::new("compare");
+    dir.file("j.fio", JOB);
+    let fast = "target=model:size=1g,lat_us=100,iops=100000";
+    let slow = "target=model:size=1g,lat_us=4000";
+    let sides = [format!("--side=base:{slow}"), format!("--side=same:mode=mq,{slow}"), format!("--side=fast:{fast}")];
+    let sides: Vec<&str> = sides.iter().map(String::as_str).collect();
+    let exports = ["--export-json=x.json", "--export-csv=x.csv", "--export-markdown=x.md", "--results=r"];
+    let args = [&["compare", "j.fio", "--exit-code"], &sides[..], &exports[..], &SHORT[..]].concat();
+    let done = dir.mqblk(&args).exits(1);
+    done.prints(&["best: C fast: IOPS +", " over A, 10 rounds, p ", "\n  A base ", "\n* C fast ", "faster than A\n"]);
+    let v: serde_json::Value = serde_json::from_str(&fs::read_to_string(dir.path("x.json")).unwrap()).unwrap();
+    assert_eq!((&v["best"], v["comparisons"].as_array().map(Vec::len)), (&serde_json::json!("C"), Some(2)), "{v:#}");
+    assert!(fs::read_to_string(dir.path("x.csv")).unwrap().contains("\nIOPS,C,"));
+    assert!(fs::read_to_string(dir.path("x.md")).unwrap().contains("| IOPS | C fast"));
+    let text = fs::read_to_string(dir.path("r")).unwrap();
+    let results = lab::results::read(text.as_bytes(), "r").unwrap();
+    assert_eq!((results.runs.len(), results.comparisons.len()), (30, 2));
+    dir.mqblk(&["report", "r"]).exits(2).says(&["several sides"]);
+    let one = ["compare", "j.fio", "--side", "a:default"];
+    dir.mqblk(&one).exits(2).says(&["--side: there are 1, and must be 2..=16"]);
+    dir.mqblk(&["compare", "j.fio", "--side", "mode=sq"]).exits(2).says(&["--side 'mode=sq': must be NAME:KEY=VALUE"]);
 }
 
 #[test]
@@ -133,7 +158,7 @@ fn a_killed_comparison_resumes_and_a_foreign_file_is_rejected() {
     started.ends();
     let before = fs::read_to_string(dir.path("r")).unwrap();
     let past = lab::results::interrupted(&before, "r").unwrap();
-    assert!(past.results.runs.len() < 200 && past.results.comparison.is_none());
+    assert!(past.results.runs.len() < 200 && past.results.comparisons.is_empty());
     let other = [&sides[..], &["--runtime", "20ms", "--pairs", "20", "--resume", "r"]].concat();
     dir.mqblk(&other).exits(2).says(&["--resume r: belongs to another comparison: the plan (--pairs"]);
     let other = [&args[..], &["--set", "queue_depth=8", "--resume", "r"]].concat();
@@ -144,7 +169,7 @@ fn a_killed_comparison_resumes_and_a_foreign_file_is_rejected() {
     let after = fs::read_to_string(dir.path("r")).unwrap();
     assert!(after.starts_with(&before[..past.kept_bytes]), "what had run is as it was");
     let results = lab::results::read(after.as_bytes(), "r").unwrap();
-    assert_eq!((results.runs.len(), results.comparison.is_some()), (200, true));
+    assert_eq!((results.runs.len(), !results.comparisons.is_empty()), (200, true));
     let verdict = results.evaluate().verdict;
     let again = dir.mqblk(&[&args[..], &["--resume", "r", "--json"]].concat()).json();
     assert_eq!((number(&again, "/pairs_done"), again["difference"].as_bool()), (100.0, Some(verdict.is_difference())));

@@ -6,13 +6,14 @@
 
 use serde::Serialize;
 
+use super::compare_sides::SidesReport;
 use super::compare_text;
-use crate::compare::{Comparison, Detected, Mark, Row, SideTotals};
+use crate::compare::{Comparison, Detected, Mark, Row, SideTotals, level};
 use crate::metric::Metric;
-use crate::plan::Plan;
+use crate::plan::{Plan, Side};
 use crate::setup::Setup;
 use crate::stats::ratio::Ratio;
-use crate::verdict::{COVERAGE, LEVEL, Verdict};
+use crate::verdict::{COVERAGE, Verdict};
 use crate::warning::Warning;
 
 /// Version of the layout.
@@ -31,6 +32,8 @@ struct Top<'a> {
     pairs_done: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     detected: Option<Detected>,
+    /// What A is compared with.
+    side: Side,
     plan: &'a Plan,
     metrics: Vec<MetricRow>,
     /// The jobs that the verdict is not about.
@@ -105,21 +108,58 @@ impl MetricRow {
     }
 }
 
-/// The JSON text, with a newline at its end. `results` names the file with the raw results, if there is one.
+/// The JSON text of a comparison of two sides, with a newline at its end. `results` names the file with the raw results, if there is
+/// one.
 pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &str) -> String {
+    pretty(&top(c, setup, results, command))
+}
+
+/// The same of several sides: `comparisons` has an object as [`render`] prints it for each side but A.
+pub fn render_sides(s: &SidesReport<'_>, setup: &Setup, results: Option<&str>, command: &str) -> String {
+    #[derive(Serialize)]
+    struct OfSides<'a> {
+        format: u32,
+        headline: String,
+        sides: Vec<OfSide<'a>>,
+        best: Option<Side>,
+        difference: bool,
+        comparisons: Vec<Top<'a>>,
+    }
+    #[derive(Serialize)]
+    struct OfSide<'a> {
+        side: Side,
+        label: &'a str,
+    }
+    let labels = (0..).map(Side::at).zip(s.labels());
+    pretty(&OfSides {
+        format: FORMAT,
+        headline: s.headline(),
+        sides: labels.map(|(side, label)| OfSide { side, label }).collect(),
+        best: s.best(),
+        difference: s.is_difference(),
+        comparisons: s.comparisons.iter().map(|c| top(c, setup, results, command)).collect(),
+    })
+}
+
+fn pretty(facts: &impl Serialize) -> String {
+    serde_json::to_string_pretty(facts).expect("plain data serialises") + "\n"
+}
+
+fn top<'a>(c: &'a Comparison, setup: &'a Setup, results: Option<&'a str>, command: &'a str) -> Top<'a> {
     let rows = |rows: &[Row]| rows.iter().map(MetricRow::of).collect();
     let others = c.others.iter().map(|o| Other { job: &o.job, metrics: rows(&o.rows) }).collect();
     let warnings = c.warnings.iter().map(|w| WarningText { warning: w, text: w.to_string(), advice: w.advice() });
-    let top = Top {
+    Top {
         format: FORMAT,
         headline: compare_text::headline(c),
         verdict: Word(&c.verdict),
         difference: c.verdict.is_difference(),
         primary: c.primary,
-        level: LEVEL,
+        level: level(c.plan),
         interval_coverage: COVERAGE,
         pairs_done: c.pairs_done,
         detected: c.detected,
+        side: c.side,
         plan: &c.plan,
         metrics: rows(&c.rows),
         others,
@@ -129,8 +169,7 @@ pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &st
         setup,
         results,
         command,
-    };
-    serde_json::to_string_pretty(&top).expect("plain data serialises") + "\n"
+    }
 }
 
 #[cfg(test)]

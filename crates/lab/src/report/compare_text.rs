@@ -8,10 +8,10 @@ use std::fmt::Write;
 
 use super::num;
 use super::stages;
-use crate::compare::{Comparison, Mark, Row, SideTotals};
+use crate::compare::{Comparison, Mark, Row, SideTotals, level};
 use crate::metric::Metric;
 use crate::stage::StageTimes;
-use crate::verdict::{LEVEL, Verdict};
+use crate::verdict::Verdict;
 
 /// The whole report. `replay` is the command that repeats the comparison.
 pub fn report(c: &Comparison, replay: &str) -> String {
@@ -47,7 +47,7 @@ pub fn headline(c: &Comparison) -> String {
     match c.verdict {
         Verdict::Errors => c.verdict.to_string(),
         Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {
-            format!("{}: {figure}, {basis}; a verdict needs p < {LEVEL}: run more pairs to decide", c.verdict)
+            format!("{}: {figure}, {basis}; a verdict needs p < {:.2}: run more pairs to decide", c.verdict, level(c.plan))
         }
         Verdict::NoDifferenceShown => {
             format!(
@@ -60,7 +60,7 @@ pub fn headline(c: &Comparison) -> String {
     }
 }
 
-fn p_value(p: f64) -> String {
+pub(super) fn p_value(p: f64) -> String {
     match p {
         p if p < 0.0001 => "< 0.0001".to_owned(),
         p if p < 0.01 => format!("= {p:.4}"),
@@ -125,7 +125,7 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
     }
 }
 
-fn metric_value(metric: Metric, value: f64) -> String {
+pub(super) fn metric_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Iops | Metric::Transactions if value < 100.0 => format!("{value:.1}"),
         Metric::Iops | Metric::Transactions => {

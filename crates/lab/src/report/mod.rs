@@ -6,7 +6,7 @@
 //! - [`fio_model`]: what fio reports about a run, as data; [`from_stats`] makes it from what the job threads measured.
 //! - [`fio_text`], [`fio_json`]: fio 3.33's text block, JSON and json+.
 //! - [`stages`]: where the time went, [`oltp`]: transactions; fio cannot tell.
-//! - [`compare_text`], [`compare_json`]: the comparison.
+//! - [`compare_text`], [`compare_json`]: the comparison; [`compare_sides`]: of several sides, [`compare_table`]: for spreadsheets.
 //! - [`pages`]: results as documents with charts, which the crate `report` shows as pages.
 
 pub mod num;
@@ -16,6 +16,8 @@ pub mod from_stats;
 pub mod fio_text;
 pub mod fio_json;
 pub mod stages;
+pub mod compare_sides;
+pub mod compare_table;
 pub mod compare_text;
 pub mod compare_json;
 pub mod pages;

@@ -81,7 +81,7 @@ fn spec<'a>(file: &'a JobFile, b: &[(&str, &str)]) -> CompareSpec<'a> {
     let plan = Plan::new(Plan::MIN_PAIRS, 1, 7).unwrap();
     CompareSpec {
         file,
-        sides: [side("a", &[]), side("b", b)],
+        sides: vec![side("a", &[]), side("b", b)],
         judge: None,
         plan,
         entropy: 3,
@@ -100,7 +100,7 @@ fn writer(spec: &CompareSpec<'_>) -> std::result::Result<ResultsWriter<Vec<u8>>,
         command: "x".into(),
         plan: spec.plan,
         primary: spec.primary(),
-        labels: ["a".into(), "b".into()],
+        labels: vec!["a".into(), "b".into()],
         job: String::new(),
         started_unix_ms: 0,
         detect: None,
@@ -114,7 +114,7 @@ fn pairs_run_in_the_order_of_the_plan() {
     let file = parse("[a]\nsize=64k\nrw=randread\n");
     let spec = spec(&file, &[("mode", "sq")]);
     let mut seen = Steps(Vec::new(), Arc::default(), usize::MAX);
-    let c = compare(&spec, || writer(&spec), &mut seen).unwrap();
+    let c = compare(&spec, || writer(&spec), &mut seen).unwrap().remove(0);
     let planned: Vec<_> = spec.plan.steps().map(|s| (s.side, s.pair)).collect();
     assert_eq!(seen.0, planned);
     assert_eq!((c.pairs_done, c.a.errors), (Plan::MIN_PAIRS, 0));
@@ -127,7 +127,7 @@ fn a_stopped_comparison_keeps_whole_pairs_only() {
     let spec = spec(&file, &[]);
     // Two warm-ups and five runs are let through: two pairs and a half.
     let mut seen = Steps(Vec::new(), Arc::clone(&spec.stop), 7);
-    let c = compare(&spec, || writer(&spec), &mut seen).unwrap();
+    let c = compare(&spec, || writer(&spec), &mut seen).unwrap().remove(0);
     assert_eq!((c.pairs_done, seen.0.len()), (2, 8));
 }
 
@@ -153,7 +153,7 @@ fn a_comparison_about_one_job_shows_the_others_beside_it() {
     let of_a = CompareSpec { judge: Some("a"), ..spec(&file, &[]) };
     let mut records = Vec::new();
     let open = || writer(&of_a);
-    let c = compare(&of_a, open, &mut Steps(Vec::new(), Arc::default(), usize::MAX)).unwrap();
+    let c = compare(&of_a, open, &mut Steps(Vec::new(), Arc::default(), usize::MAX)).unwrap().remove(0);
     assert_eq!(c.others.iter().map(|o| o.job.as_str()).collect::<Vec<_>>(), ["b", "c"]);
     assert!(
         c.others.iter().all(|o| o.rows.iter().any(|r| r.metric == crate::metric::Metric::Iops && r.ratio.is_some()))

@@ -104,7 +104,7 @@ mod deep {
                 behind: None,
             };
             let plan = Plan::new(Plan::MIN_PAIRS, 0, seed).unwrap();
-            let (sides, stop) = ([side(), side()], Arc::default());
+            let (sides, stop) = (vec![side(), side()], Arc::default());
             let spec = CompareSpec {
                 file: &file,
                 sides,
@@ -123,14 +123,14 @@ mod deep {
                 command: String::new(),
                 plan,
                 primary: Metric::Iops,
-                labels: ["default".into(), "default".into()],
+                labels: vec!["default".into(), "default".into()],
                 job: text.into(),
                 started_unix_ms: 0,
                 detect: None,
                 sides: Vec::new(),
             };
             let open = || ResultsWriter::new(Vec::new(), "memory".into(), &header());
-            let c = compare(&spec, open, &mut Unobserved).unwrap();
+            let c = compare(&spec, open, &mut Unobserved).unwrap().remove(0);
             assert_eq!(c.pairs_done, 10);
             called += u32::from(c.verdict.is_difference());
         }

@@ -136,7 +136,7 @@ fn simulate(rng: &mut Rng, noise: Noise, pairs: u32, effect: f64, metrics: Metri
         let pair = &mut results[step.pair.unwrap() as usize];
         match step.side {
             Side::A => pair.a = metrics,
-            Side::B => pair.b = metrics,
+            _ => pair.b = metrics,
         }
     }
     Comparison::evaluate(plan, Metric::Iops, &results, SideTotals::default(), SideTotals::default())

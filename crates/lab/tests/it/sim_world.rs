@@ -159,7 +159,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
 fn compared(file: &JobFile, sides: [SideSpec; 2], detect: Option<Detect>) -> Result<Comparison, CompareError> {
     let spec = CompareSpec {
         file,
-        sides,
+        sides: sides.into(),
         judge: None,
         plan: Plan::new(Plan::MIN_PAIRS, 0, 5).unwrap(),
         entropy: 5,
@@ -175,13 +175,14 @@ fn compared(file: &JobFile, sides: [SideSpec; 2], detect: Option<Detect>) -> Res
         command: String::new(),
         plan: spec.plan,
         primary: spec.primary(),
-        labels: [String::new(), String::new()],
+        labels: vec![String::new(), String::new()],
         job: String::new(),
         started_unix_ms: 0,
         detect,
         sides: Vec::new(),
     };
-    compare(&spec, || ResultsWriter::new(Vec::new(), "r".into(), &header), &mut Unobserved)
+    let open = || ResultsWriter::new(Vec::new(), "r".into(), &header);
+    compare(&spec, open, &mut Unobserved).map(|mut all| all.remove(0))
 }
 
 fn side(target: &str, set: &[(&str, &str)]) -> SideSpec {
@@ -227,7 +228,7 @@ mod deep {
                 records.push(r.record(step.pair.unwrap(), step.side, i.is_multiple_of(2), None));
             }
             let [a, b] = [Side::A, Side::B].map(|s| results::totals(&records, s, String::new()));
-            let c = Comparison::evaluate(plan, Metric::Iops, &results::pairs(&records), a, b);
+            let c = Comparison::evaluate(plan, Metric::Iops, &results::pairs(&records, 2, [Side::A, Side::B]), a, b);
             assert!(
                 matches!(c.verdict, Verdict::NoDifferenceShown | Verdict::BIsFaster | Verdict::BIsSlower),
                 "{}",

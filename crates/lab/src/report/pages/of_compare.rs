@@ -25,9 +25,10 @@ use report::unit::Unit;
 /// How runs of a side come to one picture.
 const LAID_OVER: &str = "All jobs together; the runs of a side are laid over each other, beginning to beginning.";
 
-/// The comparison that `results` hold, or else one evaluated from their runs, with the machine's warnings.
+/// The comparison of the two sides of `results`, as they hold it or else evaluated from their runs, with the machine's warnings.
 pub fn evaluated(results: &Results) -> Comparison {
-    let mut c = results.comparison.clone().unwrap_or_else(|| results.evaluate());
+    let first = results.comparisons.first().cloned();
+    let mut c = first.unwrap_or_else(|| results.evaluate().remove(0));
     let jobs = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);
     for w in Warning::of_setup(&results.header.setup, busiest(jobs)) {
         if !c.warnings.contains(&w) {
@@ -41,10 +42,7 @@ pub fn evaluated(results: &Results) -> Comparison {
 pub fn document(results: &Results, c: &Comparison, file: Option<&str>) -> Document {
     let h = &results.header;
     let of = |side: Side| results.runs.iter().filter(move |r| r.side == side);
-    let name = |side: Side| match side {
-        Side::A => "A".to_owned(),
-        Side::B => "B".to_owned(),
-    };
+    let name = |side: Side| side.letter().to_string();
     let jobs: &[JobDetail] = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);
     let bins = [Side::A, Side::B].map(|s| (name(s), parts::pooled(of(s).flat_map(judged), jobs)));
     let slices = [Side::A, Side::B].map(|s| (name(s), sum_of_slices(of(s))));
@@ -200,11 +198,10 @@ fn runs(results: &Results, c: &Comparison) -> Option<Section> {
     }
     let mut table = Table::new(format!("{} of every run", metric.name()), &["#run", "#pair", "side", "#value"]);
     for (i, r) in results.runs.iter().enumerate() {
-        let side = if r.side == Side::A { "A" } else { "B" };
         table.row(vec![
             Cell::number(i as f64 + 1.0, Unit::Count),
             Cell::number(f64::from(r.pair) + 1.0, Unit::Count),
-            Cell::text(side),
+            Cell::text(r.side.letter()),
             Cell::number(r.metrics.get(metric), u),
         ]);
     }
@@ -253,7 +250,8 @@ fn targets_of<'a>(mut runs: impl Iterator<Item = &'a RunRecord>) -> &'a [TargetD
 /// Jobs that ran in turn at several depths: means over the runs of a side, with their interval.
 fn depth_points(results: &Results) -> Vec<DepthPoint> {
     let mut points = Vec::new();
-    for (side, letter) in [(Side::A, "A"), (Side::B, "B")] {
+    for side in [Side::A, Side::B] {
+        let letter = side.letter();
         let all: Vec<Vec<DepthPoint>> = results
             .runs
             .iter()

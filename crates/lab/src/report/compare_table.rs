@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of a comparison for spreadsheets and documents.
+//!
+//! Guarantees: a row for each metric and side but A. Values in CSV are in the metric's unit: per second, bytes per second, nanoseconds.
+
+use std::fmt::Write;
+
+use super::compare_text::{metric_value, p_value};
+use crate::compare::{Comparison, Mark};
+
+const COLUMNS: [&str; 11] =
+    ["metric", "side", "label", "a_median", "median", "ratio", "low", "high", "p", "verdict", "a_label"];
+
+/// Comma-separated values, with a line of names first (RFC 4180).
+pub fn csv(comparisons: &[Comparison]) -> String {
+    let mut out = COLUMNS.join(",") + "\n";
+    for c in comparisons {
+        for row in &c.rows {
+            let number = |v: Option<f64>| v.map_or_else(String::new, |v| v.to_string());
+            let r = row.ratio;
+            let cells = [
+                field(row.metric.name()),
+                format!("{:?}", c.side),
+                field(&c.b.label),
+                number(row.a_median),
+                number(row.b_median),
+                number(r.map(|r| r.ratio)),
+                number(r.map(|r| r.low)),
+                number(r.map(|r| r.high)),
+                number(row.adjusted_p),
+                word(row.mark).to_owned(),
+                field(&c.a.label),
+            ];
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{}", cells.join(","));
+        }
+    }
+    out
+}
+
+/// A table of Markdown.
+pub fn markdown(comparisons: &[Comparison]) -> String {
+    let mut out = String::from("| metric | side | A median | median | ratio to A [95 % interval] | p | verdict |\n");
+    out.push_str("|---|---|---:|---:|---|---|---|\n");
+    for c in comparisons {
+        for row in &c.rows {
+            let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| metric_value(row.metric, v));
+            let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
+            let p = row.adjusted_p.map_or_else(String::new, p_value);
+            let side = format!("{:?} {}", c.side, c.b.label).replace('|', "\\|");
+            let (a, b, metric) = (value(row.a_median), value(row.b_median), row.metric.name());
+            let _ = writeln!(out, "| {metric} | {side} | {a} | {b} | {ratio} | {p} | {} |", word(row.mark));
+        }
+    }
+    out
+}
+
+fn word(mark: Mark) -> &'static str {
+    match mark {
+        Mark::Better => "better",
+        Mark::Worse => "worse",
+        Mark::None => "no difference shown",
+    }
+}
+
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::{PairResult, SideTotals};
+    use crate::metric::{Metric, RunMetrics};
+    use crate::plan::Plan;
+
+    #[test]
+    fn a_row_for_each_metric_and_side() {
+        let run = |iops: f64| RunMetrics { iops: Some(iops), ..RunMetrics::default() };
+        let pairs = vec![PairResult { a: run(1000.0), b: run(1250.0) }; 10];
+        let side = |label: &str| SideTotals { label: label.into(), ..SideTotals::default() };
+        let plan = Plan::new(10, 0, 1).unwrap();
+        let c = Comparison::evaluate(plan, Metric::Iops, &pairs, side("mode=sq"), side("mode=mq,nr_hw_queues=2"));
+        let csv = csv(&[c.clone()]);
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines[0].split(',').count(), COLUMNS.len());
+        assert!(lines[1].starts_with("IOPS,B,\"mode=mq,nr_hw_queues=2\",1000,1250,1.25"), "{csv}");
+        assert!(lines[1].ends_with(",better,mode=sq") && lines.len() == 2, "{csv}");
+        let text = markdown(&[c]);
+        assert!(text.contains("\n| IOPS | B mode=mq,nr_hw_queues=2 | 1000 | 1250 | 1.250 ["), "{text}");
+    }
+}
