@@ -362,7 +362,8 @@ impl ValueEnum for SimKind {
         Some(match self {
             SimKind::Due => {
                 let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Disk);
-                let others = others.map(|kind| format!("the {} case for one seed in {}", kind.name(), kind.one_seed_in()));
+                let others =
+                    others.map(|kind| format!("the {} case for one seed in {}", kind.name(), kind.one_seed_in()));
                 let others = others.collect::<Vec<_>>().join(", ");
                 PossibleValue::new("due").help(format!("The disk case, plus {others}"))
             }

@@ -187,7 +187,9 @@ impl Request {
         let results = self.results.written();
         let json = || match comparisons {
             [only] => compare_json::render(only, setup, results.as_deref(), command),
-            several => compare_json::render_sides(&SidesReport { comparisons: several }, setup, results.as_deref(), command),
+            several => {
+                compare_json::render_sides(&SidesReport { comparisons: several }, setup, results.as_deref(), command)
+            }
         };
         for (export, table) in &mut self.exports {
             export.write(&match table {
@@ -252,7 +254,8 @@ impl Request {
 
 /// The status of a comparison. I/O errors leave no verdict and are a failure.
 fn conclude(comparisons: &[Comparison], stopped: bool, exit_code: bool) -> Outcome {
-    let sides: Vec<&SideTotals> = comparisons.iter().take(1).map(|c| &c.a).chain(comparisons.iter().map(|c| &c.b)).collect();
+    let sides: Vec<&SideTotals> =
+        comparisons.iter().take(1).map(|c| &c.a).chain(comparisons.iter().map(|c| &c.b)).collect();
     let errors: u64 = sides.iter().map(|side| side.errors).sum();
     if errors > 0 {
         let bad: u64 = sides.iter().map(|side| side.verify_errors).sum();

@@ -5,7 +5,7 @@
 //! [`PATIENCE`] only costs its candidates. Does not: print anything where the shell did not ask.
 
 use crate::serve::control::ctl;
-use crate::serve::control::message::{Answer, Question};
+use crate::serve::control::{Answer, Question};
 use blk::settings::SETTINGS;
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};

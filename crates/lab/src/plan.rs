@@ -63,7 +63,11 @@ impl<'de> Deserialize<'de> for Side {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Side, D::Error> {
         let letter = char::deserialize(d)?;
         let index = (letter as usize).wrapping_sub('A' as usize);
-        if index < Side::MAX { Ok(Side::at(index)) } else { Err(D::Error::custom(format!("no side is called {letter}"))) }
+        if index < Side::MAX {
+            Ok(Side::at(index))
+        } else {
+            Err(D::Error::custom(format!("no side is called {letter}")))
+        }
     }
 }
 
@@ -190,8 +194,8 @@ impl Plan {
     pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
         let sides = self.sides();
         let warm = (0..self.warmups).flat_map(move |_| (0..sides).map(|i| Step { side: Side::at(i), pair: None }));
-        let measured =
-            (0..self.pairs).flat_map(|pair| self.order(pair).into_iter().map(move |side| Step { side, pair: Some(pair) }));
+        let measured = (0..self.pairs)
+            .flat_map(|pair| self.order(pair).into_iter().map(move |side| Step { side, pair: Some(pair) }));
         warm.chain(measured)
     }
 }

@@ -91,8 +91,13 @@ fn three_sides_are_each_compared_with_the_first() {
     let mut w = ResultsWriter::new(Vec::new(), "mem".into(), &h).unwrap();
     for pair in 0..10 {
         let of = |(i, side): (usize, Side)| {
-            let iops = if side.index() == 2 { 1250.0 } else { 1000.0 } + f64::from((pair * 7 + side.index() as u32) % 3);
-            RunRecord { side, metrics: RunMetrics { iops: Some(iops), ..RunMetrics::default() }, ..run(&h.plan, pair, i == 0) }
+            let iops =
+                if side.index() == 2 { 1250.0 } else { 1000.0 } + f64::from((pair * 7 + side.index() as u32) % 3);
+            RunRecord {
+                side,
+                metrics: RunMetrics { iops: Some(iops), ..RunMetrics::default() },
+                ..run(&h.plan, pair, i == 0)
+            }
         };
         w.pair(&plan.order(pair).into_iter().enumerate().map(of).collect::<Vec<_>>()).unwrap();
     }

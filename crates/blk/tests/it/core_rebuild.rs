@@ -3,7 +3,7 @@
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
-use blk::elevator::{CustomElevator, ElvCx, Elevator};
+use blk::elevator::{CustomElevator, Elevator, ElvCx};
 use blk::id::{CpuId, HctxId, Sector};
 use blk::request::Rq;
 use blk::settings::{Mode, QueueConfig, SETTINGS, SettingChange};

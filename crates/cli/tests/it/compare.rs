@@ -15,7 +15,8 @@ fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
     dir.file("j.fio", JOB);
     let sides =
         ["--a", "target=model:size=1g,lat_us=100,iops=100000", "--b", "mode=sq,target=model:size=1g,lat_us=4000"];
-    let args = [&["compare", "j.fio", "--seed", "1", "--exit-code", "--results", "r.jsonl"], &sides[..], &SHORT[..]].concat();
+    let args =
+        [&["compare", "j.fio", "--seed", "1", "--exit-code", "--results", "r.jsonl"], &sides[..], &SHORT[..]].concat();
     let done = dir.mqblk(&args).exits(1);
     done.prints(&[
         "B is slower: IOPS -",
@@ -170,7 +171,7 @@ fn a_killed_comparison_resumes_and_a_foreign_file_is_rejected() {
     assert!(after.starts_with(&before[..past.kept_bytes]), "what had run is as it was");
     let results = lab::results::read(after.as_bytes(), "r").unwrap();
     assert_eq!((results.runs.len(), !results.comparisons.is_empty()), (200, true));
-    let verdict = results.evaluate().verdict;
+    let verdict = results.evaluate()[0].verdict;
     let again = dir.mqblk(&[&args[..], &["--resume", "r", "--json"]].concat()).json();
     assert_eq!((number(&again, "/pairs_done"), again["difference"].as_bool()), (100.0, Some(verdict.is_difference())));
 }

@@ -82,7 +82,7 @@ fn a_comparison_judges_transactions() {
     ]);
     let raw = fs::read(dir.path("r")).unwrap();
     let results = lab::results::read(raw.as_slice(), "r").unwrap();
-    assert_eq!(results.evaluate().primary, lab::metric::Metric::Transactions);
+    assert_eq!(results.evaluate()[0].primary, lab::metric::Metric::Transactions);
     assert!(results.runs.iter().all(|r| r.histograms.iter().any(|h| h.dir == "transaction" && h.kind == "commit")));
 }
 

@@ -75,5 +75,7 @@ fn manual_pages_have_no_warnings() {
         let done = dir.program("sh", &["-c", check, "sh", path.to_str().unwrap()]).exits(0);
         assert_eq!(done.err, "", "{}", page.display());
     }
-    dir.program("sh", &["-c", "MANWIDTH=120 man -l man/mqblk-job.5 | col -b"]).exits(0).prints(&["iodepth=", "as in fio"]);
+    dir.program("sh", &["-c", "MANWIDTH=120 man -l man/mqblk-job.5 | col -b"])
+        .exits(0)
+        .prints(&["iodepth=", "as in fio"]);
 }

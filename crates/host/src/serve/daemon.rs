@@ -598,8 +598,9 @@ impl Daemon {
             match moved {
                 Ok(longest) => {
                     let us = longest.as_ns() / 1000;
-                    let text =
-                        format!("moved export '{name}' to other IOThreads; no queue or connection paused for more than {us} us");
+                    let text = format!(
+                        "moved export '{name}' to other IOThreads; no queue or connection paused for more than {us} us"
+                    );
                     changes.note(About::Export(&name), text);
                 }
                 Err(e) => {

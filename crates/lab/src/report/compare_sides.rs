@@ -52,7 +52,9 @@ impl<'a> SidesReport<'a> {
     /// `best: C kyber: IOPS +4.1% [+1.2%, +7.0%] over A, 12 rounds, p = 0.004`.
     pub fn headline(&self) -> String {
         let first = self.first();
-        if let Some(c) = self.comparisons.iter().find(|c| matches!(c.verdict, Verdict::Errors | Verdict::Stopped { .. })) {
+        if let Some(c) =
+            self.comparisons.iter().find(|c| matches!(c.verdict, Verdict::Errors | Verdict::Stopped { .. }))
+        {
             return c.verdict.to_string();
         }
         let rounds = first.pairs_done;
@@ -67,7 +69,11 @@ impl<'a> SidesReport<'a> {
                 let figure = c.row(c.primary).and_then(|row| row.ratio).map_or_else(String::new, |r| {
                     let (low, high) = r.percent_interval();
                     let percent = r.percent();
-                    format!(" {} {percent:+.1}% [{low:+.1}%, {high:+.1}%] over A, {rounds} rounds, p {}", c.primary.name(), p_value(r.p))
+                    format!(
+                        " {} {percent:+.1}% [{low:+.1}%, {high:+.1}%] over A, {rounds} rounds, p {}",
+                        c.primary.name(),
+                        p_value(r.p)
+                    )
                 });
                 let doubt = if c.verdict == Verdict::BIsFaster { "" } else { "; no difference from A was shown" };
                 format!("best: {:?} {}:{figure}{doubt}", c.side, name(&c.b.label))
@@ -93,9 +99,9 @@ pub fn report(s: &SidesReport<'_>, replay: &str) -> String {
     let best = s.best();
     let mut line = |side: Side, label: &str, value: &dyn Fn(Metric) -> Option<f64>, row: Option<&Row>, word: &str| {
         let shown = |metric| value(metric).map_or_else(|| "-".to_owned(), |v| metric_value(metric, v));
-        let ratio = row.and_then(|r| r.ratio).map_or_else(String::new, |r| {
-            format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high)
-        });
+        let ratio = row
+            .and_then(|r| r.ratio)
+            .map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
         let mark = if best == Some(side) { "*" } else { " " };
         let name: String = name(label).chars().take(13).collect();
         let _ = write!(out, "{mark} {side:?} {name:<14}{:>12}   {ratio:<24}", shown(first.primary));
@@ -139,10 +145,14 @@ mod tests {
 
     fn compared(ratios: &[f64]) -> Vec<Comparison> {
         let plan = Plan::new(12, 0, 1).unwrap().of_sides(ratios.len() + 1).unwrap();
-        let run = |iops: f64, i: u32| RunMetrics { iops: Some(iops * (1.0 + f64::from(i % 3) / 500.0)), ..RunMetrics::default() };
+        let run = |iops: f64, i: u32| RunMetrics {
+            iops: Some(iops * (1.0 + f64::from(i % 3) / 500.0)),
+            ..RunMetrics::default()
+        };
         let label = |text: &str| SideTotals { label: text.into(), ..SideTotals::default() };
         let of = |(i, ratio): (usize, &f64)| {
-            let pairs: Vec<_> = (0..12).map(|n| PairResult { a: run(1e5, n), b: run(1e5 * ratio, n * 2 + 1) }).collect();
+            let pairs: Vec<_> =
+                (0..12).map(|n| PairResult { a: run(1e5, n), b: run(1e5 * ratio, n * 2 + 1) }).collect();
             let b = label(&format!("side{i}:x={i}"));
             Comparison::evaluate_side(plan, Metric::Iops, &pairs, label("base:default"), Side::at(i + 1), b)
         };

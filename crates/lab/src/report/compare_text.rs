@@ -47,7 +47,11 @@ pub fn headline(c: &Comparison) -> String {
     match c.verdict {
         Verdict::Errors => c.verdict.to_string(),
         Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {
-            format!("{}: {figure}, {basis}; a verdict needs p < {:.2}: run more pairs to decide", c.verdict, level(c.plan))
+            format!(
+                "{}: {figure}, {basis}; a verdict needs p < {:.2}: run more pairs to decide",
+                c.verdict,
+                level(c.plan)
+            )
         }
         Verdict::NoDifferenceShown => {
             format!(

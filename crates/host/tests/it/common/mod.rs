@@ -125,7 +125,10 @@ impl Kind {
 
     /// A disk of two paths that take turns.
     fn multipath(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
-        Kind::open(&format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}"), regions)
+        Kind::open(
+            &format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}"),
+            regions,
+        )
     }
 
     fn open(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
