@@ -4,7 +4,7 @@
 //! `source <(COMPLETE=bash mqblk)` registers them; zsh and fish likewise. Guarantees: a daemon that doesn't answer within
 //! [`PATIENCE`] only costs its candidates. Does not: print anything where the shell did not ask.
 
-use crate::serve::control::ctl;
+use crate::serve::control::client;
 use crate::serve::control::{Answer, Question};
 use blk::settings::SETTINGS;
 use clap_complete::CompleteEnv;
@@ -84,7 +84,7 @@ fn words(range: &str) -> impl Iterator<Item = &str> {
 fn of_daemon(kinds: &'static [&'static str]) -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let current = current.to_str().unwrap_or_default();
-        let list = ctl::find(None).and_then(|socket| ctl::ask_within(&socket, &Question::List {}, PATIENCE));
+        let list = client::find(None).and_then(|socket| client::ask_within(&socket, &Question::List {}, PATIENCE));
         let Ok(Answer::Ok(list)) = list else { return Vec::new() };
         let things = kinds.iter().flat_map(|kind| list[*kind].as_array().into_iter().flatten());
         let names = things.filter_map(|thing| thing["name"].as_str()).filter(|name| name.starts_with(current));

@@ -3,7 +3,9 @@
 
 use host::privileges::Account;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Where sockets are: `$XDG_RUNTIME_DIR/mqblk`, or `mqblk-UID` in the directory for temporary files; made if need be.
@@ -28,4 +30,24 @@ pub fn directory_of(account: &Account) -> Option<PathBuf> {
     }
     let meta = fs::symlink_metadata(&dir).ok()?;
     (meta.is_dir() && meta.uid() == account.uid && meta.mode() & 0o077 == 0).then_some(dir)
+}
+
+/// Control sockets of daemons that run, in order; those of daemons that were killed are removed from the directory.
+pub fn sweep(dir: &Path) -> Vec<PathBuf> {
+    let mut alive = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let middle = name.to_str().and_then(|n| n.strip_prefix("serve-")?.strip_suffix(".sock"));
+        let Some(pid) = middle.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        match UnixStream::connect(entry.path()) {
+            Ok(_) => alive.push(entry.path()),
+            // One that is just beginning has its process.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() => {
+                let _ = fs::remove_file(entry.path());
+            }
+            Err(_) => {}
+        }
+    }
+    alive.sort();
+    alive
 }

@@ -9,7 +9,7 @@ mod topology;
 mod tests;
 
 use crate::output;
-use crate::serve::control::{Answer, Question, ctl};
+use crate::serve::control::{Answer, Question, client};
 use crate::status::{Failure, Outcome, Status};
 use clap::{ArgGroup, Args};
 use host::multipath_conf::{Config, Identity};
@@ -79,8 +79,8 @@ fn configuration(args: &MultipathArgs, config: &Config) -> String {
 }
 
 fn listing(args: &MultipathArgs) -> Result<String, Failure> {
-    let socket = ctl::find(args.control.as_deref())?;
-    let mut all = match ctl::ask(&socket, &Question::Multipath {})? {
+    let socket = client::find(args.control.as_deref())?;
+    let mut all = match client::ask(&socket, &Question::Multipath {})? {
         Answer::Ok(value) => value,
         Answer::Error { message, .. } => return Err(Failure::new(message)),
     };

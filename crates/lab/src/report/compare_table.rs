@@ -81,7 +81,7 @@ mod tests {
         let side = |label: &str| SideTotals { label: label.into(), ..SideTotals::default() };
         let plan = Plan::new(10, 0, 1).unwrap();
         let c = Comparison::evaluate(plan, Metric::Iops, &pairs, side("mode=sq"), side("mode=mq,nr_hw_queues=2"));
-        let csv = csv(&[c.clone()]);
+        let csv = csv(std::slice::from_ref(&c));
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines[0].split(',').count(), COLUMNS.len());
         assert!(lines[1].starts_with("IOPS,B,\"mode=mq,nr_hw_queues=2\",1000,1250,1.25"), "{csv}");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk ctl`: asks a daemon of this machine, and prints what it answers.
 
+use super::client::{ask, find};
 use super::message::{Answer, Mapped, Question};
 use crate::args::key_value;
 use crate::completion;
 use crate::output;
-use crate::runtime_dir;
 use crate::status::{Failure, Outcome, Status};
 use clap::{Args, Subcommand};
 use host::net::certificates::OLD_ONES;
@@ -13,13 +13,8 @@ use host::serve::cpus;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Longest wait for an answer: a drain waits 30 s for the device.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `mqblk ctl`.
 #[derive(Args, Debug)]
@@ -185,47 +180,6 @@ fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
     let path = if what.exists() { fs::canonicalize(what).map_err(failed)? } else { what.to_owned() };
     let disk = path.to_str().ok_or_else(|| Failure::new(format!("'{}': is not UTF-8", path.display())))?;
     Ok(Question::Add { disk: Some(disk.to_owned()), config: None, read_only })
-}
-
-/// The control socket that was named, or that of the only daemon.
-pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    if let Some(path) = named {
-        return Ok(path.to_owned());
-    }
-    let Some(dir) = runtime_dir::directory() else {
-        return Err(Failure::new("no daemon of this user was found; name its socket by --control"));
-    };
-    let alive = super::server::sweep(&dir);
-    match &alive[..] {
-        [only] => Ok(only.clone()),
-        [] => Err(Failure::new(format!(
-            "no daemon of this user serves (none listens in '{}'); start mqblk serve, or name its socket by --control",
-            dir.display()
-        ))),
-        several => {
-            let names: Vec<_> = several.iter().map(|p| format!("\n  --control {}", p.display())).collect();
-            Err(Failure::new(format!("several daemons serve; say which:{}", names.concat())))
-        }
-    }
-}
-
-/// One question, one answer.
-pub fn ask(path: &Path, question: &Question) -> Result<Answer, Failure> {
-    ask_within(path, question, PATIENCE)
-}
-
-/// As [`ask`], with another longest wait.
-pub fn ask_within(path: &Path, question: &Question, patience: Duration) -> Result<Answer, Failure> {
-    let failed = |e: io::Error| Failure::new(format!("daemon at '{}': {e}", path.display()));
-    let mut client = UnixStream::connect(path).map_err(failed)?;
-    client.set_read_timeout(Some(patience)).map_err(failed)?;
-    let mut line = serde_json::to_vec(question).map_err(Failure::new)?;
-    line.push(b'\n');
-    client.write_all(&line).map_err(failed)?;
-    let mut answer = String::new();
-    BufReader::new(&client).read_line(&mut answer).map_err(failed)?;
-    serde_json::from_str(&answer)
-        .map_err(|e| Failure::new(format!("daemon at '{}': ended before it answered ({e})", path.display())))
 }
 
 /// What a disk lies on: its target, or how it lies on several.

@@ -11,7 +11,6 @@ use crate::runtime_dir;
 use crate::status::Failure;
 use host::handed::{self, At};
 use host::privileges::Account;
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -49,7 +48,7 @@ impl Server {
                         "no directory for the control socket that only this user can enter; name one by --control",
                     )
                 })?;
-                sweep(&dir);
+                runtime_dir::sweep(&dir);
                 dir.join(format!("serve-{}.sock", std::process::id()))
             }
         };
@@ -75,26 +74,6 @@ fn handed_over() -> Option<PathBuf> {
         At::Unix(path) => Some(path.clone()),
         At::Tcp(_) => None,
     }
-}
-
-/// Control sockets of daemons that run, in order; those of daemons that were killed are removed from the directory.
-pub fn sweep(dir: &Path) -> Vec<PathBuf> {
-    let mut alive = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let middle = name.to_str().and_then(|n| n.strip_prefix("serve-")?.strip_suffix(".sock"));
-        let Some(pid) = middle.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-        match UnixStream::connect(entry.path()) {
-            Ok(_) => alive.push(entry.path()),
-            // One that is just beginning has its process.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() => {
-                let _ = fs::remove_file(entry.path());
-            }
-            Err(_) => {}
-        }
-    }
-    alive.sort();
-    alive
 }
 
 fn converse(client: &UnixStream, operator: &Operator) -> io::Result<()> {

@@ -9,7 +9,7 @@ mod sample;
 mod table;
 mod view;
 
-use super::control::ctl::{ask, find};
+use super::control::client::{ask, find};
 use super::control::{Answer, Question};
 use crate::output;
 use crate::status::{Failure, Outcome, Status};
