@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the SCSI midlayer and multipath cost together, and how they scale: a disk over multipath over two paths, each a LUN of a SCSI host
-//! of its own whose transport does nothing, against the same disk over a driver that does nothing.
+//! What the SCSI midlayer and multipath cost together, and how they scale. The disk is multipath over two paths, each a LUN
+//! of its own SCSI host, whose transport does nothing. The other disk has a driver that does nothing.
 //!
-//! By turns, so that a drift of the machine is both's; medians of the differences. Scaling: two threads, each on a LUN of its own, against
-//! one of them alone. `--json` prints the figures for `cargo xtask bench`; under `cargo test` the same code runs at smoke size.
+//! The two run by turns, so that a drift of the machine affects both; the figures are medians of the differences. Scaling
+//! compares two threads, each on a LUN of its own, with one thread alone. `--json` prints the figures for
+//! `cargo xtask bench`. Under `cargo test` the same code runs at smoke size.
 //!
 //! Goals: together under 150 ns per I/O; 1.9 times as much on two CPUs.
 

@@ -548,8 +548,8 @@ impl BioPool {
     }
 }
 
-/// The pools of all submitters of a disk. A pool is made when its submitter number is first used and kept for the next
-/// submitter of that number, so a chain can be followed without a lock.
+/// The pools of all submitters of a disk. The first use of a submitter number makes its pool. The next submitter of that
+/// number uses the same pool, so a chain can be followed without a lock.
 #[derive(Debug)]
 pub struct BioPools {
     pools: Box<[OnceLock<Arc<BioPool>>]>,

@@ -34,8 +34,8 @@
 //!
 //! # Phases
 //! A case begins with the *safety phase*: work under all its faults; nothing forbidden may happen. Then all faults stop
-//! ([`SimDisk::heal`]) and no new work comes: the *liveness phase*, in which everything that was accepted has to end, no tag
-//! may be left in use and the contents are compared sector by sector. A property of the device is no fault: a small
+//! ([`SimDisk::heal`]) and no new work comes: the *liveness phase*. In it everything that was accepted has to end and no tag
+//! may be left in use. The contents are compared sector by sector. A property of the device is no fault: a small
 //! `device_cap` or a slow head stays. Disks on one tag set then *compete*: still without faults, each with its load for as
 //! long as it lasts, and all has to end once more.
 //!

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several disks on one tag set, in one virtual time: [`Harness`] for many.
 //!
-//! A submitter is polled when it was notified, when its disk's hardware queues have a completion for it, or when its own
-//! disk's timer is due, as that was when the last submitter of the disk went to sleep: what other disks do to it later must
-//! be told. If a waiter on another disk is not notified of a freed tag, the run hangs.
+//! A submitter is polled when it was notified or when its disk's hardware queues have a completion for it. It is also polled
+//! when its own disk's timer is due, as it was set when the last submitter of the disk went to sleep. What other disks do to
+//! it later must reach it as a notification. If a waiter on another disk is not notified of a freed tag, the run hangs.
 
 use crate::Lock;
 use crate::describe;

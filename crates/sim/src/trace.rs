@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What happened in a run, one line per event, in order of virtual time.
 //!
-//! Off it keeps only a count and a hash of the lines that it would have kept, so that two runs can be compared without keeping
-//! either. Letters are blktrace's where it has one: Q a bio was submitted, D a request was issued to the device, C the
-//! device completed it, E a bio ended; R a request was given back, B the device was busy, T it was asked about a late one, F a
-//! fault of its own, H a CPU went or came, X a setting changed, S a phase begins or ends.
+//! Off it keeps only a count and a hash of the lines that it would have kept. So two runs can be compared without keeping
+//! either. Letters are blktrace's where it has one: Q a bio was submitted; D a request was issued to the device; C the
+//! device completed it; E a bio ended. The others: R a request was given back; B the device was busy; T it was asked about a
+//! late request; F a fault of its own; H a CPU went or came; X a setting changed; S a phase begins or ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

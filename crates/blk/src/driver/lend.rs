@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Support for stacked drivers: the upper driver lends its requests and sees their results before the core does.
 //!
-//! Guarantees: a lower driver gets the request itself (its tag, its data), no copy of it, so what it accepts is accepted of the
-//! lender's batch, and what it completes comes up through the lender's completions. Before the core sees any of that the
-//! lender is asked: it lets a request end, with this status or another, or takes it back to be issued once more. A lower
-//! driver that breaks a rule is named by the panic, as the core names the driver that it calls itself. Plain drivers pay
-//! nothing: batches and completions are what they were.
+//! Guarantees: a lower driver gets the request itself (its tag, its data), not a copy. What it accepts counts as accepted
+//! from the lender's batch; what it completes comes up through the lender's completions. The lender is asked before the core
+//! sees any of that. It lets a request end, with this status or another, or takes it back to issue it once more. If a lower
+//! driver breaks a rule, the panic names that driver. Plain drivers pay nothing: their batches and completions do not
+//! change.
 //!
-//! Needs from callers: every lower driver is started with the lender's hardware queues, and is only asked about requests that
-//! were lent to it. Does not do: count or remember which driver has which request. The kernel's request-based device mapper
-//! makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c); for why we do not see
+//! Needs from callers: every lower driver is started with the lender's hardware queues, and is asked only about requests
+//! that were lent to it. Does not do: count requests, or remember which driver has which. The kernel's request-based device
+//! mapper makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c). Why this code does not:
 //! `docs/decisions/030-multipath-is-a-driver-over-drivers.md`.
 
 use super::{Completions, Driver, Ended, InFlight, Requeued, RqBatch, RqRef, TimedOut, TimeoutAnswer, Tries};
@@ -109,8 +109,9 @@ struct Mark {
 }
 
 impl Completions {
-    /// Polls a lower driver for the hardware queue that is being polled, and asks `look` about each request that it ended
-    /// (with its status) or gave back (`None`; the answer does not count: it is issued again as the lower driver wants it).
+    /// Polls a lower driver for the hardware queue that is being polled. Calls `look` for each request that the lower driver
+    /// ended, with its status. Also calls it with `None` for each request that was given back. That answer does not count:
+    /// the request is issued again as the lower driver wants it.
     ///
     /// Panics when the lower driver breaks a rule.
     #[inline]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A device of given speed as arithmetic: caps, units of service, latency with a spread.
 //!
-//! Guarantees: what an I/O issued at a time is told depends on the I/Os before it and the seed alone; caps hold exactly over
-//! any run length. Used by the driver `model` of the host in real time and by the simulator in virtual time, so that a capped
-//! cloud disk is the same disk in both. Needs from callers: times that do not go back. Does not do: data, completions.
+//! Guarantees: the completion time of an I/O depends only on the I/Os before it and the seed; caps hold exactly over any run
+//! length. The host's driver `model` uses it in real time, the simulator in virtual time. So a capped cloud disk is the same
+//! disk in both. Needs from callers: times that do not go back. Does not do: data, completions.
 
 use crate::time::{Duration, Instant};
 use core::cmp::Reverse;
@@ -63,8 +63,8 @@ impl TokenBucket {
     }
 }
 
-/// When each unit is free. Times come nearly in order, and there may be tens of thousands of units: what fits near the end of a
-/// sorted row is put there, which touches the same few lines of memory, and only the others go through a heap.
+/// When each unit is free. Times come nearly in order, and there may be tens of thousands of units. A time that belongs near
+/// the end of the sorted row goes there, which touches the same few lines of memory. Only the others go through a heap.
 #[derive(Debug)]
 struct Units {
     /// Units that nothing was done on yet.

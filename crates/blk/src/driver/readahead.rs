@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Read-ahead: which sectors to fetch into a cache before they are asked for.
 //!
-//! Guarantees: what is asked for lies behind the read that caused it and inside the disk, windows grow as the kernel's do
-//! and never beyond `read_ahead_kb`, and each sector of a stream is asked for once as long as the stream is remembered.
-//! Random reads cause nothing. The kernel remembers one place per open file and guesses others from its page cache;
-//! this keeps several streams apart, as many as clients usually share one disk.
+//! Guarantees: the sectors to fetch lie behind the read that caused them and inside the disk. Windows grow as the kernel's
+//! do and never beyond `read_ahead_kb`. Each sector of a stream is fetched once, as long as the stream is remembered. Random
+//! reads cause nothing. The kernel remembers one place per open file and guesses others from its page cache. This code keeps
+//! several streams apart, as many as clients usually share one disk.
 //!
-//! Needs from callers: every read of the cache's user, in order of arrival, and a lock around. Does not do: keeping data;
-//! the owner of a cache (the file driver has the kernel's page cache) makes it read. Source: mm/readahead.c
+//! Needs from callers: every read of the cache's user, in order of arrival, and a lock around the calls. Does not do: store
+//! data; the owner of the cache starts the reads (the file driver has the kernel's page cache). Source: mm/readahead.c
 //! (`ondemand_readahead`, `get_init_ra_size`, `get_next_ra_size`).
 
 use crate::id::{SECTOR_SHIFT, Sector};

@@ -2,12 +2,14 @@
 //! bfq: every submitter gets its share of the disk's service, and its waiting requests are served soon.
 //!
 //! # Synopsis
-//! Requests wait in queues, one per submitter for synchronous I/O (reads and writes that a thread waits for) and one for the
-//! rest, apart by priority class. The disk serves one queue at a time, in sector order, until its budget of sectors is used
-//! up, its time is over or it has nothing more; then B-WF2Q+ chooses the next, so that service is in proportion to weights
-//! whatever the sizes of requests and budgets. RT goes before BE before IDLE. When the queue in service runs empty the disk
-//! may be kept idle for it for a moment, if that is good for throughput or needed for the shares. With `low_latency` queues
-//! that behave like interactive or soft real-time applications get a much larger weight for a while.
+//! Requests wait in queues: per submitter one for synchronous I/O (reads and writes that a thread waits for) and one for the
+//! rest. Each priority class has queues of its own. The disk serves one queue at a time, in sector order, until it is empty
+//! or has used up its time or its budget (sectors). Then B-WF2Q+ chooses the next queue, so that service is in proportion to
+//! weights whatever the sizes of requests and budgets. RT goes before BE before IDLE.
+//!
+//! When the queue in service runs empty, the disk may idle for a moment and wait for its next request. It does so if that is
+//! good for throughput or needed for the shares. With `low_latency`, queues that behave like interactive or soft real-time
+//! applications get a much larger weight for a while.
 //!
 //! A submitter's weight is (8 - priority level) x 10, or what
 //! [`Submitter::set_weight`](crate::submitter::Submitter::set_weight) says (1..=1000).
@@ -18,10 +20,11 @@
 //! raised as interactive), `strict_guarantees` (0 or 1, 0), `low_latency` (0 or 1, 1).
 //!
 //! # Limits
-//! One lock for the whole disk, taken once per inserted or dispatched batch, once per completion and once per bio that may
-//! adjoin a request. Shares hold while queues are backlogged: between two turns of a queue every other may use up one budget
-//! (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests; IDLE gets a turn every
-//! 200 ms. Memory is allocated at the start for 256 queues; a disk that gets more allocates when it does, never per request.
+//! One lock for the whole disk. It is taken once per inserted or dispatched batch, once per completion and once per bio that
+//! may adjoin a request. Shares hold while queues are backlogged. Between two turns of a queue every other queue may use up
+//! one budget (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests; IDLE gets a turn
+//! every 200 ms. Memory for 256 queues is allocated at the start. A disk that gets more queues allocates for each of them,
+//! never per request.
 //!
 //! # Differences from the kernel
 //! See docs/kernel-differences.md: no cgroups, no merging of cooperating queues, no injection, no actuators;

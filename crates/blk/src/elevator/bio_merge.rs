@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How every sorting elevator looks for a request to merge with; the kernel's `elv_merge` and its relatives.
 //!
-//! A bio is tried against the last merged request (the one-hit cache), then against the request that ends where it
-//! starts (hash), then against the one that starts where it ends (the elevator's own search). After a bio was merged the
-//! request is tried against its new neighbour. A request on its way in is tried as a continuation of a queued one.
+//! A bio is tried first against the last merged request (the one-hit cache). Then it is tried against the request that ends
+//! where it starts (hash). Last comes the request that starts where it ends (the elevator's own search). After a bio was
+//! merged the request is tried against its new neighbour. A request on its way in is tried as a continuation of a queued
+//! one.
 //!
 //! Guarantees: a request joined into another is out of all indices before it is reported as freed. Needs: one lock
 //! around each call, and [`MergeCache::forget`] for every request that leaves the elevator. Not here: bios that could

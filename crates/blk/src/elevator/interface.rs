@@ -36,9 +36,9 @@ pub trait HctxRunner {
     /// Has `hctx` run soon: [`Elevator::dispatch`] will be called for it after this call, as long as
     /// [`Elevator::has_work`] says so, however busy, quiesced or out of tags it is meanwhile.
     ///
-    /// For an elevator that gave out nothing though it has requests, because it waited for something that has come now
-    /// (a token that another hardware queue put back). It may be told at any time, in any call, with locks of the
-    /// elevator held: nothing is run from inside, a mark is left.
+    /// For an elevator that gave out nothing though it has requests, and whose awaited event has come now. An example is a
+    /// token that another hardware queue put back. The elevator may call it at any time, in any call, with its locks held:
+    /// it only leaves a mark and runs nothing.
     fn run_soon(&self, hctx: HctxId);
 }
 
@@ -100,11 +100,12 @@ pub trait Elevator: Send + Sync {
     /// When `dispatch`, which last gave nothing out although there is work, is worth another try.
     ///
     /// `None`: it does not hold anything back, or cannot tell when that ends. An instant that has passed: now.
-    /// [`Instant::MAX`]: not before a request that was given out completes. The elevator promises that the instant is
-    /// right from the moment that dispatch returned until the next `insert`, `completed` or `dispatch`, of which each may
-    /// bring it forward. The core promises to ask after each dispatch that gave nothing (without an answer it looks again
-    /// in 3 ms) and after each batch of completions, and to dispatch at that time or earlier; inserting it follows with
-    /// a dispatch anyway. So nothing that is held back is forgotten.
+    /// [`Instant::MAX`]: not before a request that was given out completes.
+    ///
+    /// The elevator promises that the instant is right from the return of that dispatch until the next `insert`, `completed`
+    /// or `dispatch`. Each of these may bring it forward. The core promises to ask after each dispatch that gave nothing and
+    /// after each batch of completions, and to dispatch at that time or earlier. Without an answer to the first it looks
+    /// again in 3 ms. It also dispatches after inserting. So nothing that is held back is forgotten.
     fn next_run(&self) -> Option<Instant> {
         None
     }

@@ -3,12 +3,15 @@
 //! default.
 //!
 //! # Synopsis
-//! Two classes. *Latency*: requests of priority class RT, and reads and synchronous writes of up to `latency_kb` by a
-//! submitter that has no more than `latency_depth` going (a journal, a page fault, a database's commit). *Bulk*: all
-//! else. Latency requests go to the disk at once. Of bulk no more are at the disk than `max_inflight`, so that a latency
-//! request finds a short queue there, which no scheduler in front of the disk could let it overtake. With
-//! `max_inflight=0` the bound is found: the least depth with which the disk delivers `throughput_pct` of what it does with
-//! a deep queue. Bulk is first come, first served, with merging, and uses three quarters of the scheduler tags at most.
+//! Two classes. *Latency*: requests of priority class RT, and small reads and synchronous writes of a shallow submitter.
+//! Small is up to `latency_kb`; shallow is no more than `latency_depth` requests outstanding (a journal, a page fault, a
+//! database's commit). *Bulk*: all else.
+//!
+//! Latency requests go to the disk at once. Of bulk at most `max_inflight` requests are at the disk, so that a latency
+//! request finds a short queue there. No scheduler in front of the disk could let it overtake that queue. With
+//! `max_inflight=0` the scheduler searches for the bound: the least depth with which the disk delivers `throughput_pct` of
+//! what it does with a deep queue. Bulk is first come, first served, with merging, and uses three quarters of the scheduler
+//! tags at most.
 //!
 //! Without latency requests for `guard_ms` there is no bound. Bulk gets at least one of `latency_batch` + 1 dispatches
 //! that it could use.
@@ -22,9 +25,9 @@
 //!
 //! # Limits
 //! One lock for the whole disk, taken once per inserted or dispatched batch, per completion and per bio that may adjoin a
-//! request. Requests are not sorted: on a disk that seeks, mq-deadline is better for bulk. A bound that is right on
-//! average is wrong for a disk whose speed changes within tens of milliseconds. Many shallow submitters are all latency,
-//! so none is held back. See docs/beyond-the-kernel.md for where it loses.
+//! request. Requests are not sorted: on a disk that seeks, mq-deadline is better for bulk. A bound that is right on average
+//! is wrong for a disk whose speed changes within tens of milliseconds. If many submitters are all shallow, all their
+//! requests are latency, and none is held back. See docs/beyond-the-kernel.md for where it loses.
 //!
 //! # Since
 //! 0.1. After K2: Miemietz et al., "K2: Work-Constraining Scheduling of NVMe-Attached Storage", RTSS 2019, where the

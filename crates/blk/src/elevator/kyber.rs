@@ -2,11 +2,11 @@
 //! kyber: latency targets for reads and writes, met by bounding how many requests of each kind are at the disk.
 //!
 //! # Synopsis
-//! Requests belong to domains: reads, writes, discards, others. A request goes to the disk with a token of its domain, of
-//! which there are at most 256, 128, 64 and 16. When the disk gets slow (see `depth`), domains that are well within their
-//! target get fewer, so that those beyond theirs find the disk less crowded. Each hardware queue serves the domains in
-//! turn, up to 16, 8, 1 and 1 requests each; within a domain the order is that of arrival. Asynchronous writes may use
-//! three quarters of the scheduler tags.
+//! Requests belong to domains: reads, writes, discards, others. A request goes to the disk with a token of its domain. There
+//! are at most 256, 128, 64 and 16 of these. When the disk gets slow (see `depth`), domains well within their target get
+//! fewer tokens, which leaves room for those that miss theirs. Each hardware queue serves the domains in turn, up to 16, 8,
+//! 1 and 1 requests each; within a domain the order is that of arrival. Asynchronous writes may use three quarters of the
+//! scheduler tags.
 //!
 //! # Options
 //! `read_lat_nsec` (ns, 2000000), `write_lat_nsec` (ns, 10000000): the targets. Discards have one of 5 s that cannot be
@@ -24,8 +24,8 @@
 //! be run again when it is told so.
 //!
 //! # Differences from the kernel
-//! There is no timer: what would be due is done by the next call, as of the time it was due. Each token put wakes one
-//! hardware queue that waits for one, where the kernel wakes up to eight at every eighth.
+//! There is no timer: the next call does what is due, as of the time it was due. Each put of a token wakes one of the
+//! hardware queues that wait; the kernel wakes up to eight at every eighth put.
 //!
 //! # Since
 //! Behaviour of Linux 6.12 to 6.19, block/kyber-iosched.c.

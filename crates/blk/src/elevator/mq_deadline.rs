@@ -2,11 +2,11 @@
 //! mq-deadline: requests in sector order, in batches of one direction, and none left waiting much longer than its time.
 //!
 //! # Synopsis
-//! Within a priority class requests are dispatched in batches of up to `fifo_batch` reads or writes by ascending sector.
-//! A new batch is one of reads, unless writes have been passed over `writes_starved` times; it starts where the last one
-//! of its direction ended, or at the oldest request if that has waited for its direction's expiry. RT goes before BE
-//! before IDLE, and a lower class waits while a higher one has requests queued or at the disk, except those that have
-//! waited for `prio_aging_expire`.
+//! Within a priority class requests are dispatched in batches of up to `fifo_batch` reads or writes by ascending sector. A
+//! new batch is one of reads, unless writes have been passed over `writes_starved` times. It starts where the last batch of
+//! its direction ended, or at the oldest request if that has waited for its direction's expiry. RT goes before BE before
+//! IDLE: a lower class waits while a higher one has requests queued or at the disk. Requests that have waited for
+//! `prio_aging_expire` are exempt.
 //!
 //! # Options
 //! `read_expire` (ms, 500), `write_expire` (ms, 5000), `writes_starved` (2), `fifo_batch` (requests, 16), `front_merges`

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One direction of mq-deadline: its lists, and where the disk's head is on its way up.
 //!
-//! Guarantees: [`Sweep::ahead`] is always the first queued request that starts at or after the position. It is kept up
-//! to date rather than searched for, because the search was a quarter of the scheduler's time and the request that
-//! follows the one just taken is nearly always the answer. Needs: one lock around all calls.
+//! Guarantees: [`Sweep::ahead`] is always the first queued request that starts at or after the position. It is kept up to
+//! date, because a search each time took a quarter of the scheduler's time. Nearly always the answer is the request that
+//! follows the one just taken. Needs: one lock around all calls.
 
 use super::deadline_lists::{DirLists, SortNodes};
 use crate::time::Instant;

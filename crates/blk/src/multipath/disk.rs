@@ -351,13 +351,13 @@ impl<L: Lock> Multipath<L> {
         Ok(())
     }
 
-    /// Sorts all paths into groups anew, best first, at once and with requests out: a table that is loaded anew. No group is in
-    /// use or bypassed then, so the next request takes the first that has a path, and its paths are activated if there is a handler.
-    /// Groups of the disk beyond these are empty.
+    /// Sorts all paths into groups anew, best first, as when a table is loaded anew. It takes effect at once, also with
+    /// requests in flight. No group is current or bypassed then, so the next request takes the first group that has a path.
+    /// Its paths are activated if there is a handler. Groups of the disk beyond these are empty.
     ///
     /// # Errors
-    /// More groups than the disk has, a path that is left out, named twice or not there, or groups whose selectors differ or
-    /// know their paths (io-affinity). Nothing has changed then.
+    /// More groups than the disk has; a path that is missing, named twice or unknown; or groups whose selectors differ or
+    /// are io-affinity (which knows its paths). Nothing has changed then.
     pub fn regroup(&self, groups: &[Vec<PathId>]) -> Result<(), MultipathError> {
         let mut state = self.state.lock();
         let n = state.groups.len();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Path selectors: which of a group's usable paths gets the next request.
 //!
-//! Guarantees: the kernel's rules and arguments, one file each; of paths with equal claims the one that this hardware queue
-//! chose longest ago (the kernel moves the chosen one to the tail of its list). No lock: what is in flight on a path is one
-//! counter that all CPUs share, as it must be; everything else is of the hardware queue. A reader may be a request behind.
-//! What is counted when a request is [started](Selectors::started) is taken off when it is [ended](Selectors::ended).
+//! Guarantees: the kernel's rules and arguments, one file each. Of paths with equal claims it takes the path that this
+//! hardware queue chose longest ago. (The kernel moves the chosen path to the tail of its list.) No lock: all CPUs share one
+//! counter per path, of what is in flight there, as they must. Everything else belongs to the hardware queue. A reader may
+//! be a request behind. What is counted when a request is [started](Selectors::started) is taken off when it is
+//! [ended](Selectors::ended).
 //!
 //! Does not do: know which paths are usable. Sources: drivers/md/dm-ps-*.c (see the files).
 

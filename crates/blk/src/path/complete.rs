@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the driver's completion to the ended bio: steering, flush steps, statistics, freeing of tags, restarts.
 //!
-//! Guarantees that each bio of a completed request ends exactly once, on its submitter's list, before the request's tag
-//! can be taken again, and that freeing a tag runs an hctx that waited for one. Source: block/blk-mq.c, blk-flush.c.
+//! Guarantees: each bio of a completed request ends exactly once, on its submitter's list, before the request's tag can be
+//! taken again. Freeing a tag runs an hctx that waited for it. Source: block/blk-mq.c, blk-flush.c.
 
 use crate::bio::{BioId, BioSlot, Op};
 use crate::driver::{Ended, POLL_BATCH};

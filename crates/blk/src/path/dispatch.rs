@@ -32,8 +32,8 @@ pub(crate) fn run_again_after(status: QueueRqStatus) -> Option<Duration> {
     }
 }
 
-/// Most passes of one run before the rest is left to the next poll, so that one submitter's call is bounded (the kernel
-/// yields after a second or when rescheduling is due).
+/// Most passes of one run. The rest is left to the next poll, so that one submitter's call is bounded. (The kernel yields
+/// after a second or when rescheduling is due.)
 const MAX_PASSES: u32 = 64;
 
 impl<L: Lock> Env<L> {
@@ -199,8 +199,8 @@ impl<L: Lock> Env<L> {
             let Some(budget) = self.budget_of(h) else { return };
             let busy = h.dispatch_busy() > 0;
             let max = if busy { 1 } else { self.st.nr_requests.min(budget) };
-            // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag, as in the
-            // kernel, where the choice is made before the tag is asked for.
+            // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag. The kernel
+            // does the same, because it chooses before it asks for the tag.
             let free = self.free_driver_tags();
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {

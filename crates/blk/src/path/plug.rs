@@ -64,10 +64,10 @@ impl Plug {
         self.depth == 0
     }
 
-    /// Keeps a tag that came free for the submitter's next request, if no submitter waits for one: at a depth of one that spares
+    /// Keeps a freed tag for the submitter's next request, if no submitter waits for a tag. At a depth of one that spares
     /// each I/O the two locked instructions of a put and a get. The submitter gives it back when it polls again, rests or
-    /// leaves, or at its next completion that keeps none, so a waiter that comes later waits no longer than for a request
-    /// or two. False: the tag is to be put.
+    /// leaves, or at its next completion that keeps none. So a later waiter waits only for a request or two. False: the tag
+    /// is to be put.
     #[inline]
     pub(crate) fn keep_tag<L: Lock>(&mut self, hctx: usize, tag: u32, tags: &HctxTags<L>) -> bool {
         if self.is_open() || !self.cache.bits.is_empty() || tags.has_waiters() {

@@ -7,9 +7,10 @@
 //! - of `hctx->dispatch` if it had bypassed the elevator or there is none;
 //! - of the requeued list in single-queue mode.
 //!
-//! Meanwhile it holds no driver tag if tags are given at dispatch (without an elevator the tag is its identity), so a freeze
-//! waits for it like for any request. Delayed ones wait on a list of their hctx; the delayed run that is due for the
-//! earliest moves them on, and [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) tells of it.
+//! Meanwhile it holds no driver tag if tags are given at dispatch; without an elevator it keeps the tag, which is its
+//! identity. So a freeze waits for it as for any request. Delayed requests wait on a list of their hctx. The delayed run for
+//! the earliest of them moves them on; [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) reports its
+//! time.
 //!
 //! Not here: a limit on how often; that is the driver's business. Source: block/blk-mq.c (`blk_mq_requeue_request`,
 //! `blk_mq_requeue_work`).

@@ -15,8 +15,8 @@ use crate::bio::Op;
 use crate::limits::Limits;
 use crate::path::merge::{max_sectors_of, sectors_to_boundary};
 
-/// Length of the first piece when a bio of `nr_sectors` at `sector` has to be split, `None` when it fits as it is (or
-/// when the disk does not know the operation: refusing it is the caller's part).
+/// Length of the first piece when a bio of `nr_sectors` at `sector` has to be split; `None` when it fits as it is. Also
+/// `None` when the disk does not know the operation: the caller rejects that.
 #[inline]
 pub(crate) fn bio_split_sectors(limits: &Limits, op: Op, sector: u64, nr_sectors: u32) -> Option<u32> {
     // Nearly every bio: one segment, short, inside a chunk.

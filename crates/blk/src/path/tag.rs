@@ -136,9 +136,8 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// After waiting bios were tried: gives up a place in a wait queue that is not needed any more, and passes on a
-    /// wake-up that was not used, because this submitter waits no more, or not for a tag. Kept, it would be lost to
-    /// another waiter.
+    /// After waiting bios were tried: leaves the wait queue if the submitter needs no tag any more. Also passes on an unused
+    /// wake-up, because this submitter waits no more, or not for a tag. Kept, it would be lost to another waiter.
     pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
         let woken = local.woken.take();
         if local.blocked_on_tag && !local.waiting.is_empty() {

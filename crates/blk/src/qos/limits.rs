@@ -22,7 +22,7 @@ use crate::id::SubmitterId;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// An I/O that should have gone is made up for if it is found within this time; what is later is lost to the rate, so that
+/// A late I/O is charged from when it could have gone, but from at most this long ago; what is older is lost to the rate. So
 /// a thread that did not run for a second does not send a second's worth at once. (QEMU's buckets hold as much.)
 pub(crate) const MAX_LATENESS: Duration = Duration::from_ms(100);
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A submitter's bios that are held back, and how they are released.
 //!
-//! A bio passes the limits first, then takes its place among those that wait for a tag (if any do); a bio that waits for a
-//! tag has paid already. Under common limits only, all bios of a submitter are in one queue and keep their order. When
-//! reads or writes have a limit of their own each direction has a queue, so a held write holds back no read of the same
-//! submitter: a submitter here is a queue with a depth, not a task that sleeps in one I/O, as it is in the kernel. After a
-//! change from one to the other the existing queues drain by themselves.
+//! A bio passes the limits first and then takes its place among those that wait for a tag (if any do). A bio that waits for
+//! a tag has paid already. Under common limits only, all bios of a submitter are in one queue and keep their order. When
+//! reads or writes have a limit of their own, each direction has a queue. So a held write holds back no read of the same
+//! submitter. A submitter here is a queue with a depth, not a task that sleeps in one I/O, as in the kernel. After a change
+//! from one to the other the existing queues drain by themselves.
 //!
-//! A write that wants a token of write-back throttling gets there later, after it found nothing to merge with, so it waits
-//! in a queue of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for
-//! a tag.
+//! A write needs a token of write-back throttling only after it found nothing to merge with. So it waits for the token in a
+//! queue of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for a tag.
 //!
 //! To a freeze, held bios are outside of the block layer. Settings may have changed by the time a bio is released, so what
 //! the disk supports is asked again then.

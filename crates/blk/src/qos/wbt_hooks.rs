@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a request meets write-back throttling: before it takes a tag, when it is issued, when it ends.
 //!
-//! Guarantees: a token travels with the bio (in its slot) until there is a request, then with the request (a mark), and
-//! comes back when either ends or is merged away; each submitter counts on lines of its own, so reads pay no shared write.
+//! Guarantees: a token travels with the bio (in its slot) until there is a request, then with the request (a mark). It comes
+//! back when either ends or is merged away. Each submitter counts on cache lines of its own, so reads pay no shared write.
 //! With throttling off: one relaxed load per request and per completion. Source: block/blk-wbt.c (`wbt_wait`, `wbt_track`,
 //! `wbt_issue`, `wbt_done`, `wbt_cleanup`).
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes a [`QueueState`] of settings: map, tags, requests, lists and elevator, all allocated before the first I/O.
 //!
-//! Guarantees: settings that do not fit together, or ask for an absurd amount of memory, are rejected with the name of
-//! one, its value and a remedy, and nothing has changed then. Defaults that depend on other settings are chosen here.
-//! Does not do: starting the driver, putting the state into effect; that is the queue's.
+//! Guarantees: settings that do not fit together, or ask for an absurd amount of memory, are rejected. The error names one
+//! setting, its value and a remedy; nothing has changed then. Defaults that depend on other settings are chosen here. Does
+//! not do: start the driver, put the state into effect; the queue does both.
 
 use crate::cpumap::{HctxType, QueueMap};
 use crate::elevator::registry::{self, DiskShape, NONE};

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of hardware queues that are owed at a later time, and the first of them, so that a poll need not check all.
+//! Runs of hardware queues that are due at a later time. The time of the first of them spares a poll checking all.
 //!
-//! Guarantees: a due time that was armed is taken by one caller of [`DueTime::take`], or is still visible in
-//! [`FirstDue`] (at its time or an earlier one) once the serving thread is through. The thread that takes it sees what
-//! was left for the run before it was armed. While a thread serves, what it has taken from [`FirstDue`] is not visible
-//! there: it is awake, and puts back what it does not serve. Needs from callers: serving goes in the order
-//! [`FirstDue::begin`], [`DueTime::take`] of every hctx, [`FirstDue::put_back`] with the first due time that was left.
-//! Source: `blk_mq_delay_run_hw_queue`, whose timers do this in the kernel.
+//! Guarantees: one caller of [`DueTime::take`] takes a due time that was armed. Until then it is visible in [`FirstDue`], at
+//! its time or an earlier one, once the serving thread is through. The thread that takes it sees what was left for the run
+//! before it was armed. While a thread serves, what it has taken from [`FirstDue`] is not visible there. That thread is
+//! awake, and puts back what it does not serve.
+//!
+//! Needs from callers: serving goes in the order [`FirstDue::begin`], [`DueTime::take`] of every hctx,
+//! [`FirstDue::put_back`] with the first due time that was left. Source: `blk_mq_delay_run_hw_queue`, whose timers do this
+//! in the kernel.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Instant;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CPUs that go away and come back, and what becomes of their hardware queues.
 //!
-//! Guarantees: once [`RequestQueue::is_offline`] says so, nothing is submitted from that CPU any more, its software queues
-//! are empty, and a hardware queue that had no other CPU has no tag in use: a driver may shut it down. No request is
-//! lost on the way and none waits for the CPU to come back.
+//! Guarantees: once [`RequestQueue::is_offline`] is true, no submitter submits from that CPU, and its software queues are
+//! empty. A hardware queue that had no other CPU has no tag in use then: a driver may shut it down. No request is lost on
+//! the way and none waits for the CPU to come back.
 //!
-//! How: first drain, then move, as the kernel does. A submitter of the CPU finds out at its next call (it is notified),
-//! continues from the nearest CPU that is left, and polls the queues it came from as long as it has bios out. The others
-//! never stop, and pay nothing: what is checked is the word that a freeze sets. When the CPU is back its submitters
+//! How: first drain, then move, as the kernel does. A submitter of the CPU finds out at its next call (it is notified) and
+//! continues from the nearest CPU that is left. It polls the queues it came from as long as it has bios in flight. The
+//! others never stop, and pay nothing: they check only the word that a freeze sets. When the CPU is back its submitters
 //! return at their next idle moment.
 //!
 //! Does not do: finding out that a CPU goes away; the owner of the threads reports it. The map of CPUs to hardware queues

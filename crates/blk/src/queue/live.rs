@@ -14,8 +14,8 @@ use crate::sync::Ordering;
 use crate::time::Duration;
 
 impl<L: Lock> RequestQueue<L> {
-    /// Changes live settings, `(name, value)` each. The first that is unknown, out of range, or not to be changed without a
-    /// freeze is named in the error, and nothing is changed then. Any thread may call this at any time.
+    /// Changes live settings, `(name, value)` each. If a setting is unknown, out of range, or needs a freeze to change, the
+    /// error names the first such setting, and nothing changes. Any thread may call this at any time.
     pub fn set_live(&self, settings: &[(&str, &str)]) -> Result<(), SettingError> {
         // Held throughout, so that a rebuild comes before or after as a whole.
         let mut config = self.config.lock();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The request_queue of one disk: driver, settings, tags, hardware queues and elevator, wired together.
 //!
-//! What can be changed while the disk is in use lies in a `QueueState` behind an `Arc`; a change freezes the queue
-//! (no submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice by a generation number.
-//! There is no thread here: the freezing thread polls [`RequestQueue::is_drained`] until it is true, and work that the kernel
-//! would give to a worker thread is left as a mark that the next poll of any submitter serves.
+//! What can be changed while the disk is in use lies in a `QueueState` behind an `Arc`. A change freezes the queue (no
+//! submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice by a generation number. There is
+//! no thread here: the freezing thread polls [`RequestQueue::is_drained`] until it is true. Where the kernel gives work to a
+//! worker thread, a mark is left here, which the next poll of any submitter serves.
 
 use crate::bio::BioPools;
 use crate::cpumap::QueueMap;
@@ -346,8 +346,8 @@ impl<L: Lock> RequestQueue<L> {
         self.device_busy.load(Ordering::SeqCst) && self.device_busy.swap(false, Ordering::SeqCst)
     }
 
-    /// The kernel's io_ticks: when the millisecond changed since the last update, the difference counts if something
-    /// was in flight, which at a start (`starting` bios) is asked of the others. Returns when to update next.
+    /// The kernel's io_ticks: adds the milliseconds since the last update if something was in flight. At a start (`starting`
+    /// bios) only other bios count as in flight. Returns when to update next.
     #[cold]
     pub(crate) fn update_io_ticks(&self, now: Instant, starting: u64) -> Instant {
         let ms = now.as_ns() / TICK_NS;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When a disk's requests have to be checked for timeouts; `path::timeout` checks them.
 //!
-//! Guarantees: a checking thread disarms the timer first, so a request may be issued by a submitter that saw it armed
-//! and become visible after the check. That submitter finds the timer unarmed when it polls, and at the latest when it
-//! rests before it sleeps ([`Timer::rearm_at_once`]).
+//! Guarantees: a checking thread disarms the timer first. So a submitter that saw it armed may issue a request that becomes
+//! visible only after the check. That submitter finds the timer unarmed when it polls, and at the latest when it rests
+//! before it sleeps ([`Timer::rearm_at_once`]).
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::time::Instant;

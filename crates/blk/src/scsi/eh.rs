@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SCSI error handling: the escalation from abort to taking a device offline.
 //!
-//! A late command is aborted, and tried again. If that does not work its host takes no new commands until those that are out
-//! have ended or are late as well, and then goes up level by level. After each level TEST UNIT READY (`eh_timeout`) says
-//! whether it has helped. The levels and their timeouts:
+//! A late command is aborted and retried. If that does not work, its host takes no new commands until all commands in flight
+//! have ended or are late as well. Then recovery goes up level by level. After each level TEST UNIT READY (`eh_timeout`)
+//! shows whether it has helped. The levels and their timeouts:
 //!
 //! - ask for sense that is missing: `eh_timeout`;
 //! - abort each command: `eh_timeout`. An abort behind others has three times that, unless the host is recovering by then or is
@@ -14,11 +14,13 @@
 //! - reset of the host: what its transport says (`host_reset`). Past `eh_deadline` recovery goes to this level at once;
 //! - offline, what no level has helped. While recovery is to give up, it gets here after one second.
 //!
-//! Guarantees: a command that this has to do with ends no earlier than its transport has given it back *and* its device has
-//! answered again, or is offline; each of them is released once. Nothing waits without a limit. A reset or probe that recovery
-//! no longer polls is dropped, so its result cannot be taken for a later one's.
-//! Needs from callers: `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
-//! `EhLadder::next_due` says; what it asks for is done at once and its answer passed to `EhLadder::result`, by one caller at a time.
+//! Guarantees: a command in recovery ends only after its transport has given it back *and* its device has answered again or
+//! is offline. Each of them is released once. Nothing waits without a limit. A reset or probe that recovery no longer polls
+//! is dropped, so its result cannot be taken for a later one's.
+//!
+//! Needs from callers: a call of `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
+//! `EhLadder::next_due` says. The caller does at once what it asks for, and passes the answer to `EhLadder::result`. Only
+//! one caller at a time.
 //!
 //! A plain value: its owner (`super::recovery`) locks it, and speaks to the transport with it unlocked. Source:
 //! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`, `scsi_eh_flush_done_q`) of Linux

@@ -135,9 +135,9 @@ impl ScsiHost {
         self.recovery.stops_commands()
     }
 
-    /// While it is to give up, commands that do not end are helped for one second more at most, counted from when the host stopped
-    /// for them: then their devices are offline, and what the transport gives back ends with an error. Nothing that was helped is tried
-    /// again meanwhile. A device stays offline when this is taken back, until its state is set.
+    /// While it is to give up, recovery lasts at most one second, counted from when the host stopped for commands that do
+    /// not end. Then their devices are offline, and what the transport gives back ends with an error. No recovered command
+    /// is retried meanwhile. A device stays offline when this is taken back, until its state is set.
     pub fn set_give_up(&self, give_up: bool) {
         self.recovery.set_give_up(give_up);
     }

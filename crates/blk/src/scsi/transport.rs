@@ -284,8 +284,8 @@ pub trait Transport: Send + Sync {
 
     /// Sends a command of the midlayer's own, without data to the device; false if it cannot. A LUN has one at a time.
     ///
-    /// It goes past the requests: the tags of a LUN may all be taken by commands that do not end, and a tag kept back for this
-    /// would need a request, and a queue that lets it through while it lets nothing through.
+    /// It bypasses the requests: commands that do not end may hold all tags of a LUN. A reserved tag would need a request,
+    /// and a queue that lets this request through while it stops all others.
     fn probe(&self, _lun: LunId, _cdb: &Cdb, _now: Instant) -> bool {
         false
     }
@@ -298,8 +298,8 @@ pub trait Transport: Send + Sync {
     /// No thread waits for the answer any more.
     fn drop_probe(&self, _lun: LunId) {}
 
-    /// Nothing has helped, and the LUN is offline: all its commands come back with the next polls, and no device or thread
-    /// reaches for their data any more, whatever has to be cut for that.
+    /// Nothing has helped, and the LUN is offline: all its commands must come back with the next polls. After that no device
+    /// or thread may access their data, whatever connection has to be cut for that.
     fn abandon(&self, _lun: LunId, _now: Instant) {}
 }
 

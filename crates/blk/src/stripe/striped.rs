@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One thread's way into a striped disk: it maps bios and hands them to the submitters of the stripes.
 //!
-//! Guarantees: every accepted bio comes back once through [`Striped::reap`], when all that was made of it has ended, with the
-//! first error of these if there was one. A bio that lies in one chunk is one bio below; a longer one is one per chunk, which
-//! their disks may merge; a discard or write of zeroes is one per stripe. A flush goes to all stripes. A write with a flush
-//! before it is written when all stripes are flushed, and not at all if one could not be; FUA goes with each part. Parts
-//! that find no slot below wait here, and bios submitted later wait behind them. Nothing is allocated after the start.
+//! Guarantees: every accepted bio comes back once through [`Striped::reap`], when all its parts have ended, with the first
+//! error among them. A bio that lies in one chunk is one bio below. A longer bio is one per chunk, which their disks may
+//! merge; a discard or write of zeroes is one per stripe. A flush goes to all stripes. A write with a flush before it is
+//! written when all stripes are flushed, and not at all if a flush failed; FUA goes with each part. Parts that find no slot
+//! below wait here, and bios submitted later wait behind them. Nothing is allocated after the start.
 //!
 //! Needs from callers: as [`Submitter`], except that what has ended is found by [`Striped::poll`] only. Does not do: split a
 //! bio that may not wait (`NOWAIT`), which ends with `Again` as anywhere; hide that a bio that failed was done in part.

@@ -17,8 +17,8 @@ impl<L: Lock> Submitter<L> {
     /// Enters the block layer to make requests: from here to [`Submitter::leave`] a freeze waits for this submitter.
     /// False while frozen.
     ///
-    /// A submitter stays inside between calls for as long as it has bios there, so this costs its locked instruction
-    /// once per busy period, not once per call.
+    /// A submitter stays inside between calls for as long as it has bios there. So the locked instruction is paid once per
+    /// busy period, not once per call.
     #[inline]
     pub(crate) fn enter(&mut self, now: Instant) -> bool {
         if self.inside {

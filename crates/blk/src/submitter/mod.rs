@@ -292,9 +292,9 @@ impl<L: Lock> Submitter<L> {
     /// Collects completions of this submitter's hardware queues, serves work that is due (restarts, delayed runs,
     /// requeues) and tries waiting bios again. Never blocks.
     ///
-    /// A submitter that had bios in the disk stays inside the disk until the first poll that finds it without any, so a
-    /// depth of one does not pay for leaving and entering with each I/O. A caller that stops polling calls
-    /// [`Submitter::rest`], or a freeze waits for it.
+    /// A submitter that had bios in the disk stays inside until the first poll that finds it without any. So a depth of one
+    /// does not pay for leaving and entering with each I/O. A caller that stops polling calls [`Submitter::rest`], or a
+    /// freeze waits for it.
     pub fn poll(&mut self, now: Instant) {
         self.poll_and(true, now);
     }
@@ -344,8 +344,8 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Announces that this submitter may not call again for a while; call it before going to sleep. A freeze then waits
-    /// for it only if bios of it are out, and a tag it kept for its next I/O is there for others.
+    /// Announces that this submitter may not call again for a while; call it before going to sleep. A freeze then waits for
+    /// it only if it has bios in flight. A tag it kept for its next I/O is free for others.
     pub fn rest(&mut self) {
         self.return_kept_tag();
         if core::mem::take(&mut self.local.issued) {

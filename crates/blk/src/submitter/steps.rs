@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The parts of a poll, also for callers that choose their order: a model of a machine in which the device's interrupt,
-//! the worker that runs the queue and the process that waits for a tag are three.
+//! The parts of a poll, also for callers that choose their order. Such a caller models a machine in which the device's
+//! interrupt, the worker that runs the queue and the waiting process are separate.
 //!
-//! Guarantees: what one of these leaves undone the next [`Submitter::poll`] does. Runs that are left are announced by
-//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), bios that wait are not: a caller that puts submitters to sleep wakes
-//! them. Not for programs that do I/O.
+//! Guarantees: what a part leaves undone the next [`Submitter::poll`] does.
+//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) announces runs that are left. It does not announce
+//! bios that wait: a caller that puts submitters to sleep wakes them. Not for programs that do I/O.
 
 use super::Submitter;
 use crate::lock::Lock;

@@ -4,8 +4,8 @@
 //! Two things that loom does not do by itself are done here.
 //!
 //! *Every access competes with every other one.* Loom runs two accesses in both orders if they conflict, but of one atomic
-//! it remembers only the last access. A load by the same thread just before its read-modify-write (most protocols here
-//! begin so) hides the other thread's earlier load, and that order is never tried. So every access begins with a `Relaxed`
+//! it remembers only the last access. Most protocols here begin with a load just before the same thread's read-modify-write.
+//! That load hides the other thread's earlier load, and that order is never tried. So every access begins with a `Relaxed`
 //! read-modify-write of `turn`, which conflicts with that of every other thread and orders no other memory.
 //!
 //! *`SeqCst` accesses are in one order.* Loom takes them for `AcqRel` and knows only `SeqCst` fences, so "mark, then look"

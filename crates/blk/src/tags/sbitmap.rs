@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scalable bitmap: a set of `depth` bits spread over words on cache lines of their own.
 //!
-//! Guarantees: a bit is handed to one caller until that caller gives it back; [`Sbitmap::get`] and its variants are lock
-//! free, never hold a bit they do not return, and fail only if every usable bit was owned when its word was checked;
-//! what an owner did before giving a bit back happens before what the next owner does. All memory is allocated by `new`.
+//! Guarantees: a bit is handed to one caller until that caller gives it back. [`Sbitmap::get`] and its variants are lock
+//! free and never hold a bit they do not return. They fail only if every usable bit was owned when its word was checked.
+//! What an owner did before giving a bit back happens before what the next owner does. All memory is allocated by `new`.
 //!
-//! Needs from callers: a bit is given back once; one map is used either as an allocator (`get*`, `clear_deferred`,
-//! `clear_batch`) or as a set of flags (`set_bit`, `clear_bit`), since flags know nothing of deferred clears.
+//! Needs from callers: a bit is given back once. One map is used either as an allocator (`get*`, `clear_deferred`,
+//! `clear_batch`) or as a set of flags (`set_bit`, `clear_bit`): flags know nothing of deferred clears.
 //!
 //! Does not do: waiting and waking, which is `sbitmap_queue`; resizing.
 //!
-//! Differs from its model in two ways. There is no swap lock (reason in `word`). A round-robin search comes back
-//! to the bits of its first word which lie below the hint, so that failing means full; Linux fails there, and
-//! relies on the caller to try again from 0.
+//! Differs from its model in two ways. There is no swap lock (reason in `word`). A round-robin search comes back to the bits
+//! of its first word below the hint, so that failing means full. Linux fails there, and relies on the caller to try again
+//! from 0.
 //!
 //! Source: Linux lib/sbitmap.c, include/linux/sbitmap.h.
 
@@ -158,8 +158,8 @@ impl Sbitmap {
         self.get_watched(hint, &NoWaiters)
     }
 
-    /// As [`Sbitmap::get`], but of each word only the part that belongs to a map of `shallow_depth` bits is used, which is
-    /// how a scheduler keeps some bits back for another class.
+    /// As [`Sbitmap::get`], but uses of each word only the part that belongs to a map of `shallow_depth` bits. With this a
+    /// scheduler keeps some bits back for another class.
     ///
     /// The parts add up to `shallow_depth`, or a little less if the last word is short. With `shallow_depth` at or above
     /// the depth this is `get`; with 0 it is `None`.
@@ -373,8 +373,8 @@ impl Sbitmap {
         self.words.iter().any(|w| w.flags() != 0)
     }
 
-    /// Calls `f` for each set flag (or taken bit), from `start` (0 if out of range) up and then round to below `start`,
-    /// until `f` returns false. Each word is read once when its turn comes.
+    /// Calls `f` for each set flag (or taken bit), from `start` (0 if out of range) up, then from 0 up to below `start`.
+    /// Stops when `f` returns false. Each word is read once when its turn comes.
     pub(crate) fn for_each_set(&self, start: u32, mut f: impl FnMut(u32) -> bool) {
         let start = if start < self.depth { start } else { 0 };
         let from = u64::MAX << self.bit_in_word(start);

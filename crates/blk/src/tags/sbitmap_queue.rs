@@ -27,12 +27,12 @@
 //! waiter. So the fence is on the slow side and the put needs no barrier beyond its read-modify-write.
 //!
 //! Wakes come in batches, so one more step is needed. A waiter that sleeps has, after registering, seen each of the `d` bits
-//! it may use owned. Each of these owners frees it later and counts one completion, so at least `d` are
-//! counted, and the batch is at most `d` (see [`SbitmapQueue::wake_batch`]): a batch of waiters is woken. If the waiter is not among
-//! them, those that are take tags, put them, and count again; or they pass the wake on.
+//! it may use owned. Each of these owners frees its bit later and counts one completion, so at least `d` are counted. The
+//! batch is at most `d` (see [`SbitmapQueue::wake_batch`]), so a batch of waiters is woken. If the waiter is not among them,
+//! those that are take tags, put them, and count again; or they pass the wake on.
 //!
 //! Owners that free without counting are the threads which return surplus bits to `word` (see `sbitmap::word`). They do so
-//! only if they saw no waiter before; afterwards they look again, in the way of a put, and if there is one they count a
+//! only if they saw no waiter before. Afterwards they look again, in the way of a put, and if there is a waiter they count a
 //! whole batch of completions. They have taken a tag of their own at that point, so a put follows, which does the waking.
 //! The models in `tests/models/loom_sbitmap.rs` fail if this credit, or the fence, is left out.
 //!
@@ -141,8 +141,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.sb.get_batch_watched(hint, n, self)
     }
 
-    /// Each tag that comes back wakes one waiter from now on, as mq-deadline does in the kernel. A waiter that may use
-    /// only some of the tags might wait for a whole batch longer than any come back, and may not be able to use the
+    /// Each tag that comes back wakes one waiter from now on, as mq-deadline does in the kernel. A waiter may be limited to
+    /// some of the tags. It might wait for a whole batch when fewer tags than that come back, and may not be able to use the
     /// next tag.
     #[inline]
     pub(crate) fn wake_singly(&self) {

@@ -3,10 +3,10 @@
 //!
 //! # The rule
 //! A disk may take one more tag of a map while it has fewer than max(ceil(depth / disks that count), 4); of a map of one
-//! tag, always. A disk counts from its first try to take a tag until its timeout work finds no request at the driver,
-//! which is about five seconds (or `io_timeout`, if that is less) after it fell idle. The rule is not applied to reserved
-//! tags, nor while [`TagSet::set_fair_sharing`] is off. As in the kernel the number is checked and then raised:
-//! threads that take tags of one disk at the same moment may exceed its share by as many as they are.
+//! tag, always. A disk counts from its first try to take a tag until its timeout work finds no request at the driver. That
+//! is about five seconds after it fell idle, or `io_timeout`, if that is less. The rule is not applied to reserved tags, nor
+//! while [`TagSet::set_fair_sharing`] is off. As in the kernel the number is checked and then raised: threads that take tags
+//! of one disk at the same moment may exceed its share by as many as they are.
 //!
 //! Waiting for a tag, and wake-ups: `waiting`.
 //!

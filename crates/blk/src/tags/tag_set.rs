@@ -7,8 +7,7 @@
 //! moment (the kernel freezes it and waits; here the caller does, if the disk is busy), and from then on
 //!
 //! - each disk may use its share of the tags (`share`: the rule, and which waiter is woken when a tag is freed);
-//! - a hardware queue that finds no tag waits in the wait queue of the tags, for the next one to come free may be
-//!   another disk's.
+//! - a hardware queue that finds no tag waits in the wait queue of the tags: the next freed tag may be another disk's.
 //!
 //! `host_tagset` makes one map of tags serve all hardware queues, so `queue_depth` bounds the whole host and not each of
 //! its queues. A tag is then unique in the set, but a request is still known to its driver by hardware queue and tag.
@@ -272,8 +271,8 @@ impl<L: Lock> TagSet<L> {
     /// Changes the shape for all disks: `change` edits a copy, which takes effect on all of them or on none. Panics unless
     /// every disk is frozen and drained.
     ///
-    /// A disk that cannot follow (its driver refuses, its CPUs are too few) is named by the error and all are given their old
-    /// settings back; if one refuses even that (the error says so) the disks must stay frozen.
+    /// If a disk cannot follow (its driver refuses, its CPUs are too few), the error names it and all disks get their old
+    /// settings back. If a disk refuses even that (the error says so), the disks must stay frozen.
     pub fn update(
         self: &Arc<Self>,
         change: impl FnOnce(&mut TagSetConfig) -> Result<(), SettingError>,
@@ -441,8 +440,8 @@ impl<L: Lock> TagSet<L> {
         });
     }
 
-    /// Takes their share from disks that have been without a request for as long as their own timer takes to find out,
-    /// if no poll finds it out. Called by a submitter that is refused for its share.
+    /// Takes the share of disks whose timer is due and that hold no driver tag: they are idle, but no poll has found that
+    /// out. Called by a submitter that is refused for its share.
     #[cold]
     pub(crate) fn retire_idle(&self, now: Instant) {
         let at = self.look_at.load(Ordering::Relaxed);

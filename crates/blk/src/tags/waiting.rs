@@ -2,26 +2,28 @@
 //! Driver tags that several disks, or several hardware queues, share: waiters and wake-ups.
 //!
 //! # Waiting
-//! Without an elevator, submitters wait for tags; with one, hardware queues wait (`TAG_WAIT` says that one is registered).
-//! All are in the wait queues of the map, under names that include their disk. A put wakes one waiter *that may use the tag*. A
-//! disk with its share used up has none: its own next put wakes it. So each put is one wake-up, not an eighth of the
-//! depth as in a map of one disk, where any waiter is as good as another. A registered submitter does not try again
-//! before it is woken: mostly a disk's own completion makes it poll, and it would always take back what it has just
-//! freed. Hardware queues of one disk (`host_tagset`) are woken and may try as ever.
+//! Without an elevator, submitters wait for tags; with one, hardware queues wait (`TAG_WAIT` marks a registered one). All
+//! are in the wait queues of the map, under names that include their disk. A put wakes one waiter *that may use the tag*. A
+//! disk with its share used up has none: its own next put wakes it. So each put is one wake-up. (In a map of one disk any
+//! waiter is as good as another, and wake-ups come in batches of an eighth of the depth.) A registered submitter does not
+//! try again before it is woken: mostly a disk's own completion makes it poll, and it would always take back what it has
+//! just freed. Hardware queues of one disk (`host_tagset`) are woken and may try as ever.
 //!
-//! A waiter of the same disk is woken as ever. For one of another disk its submitter is notified, or its hardware queue is
-//! marked (`TAG_WOKEN`), a run is owed, and the owner of a request that waits there is notified, to poll.
+//! A waiter of the same disk is woken as ever. For a waiter of another disk it depends on its kind. A submitter is notified.
+//! A hardware queue is marked (`TAG_WOKEN`), a run is owed, and the owner of a request that waits there is notified, to
+//! poll.
 //!
 //! # Why no waiter is forgotten
 //! A sleeper has registered, passed a `SeqCst` fence, and then found its disk's number at the share or the map full. A put
-//! lowers the number, then frees the bit, then looks for waiters, each with `SeqCst`. So if it does not see the sleeper,
-//! the sleeper saw both; what `sbitmap_queue` says of the bit holds for the number. If it sees the sleeper and passes it by
-//! for its share, that disk holds tags, and the put of the first of them sees a number below the share. What else may raise
-//! a share (a disk falls idle or leaves, fair sharing is turned off) wakes all waiters afterwards.
+//! lowers the number, then frees the bit, then looks for waiters, each with `SeqCst`. If it does not see the sleeper, the
+//! sleeper saw both; what `sbitmap_queue` says of the bit holds for the number. If it sees the sleeper but passes it by for
+//! its share, that disk holds tags. The put of the first of them sees a number below the share. What else may raise a share
+//! (a disk falls idle or leaves, fair sharing is turned off) wakes all waiters afterwards.
 //!
-//! A wake-up that is not used is handed on: by a submitter that waits no more, is frozen, or is refused for its share; by a
-//! hardware queue that has nothing to send (at once, in `wake`), or that took no tag when it was run though one is free. It
-//! is handed to a waiter that may use it *now*, so two that may not do not wake each other in turn.
+//! A wake-up that is not used is passed on. A submitter passes it on if it waits no more, is frozen, or is refused for its
+//! share. A hardware queue passes it on at once, in `wake`, if it has nothing to send. It also does so if it took no tag
+//! when it was run though a tag is free. The wake-up goes to a waiter that may use it *now*, so two that may not do not wake
+//! each other in turn.
 //!
 //! Setting `TAG_WAIT` registers a hardware queue; a thread that finds it set relies on that. The waker clears the mark
 //! before it checks the list. A thread that leaves requests on the list checks the mark afterwards, and owes a run when

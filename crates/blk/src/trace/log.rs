@@ -9,7 +9,7 @@
 //!   in nothing but the step. All that an event tells is compared, so it does not matter whose event it was.
 //! - Nothing happens when a bio becomes a request: it is told of with the next event ([`Log::catch_up`]), from the times
 //!   in the request; one that goes straight to the driver with its issue ([`Log::tell`]).
-//! - A batch that is issued as it left the plug, or completed in that order, is one record that names the records of its
+//! - A batch that is issued as it left the plug, or completed in that order, is one record. It names the records of its
 //!   requests ([`Log::add_run`]).
 //! - What a driver ends inside the call that issued it, and is told of next, is known by its number or tag alone
 //!   ([`Log::end_at_once`]): no other thread can have had the request in between.

@@ -213,8 +213,8 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// Traces what a driver ended. Called before any of it is processed further, so a request whose completion is passed on
-    /// to another CPU is in the trace of the CPU that found it.
+    /// Traces what a driver ended. Called before any of it is processed further. So the trace of the CPU that found a
+    /// completion has it, even if the completion is passed on to another CPU.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         if local.trace.is_on() {

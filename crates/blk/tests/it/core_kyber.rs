@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kyber in the core: a hardware queue that found no token is run when one comes back, not when the core looks again by
-//! itself, which it does 3 ms later. Write zeroes are the domain with the fewest tokens, 16 for the whole disk.
+//! kyber in the core: a hardware queue that found no token is run when a token comes back. It need not wait until the core
+//! looks again by itself, 3 ms later. Write zeroes are the domain with the fewest tokens, 16 for the whole disk.
 
 use blk::bio::{Bio, DataRef, Op};
 use blk::cpumap::CpuTopology;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands that do not end: each rung of the error-handling ladder on a debug host whose help works, fails or never ends, and
-//! seeded runs of all of it at once.
+//! Commands that do not end: each rung of the error-handling ladder on a debug host. Its help works, fails or never ends.
+//! Seeded runs have all of it at once.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;

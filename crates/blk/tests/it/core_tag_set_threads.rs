@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Real threads on several disks of one tag set. Every thread sleeps when it has nothing to do and is woken only by
-//! [`Notify`], by a completion on its disk, or by its disk's timer as that was when it went to sleep. A further thread turns
-//! fair sharing on and off and freezes disks, which wakes sleepers, too: a lost wake-up makes this slow and seldom stops it
-//! (the loom models find those); what stops has its state printed by the watchdog. Threads make no run like another;
+//! Real threads on several disks of one tag set. Every thread sleeps when it has nothing to do. Only [`Notify`] wakes it, a
+//! completion on its disk, or its disk's timer as it was set when the thread went to sleep. A further thread turns fair
+//! sharing on and off and freezes disks, which wakes sleepers, too. So a lost wake-up makes this slow and seldom stops it;
+//! the loom models find those. If it does stop, the watchdog prints the state. Threads make no run like another;
 //! `MQBLK_SEED=n` draws other I/O.
 
 use crate::threads;

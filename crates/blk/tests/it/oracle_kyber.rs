@@ -5,11 +5,15 @@
 //! domains: which of them each request issued belongs to. One software queue and plenty of tokens make all of that follow
 //! from kyber's definition alone.
 //!
-//! Not comparable on such a trace: times (an emulated CPU at HZ=250 made them); which token a request had and which hardware
-//! queue was woken for one, because no event tells; the depths of the domains, because 62 requests are too few for kyber
-//! to judge the total latency by (it takes 500), so they stay as they are in the kernel and here; and with several CPUs the
-//! order in which software queues were inserted into while one was being emptied. The rules for depths are tested against
-//! hand-computed numbers in the elevator.
+//! Not comparable on such a trace:
+//!
+//! - times: an emulated CPU at HZ=250 made them;
+//! - which token a request had and which hardware queue was woken for a token, because no event shows it;
+//! - the depths of the domains: they stay as they are in the kernel and here, because kyber judges the total latency by 500
+//!   requests and the trace has 62;
+//! - with several CPUs, the order in which software queues were inserted into while one was being emptied.
+//!
+//! The rules for depths are tested against hand-computed numbers in the elevator.
 
 use crate::oracle;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to two preemptions) of a CPU that goes away and a thread that submits from it, explored by loom.
+//! Every interleaving (of up to two preemptions) of a CPU that goes away and a thread that submits from it.
 //!
-//! The world of `loom_stack`, on a device that closes the hardware queue of a CPU that is gone: from then on a request that
+//! The world of `loom_stack`, on a device that closes the hardware queue of a CPU that is gone. From then on a request that
 //! comes there, or is there still, fails the model. A bio that is left where no thread polls is a deadlock.
 //!
-//! The whole disk takes part, so each model has a single step on either side (a submission, a poll; the CPU's way out with one
-//! look) where the two may meet; before and after there is one thread. `shuttle_stack` has more of everything.
+//! The whole disk takes part. So each model has a single step on either side (a submission, a poll; the CPU's way out with
+//! one look) where the two may meet. Before and after there is one thread. `shuttle_stack` has more of everything.
 //!
 //! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
 

@@ -94,8 +94,8 @@ fn two_takers_collect_what_two_givers_clear() {
     });
 }
 
-/// Catches: a mover that frees a bit another thread took between its exchange and its and-not (three cleared bits, so that
-/// there is a surplus), and a put that meets the transfer of its own bit.
+/// Catches: a mover that frees a bit another thread took between the mover's exchange and and-not (three cleared bits, so
+/// that there is a surplus). Also a put that meets the transfer of its own bit.
 #[test]
 fn a_bit_goes_round_while_another_taker_moves() {
     explore(|| {
@@ -328,8 +328,8 @@ fn a_waiter_that_turns_away_passes_its_wake_up_on() {
     });
 }
 
-/// Catches: counts of two puts at a time that do not add up to the batch they are worth, and a waiter in the middle of its
-/// registration. The wake batch is 2, and so are the puts.
+/// Catches: counts of two simultaneous puts that do not add up to the batch they are worth. Also a waiter in the middle of
+/// its registration. The wake batch is 2, and so are the puts.
 #[test]
 fn two_puts_at_once_make_a_batch() {
     explore(|| {

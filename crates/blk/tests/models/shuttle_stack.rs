@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random interleavings of a whole disk with more threads and more I/O than loom can explore, scheduled by shuttle.
 //!
-//! The same world as `loom_stack`: a lost wake-up is a deadlock. Four threads, every elevator, full devices, disks that share
-//! tags, bios that are held back, and a thread that freezes and rebuilds the queue or takes CPUs away meanwhile. Atomics are sequentially consistent here, so this finds orders of steps, not
-//! orders of memory; that is loom's. Run with `cargo xtask loom`; `MQBLK_SEED=n` draws other schedules, `MQBLK_SCHEDULES=n`
-//! more of them. A failure prints the schedule.
+//! The same world as `loom_stack`: a lost wake-up is a deadlock. It has four threads, every elevator, full devices, disks
+//! that share tags, and bios that are held back. Meanwhile a thread freezes and rebuilds the queue or takes CPUs away.
+//! Atomics are sequentially consistent here, so this finds orders of steps, not orders of memory; loom finds those. Run with
+//! `cargo xtask loom`; `MQBLK_SEED=n` draws other schedules, `MQBLK_SCHEDULES=n` more of them. A failure prints the
+//! schedule.
 
 use crate::model;
 
@@ -235,8 +236,8 @@ fn what_holds_bios_back_changes_under_load() {
     }
 }
 
-/// Two disks of one set with two threads each, and a thread that turns fair sharing on and off and adds and removes a
-/// third disk. Catches: a tag of one disk that the other waits for without a notification; a wake-up that two hand each
+/// Two disks of one set with two threads each. A further thread turns fair sharing on and off and adds and removes a third
+/// disk. Catches: a tag of one disk that the other waits for without a notification; a wake-up that two waiters pass to each
 /// other for ever.
 #[test]
 fn disks_share_their_tags() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated disk as a driver: takes requests, checks that the core keeps every rule it owes a driver, and completes
-//! them when their time has come, in an order the seed chooses among those that are due.
+//! The simulated disk as a driver: takes requests and checks that the core keeps every rule it owes a driver. Completes
+//! requests when their time has come; among those that are due the seed chooses the order.
 
 use super::{Answer, Event, Inner, NEVER_SAFE, Pending, SimDisk};
 use crate::fault::Plant;

@@ -5,8 +5,8 @@ use crate::rng::Rng;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Contents: `cache` over `durable`. The cache has all contents of a sector since the last flush of it, oldest first,
-/// each with the number of completions after which a flush has to take it along.
+/// Contents: `cache` over `durable`. The cache has all contents of a sector since its last flush, oldest first. Beside each
+/// is the number of completions after which a flush has to take it along.
 #[derive(Clone, Default)]
 pub(super) struct Media {
     durable: BTreeMap<u64, u64>,

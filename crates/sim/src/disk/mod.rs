@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The simulated disk: keeps one word per sector, has a volatile cache, answers and completes as a seed or the test says.
 //!
-//! Its faults are drawn per request from the seed, or scripted by a test; what each does, and what the layer above must make
+//! Its faults are drawn per request from the seed, or scripted by a test. What each does, and what the layer above must make
 //! of it, is in [`fault`](crate::fault).
 //!
-//! Guarantees: every rule of the driver contract that the core could break is asserted here (tags in range and used
-//! once, limits, FUA only where supported, segments that add up). It keeps the promises it makes: DEV_RESOURCE only
-//! with a request of the device in flight. A write lands in the cache when it is issued or when it completes; a flush
-//! makes durable what had *completed* when the flush was issued, nothing more; FUA is durable at once.
+//! Guarantees: every rule of the driver contract that the core could break is asserted here. Examples are tags in range and
+//! used once, limits, FUA only where supported, segments that add up. It keeps the promises it makes: DEV_RESOURCE only with
+//! a request of the device in flight. A write lands in the cache when it is issued or when it completes. A flush makes
+//! durable what had *completed* when the flush was issued, nothing more; FUA is durable at once.
 
 mod driver;
 pub mod faults;

@@ -119,9 +119,9 @@ impl<const WORDS: usize> Slots<WORDS> {
     }
 }
 
-/// The queue of them: a wheel of lists, with a slot for each nanosecond of the current block of time and one for each of the
-/// blocks that follow, and a heap for what lies further off. Events of a slot are in the order of their making, as nothing is put
-/// into a slot directly before all that was made earlier for its time has come there from further off.
+/// The queue of events: a wheel of lists, and a heap for what lies further off. The wheel has a slot for each nanosecond of
+/// the current block of time and a slot for each block that follows. Events of a slot are in the order of their making: what
+/// was made earlier for a slot's time comes there from further off before anything is put there directly.
 #[derive(Debug)]
 pub struct Events {
     nodes: Vec<Node>,

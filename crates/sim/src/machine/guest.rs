@@ -2,14 +2,14 @@
 //! Virtual machines with databases in them: users on vCPUs, a virtio-blk disk with many virtqueues, and the threads of the
 //! hypervisor that serve them.
 //!
-//! A vCPU is a CPU of the [`Machine`]; what it computes takes longer when more of them compute than there are cores near it. A
-//! request goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads (virtqueues dealt by
-//! [`Mapping`]). An idle thread sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work of a
-//! thread is one after the other.
+//! A vCPU is a CPU of the [`Machine`]; its work takes longer when more vCPUs compute than there are cores near it. A request
+//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads ([`Mapping`] assigns
+//! virtqueues). An idle thread sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work
+//! of a thread is one after the other.
 //!
-//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll. What users do to
-//! each other beside I/O: each that runs adds a little to the computing of the others, one lock of a database has them one at a
-//! time, and their commits share flushes (`guest_host`).
+//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll. Users
+//! also slow each other down beside I/O (`guest_host`). Each user that runs adds a little to the computing of the others.
+//! One lock of a database admits one user at a time, and their commits share flushes.
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};

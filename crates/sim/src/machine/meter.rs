@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The clock of the CPU that is being simulated, and a lock that moves it on.
 //!
-//! While a machine runs a piece of work of one of its CPUs, the block layer's locks tell how long that CPU had to wait for
-//! another one, and how long the lock's cache lines took to come. So contention is that of the core's own lock domains.
+//! While a machine runs a piece of work of one of its CPUs, the block layer's locks report how long that CPU waited. They
+//! count the wait for another CPU, and the time that the lock's cache lines took to come. So contention is that of the
+//! core's own lock domains.
 //!
 //! Guarantees: a lock is held by one CPU at a time of virtual time, in the order in which the machine runs them. Outside of
-//! [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short against the time between events, for
+//! [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short against the time between events. For
 //! a piece is run as a whole: one that begins earlier has its locks first, even those it takes late.
 
 #![allow(unsafe_code, reason = "lock_api's trait for locks is an unsafe one; this one forwards to parking_lot's")]

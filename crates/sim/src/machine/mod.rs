@@ -2,9 +2,9 @@
 //! A whole machine in virtual time: CPUs that run job threads and interrupts, disks behind the real block layer, and what it
 //! all costs.
 //!
-//! The block layer is the product's, lock for lock; the job threads are `workload`'s; only time is made up. A CPU does one
-//! thing at a time, and all that it does takes time: what the [`costs`] say for work that the block layer cannot tell the
-//! price of, and what the locks of the block layer say when another CPU has them (`meter`).
+//! The block layer is the product's, lock for lock; the job threads are `workload`'s; only time is simulated. A CPU does one
+//! thing at a time, and all that it does takes time. The [`costs`] give the time for work whose price the block layer cannot
+//! tell. The locks of the block layer give the wait while another CPU has them (`meter`).
 //!
 //! | module | what it is |
 //! |---|---|

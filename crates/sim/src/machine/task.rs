@@ -86,7 +86,8 @@ impl CpuWaits {
     }
 }
 
-/// Work of a program for an I/O from which on it is computing like any other, and not part of a piece that runs as a whole.
+/// From this much work of a program for an I/O on, that work is computing like any other. Shorter work is part of a piece
+/// that runs as a whole.
 const LONG_NS: u32 = 5_000;
 
 /// Where a thread is.

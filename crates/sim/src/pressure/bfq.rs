@@ -3,15 +3,16 @@
 //! Bandwidth Distribution", 2010; block/bfq-iosched.c; blk's `elevator/bfq.rs`).
 //!
 //! **Shares.** Submitters of one class that always have requests waiting get service, in sectors, in proportion to their
-//! weights: B-WF2Q+ keeps what two of them got, each divided by its weight, apart by at most one largest budget B of each,
-//! divided by its weight, at any moment. A request may not fit into what is left of a budget, which adds one request L of
-//! each: |Wi / wi - Wj / wj| <= (B + Li) / wi + (B + Lj) / wj. That is also the starvation bound between submitters: one with
-//! weight wi cannot be passed for longer than this difference lasts. It holds for sectors while no turn is charged for its
-//! time, so sizes and budgets are drawn such that a turn lasts less than 20 ms, at addresses in order; `low_latency` is off,
-//! which breaks shares on purpose.
+//! weights. B-WF2Q+ bounds the difference of what two of them got, each divided by its weight, at any moment. The bound is
+//! one largest budget B of each, divided by its weight. A request may not fit into what is left of a budget, which adds one
+//! request L of each: |Wi / wi - Wj / wj| <= (B + Li) / wi + (B + Lj) / wj. That is also the starvation bound between
+//! submitters: one with weight wi cannot be passed for longer than this difference lasts.
+//!
+//! The bound holds for sectors while no turn is charged for its time. So sizes and budgets are drawn such that a turn lasts
+//! less than 20 ms, at addresses in order. `low_latency` is off, because it breaks shares on purpose.
 //!
 //! **Within a submitter.** Once in each turn the oldest request is checked and goes next if its expiry has passed. With n
-//! before it then, at most n + 1 more turns and what is left of the present one go by, each at most one budget, or one
+//! before it then, at most n + 1 more turns and what is left of the present turn go by. Each is at most one budget, or one
 //! request that is larger: (n + 2) max(B, L) sectors.
 
 use super::bound::{Bound, Pressed, SeenRequest};

@@ -3,22 +3,23 @@
 //!
 //! Let b be `fifo_batch`, at least 1, and w be `writes_starved`.
 //!
-//! **Between directions.** A batch is at most b requests of one direction. Reads that wait are passed by at most one batch of
-//! writes, b requests: when it ends `starved` is 0 and, with w of at least 1, a batch of reads follows. Writes that wait are
-//! passed by what is left of the present batch of reads and by w more before `starved` reaches w: (w + 1) b requests. With
-//! w = 0 reads have no bound: writes go first as long as there are any, as documented. It is not drawn.
+//! **Between directions.** A batch is at most b requests of one direction. Reads that wait are passed by at most one batch
+//! of writes, b requests: when it ends `starved` is 0 and, with w of at least 1, a batch of reads follows. Writes that wait
+//! are passed by what is left of the present batch of reads and by w more before `starved` reaches w: (w + 1) b requests.
+//! With w = 0 reads have no bound: writes go first as long as there are any, as documented. That is not drawn.
 //!
-//! **Within a direction.** A request that has waited for its direction's expiry, with n requests of that direction before it
-//! in the FIFO then, is passed by what is left of the present batch (at most b - 1, but the whole b is allowed) and by one
-//! batch for each of the n: every batch that begins now begins at the head of the FIFO, because the head has expired, too. So
-//! at most (n + 1) b requests of its direction go before it.
+//! **Within a direction.** A request has waited for its direction's expiry, with n requests of that direction before it in
+//! the FIFO then. It is passed by what is left of the present batch (at most b - 1, but the whole b is allowed). It is also
+//! passed by one batch for each of the n: every batch that begins now begins at the head of the FIFO, because the head has
+//! expired, too. So at most (n + 1) b requests of its direction go before it.
 //!
-//! **A lower class.** With `fifo_batch` 1 and reads only, a request of a lower class that has waited for `prio_aging_expire`
-//! and its expiry, n of its class before it: each choice begins at the FIFO's head and takes it if it is that old; at most
-//! one may be spent on a probe that failed before and began a batch. So at most n + 2 requests of any class go before it, as
-//! long as the higher class has requests queued (it is kept so; otherwise the lower one waits, without anything going
-//! first, until the higher is done). With more than one direction or a longer batch there is no bound: a young request
-//! ahead of the head makes the probe fail, in the kernel, too. IDLE beside BE has none either: BE ages first.
+//! **A lower class.** This is with `fifo_batch` 1 and reads only. A request of a lower class has waited for
+//! `prio_aging_expire` and its expiry, with n of its class before it. Each choice begins at the FIFO's head and takes it if
+//! it is that old. At most one choice may be spent on a probe that failed before and began a batch. So at most n + 2
+//! requests of any class go before it, as long as the higher class has requests queued. (It is kept so; otherwise the lower
+//! class waits, without anything going first, until the higher is done.) With more than one direction or a longer batch
+//! there is no bound: a young request ahead of the head makes the probe fail, in the kernel, too. IDLE beside BE has none
+//! either: BE ages first.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::{Expiry, Turns};

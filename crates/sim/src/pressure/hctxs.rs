@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What hardware queues of one disk owe each other.
 //!
-//! **With tags of their own and nothing device-wide in between** (`none`, and a device that takes what it is given): nothing.
-//! A hardware queue is served as if it were alone: whenever no submitter has anything left to do at the present time, each has
-//! all its tags at the device or no request waiting, whatever load the others have. "All" but for those that a batch of
-//! wake-ups is made of: a waiter for a tag is woken when an eighth of them, up to eight, have come free since the last
-//! time, as in the kernel (`sbq_calc_wake_batch`). That is checked here.
+//! **With tags of their own and nothing device-wide in between** (`none`, and a device that takes what it is given):
+//! nothing. A hardware queue is served as if it were alone, whatever load the others have. Whenever no submitter has
+//! anything left to do at the present time, each has all its tags at the device or no request waiting. "All" excludes the
+//! tags of a batch of wake-ups. A waiter for a tag is woken when an eighth of them, up to eight, have come free since the
+//! last time. The kernel does the same (`sbq_calc_wake_batch`). That is checked here.
 //!
-//! **What else they may share has no bound between them**, by design and as in the kernel. A device that answers
-//! DEV_RESOURCE: a completion runs its own hardware queue first and may have the place again, the others are run after it.
-//! Host-wide tags: each put wakes one that waits, in turn, but the submitter that completes may take the tag first; that none is
-//! forgotten meanwhile is checked by the set cases. An elevator of the whole disk (mq-deadline, bfq, k2) decides between
-//! requests, not hardware queues, and its bounds hold over all of them; kyber's tokens are the disk's as well.
+//! **What else they may share has no bound between them**, by design and as in the kernel:
+//!
+//! - A device that answers DEV_RESOURCE: a completion runs its own hardware queue first and may have the place again. The
+//!   others are run after it.
+//! - Host-wide tags: each put wakes one waiter, in turn, but the submitter that completes may take the tag first. The set
+//!   cases check that none is forgotten meanwhile.
+//! - An elevator of the whole disk (mq-deadline, bfq, k2) decides between requests, not hardware queues, and its bounds hold
+//!   over all of them. Kyber's tokens are the disk's as well.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};

@@ -5,16 +5,17 @@
 //! request is deep, and only a request of class RT is a latency request.
 //!
 //! **Between classes.** A bulk request could be used when one is queued and fewer than `max_inflight` are at the disk. Each
-//! dispatch of a latency request that passes one over is counted, and after `latency_batch` of them bulk is next. So of
-//! latency requests at most `latency_batch` go between two dispatches of bulk while bulk could be used. While the disk has
-//! its fill of bulk it is the disk's time that holds bulk up: those dispatches do not count, and the count stops. The
-//! other way round: after a dispatch of bulk that passed a latency request over, the count begins anew and is below
-//! `latency_batch`, which is 1 at least, so the next one is not bulk as long as a latency request waits: one bulk request
-//! goes between two latency ones at most.
+//! dispatch of a latency request that passes one over is counted, and after `latency_batch` of them bulk is next. So between
+//! two dispatches of bulk at most `latency_batch` latency requests go while bulk could be used. While the disk has its fill
+//! of bulk it is the disk's time that holds bulk up: those dispatches do not count, and the count stops.
+//!
+//! The other way round, at most one bulk request goes between two latency requests. After a dispatch of bulk that passed a
+//! latency request over, the count begins anew. It is below `latency_batch`, which is 1 at least. So the next dispatch is
+//! not bulk as long as a latency request waits.
 //!
 //! **At the disk** are no more than `max_inflight` bulk requests, ever. A bound that is found (`max_inflight=0`) may be
-//! anything from 1 on, and passes no request over without a count either; but when the disk has its fill is not to be told from
-//! outside then, so bulk is held only to its order and to its end there.
+//! anything from 1 on, and passes no request over without a count either. But when the disk has its fill cannot be seen from
+//! outside then. So bulk is held only to its order and to its end there.
 //!
 //! **Within a class** requests leave in the order they came: nothing merges and nothing comes back here.
 

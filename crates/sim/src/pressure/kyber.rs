@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What kyber owes a request, from its rules (block/kyber-iosched.c; blk's `elevator/kyber.rs`).
 //!
-//! **Between domains.** A hardware queue serves the domains in turn: reads up to 16, writes 8, discards 1, others 1 requests,
-//! and passes over one that has no requests or finds no token. A domain that waits with none of its requests at the device
-//! finds a token, since at least one may be out. So until it gets its turn the others get at most one batch each: the sum of
-//! their batches. With requests of the domain at the device all its tokens may be out; then it waits for one of them, and it
-//! is the device's time and no other domain's turn that holds it up: those dispatches do not count.
+//! **Between domains.** A hardware queue serves the domains in turn: reads up to 16, writes 8, discards 1, others 1
+//! requests. It passes over a domain that has no requests or finds no token. A domain that waits with none of its requests
+//! at the device finds a token, since at least one may be out. So until it gets its turn the others get at most one batch
+//! each: the sum of their batches. With requests of the domain at the device all its tokens may be out. Then it waits for
+//! one of them. It is the device's time and no other domain's turn that holds it up: those dispatches do not count.
 //!
 //! **Within a domain.** The requests of one CPU leave in the order they came. Requests of other CPUs may go first only if
-//! they are in their CPU's list when all lists of the domain are taken over together, which happens at most once while a
-//! request waits behind: so at most as many as the others ever have in flight.
+//! they are in their CPU's list when all lists of the domain are taken over together. That happens at most once while a
+//! request waits behind: so at most as many go first as the others ever have in flight.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;

@@ -2,8 +2,8 @@
 //! What the elevators of the legacy single queue owe a request, from their rules (Linux 4.19 block/noop-iosched.c and
 //! block/deadline-iosched.c; blk's `elevator/noop.rs` and `elevator/deadline.rs`).
 //!
-//! The whole single-queue stack: the queue asks its elevator for a request when it has a tag for it, so with as many tags
-//! as the device takes nothing is chosen early, and the order of issue is the order of choice. There are requests for all
+//! The whole single-queue stack: the queue asks its elevator for a request when it has a tag for it. With as many tags as
+//! the device takes, nothing is chosen early, and the order of issue is the order of choice. There are requests for all
 //! bios, or those that wait for one would be in the order of the request lists.
 //!
 //! **noop**: first come, first served, over all CPUs: no request is overtaken.
@@ -11,8 +11,8 @@
 //! **deadline** is mq-deadline without classes. Let b be `fifo_batch`, at least 1, and w be `writes_starved`. Reads that
 //! wait are passed by one batch of writes, b requests; writes by what is left of a batch of reads and w more, (w + 1) b
 //! requests. With w = 0 reads have no bound; it is not drawn. A request that has waited for its direction's expiry with n of
-//! its direction before it is passed by (n + 1) b of them: a batch continues while it lasts, and each that begins after the
-//! expiry begins at the oldest request.
+//! its direction before it is passed by (n + 1) b of them. A batch continues while it lasts, and each batch that begins
+//! after the expiry begins at the oldest request.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};

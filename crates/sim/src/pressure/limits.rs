@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a disk with limits owes its submitters, from blk's `qos/limits.rs`, on a device that does at once what it is given.
 //!
-//! **No more than the rate.** Over any span of time at most rate times span goes, and the burst, or one I/O if that is more
-//! (to the nanosecond: a turn goes at the first whole one at which it may).
+//! **No more than the rate.** Over any span of time at most rate times span goes, and the burst, or one I/O if that is more.
+//! This is exact to the nanosecond: a turn goes at the first whole one at which it may.
 //!
-//! **No less than the rate.** While bios wait without a gap, over any span at least rate times span goes, but for one
-//! I/O that is not due yet at its end: nothing of a rate is lost as long as turns are served when they are due, which they
-//! are here, to the nanosecond. Two rates that both hold one submitter back are not drawn: neither need be used up then.
+//! **No less than the rate.** While bios wait without a gap, over any span at least rate times span goes. Only one I/O that
+//! is not due yet at the end of the span may be missing. Nothing of a rate is lost as long as turns are served when they are
+//! due, which they are here, to the nanosecond. Two rates that both hold one submitter back are not drawn: neither need be
+//! used up then.
 //!
 //! **All in turn.** Without a burst each I/O goes at a time of its own, and a submitter that had a turn is queued behind
 //! all others. So between two of one submitter every other under the same rate gets at most one.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Elevators under load: no request starves, and shares are as the weights.
 //!
-//! A pressure case is drawn from a seed: an elevator with its tunables, and clients that keep it backlogged before a device
-//! whose speed is known (one request after the other, a fixed time each and per sector). What leaves in which order is held
-//! against a bound of that elevator. Bounds are in requests or sectors that may go first, not in time, so they say nothing
-//! about the device; each is derived in its module from the elevator's rules, as a worst case, and asserted for every
-//! request of every case.
+//! A pressure case is drawn from a seed. It has an elevator with its tunables, and clients that keep it backlogged before a
+//! device of known speed. That device takes one request after the other, a fixed time for each and per sector. The order of
+//! what leaves is held against a bound of that elevator. Bounds are in requests or sectors that may go first, not in time,
+//! so they say nothing about the device. Each module derives its bound from the elevator's rules, as a worst case, and
+//! asserts it for every request of every case.
 //!
 //! | elevator | what takes turns | bound | derived in |
 //! |---|---|---|---|

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What requests owe each other without an elevator, from the dispatch loop (block/blk-mq-sched.c, `blk_mq_do_dispatch_ctx`
-//! and `blk_mq_flush_busy_ctxs`), with one hardware queue in front of a device that takes only so many.
+//! What requests owe each other without an elevator, with one hardware queue before a device that takes only so many. From
+//! the dispatch loop: block/blk-mq-sched.c, `blk_mq_do_dispatch_ctx` and `blk_mq_flush_busy_ctxs`.
 //!
 //! **Within a CPU** requests leave in the order they came: a list per CPU, and while the device is busy everything goes
 //! through it.
 //!
-//! **Between CPUs.** Whenever a request waits in a CPU's list the device has refused one since the lists were last empty, so
-//! `dispatch_busy` is not 0 and one request is taken of each list in turn. One that was taken and refused stays ahead of all
-//! lists. So between two requests of a CPU that waits every other gets at most one, and one more may be that which was
-//! refused: as many as there are CPUs. What holds between hardware queues is in `hctxs`.
+//! **Between CPUs.** Whenever a request waits in a CPU's list, the device has refused a request since the lists were last
+//! empty. So `dispatch_busy` is not 0 and one request is taken of each list in turn. A request that was taken and refused
+//! stays ahead of all lists. So between two requests of a CPU that waits every other CPU gets at most one, plus the refused
+//! one: as many as there are CPUs. What holds between hardware queues is in `hctxs`.
 //!
 //! This is the whole stack, not an elevator by itself: submitters, tags, a driver that answers DEV_RESOURCE.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The reason why a job is faster or slower in one row than in another, in words, from where its requests spent their time; of users of
-//! virtual machines, from where their transactions did.
+//! Why a job is faster or slower in one row than in another, in words. The reason comes from where its requests spent their
+//! time; for users of virtual machines, from where their transactions did.
 
 use super::outcome::{JobStages, RowOutcome, UserTimes};
 use crate::machine::guest_times::PARTS;

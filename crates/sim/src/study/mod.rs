@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scaling studies: what becomes of I/O rates as a machine, a disk or its queues grow, as tables of simulated points.
 //!
-//! A study is a list of [`Cell`]s in series; each cell is a machine, settings and a load, and gives a [`Point`]. Guarantees: the
-//! same study of the same machine gives the same points to the last digit, cell by cell, in whatever order they are simulated.
-//! A cell runs until it has as many I/Os as its [`Effort`] says, however fast or slow it is, so a table costs in proportion to
-//! its cells. Needs from callers: nothing. Does not do: measure; a caller that wants real figures beside the points
-//! runs [`Cell::job`] with [`Cell::set`] itself.
+//! A study is a list of [`Cell`]s in series; each cell is a machine, settings and a load, and gives a [`Point`]. Guarantees:
+//! the same study of the same machine gives the same points to the last digit, cell by cell, in whatever order they are
+//! simulated. A cell runs until it has as many I/Os as its [`Effort`] says, however fast or slow it is. So the cost of a
+//! table is proportional to its cells. Needs from callers: nothing. Does not do: measure; a caller that wants real figures
+//! beside the points runs [`Cell::job`] with [`Cell::set`] itself.
 //!
 //! | module | what it is |
 //! |---|---|

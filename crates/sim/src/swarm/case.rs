@@ -238,7 +238,7 @@ impl Case {
         }
     }
 
-    /// Windows of write-back throttling tick while a token is out, and some depths never come to rest (as in the kernel), so
+    /// Windows of write-back throttling tick while a token is out, and some depths never come to rest, as in the kernel. So
     /// there is always a next event: all has to end within [`MOST_LIVENESS_NS`]. Then throttling is switched off.
     fn end_throttled(&mut self) {
         let until = self.harness.now + MOST_LIVENESS_NS;

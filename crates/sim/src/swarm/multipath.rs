@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A case of one disk that one to eight paths lead to: paths break, come back, are slow or busy, go and come, groups
-//! are switched and bypassed, while bios of all kinds are under way. A checker brings back what works again, as
+//! A case of one disk that one to eight paths lead to. While bios of all kinds are in flight, paths break, come back, are
+//! slow or busy, are removed and added. Groups are switched and bypassed. A checker brings back what works again, as
 //! multipathd would.
 //!
-//! Checked, beside all that holds for one disk (`load`): a bio ends with an error of a path only if, at some time
-//! since it was submitted, no path was left and requests were not to wait for one; requests are not given up before
-//! `no_path_retry`'s time is over; a write that was retried on another path does not land late from the first;
-//! nothing stays at a path.
+//! Checked, beside all that holds for one disk (`load`):
+//!
+//! - a bio ends with a path's error only if at some time since its submission no path was left and requests were not to
+//!   wait;
+//! - requests are not given up before `no_path_retry`'s time is over;
+//! - a write that was retried on another path does not land late from the first;
+//! - nothing stays at a path.
 //!
 //! Phases: safety as in the main case; liveness: all paths work, and everything ends.
 

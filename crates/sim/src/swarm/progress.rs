@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! No disk starves beside others: one that waits for a tag is told to ask for it.
 //!
-//! Putting a tag wakes the next of the submitters that may use one: the first of the next of [`WAIT_QUEUES`] lines. So with n
-//! waiters in all one of them is woken after n puts for each line at most, and others cannot have been given tags more
-//! often than there were free ones at first and puts. When it asks the tag may be gone: as in the kernel, a submitter
-//! that did not wait may take a freed tag before one that does. So within a bound a waiter is owed a wake-up and not a
-//! tag; and what it gets of tags at all is for the end of the phase to show, at which everything has ended.
+//! Putting a tag wakes the next of the submitters that may use one: the first of the next of [`WAIT_QUEUES`] lines. So with
+//! n waiters in all each of them is woken after at most n puts for each line. Others cannot have been given more tags than
+//! those puts and those that were free at first. When the waiter asks, the tag may be gone: as in the kernel, a submitter
+//! that did not wait may take a freed tag before one that does. So within a bound a waiter is owed a wake-up and not a tag.
+//! The end of the phase, at which everything has ended, shows what it gets of tags at all.
 //!
-//! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon, as it does when
-//! its elevator holds requests back (mq-deadline does for the sake of a higher class, bfq for the queue in service). Of which map it wants one, and
-//! whether a reserved one, is not to be seen from outside, so it is held against those of which least was given to others.
+//! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon. It looks again
+//! soon when its elevator holds requests back (mq-deadline for the sake of a higher class, bfq for the queue in service).
+//! From outside it cannot be seen of which map it wants a tag, and whether a reserved one. So it is held against the map and
+//! kind of tag of which least was given to others.
 
 use crate::disk::ledger::TagLedger;
 use crate::set_harness::{Member, SetHarness};

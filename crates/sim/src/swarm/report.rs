@@ -7,13 +7,12 @@ use crate::trace::Trace;
 /// Sectors of a simulated disk.
 pub(super) const CAPACITY: u64 = 4096;
 
-/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to
-/// a minute to be noticed, in which mq-deadline has each hctx with work look every 3 ms.
+/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to a
+/// minute to be noticed. Meanwhile mq-deadline has each hctx with work look every 3 ms.
 pub(super) const MOST_STEPS: usize = 1_000_000;
 
-/// Limit of virtual time for cases in which write-back throttling's timer never stops. The slowest limit lets
-/// the at most 64 MiB in flight go in 67 s; a lost request is asked about every 30 s, and each time one answer in two is that
-/// it is to be waited for again.
+/// Limit of virtual time for cases in which write-back throttling's timer never stops. The slowest limit lets the at most 64
+/// MiB in flight go in 67 s. A lost request is asked about every 30 s, and one answer in two is to wait again.
 pub(super) const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
 
 /// What a case that held everything counted.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Possible machines: each constant that is not known for sure is somewhere in its range.
 //!
-//! The range of a constant is what the file's `[uncertain]` says. A cost of the CPUs without one is known to a quarter where the file has
-//! it, and to a factor of 2 where it is a default; a constant of the disk without one is as the file says.
+//! The range of a constant is what the file's `[uncertain]` says. Without an entry there, a cost of the CPUs that the file
+//! has is known to a quarter. A default cost is known to a factor of 2. A constant of the disk without an entry is as the
+//! file says.
 //!
-//! Guarantees: of every constant each of as many equal parts of its range as there are members is in one member (a Latin hypercube). How
-//! many I/Os a disk takes at once is one end of its range or the other, by halves: in between is what neither says.
+//! Guarantees: a constant's range has as many equal parts as there are members, and each part is in one member (a Latin
+//! hypercube). How many I/Os a disk takes at once is one end of its range or the other, by halves: in between is what
+//! neither says.
 
 use crate::rng::Rng;
 use crate::scenario::file::Scenario;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What would change if a machine were otherwise: the same jobs on the machine as it is and as it would be, many times over what is not known
-//! of it.
+//! What would change if a machine were otherwise. The same jobs run on the machine as it is and as it would be, many times
+//! over what is not known of it.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -8,9 +8,10 @@
 //! | [`draw`] | a possible machine: each constant somewhere in the range in which it is known |
 //! | [`judge`] | from what came of all of them to an interval and a word |
 //!
-//! A *member* is one possible machine with a seed. It is simulated as it is and once for each question, with the same constants and the same
-//! seed, so the difference is the question's alone. Members that do not come to what was measured on the real machine are none of it, and
-//! are left out; when most are, the model does not describe the machine, and the answer is that it cannot tell.
+//! A *member* is one possible machine with a seed. It is simulated as it is and once for each question, with the same
+//! constants and the same seed. So the difference is the question's alone. Members that do not match what was measured on
+//! the real machine are left out. When most are left out, the model does not describe the machine, and the answer is that it
+//! cannot tell.
 //!
 //! # Guarantees
 //! The same question gives the same answer. An interval is that of all members that are left, not of a part of them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bios that no disk could serve end with an error that says so, at the client, and nothing of them reaches the disk: not
-//! a part, not a neighbour's sector. In every mode and with every elevator.
+//! Bios that no disk could serve end with a matching error, at the client. Nothing of them reaches the disk: not a part, not
+//! a neighbour's sector. In every mode and with every elevator.
 //!
 //! Misaligned, empty and out of range are `IoErr`, as in the kernel (`bio_check_eod`, `bio_unaligned`); what contradicts
 //! itself is `Inval`; what this disk does not have is `NotSupp`.

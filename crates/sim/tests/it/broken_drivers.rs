@@ -2,8 +2,8 @@
 //! Drivers that break the contract: each is stopped at the call that breaks it, by a message that says which driver, which
 //! hardware queue, which tag and which rule. None may end a request that is not its own to end.
 //!
-//! What a driver cannot even be written to do (complete a request twice, copy the duty to complete it, make one up from a
-//! number, in range or not) is tested by `compile_fail` examples at `blk::driver::InFlight`.
+//! Some breaches do not compile: to complete a request twice, copy the duty to complete it, or make up a duty from a number,
+//! in range or not. The `compile_fail` examples at `blk::driver::InFlight` test those.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;

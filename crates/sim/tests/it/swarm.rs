@@ -10,8 +10,8 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds of a quick run. Each has its disk case, one in four the set case, one in four the pressure case, one in
-/// eight the multipath case, as [`Kind::is_due`] says. `cargo xtask swarm` runs as many as one likes, with `--seed 0` these first.
+/// Seeds of a quick run. Each has its disk case. One in four has the set case, one in four the pressure case, one in eight
+/// the multipath case, as [`Kind::is_due`] says. `cargo xtask swarm` runs any number of seeds, with `--seed 0` these first.
 const SEEDS: u64 = 300;
 
 /// Cases in which each planted bug has to be found.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why a turn ends, what it is charged, and how large the next budget is.
 //!
-//! Budgets follow what a queue does with them: one that always uses its budget up gets a larger one (throughput), one that
-//! leaves the disk waiting gets a smaller one (others wait less). A budget never changes a queue's share: a larger one
-//! moves its virtual finish by as much.
+//! Budgets follow what a queue does with them. A queue that always uses up its budget gets a larger one (throughput). A
+//! queue that leaves the disk waiting gets a smaller one (others wait less). A budget never changes a queue's share: a
+//! larger one moves its virtual finish by as much.
 //!
-//! A turn is charged the sectors it was served; a slow one the sectors it could have been served in its time, so that a
-//! queue of random I/O gets no more than its share of the disk's time. Asynchronous service costs three times as much while
-//! all queues are alike, because writes come back as slow reads later. Source: `__bfq_bfqq_recalc_budget`,
+//! A turn is charged the sectors it was served. A slow turn is charged the sectors that the disk could have served in its
+//! time. So a queue of random I/O gets no more than its share of the disk's time. Asynchronous service costs three times as
+//! much while all queues are alike, because writes come back as slow reads later. Source: `__bfq_bfqq_recalc_budget`,
 //! `bfq_bfqq_charge_time`, `bfq_serv_to_charge`.
 
 use super::queue::Queue;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What bfq finds out about the disk: where its head is, whether it queues, how fast it is at its best.
 //!
-//! The rate is sectors given out over the time that took, through a low-pass filter. Requests of queues known to be seeky
-//! and of others are measured apart, each only from one of its kind to the next and not over pauses of the disk: so a
-//! sequential queue's rate is the same whether or not others have turns in between. Mostly sequential service counts as it
-//! is, other only when it is faster than what is known. The rate decides the largest budget (what `timeout_sync` can serve
-//! at that rate) and how long an interactive start is helped. Guarantees: nothing below [`MIN_INTERVAL`] of service or
-//! [`MIN_SAMPLES`] requests changes the rate, and no change is larger than by half of the way to what was seen. Source:
-//! `bfq_update_peak_rate`, `bfq_update_hw_tag`.
+//! The rate is the sectors given out, divided by the time that took, through a low-pass filter. Requests of seeky queues and
+//! of other queues are measured apart. Each interval counts only from one request to the next of the same kind, without
+//! pauses of the disk. So a sequential queue's rate is the same whether or not others have turns in between. Mostly
+//! sequential service always counts; other service counts only when it is faster than the known rate. The rate decides the
+//! largest budget (what `timeout_sync` can serve at that rate) and how long an interactive start is helped.
+//!
+//! Guarantees: nothing below [`MIN_INTERVAL`] of service or [`MIN_SAMPLES`] requests changes the rate. A change goes at most
+//! half of the way to the measured value. Source: `bfq_update_peak_rate`, `bfq_update_hw_tag`.
 
 use super::budget::DEFAULT_MAX_BUDGET;
 use super::io_pattern::is_seek;

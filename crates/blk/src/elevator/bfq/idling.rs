@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether to wait for the next request of the queue in service although others have some, and for how long.
 //!
-//! Waiting keeps a disk's head where it is, and keeps a queue that issues one request at a time from losing its share to
-//! queues that are always backlogged. So it is done
-//! - for throughput: on a disk with a head that does not queue, or (with a head or without internal queueing) for a
-//!   sequential queue that issues without pause; not while any weight is raised;
-//! - for the shares: when not all busy queues have the same weight and class, or the queue is raised and others are not,
-//!   or it is the only one that is busy;
+//! Waiting keeps a disk's head where it is. It also keeps the share of a queue that issues one request at a time beside
+//! queues that are always backlogged. So the disk waits
+//! - for throughput: on a disk with a head and without internal queueing. If only one of the two holds: only for a
+//!   sequential queue that issues without pause. Not while any weight is raised;
+//! - for the shares: when not all busy queues have the same weight and class; when the queue is raised and others are not;
+//!   or when it is the only busy queue;
 //! - always under `strict_guarantees`; never for asynchronous queues, the IDLE class, or with `slice_idle` 0.
 //!
 //! Guarantees: no wait longer than `slice_idle` (2 ms for a seeky queue that needs it for nothing but throughput, at least

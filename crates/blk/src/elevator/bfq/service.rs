@@ -112,8 +112,7 @@ impl BfqState {
     /// next and one of these holds:
     ///
     /// - the new queue has the higher class, or the greater weight in the same class, unless that is the idle class;
-    /// - the new queue's weight is raised, or it is back in time for the rest of its turn (`wants`), and the other's weight is
-    ///   not raised more;
+    /// - the new queue is raised or back in time for the rest of its turn (`wants`), and the other is not raised more;
     /// - the other queue is only idling, without need.
     pub(crate) fn consider_preemption(&mut self, cx: &ElvCx<'_>, id: u32, wants: bool, rules: &Rules) {
         let Some(served) = self.wf2q.in_service() else { return };

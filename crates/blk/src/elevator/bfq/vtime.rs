@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Virtual time: the clock of B-WF2Q+, which counts service instead of seconds.
 //!
-//! Guarantees: exact to 2^-22 of a sector per unit of weight, and comparisons that survive the counter's wrapping as long
-//! as no two compared values are 2^63 apart (2^41 sectors of service at weight 1). Not here: whose clock it is.
+//! Guarantees: exact to 2^-22 of a sector per unit of weight. Comparisons survive the counter's wrapping as long as no two
+//! compared values are 2^63 apart (2^41 sectors of service at weight 1). Not here: whose clock it is.
 //!
 //! Source: Valente and Checconi, "High Throughput Disk Scheduling with Fair Bandwidth Distribution" (2010), section 4.
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `low_latency`: raises the weight of queues that look interactive for a while.
 //!
-//! - Interactive: a queue that comes (back) after at least [`MIN_IDLE`] without I/O gets [`COEFFICIENT`] times its weight
-//!   for as long as an application's start takes on this disk, or until it has been served [`MAX_INTERACTIVE_SERVICE`].
-//! - Soft real-time: a queue that never asked for more than [`SOFT_RT_RATE`] since its last pause, and paused, gets a
-//!   hundred times that for [`SOFT_RT_TIME`], again and again as long as it keeps to that rate. Not one whose last 32
-//!   requests were all seeks: random I/O is slow without being modest.
+//! - Interactive: a new queue, or one that comes back after at least [`MIN_IDLE`] without I/O, gets [`COEFFICIENT`] times
+//!   its weight. This lasts as long as an application's start takes on this disk, or until [`MAX_INTERACTIVE_SERVICE`] was
+//!   served.
+//! - Soft real-time: a queue that has just paused, and since the pause before never asked for more than [`SOFT_RT_RATE`]. It
+//!   gets a hundred times that weight for [`SOFT_RT_TIME`], again and again as long as it keeps to that rate. A queue whose
+//!   last 32 requests were all seeks is excluded: random I/O is slow without being modest.
 //!
-//! Only synchronous queues of default weight are raised (a weight that a user set is kept), and none that came in a
-//! large burst: many queues starting together are a job that wants throughput. Guarantees: without `low_latency` the
-//! coefficient is 1 from the queue's next turn on. Source: `bfq_update_bfqq_wr_on_rq_arrival`, `bfq_update_wr_data`,
+//! Only synchronous queues of default weight are raised (a weight that a user set is kept). Queues that came in a large
+//! burst are not raised: many queues starting together are a job that wants throughput. Guarantees: without `low_latency`
+//! the coefficient is 1 from the queue's next turn on. Source: `bfq_update_bfqq_wr_on_rq_arrival`, `bfq_update_wr_data`,
 //! `bfq_bfqq_softrt_next_start`.
 
 use crate::time::{Duration, Instant};
@@ -237,8 +238,8 @@ impl WeightRaising {
         }
     }
 
-    /// A queue that keeps to the rate does not come back before the time its service would have taken at that rate, and
-    /// not without a pause. What it has asked for before is not forgotten.
+    /// A queue that keeps to the rate comes back only after a pause, and after the time that its service takes at that rate.
+    /// `soft_rt_from` never moves back: what the queue asked for before still counts.
     fn expect_soft_rt(&mut self, now: Instant, slice_idle: Duration) {
         // A queue that never becomes idle has no end of service: beyond what u64 holds in nanoseconds is far enough.
         let ns = u128::from(self.backlogged_service) * 1_000_000_000 / u128::from(SOFT_RT_RATE);

@@ -2,12 +2,12 @@
 //! B-WF2Q+: which queue is served next, so that over time each gets service in proportion to its weight.
 //!
 //! Every class (RT, BE, IDLE) has a virtual time V that advances by `service / sum of weights`. A backlogged queue has a
-//! virtual start S and a finish F = S + budget / weight. Only a queue with S <= V is eligible; of the eligible one the
-//! one with the smallest F is served until its budget is used up or it expires otherwise. Then S becomes the finish it
-//! really had, S + service / weight. If no queue is eligible, V jumps to the smallest S: the scheduler never idles by itself.
+//! virtual start S and a finish F = S + budget / weight. Only a queue with S <= V is eligible. The eligible queue with the
+//! smallest F is served until its budget is used up or its turn expires otherwise. Then S becomes the finish it really had,
+//! S + service / weight. If no queue is eligible, V jumps to the smallest S: the scheduler never idles by itself.
 //!
-//! A queue that runs empty with F > V keeps its times until V has passed them (it counts in the sum of weights as long),
-//! so that leaving and coming back earns nothing. When a whole class has run empty it is forgotten at once.
+//! A queue that runs empty with F > V keeps its times until V has passed them; until then it counts in the sum of weights.
+//! So leaving and coming back earns nothing. When a whole class has run empty it is forgotten at once.
 //!
 //! Guarantees (for continuously backlogged queues of one class): between any two of them the difference of
 //! `service / weight` stays within `budget_i / weight_i + budget_j / weight_j`. RT goes before BE before IDLE, except that

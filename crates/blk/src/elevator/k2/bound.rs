@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many bulk requests may be at the disk: as few as still get out of it nearly what a deep queue does.
 //!
-//! Without latency requests there is no bound. When a latency request comes, the rate of the disk with a
-//! deep queue is known or measured, and then the least depth is searched that delivers `throughput_pct` of it: halving
-//! until that is too little, then between the two. The depth found is held. From time to time, and when the rate at
-//! it changes (the load has another shape now), it is tried whether a quarter more gives more. If it does, still more is
-//! tried until it does not, and the search begins anew below that; if not, it is tried whether a fifth less is enough.
-//! Trials that change nothing get rarer, up to one in [`MAX_HOLD`].
+//! Without latency requests there is no bound. When a latency request comes, the rate of the disk with a deep queue is
+//! known, or is measured first. Then the least depth is searched that delivers `throughput_pct` of it: halving until that is
+//! too little, then between the two. The depth found is held. From time to time, and when the rate at it changes (the load
+//! has changed its shape), a quarter more is tried. If that gives more, still more is tried until it does not, and the
+//! search begins anew below that. If not, a fifth less is tried. Trials that change nothing get rarer, up to one in
+//! [`MAX_HOLD`].
 //!
-//! That makes no assumption about the disk but that more depth does not make it slower: a capped disk has a sharp
-//! knee at rate x latency, an SSD a soft one, a hard disk gains a little by every doubling and keeps its depth.
+//! The only assumption about the disk is that more depth does not make it slower. A capped disk has a sharp knee at rate x
+//! latency, an SSD a soft one. A hard disk gains a little by every doubling and keeps its depth.
 //!
 //! Not a control of latency: if the disk needs its depth, latency requests find it deep. `max_inflight` is for that.
 //! There is no timer, time passes with completions.

@@ -2,8 +2,9 @@
 //! What k2's lock protects: the two lists, the requests of each submitter at the disk, and the choice of the next
 //! request.
 //!
-//! A request is counted for its submitter from its insertion until it completes or is joined to another, and for its
-//! class while it is at the disk. Requests that the driver gave back go before all others, whatever the bound.
+//! A submitter's count of requests includes each one from its insertion until it completes or is joined to another. A class
+//! counts its requests while they are at the disk. Requests that the driver gave back go before all others, whatever the
+//! bound.
 
 use super::bound::{Bound, Goal};
 use super::submitters::Submitters;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which submitter waits for each request, and which keep many going: decided by how deep they have queued of late.
 //!
-//! A submitter is *deep* from the moment it has more than `latency_depth` requests in the elevator or at the disk until
-//! [`MEMORY`] after the last such moment; otherwise *shallow*. A batch is counted whole before it is judged, so that the
-//! first requests of a deep submitter's next batch are not taken for a shallow submitter's.
+//! A submitter becomes *deep* when it has more than `latency_depth` requests in the elevator or at the disk. It stays deep
+//! until [`MEMORY`] after the last such moment; otherwise it is *shallow*. A batch is counted whole before it is judged. So
+//! the first requests of a deep submitter's next batch don't count as a shallow submitter's.
 //!
 //! Counting needs the elevator's lock; whether a submitter is deep may be asked without ([`Deep`]).
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the disk delivers while a certain number of bulk requests is with it: a rate, over a stretch that is long enough.
 //!
-//! A window opens after the queue at the disk has been turned over once since the bound changed (what was queued deeper
-//! or shallower before has left), and ends after [`MIN_TIME`] with at least [`MIN_REQUESTS`] completions, or after
-//! [`MAX_TIME`] on a slow disk. Time in which the disk has no bulk request at all is taken out.
+//! After a change of the bound a window opens once the queue at the disk has been turned over: the requests queued at the
+//! old depth have left. It ends after [`MIN_TIME`] with at least [`MIN_REQUESTS`] completions, or after [`MAX_TIME`] on a
+//! slow disk. Time in which the disk has no bulk request at all is taken out.
 //!
 //! Latency requests count as work, too: what they take from bulk is what the bound is for, not a loss.
 //!
-//! Work is counted as sectors plus a constant per request, so that neither a mix of sizes nor a cap on requests or on
-//! bytes alone hides a change. A window ends between two readings of the clock, never inside a batch of completions: a
+//! Work is counted as sectors plus a constant per request. So a mix of sizes does not hide a change, nor does a cap on
+//! requests or on bytes alone. A window ends between two readings of the clock, never inside a batch of completions: a
 //! thread that did not poll for a while finds many at once.
 
 use crate::time::{Duration, Instant};

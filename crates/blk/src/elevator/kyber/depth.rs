@@ -7,9 +7,9 @@
 //! the domain's own depth. A domain that has too few samples just then is judged by its last percentile, once. Without
 //! congestion only domains beyond their target change, and they can only go deeper.
 //!
-//! There is no timer here: a completion sets the time at which the kernel's would fire, and the next call into the
-//! elevator at or after it does the work *as of that time*. No sample comes between the two (adding one does
-//! the work first), so the outcome is the timer's.
+//! There is no timer here. A completion sets the time at which the kernel's timer would fire. The next call into the
+//! elevator at or after that time does the work *as of that time*. No sample comes between the two (adding one does the work
+//! first), so the outcome is the timer's.
 //!
 //! Source: Linux 6.19 block/kyber-iosched.c (`kyber_timer_fn`, `kyber_resize_domain`).
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scheduling domains, and the tokens that bound how many requests of one are at the disk.
 //!
-//! Guarantees: at most as many tokens are given out as the domain is deep at that moment, plus those given out while it
-//! was deeper; and a hardware queue that found none is told to run when one comes back, in the order the queues came.
-//! Needs from callers: each hardware queue asks under its own lock, and after it was told to run keeps asking for as long
-//! as it has requests of the domain (the protocol of [`SbitmapQueue`], with the hctx as the waiter).
+//! Guarantees: at most as many tokens are given out as the domain is deep at that moment, plus those given out while it was
+//! deeper. A hardware queue that found none is told to run when a token comes back, in the order the queues came. Needs from
+//! callers: each hardware queue asks under its own lock. After it was told to run, it keeps asking for as long as it has
+//! requests of the domain. This is the protocol of [`SbitmapQueue`], with the hctx as the waiter.
 //!
 //! Depth changes only narrow or widen which bits may be taken (a shallow depth); the map itself keeps its size. So a token
 //! beyond a new, smaller depth stays good until it is put, as in the kernel.

@@ -86,9 +86,9 @@ pub(super) struct Windows {
 #[derive(Default)]
 struct Window {
     buckets: [[u32; NR_BUCKETS]; 2],
-    /// When few samples become enough. One for both kinds of latency, as in the kernel: whichever is read first when it
-    /// has passed clears it, so with few samples the I/O latency is read each second and the total latency keeps
-    /// gathering samples until it has 500.
+    /// When few samples become enough. Both kinds of latency share it, as in the kernel: the first kind that is read after
+    /// it has passed clears it. So with few samples the I/O latency is read each second, and the total latency gathers
+    /// samples until it has 500.
     deadline: Option<Instant>,
 }
 

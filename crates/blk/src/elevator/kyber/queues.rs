@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where kyber keeps requests: a list per domain for each software queue, and per hardware queue what was taken from them.
 //!
-//! Bios are merged into, and requests inserted in, the software queue of the submitting CPU under its own lock. When a
-//! hardware queue has a token it moves all its software queues hold of the domain to its own list and gives out from that;
-//! what is there is not merged any more. No lock is shared by two hardware queues.
+//! Bios are merged into, and requests inserted in, the software queue of the submitting CPU under its own lock. A hardware
+//! queue with a token first moves all requests of the domain from its software queues to its own list. It gives out from
+//! that list; requests there are not merged any more. No lock is shared by two hardware queues.
 //!
 //! Guarantees: no allocation after construction; moving a list costs the same whatever its length. A request is in at most
 //! one list (asserted). [`HctxQueue::has_work`] never misses a request that is in a list and not just being given out.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `historical-service-time`: the path that has been fast, by a moving average of what requests took on it.
 //!
-//! Guarantees: averages in fixed point of 10 bits, rounded; the weight of the past falls with the length of a sample, from
-//! `base_weight` by one power per 2^24 ns to none in the last of 64 buckets, so that a long sample counts at once. A path
-//! whose average has not been renewed for (number of paths) averages is stale: an idle stale one is tried, and a stale one
-//! does not win by its average. Of two idle ones that first is tried which is stale first, whether they are by now or not. All
-//! integers; nothing overflows: a sample of more than 2^44 ns (five hours) counts as that.
+//! Guarantees: averages in fixed point of 10 bits, rounded. The weight of the past falls with the length of a sample, so
+//! that a long sample counts at once. It begins at `base_weight`, falls by one power per 2^24 ns, and is 0 in the last of 64
+//! buckets. A path's average is stale if it was not renewed for as long as (number of paths) times the average. A stale idle
+//! path is tried; a stale path does not win by its average. Of two idle paths the first to become stale is tried, even
+//! before it is stale. All integers; nothing overflows: a sample of more than 2^44 ns (five hours) counts as that.
 //!
-//! Does not do: order the rules when more than two paths contradict each other; the kernel's outcome depends on the order
-//! of its list there, ours on the paths' numbers. Source: drivers/md/dm-ps-historical-service-time.c.
+//! Does not do: order the rules when more than two paths contradict each other. There the kernel's outcome depends on the
+//! order of its list, ours on the paths' numbers. Source: drivers/md/dm-ps-historical-service-time.c.
 
 use core::cmp::Ordering;
 

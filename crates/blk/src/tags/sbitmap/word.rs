@@ -10,28 +10,29 @@
 //! | 1      | 1         | free, given back by a deferred clear                 |
 //! | 0      | 1         | cannot be; found only after a double free (asserted) |
 //!
-//! Takers write `word`, givers write `cleared`; the two are on cache lines of their own, so that a completion on one CPU
-//! does not take the allocation line away from a submitter on another. A taker that finds `word` used up collects a whole
-//! line's worth of frees from `cleared` with one exchange.
+//! Takers write `word`, givers write `cleared`, each on a cache line of its own. So a completion on one CPU does not take
+//! the allocation line away from a submitter on another. A taker that finds `word` used up collects a whole line's worth of
+//! frees from `cleared` with one exchange.
 //!
 //! # Why there is no swap lock
 //!
-//! Linux moves `cleared` to `word` under a spin lock (`sbitmap_word::swap_lock`), not for safety but for liveness: between
-//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place, and a second allocator which
-//! looks in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread can
-//! lose its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
+//! Linux moves `cleared` to `word` under a spin lock (`sbitmap_word::swap_lock`), not for safety but for liveness. Between
+//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place. A second allocator that looks
+//! in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread can lose
+//! its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
 //!
 //! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one read-modify-write of
-//!    `cleared`; if one of them is a bit it may use, it keeps that one. From this moment it owns every bit it took, so no second thread can take, free or move one of them: two movers always hold disjoint sets, and
-//!    the later and-not of `word` touches no other owner's bit. This is the safety argument; it needs no lock.
+//!    `cleared`; if one of them is a bit it may use, it keeps that one. From this moment it owns every bit it took, so no
+//!    second thread can take, free or move one of them. Two movers always hold disjoint sets, and the later and-not of
+//!    `word` touches no other owner's bit. This is the safety argument; it needs no lock.
 //! 2. The surplus is then given back with one and-not of `word`, which is an ordinary free. What a second allocator saw in
-//!    between was the truth: everything was owned. What is owed is the duty of every free, to see to it that a waiter
-//!    which had to go to sleep in between is woken. [`Reclaim::returned`] is that duty; the wait side discharges it.
-//!    A limited search (`shallow_depth`) that finds only bits it may not use returns them all, as the kernel does, because it
-//!    decides which bits the next search sees first. It then owns nothing whose put would discharge the duty; that it asks
-//!    again, registered, before it gives up is what makes this right: see [`Reclaim::returned`].
-//! 3. While waiters exist ([`Reclaim::waiters`]), a taker takes just the bits it wants from `cleared` and leaves the rest
-//!    there, where they stay visible. There is no in-between, and so no duty, in the state where it would be frequent.
+//!    between was the truth: everything was owned. Every free has the same duty: a waiter that had to go to sleep in between
+//!    must be woken. [`Reclaim::returned`] is that duty; the wait side discharges it. A limited search (`shallow_depth`)
+//!    that finds only bits it may not use returns them all, as the kernel does. That decides which bits the next search sees
+//!    first. It then owns nothing whose put would discharge the duty. This is right because it asks again, registered,
+//!    before it gives up: see [`Reclaim::returned`].
+//! 3. While waiters exist ([`Reclaim::waiters`]), a taker takes just the bits it wants from `cleared`. The rest stays there,
+//!    visible. So there is no in-between, and no duty, in the state where it would be frequent.
 //!
 //! Needs from callers: a bit is given back once, by its owner. Does not do: waiting, hints, choice of word.
 //! Source of the data layout: Linux lib/sbitmap.c, include/linux/sbitmap.h.
@@ -47,9 +48,9 @@ pub(crate) trait Reclaim {
     fn waiters(&self) -> bool;
 
     /// Bits became free in `word` other than by a put, and a sleeper may have missed them. Called after a `SeqCst`
-    /// read-modify-write that freed them, by a thread that has just taken a bit of its own, whose put is to come; or by one
-    /// whose limited search may fail. If that one ends without a bit, it has asked once more as a registered waiter, when
-    /// nothing is returned any more: each bit it may use was then owned, and the put of one is to come as well.
+    /// read-modify-write that freed them. The caller has just taken a bit of its own, whose put is to come; or its limited
+    /// search may fail. A search that ends without a bit has asked once more as a registered waiter, when nothing is
+    /// returned any more. Each bit it may use was then owned, and the put of one is to come as well.
     fn returned(&self);
 }
 

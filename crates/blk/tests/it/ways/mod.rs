@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several paths to one simulated disk, each of which can break, be busy or lose answers, and a multipath disk over
-//! them, polled only on a reason.
+//! Several paths to one simulated disk, each of which can break, be busy or lose answers. Over them is a multipath disk,
+//! polled only on a reason.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;

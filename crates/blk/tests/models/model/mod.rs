@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A small disk for model checkers: the real block layer on a device that is a list, and threads that really sleep.
 //!
-//! A request is finished once the device has it; the next poll takes it out. A thread sleeps (on the checker's
-//! condition variable) when nothing is at the device, it was not notified and no run is owed, as in a driver's `wait`.
-//! Nothing
-//! ends a sleep by time: the timer of the request timeout, five seconds ahead, would hide every lost wake-up. So a wake-up
-//! that is lost is a deadlock, which the checker reports with its schedule.
+//! A request is finished once the device has it; the next poll takes it out. A thread sleeps (on the checker's condition
+//! variable) when nothing is at the device, it was not notified and no run is owed. A driver's `wait` does the same. No
+//! timer ends a sleep: the timer of the request timeout, five seconds ahead, would hide every lost wake-up. So a lost
+//! wake-up is a deadlock, which the checker reports with its schedule.
 
 #![allow(dead_code, reason = "each checker uses part of it")]
 

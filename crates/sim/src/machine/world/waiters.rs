@@ -2,14 +2,15 @@
 //! Disks without interrupts: waiting threads collect, as the threads of this program do at its driver `model` in real
 //! time.
 //!
-//! A thread that waits sleeps until the first I/O of its hardware queue is done, on a timer of its own; so all that wait in one are woken
-//! for the same I/O, and each polls: it collects what is done, for all threads, and tries its bios that wait for a tag. While it has
-//! such bios it does so every 100 us. What makes one of them poll at once (a notification, an I/O that is done before all others)
-//! makes all of the hardware queue poll. That decides which thread gets a tag, and it is not how a kernel behaves, where a process that waits for a
-//! tag sleeps through completions.
+//! A waiting thread sleeps on a timer of its own until the first I/O of its hardware queue is done. So all that wait in one
+//! hardware queue are woken for the same I/O, and each polls. It collects what is done, for all threads, and tries its bios
+//! that wait for a tag. While it has such bios it does so every 100 us. What makes one of them poll at once (a notification,
+//! an I/O that is done before all others) makes all of the hardware queue poll. That decides which thread gets a tag. A
+//! kernel behaves otherwise: there a process that waits for a tag sleeps through completions.
 //!
-//! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is free. Does not
-//! do: wait in more than the first of a thread's hardware queues, as `crates/host/src/run/waiter.rs` does not.
+//! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is
+//! free. Does not do: wait in more than the first of a thread's hardware queues, as `crates/host/src/run/waiter.rs` does
+//! not.
 
 use super::super::task::TaskVolume;
 use super::{Event, Machine, TaskState};
