@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Accepts clients of this program itself: a run's socket, the control socket, the page of metrics.
 //!
-//! Guarantees: each client has a thread of its own, up to the connection limit; a client beyond it, or without a thread, is
-//! rejected, and the others are served. When the acceptor is dropped its thread has ended and its socket is removed from the
-//! file system, unless the socket was handed over or another process has replaced it. Does not do: wait for connected clients.
+//! Guarantees: each client has a thread of its own, up to the connection limit. A client beyond the limit, or for which no
+//! thread can start, is rejected; the others are still served. Dropping the acceptor ends its thread and removes its socket
+//! file, unless the socket was handed over or another process has replaced it. Does not do: wait for connected clients.
 
 use crate::connection_limit::ConnectionLimit;
 use host::net::socket::{SocketFile, Stop};

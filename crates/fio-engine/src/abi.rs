@@ -197,7 +197,7 @@ unsafe extern "C" fn post_init(_td: Raw) -> c_int {
         let evenly = buffers.len().checked_sub(1).and_then(|n| n.checked_mul(stride));
         let Some(start) = NonNull::new(first).filter(|_| evenly == Some(last.addr() - first.addr())) else { return };
         let len = last.addr() - first.addr() + stride;
-        // SAFETY: fio has allocated buffers of `max_bs` bytes one after the other, as was just seen, and frees them after
+        // SAFETY: fio has allocated buffers of `max_bs` bytes one after the other, as was just seen. It frees them after
         // `cleanup`, which waits for all I/O and drops this. Rust makes no references to them.
         match unsafe { ForeignBuffers::new(&disks::regions(), start, len) } {
             Ok(buffers) => r.job.lend(buffers),

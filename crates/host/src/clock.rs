@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The real clock of the stack: [`now`], in nanoseconds of `CLOCK_MONOTONIC`.
 //!
-//! A clock is read several times per I/O, so its price counts. Where the CPU's time stamp counter is invariant (ticks
-//! at a constant rate in every power state) and the kernel itself keeps time by it, [`start`] calibrates the counter
-//! against `CLOCK_MONOTONIC` and from then on `now` is one `rdtsc`, a multiplication and a shift. Everywhere else, and
-//! before `start`, `now` is `clock_gettime` through the vDSO. Both have the same zero point, so a process may take
-//! readings before and after `start`.
+//! A clock is read several times per I/O, so its price counts. [`start`] uses the CPU's time stamp counter if it is invariant
+//! (ticks at a constant rate in every power state). The kernel itself must keep time by it, too. `start` calibrates the counter
+//! against `CLOCK_MONOTONIC`; from then on `now` is one `rdtsc`, a multiplication and a shift. Everywhere else, and before
+//! `start`, `now` is `clock_gettime` through the vDSO. Both have the same zero point, so a process may take readings before and
+//! after `start`.
 //!
-//! Not promised: that readings on two CPUs are ordered to the nanosecond (`Instant::since` saturates), or that a run of
-//! hours agrees with `CLOCK_MONOTONIC` to better than some parts per million: the calibration is not repeated.
+//! Not promised: that readings on two CPUs are ordered to the nanosecond (`Instant::since` saturates). Nor that a run of hours
+//! agrees with `CLOCK_MONOTONIC` to better than some parts per million: the calibration is not repeated.
 
 use blk::time::Instant;
 use std::sync::OnceLock;
@@ -84,8 +84,8 @@ pub fn start() -> ClockSource {
     })
 }
 
-/// Lets this thread's timed sleeps end on time: the kernel may otherwise wake it up to 50 us late (its timer slack),
-/// which would be part of every latency of a device that is played by a sleeping thread.
+/// Lets this thread's timed sleeps end on time. The kernel may otherwise wake it up to 50 us late (its timer slack). If a
+/// sleeping thread plays a device, that would be part of every latency.
 pub fn sleep_precisely() {
     thread_local!(static DONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
     if !DONE.replace(true) {

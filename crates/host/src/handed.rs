@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Listening sockets made by another process and passed to this one: socket activation.
 //!
-//! Guarantees: descriptors are taken once, only those that are meant for this process, that are open and that listen; a caller that asks
-//! for a socket at an address gets a copy, so that an export may end and begin again at the same socket; none of them is ever
-//! removed from the file system. Needs from callers: [`take`] is called before this process opens anything that could
-//! have one of these numbers, which they are not free for. Does not do: ask systemd for anything.
+//! Guarantees: descriptors are taken once, and only those that are meant for this process, that are open and that listen. A
+//! caller that asks for a socket at an address gets a copy, so an export may end and begin again at the same socket. None of
+//! them is ever removed from the file system. Needs from callers: [`take`] is called before this process opens anything that
+//! could get one of these numbers: they are for the sockets alone. Does not do: ask systemd for anything.
 //!
 //! Source: sd_listen_fds(3): `LISTEN_PID`, `LISTEN_FDS`, `LISTEN_FDNAMES`, descriptors from 3 on.
 
@@ -85,8 +85,8 @@ fn adopt(number: RawFd, name: String) -> Result<Socket, String> {
     // SAFETY: only for this question, which a number that is not open answers with an error.
     let asked = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_getfd(asked).map_err(|_| "is not open".to_owned())?;
-    // SAFETY: it is open, the environment says that it is this process's to keep, and this runs once, before anything else
-    // of this process could have been given the number.
+    // SAFETY: it is open, and the environment says that it is this process's to keep. This runs once, before anything else of
+    // this process could have been given the number.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     match listens_at(&fd) {
         Ok(at) => {

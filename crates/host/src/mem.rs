@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that I/O goes to and comes from: regions, the table that numbers them, and pools of buffers in them.
 //!
-//! Guarantees. A [`DataRef`] may come from anywhere (a job, a guest, a bug): `Regions::resolve` makes a pointer of it
-//! only after checking region number, range, and - for a region that belongs to a [`BufferPool`] - that every slot it
-//! touches is lent out for I/O. So safe code can neither leave a region nor get a slice of memory that I/O may change:
-//! slices exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are. Spans do not
-//! leave this crate, whose drivers use them only until they complete the request.
-//! A region stays in its table until it is taken out, which only a caller that knows of no I/O to it may do, so a
-//! resolved pointer stays valid.
+//! Guarantees. A [`DataRef`] may come from anywhere (a job, a guest, a bug). `Regions::resolve` makes a pointer of it only
+//! after checking region number and range. For a region that belongs to a [`BufferPool`] it also checks that every slot it
+//! touches is lent out for I/O. So safe code can neither leave a region nor get a slice of memory that I/O may change: slices
+//! exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are. Spans do not leave this
+//! crate, whose drivers use them only until they complete the request. A region stays in its table until it is taken out. Only
+//! a caller that knows of no I/O to it may do that, so a resolved pointer stays valid.
 //!
-//! Concurrent I/O to the same bytes is allowed, as on real hardware: copies (`Span::copy_to`, `Span::zero`) are
-//! done by machine code the compiler cannot see into, so a race shows old or new bytes and is not undefined behaviour.
+//! Concurrent I/O to the same bytes is allowed, as on real hardware. Copies (`Span::copy_to`, `Span::zero`) are done by machine
+//! code that the compiler cannot see into. So a race shows old or new bytes and is not undefined behaviour.
 //!
-//! Not done here: growing a region. Regions shared with another process are in `guest`, those mapped by other code of
-//! this process in `foreign`.
+//! Not done here: growing a region. Regions shared with another process are in `guest`, those mapped by other code of this
+//! process in `foreign`.
 
 mod fault;
 mod foreign;
@@ -426,8 +425,8 @@ impl BufferPool {
     /// Takes a buffer back when its bio has ended. Panics when it was not lent.
     ///
     /// # Safety
-    /// No I/O to or from the buffer is in flight: every bio submitted with its [`DataRef`] since it was lent has ended,
-    /// and no `Span` of it is used any more (a driver drops a request's when it completes the request).
+    /// No I/O to or from the buffer is in flight: every bio submitted with its [`DataRef`] since it was lent has ended. No
+    /// `Span` of it is used any more; a driver drops a request's when it completes the request.
     #[inline]
     pub unsafe fn give_back(&mut self, slot: u32) {
         let lent = self.lent(slot);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Text that names a target, as it may be shown.
 //!
-//! Guarantees: whatever is in the position of a target's password or key is removed as a whole, in the target alone or within other
-//! text (a command line, a stripe of targets). Does not do: know whether it is one; an option that is mistaken for `key` hides its
-//! value, too.
+//! Guarantees: whatever is in the position of a target's password or key is removed as a whole. The target may be alone or
+//! within other text (a command line, a stripe of targets). Does not do: know whether it is one; an option that is mistaken for
+//! `key` hides its value, too.
 
 /// What is shown instead.
 const HIDDEN: &str = "***";

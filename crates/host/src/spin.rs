@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A lock for sections of a few dozen instructions, such as a driver's ring of finished requests.
 //!
-//! Taking it is one locked instruction and giving it back none, half of what a lock that can put threads to sleep costs;
-//! at a queue depth of one that is a measurable part of an I/O. A thread that finds it taken spins for a moment and then
-//! yields, so a holder that lost its CPU delays others but is not kept from running. Not for sections with a system call.
+//! Taking it is one locked instruction and giving it back none. That is half of what a lock that can put threads to sleep
+//! costs; at a queue depth of one this is a measurable part of an I/O. A thread that finds it taken spins for a moment and then
+//! yields. So a holder that lost its CPU delays others but is not kept from running. Not for sections with a system call.
 
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,10 +2,9 @@
 //! The data path allocates nothing: counted from the first I/O on, not after a warm-up, because "allocated at start" is
 //! a promise about bounds and not about averages.
 //!
-//! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours,
-//! more bios than there are tags, bios that have to be split, and a second submitter of the same hardware queue whose
-//! completions are passed on to it. Then the same over a driver that gives requests back. The NBD protocol above it is
-//! counted by itself.
+//! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours, more
+//! bios than there are tags, bios that have to be split. A second submitter of the same hardware queue has its completions
+//! passed on to it. Then the same runs over a driver that gives requests back. The NBD protocol above it is counted by itself.
 #![allow(unsafe_code, reason = "a counting global allocator is an unsafe promise")]
 
 extern crate mqblk_host as host;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the results of interleaved pairs to a table, a verdict and warnings.
 //!
-//! Guarantees: the unit of evidence is the block of two pairs (ABBA or BAAB, see [`crate::plan`]): its value is the mean of ln(B/A) of its two
-//! pairs, and Student's t over the blocks gives interval and p-value. Why blocks and not pairs: the two pairs of a block share the
-//! noise of the two runs in its middle (a burst that hits both moves both pairs the same way), so pairs are not independent and would
-//! give intervals that are too short; with blocks of random orientation the signs of the values are independent under "no difference"
-//! for any noise, and linear drift cancels inside each. The price is half the degrees of freedom: at 10 pairs the interval is 23 % wider.
+//! Guarantees: the unit of evidence is the block of two pairs (ABBA or BAAB, see [`crate::plan`]). Its value is the mean of
+//! ln(B/A) of its two pairs; Student's t over the blocks gives interval and p-value. Why blocks and not pairs: the two pairs of
+//! a block share the noise of the two runs in its middle. A burst that hits both moves both pairs the same way, so pairs are
+//! not independent and would give intervals that are too short. With blocks of random orientation the signs of the values are
+//! independent under "no difference" for any noise, and linear drift cancels inside each. The price is half the degrees of
+//! freedom: at 10 pairs the interval is 23 % wider.
 //!
 //! Needs from callers: results of a [`Plan`] in its order; a primary metric chosen before the first run.
 //! Does not: drop outliers, stop early, or choose by the results what to test. A [`Detect`] reads only their spread.
@@ -103,9 +104,9 @@ pub struct Detected {
 }
 
 impl Detect {
-    /// The plan that `first` becomes by what its pairs showed of the spread (never of the difference, so that there is no peeking), and the pairs
-    /// asked for. Where those are too many, the plan stays what it is: to run some of them would find the difference by luck only.
-    /// `None` while the first part is not complete or was not measured.
+    /// The plan that `first` becomes by the spread of its pairs, and the pairs that this asks for. The difference is not used,
+    /// so this is no peeking. Where those are too many, the plan stays what it is: to run some of them would find the
+    /// difference by luck only. `None` while the first part is not complete or was not measured.
     pub fn plan(&self, first: Plan, primary: Metric, pairs: &[PairResult]) -> Option<(Plan, Detected)> {
         let part = pairs.get(..first.pairs() as usize)?;
         let (a, b) = series(primary, part)?;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Little's law as a check of a report on itself: in flight = rate x latency.
 //!
-//! Guarantees: both sides of the law from independent measurements, and whether they agree within 10 %. A report whose figures disagree has
-//! a latency that omits part of an I/O's life, a rate over the wrong time, or a queue that was not full as assumed.
-//! Needs from callers: mean in flight that was *not* derived from rate and latency (sampled, integrated over time, or the depth of a
-//! closed loop that was always full). Does not: say which of the three is wrong.
+//! Guarantees: both sides of the law from independent measurements, and whether they agree within 10 %. Where they disagree,
+//! the latency omits part of an I/O's life, the rate is over the wrong time, or the queue was not full as assumed.
+//!
+//! Needs from callers: mean in flight that was *not* derived from rate and latency. It is sampled, integrated over time, or the
+//! depth of a closed loop that was always full. Does not: say which of the three is wrong.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a comparison compares: the metrics of one run, their units and which way is better.
 //!
-//! Guarantees: a metric that a run cannot give (no I/O, no percentile, no CPU accounting) is `None`, never 0 or NaN, so that it is left
-//! out of a table instead of being compared. Needs from callers: the measurements of all jobs of the run.
-//! Does not: round. Latencies are fio's clat, except for rated jobs, where they count from the intended start of each I/O (a slow side
-//! would otherwise hide its queueing by issuing less).
+//! Guarantees: a metric that a run cannot give (no I/O, no percentile, no CPU accounting) is `None`, never 0 or NaN. So tables
+//! omit it instead of comparing it. Needs from callers: the measurements of all jobs of the run. Does not: round. Latencies are
+//! fio's clat. Those of rated jobs count from the intended start of each I/O: a slow side would otherwise hide its queueing by
+//! issuing less.
 
 use serde::{Deserialize, Serialize};
 use workload::hist::{Histogram, Running};
@@ -143,8 +143,9 @@ impl RunMetrics {
         }
     }
 
-    /// Metrics of a run: rates and latencies over all directions of `jobs` (one entry per thread or per group), and `cpu_ns`, the CPU time of
-    /// the whole process over the measured part (job threads and reactors; `None` when the system does not tell).
+    /// Metrics of a run: rates and latencies over all directions of `jobs`, which has one entry per thread or per group.
+    /// `cpu_ns` is the CPU time of the whole process over the measured part (job threads and reactors), or `None` when the
+    /// system does not tell.
     pub fn of(jobs: &[JobStats], cpu_ns: Option<u64>) -> RunMetrics {
         let dirs = || jobs.iter().flat_map(|j| &j.dirs).filter(|d| d.ios > 0);
         let ios: u64 = dirs().map(|d| d.ios).sum();

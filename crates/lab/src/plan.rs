@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The order in which a comparison runs its sides, fixed before the first run.
 //!
-//! Guarantees: pairs come in blocks of two; a block is ABBA or BAAB, each with probability one half from a seed that is printed. With
-//! more than two sides a pair is a round of all of them, in an order drawn from the seed, and the second round of a block runs them
-//! backwards. Inside a block all sides have the same mean position, so a linear drift (a disk filling up, a CPU warming) cancels exactly. Because the
-//! orientation is drawn at random, a block's difference has a random sign when A and B do not differ, however the machine's noise
-//! is correlated or distributed, even if something periodic beats with the runs: this is what holds the false alarm rate.
+//! Guarantees: pairs come in blocks of two; a block is ABBA or BAAB, each with probability one half from a seed that is
+//! printed. With more than two sides a pair is a round of all of them in a drawn order, and the second round of a block runs
+//! backwards. Inside a block all sides have the same mean position, so a linear drift (a disk filling up, a CPU warming) cancels
+//! exactly. Because the orientation is drawn at random, a block's difference has a random sign when A and B do not differ. This
+//! holds however the machine's noise is correlated or distributed, even if something periodic beats with the runs. It is what
+//! bounds the false alarm rate.
+//!
 //! The number of pairs is fixed; testing in between and running more until something shows would raise that rate.
 //!
 //! Needs from callers: runs executed in exactly this order, none dropped or repeated. Does not: run anything.
@@ -117,8 +119,8 @@ pub enum PlanError {
 impl Plan {
     /// Five blocks. With three, noise that beats with the blocks gave 14 % false alarms (tests/it/false_alarms.rs, `Periodic`).
     pub const MIN_PAIRS: u32 = 10;
-    /// Six blocks: the smallest number at which even blocks that all differ by the same amount, with random signs, agree by chance in less
-    /// than 5 % (1 in 32), so that no noise whatever can exceed that.
+    /// Six blocks, so that no noise whatever can give 5 % false alarms. It is the smallest number for which this holds even if
+    /// all blocks differ by the same amount, with random signs: they then agree by chance in less than 5 % (1 in 32).
     pub const DEFAULT_PAIRS: u32 = 12;
     /// More than this is a slip of the hand: days of running.
     pub const MAX_PAIRS: u32 = 10_000;

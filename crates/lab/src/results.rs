@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Raw results on disk: JSON lines, written after every pair, from which a comparison can be computed again.
 //!
-//! Line 1 is the setup (machine, command, plan, primary metric), then one line per run with its metrics, stages and raw latency histograms,
-//! at last the comparison. Guarantees: after [`ResultsWriter::pair`] returns, both runs of the pair survive the death of the process; an
-//! existing file is never overwritten; [`read`] accepts a file cut off in the middle of its last line (and says so).
-//! Needs from callers: pairs in plan order. Does not: call fsync, which would disturb the device under test; a power cut may lose lines.
+//! Line 1 is the setup (machine, command, plan, primary metric). One line per run follows, with its metrics, stages and raw
+//! latency histograms; the comparison comes last. Guarantees: after [`ResultsWriter::pair`] returns, both runs of the pair
+//! survive the death of the process. An existing file is never overwritten. [`read`] accepts a file cut off in the middle of
+//! its last line (and says so).
+//!
+//! Needs from callers: pairs in plan order. Does not: call fsync, which would disturb the device under test; a power cut may
+//! lose lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Write};

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The one word a comparison ends with, and the rule that gives it.
 //!
-//! Guarantees: A against A is called different in about [`LEVEL`] of comparisons (2 in 100), and from 12 pairs on in less than 5 in 100 whatever
-//! the machine's noise looks like; measured in tests/it/false_alarms.rs: 0.3 to 2.6 % under Gaussian, heavy-tailed, drifting, autocorrelated and
-//! bursty noise, at worst 4.4 % (10 pairs, noise with exactly the period of a block). The level is stricter than the printed 95 % interval on
-//! purpose: at 5 %, more than five false alarms in a hundred A/A comparisons would be common. So an interval may just exclude 1 while the
-//! verdict stays "no difference shown".
+//! Guarantees: A against A is called different in about [`LEVEL`] of comparisons (2 in 100). From 12 pairs on it is less than 5
+//! in 100, whatever the machine's noise looks like. Measured in tests/it/false_alarms.rs: 0.3 to 2.6 % under Gaussian,
+//! heavy-tailed, drifting, autocorrelated and bursty noise, at worst 4.4 % (10 pairs, noise with exactly the period of a
+//! block). The level is stricter than the printed 95 % interval on purpose: at 5 %, more than five false alarms in a hundred
+//! A/A comparisons would be common. So an interval may just exclude 1 while the verdict stays "no difference shown".
+//!
 //! Only one metric, chosen before the first run, decides; the others are marked after Holm's correction and decide nothing.
-//! Needs from callers: all planned pairs, or it says [`Verdict::Stopped`]. Does not: say that two sides are equal; only that no
-//! difference was shown, and how large one would have been seen ([`crate::stats::ratio::Ratio::resolution`]).
+//!
+//! Needs from callers: all planned pairs, or it says [`Verdict::Stopped`]. Does not: say that two sides are equal. It says only
+//! that no difference was shown, and how large one would have been seen ([`crate::stats::ratio::Ratio::resolution`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +21,11 @@ use crate::stats::ratio::Ratio;
 pub const LEVEL: f64 = 0.02;
 /// Coverage of printed intervals.
 pub const COVERAGE: f64 = 0.95;
-/// A change smaller than this fraction is never called a difference: run times count in whole milliseconds, which is a thousandth of
-/// the shortest useful run, so anything smaller may be rounding.
+/// A change smaller than this fraction is never called a difference: run times count in whole milliseconds. One millisecond is
+/// a thousandth of the shortest useful run, so anything smaller may be rounding.
 pub const NEGLIGIBLE: f64 = 0.001;
-/// When even a change of this size could not have been seen and the series is not steady, the machine is to blame, not the sides.
+/// Even a change of this size could not have been seen: if the series is not steady either, the machine is to blame, not the
+/// sides.
 pub const HOPELESS_RESOLUTION: f64 = 0.20;
 
 /// What a comparison says.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! null_blk as a driver: it takes what it has tags for and finishes each request a fixed time later.
 //!
-//! Guarantees: completions are given out in the order in which they became due (those told by [`NullDisk::finish`] in the
-//! order told), each on the hctx it was issued on. It refuses nothing, as null_blk's queue_rq does. Has no data.
-//! Source: drivers/block/null_blk/main.c of Linux 6.12 (`irqmode=2`: a timer per request).
+//! Guarantees: completions are given out in the order in which they became due, each on the hctx it was issued on. Those told
+//! by [`NullDisk::finish`] come in the order told. It refuses nothing, as null_blk's queue_rq does. Has no data. Source:
+//! drivers/block/null_blk/main.c of Linux 6.12 (`irqmode=2`: a timer per request).
 
 use crate::event::Extent;
 use crate::settings::Settings;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The world driven by a recorded trace.
 //!
-//! From the trace comes what the block layer does not decide: when the process submitted each I/O, when the device
-//! finished each request, and in what order interrupt, worker and woken process then came, which the kernel's CPU
-//! scheduler decides. So completions are reported at their recorded times, and a worker or process runs when the kernel's
-//! did something; a run that did nothing left no event in the trace. All else is ours. A decision of ours that differs
-//! shows as a difference of events and does not stop the replay: the next ones tell whether it was one or many.
+//! The trace gives what the block layer does not decide: when the process submitted each I/O and when the device finished each
+//! request. It also gives the order in which interrupt, worker and woken process then came, which the kernel's CPU scheduler
+//! decides. So completions are reported at their recorded times, and a worker or process runs when the kernel's did something.
+//! A run that did nothing left no event in the trace. All else is ours. A decision of ours that differs shows as a difference
+//! of events and does not stop the replay: the next ones tell whether it was one or many.
 //!
-//! The clock: the kernel's elevators count in jiffies, and where these began the trace does not say. So a case that
-//! is equal under some phase of the tick is equal; see [`Unknown`].
+//! The clock: the kernel's elevators count in jiffies, and the trace does not tell where these began. So a case that is equal
+//! under some phase of the tick is equal; see [`Unknown`].
 
 use crate::event::{Event, Extent, Kind};
 use crate::rules::Rules;

@@ -33,9 +33,9 @@ impl Queue {
         &mut self.blkioq
     }
 
-    /// Shows new requests to the server, waits until at least `min` ended or `patience` is over, and
-    /// gives `each` the number and the status (0 or a negative errno) of all that did, with the
-    /// ring to put the next ones on. Without `patience` it must not have to wait: `min` is 0.
+    /// Shows new requests to the server, then waits until at least `min` have ended or `patience` is over. Calls `each` for all
+    /// that have ended, with the number, the status (0 or a negative errno) and the ring to put the next ones on. Without
+    /// `patience` it must not have to wait: `min` is 0.
     ///
     /// # Errors
     /// [`Error::Server`] after `patience`, or what blkio reports.

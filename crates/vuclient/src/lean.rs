@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Closed-loop load by a driver that costs as little as a right one can, so that the server is what is measured.
 //!
-//! What [`bench`](mod@crate::bench) asks of blkio costs some 200 ns a request, which is more than a good server takes. Here each of
-//! `iodepth` requests per queue has its chain, header and buffer for good ([`crate::raw::fixed_queue`]), and reads or writes one
-//! place of the disk, somewhere, over and over; with `rewrite` header and status are written each time, as a guest's driver does, and the
-//! places are random: slower, and for disks that are not null. Guarantees and phases as there. Needs a server with the
-//! protocol features MQ and CONFIG; with REPLY_ACK what it refuses is known at once.
+//! [`bench`](mod@crate::bench) uses blkio, which costs some 200 ns a request: more than a good server takes. Here each of
+//! `iodepth` requests per queue keeps its chain, header and buffer ([`crate::raw::fixed_queue`]). It reads or writes one place
+//! of the disk, somewhere, over and over. With `rewrite` header and status are written each time, as a guest's driver does, and
+//! the places are random. That is slower, and for disks that are not null. Guarantees and phases are those of `bench`. Needs a
+//! server with the protocol features MQ and CONFIG. With REPLY_ACK what the server refuses is known at once.
 //! Source: virtio 1.2, 2.7, 2.8 and 5.2.
 
 use std::time::Duration;
@@ -79,8 +79,8 @@ impl Default for LeanOptions {
 /// Runs `options` on the server at `socket`.
 ///
 /// # Errors
-/// Options out of range, a server that lacks what they ask for, refuses, fails a request, ends one that it does not have, or
-/// stops answering.
+/// Options out of range, or a server that lacks what they ask for. Also a server that refuses, fails a request, ends one that
+/// it does not have, or stops answering.
 pub fn lean(socket: &str, options: &LeanOptions) -> Result<BenchReport, Error> {
     let (ring, memory) = check(options)?;
     let mut raw = connect(socket, options, memory)?;

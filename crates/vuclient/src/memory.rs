@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that the server maps, too: a memfd mapped here through vm-memory.
 //!
-//! Guarantees: every access is checked against the mapping's length and copies with volatile
-//! accesses, so a server that writes at the wrong time makes wrong data, not undefined behaviour.
-//! The mapping lives as long as any clone. Does not tell the server about it.
+//! Guarantees: every access is checked against the mapping's length and copies with volatile accesses. So a server that writes
+//! at the wrong time makes wrong data, not undefined behaviour. The mapping lives as long as any clone. Does not tell the
+//! server about it.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

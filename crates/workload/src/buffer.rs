@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a write carries when it is not verified: random bytes, zeroes or a pattern.
 //!
-//! Guarantees: contents depend only on the job's seeds and the order of calls. Each slot's buffer is filled once before the
-//! job starts ([`Buffers::fill_first`]); afterwards a write changes it only as far as the job asks: `refill_buffers` fills
-//! it anew, `scramble_buffers` (fio's default) puts the offset and the time into each 512 bytes, so that no two blocks are
-//! equal to a deduplicating device; zeroes and plain patterns stay as they are. Needs from callers: a buffer belongs to one
-//! slot. A read into the same buffer leaves its data there for the next write, as with fio.
+//! Guarantees: contents depend only on the job's seeds and the order of calls. Each slot's buffer is filled once before the job
+//! starts ([`Buffers::fill_first`]); afterwards a write changes it only as far as the job asks. `refill_buffers` fills it anew.
+//! `scramble_buffers` (fio's default) puts the offset and the time into each 512 bytes, so no two blocks are equal to a
+//! deduplicating device. Zeroes and plain patterns stay as they are. Needs from callers: a buffer belongs to one slot. A read
+//! into the same buffer leaves its data there for the next write, as with fio.
 //!
-//! [`random_fill`] is fio's filler, word for word of its output: four interleaved multiplicative sequences from one seed.
+//! [`random_fill`] is fio's filler and gives the same words: four interleaved multiplicative sequences from one seed.
 
 use crate::job::{BufferFill, Job, Pattern};
 use crate::rng::{FioRng, Purpose, Seeds};

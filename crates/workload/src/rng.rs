@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random numbers as fio draws them: the same generators, the same seeds for the same purposes.
 //!
-//! Guarantees: with the same `randseed`, `randrepeat` and thread number a job draws the numbers fio 3.33 draws, so the
-//! offsets, sizes and verify seeds of a job are those of fio (checked against fio itself in `tests/it/fio_parity.rs`). Not
-//! for cryptography. Two differences: fio 3.33 ignores a `randseed` for offsets while `randrepeat` is on, against its own
-//! manual; here a `randseed` other than the default changes the offsets as well. And where a job without a random map has
-//! more than 2^32 blocks, fio stays with 32 bits and never reaches some of them; here the wide generator takes over.
+//! Guarantees: with the same `randseed`, `randrepeat` and thread number a job draws the numbers that fio 3.33 draws. So the
+//! offsets, sizes and verify seeds of a job are fio's (`tests/it/fio_parity.rs` checks them against fio itself). Not for
+//! cryptography. There are two differences. fio 3.33 ignores a `randseed` for offsets while `randrepeat` is on, against its own
+//! manual; here a `randseed` other than the default changes the offsets as well. Where a job without a random map has more than
+//! 2^32 blocks, fio stays with 32 bits and never reaches some of them; here the wide generator takes over.
 //!
 //! Sources: P. L'Ecuyer, "Maximally Equidistributed Combined Tausworthe Generators", Math. of Computation 65 (1996), and
 //! "Tables of Maximally Equidistributed Combined LFSR Generators", Math. of Computation 68 (1999); fio HOWTO 3.33.

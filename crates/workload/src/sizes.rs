@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long the next I/O is: `bs`, `bsrange`, `bssplit`, `bs_unaligned`.
 //!
-//! Guarantees: a size is between the smallest and the largest of the direction, a multiple of the smallest (or the largest
-//! itself) unless `bs_unaligned`, and fits the region; with fio's seeds the sizes are fio's, including its habits: a range favours its
-//! largest size (fio adds a draw over the maximum to the minimum and cuts), and a size that would leave the region is
+//! Guarantees: a size is between the smallest and the largest of the direction, and fits the region. Unless `bs_unaligned`, it
+//! is a multiple of the smallest, or the largest itself. With fio's seeds the sizes are fio's, including its habits. A range
+//! favours its largest size: fio adds a draw over the maximum to the minimum, and cuts. A size that would leave the region is
 //! drawn again. Not its concern: the random map, which may shorten an I/O afterwards.
 
 use crate::job::{BlockSizes, Dir, Job, RwMode};
@@ -112,8 +112,8 @@ fn pick_split(split: &[(u64, u64)], r: u64, max: u64, room: u64) -> u64 {
     split.iter().find(covered).or(split.last()).expect("a split has entries").0
 }
 
-/// Which sequence a direction's sizes come from. Verified blocks are read back with the sizes they were written with, and
-/// a trimwrite job writes what it trimmed, so these directions share a seed.
+/// Which sequence a direction's sizes come from. Verified blocks are read back with the sizes of their writes, and a trimwrite
+/// job writes what it trimmed. So these directions share a seed.
 fn purpose(job: &Job, dir: Dir) -> Purpose {
     match dir {
         Dir::Read => Purpose::SizeRead,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Latencies over time: counts per slice of time and class of latency, in fixed memory however long the run is.
 //!
-//! Guarantees: nothing is done per I/O. At the end of a slice the histogram is compared with what it was at the end of the one before
-//! (see `Slicer`), 2.4 us for each direction every `FIRST_WIDTH` or more; without a slicer nothing is done at all.
-//! A table has at most [`COLUMNS`] slices of [`ROWS`] classes (119 KB); when they are full, neighbours are joined and slices are twice as
-//! long. Slices begin at multiples of their length on the clock, so that tables of several threads merge without rounding.
-//! Needs from callers: one clock for all threads. Does not: tell when inside a slice an I/O ended; an I/O without a histogram
+//! Guarantees: nothing is done per I/O. At the end of a slice the histogram is compared with the histogram at the end of the
+//! slice before (see `Slicer`). This takes 2.4 us for each direction every `FIRST_WIDTH` or more; without a slicer nothing is
+//! done at all. A table has at most [`COLUMNS`] slices of [`ROWS`] classes (119 KB). When they are full, neighbours are joined
+//! and slices are twice as long. Slices begin at multiples of their length on the clock, so tables of several threads merge
+//! without rounding.
+//!
+//! Needs from callers: one clock for all threads. Does not: tell when inside a slice an I/O ended. An I/O without a histogram
 //! (`clat_percentiles=0`) is in the rates and in no class.
 
 use crate::hist::{BUCKETS, Histogram};

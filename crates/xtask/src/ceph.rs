@@ -302,10 +302,10 @@ impl Cluster {
     }
 }
 
-/// A busy machine is no broken disk: threads that get no CPU for minutes (150 s for those of requests) do not end the OSD. A client that
-/// died has its lock for 10 s, where Ceph's default is 30. A placement group whose lease to read has run out while its OSD was stopped waits
-/// for another OSD to renew it, and with one OSD does so for ever: leases are of two minutes (a ratio to a grace of 20 s). A killed OSD that
-/// is started again does not wait for its own.
+/// A busy machine is no broken disk: threads that get no CPU for minutes (150 s for those of requests) do not end the OSD. A
+/// client that died keeps its lock for 10 s; Ceph's default is 30. A placement group whose read lease ran out while its OSD was
+/// stopped waits for another OSD to renew it. With one OSD it would wait for ever, so leases last two minutes (a ratio to a
+/// grace of 20 s). A killed OSD that is started again does not wait for its own lease.
 fn configuration(directory: &Path, fsid: &str, port: u16) -> String {
     let d = directory.display();
     format!(

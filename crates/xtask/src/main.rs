@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask`: the developer's one entry point. CI calls nothing else.
 //!
-//! In the order a change meets them: [`tidy`] (rules a compiler does not check), [`ci`] (every
-//! check, with one closing count), [`suite`] (the test programs, several at a time), [`loom`] and [`sanitize`] (threads, checked apart), [`packages`]
-//! (what Debian must provide for `cargo xtask test`), [`mod@bench`] (our figures beside fio's, in
-//! the same run), [`swarm`] (simulated cases by the million), [`oracle`] (the real kernel's
-//! decisions beside ours), [`seeds`] (inputs that fuzzing begins with), [`guest`] (a Linux guest on `mqblk serve`), [`ublk_guest`] (block devices of a kernel that has
-//! ublk), [`mod@ceph`] (a cluster on this host).
+//! In the order a change meets them:
+//!
+//! - [`tidy`]: rules a compiler does not check
+//! - [`ci`]: every check, with one closing count
+//! - [`suite`]: the test programs, several at a time
+//! - [`loom`] and [`sanitize`]: threads, checked apart
+//! - [`packages`]: what Debian must provide for `cargo xtask test`
+//! - [`mod@bench`]: our figures beside fio's, in the same run
+//! - [`swarm`]: simulated cases by the million
+//! - [`oracle`]: the real kernel's decisions beside ours
+//! - [`seeds`]: inputs that fuzzing begins with
+//! - [`guest`]: a Linux guest on `mqblk serve`
+//! - [`ublk_guest`]: block devices of a kernel that has ublk
+//! - [`mod@ceph`]: a cluster on this host
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.

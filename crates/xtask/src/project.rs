@@ -92,15 +92,16 @@ impl Project {
     }
 }
 
-/// The cargo that started us, so that a pinned or overridden toolchain stays the same. Cargo's
-/// variables about this package are removed: build scripts read such variables (ring's does), and with other values than in
-/// a shell all that depends on them would be built anew each time.
+/// The cargo that started us, so that a pinned or overridden toolchain stays the same. Cargo's variables about this package are
+/// removed: build scripts read such variables (ring's does). With other values than in a shell, cargo would rebuild all that
+/// depends on them each time.
 pub fn cargo() -> Command {
     clean(Command::new(program()))
 }
 
-/// The arguments to build or run tests with the features that `cargo test --workspace` gives to everything. With `--package` instead,
-/// dev-dependencies of fewer members are united, ring and rustls come out as others, and all that is above them is built once more.
+/// The arguments to build or run tests with the features that `cargo test --workspace` gives to everything. With `--package`
+/// instead, cargo unites the dev-dependencies of fewer members. ring and rustls then get other features, and everything above
+/// them is built again.
 pub const LIKE_ALL_TESTS: [&str; 2] = ["test", "--workspace"];
 
 /// The same under a time limit, in seconds, after which it and all that it started are ended.

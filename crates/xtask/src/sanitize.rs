@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask sanitize`: the threaded tests under ThreadSanitizer and AddressSanitizer, the unsafe code under Miri.
 //!
-//! Guarantees: each tool runs from a build directory of its own on a nightly toolchain; a tool that the toolchain lacks is
-//! named with the command that installs it, and counts as a failure, since what did not run has not passed. What has been
-//! found and what each tool cannot see is in docs/concurrency.md. Needs: `rustup` with a nightly toolchain, its `rust-src`
-//! (the standard library is instrumented, too) and `miri`.
+//! Guarantees: each tool runs from a build directory of its own on a nightly toolchain. A tool that the toolchain lacks is
+//! named with the command that installs it. It counts as a failure, since what did not run has not passed. docs/concurrency.md
+//! lists what has been found and what each tool cannot see. Needs: `rustup` with a nightly toolchain, its `rust-src` (the
+//! standard library is instrumented, too) and `miri`.
 
 use std::path::PathBuf;
 use std::process::Command;

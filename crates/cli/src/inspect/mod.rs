@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk inspect`: the settings of a stack and its CPU -> hctx map, what this host's kernel has set
-//! for its disks, or the state of a run that is going on.
+//! `mqblk inspect`: the settings of a stack with its CPU -> hctx map, the kernel's settings of this host's disks, or the state
+//! of a running job.
 
 mod stack;
 mod sysfs;

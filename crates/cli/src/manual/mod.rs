@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk manual DIR`: the manual pages, for packages.
 //!
-//! Guarantees: pages of commands are made of the flags, mqblk-job(5) of the table of options, mqblk-targets(7) of the drivers'
-//! help, mqblk-serve(5) of the annotated example, so none can differ from the program. Does not: compress them.
+//! Guarantees: each page is generated from the program, so none can differ from it: pages of commands from the flags,
+//! mqblk-job(5) from the table of options, mqblk-targets(7) from the drivers' help, mqblk-serve(5) from the annotated example.
+//! Does not: compress them.
 
 use crate::args::ManualArgs;
 use crate::cmdhelp;

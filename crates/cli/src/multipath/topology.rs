@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Disks, groups and paths in the layout of `multipath -ll`.
 //!
-//! Guarantees: lines and columns are those that scripts know: fields of paths have the width of the widest in that
-//! disk, and host, channel, id and LUN, which are a kernel's, are `#:#:#:#`, as multipath prints them when there are
-//! none. A disk whose name is all it is known by has no parentheses. Source: multipath-tools, libmultipath/print.c
+//! Guarantees: scripts can parse the lines and columns as they do multipath's. A field of a path is as wide as the widest of
+//! that disk. Host, channel, id and LUN are a kernel's numbers, so they are `#:#:#:#`, as multipath prints them when there are
+//! none. A disk without a WWID beside its name has no parentheses. Source: multipath-tools, libmultipath/print.c
 //! (`_snprint_multipath_topology`).
 
 use serde_json::Value;

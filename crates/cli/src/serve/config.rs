@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk serve CONFIG.toml`: the configuration's keys, and the plan they make.
 //!
-//! Guarantees: a key that is not known, a value of the wrong type or out of range, a reference to nothing is refused with
-//! file, line, rule and remedy, all of them at once. Paths are taken from the working directory, as everywhere in mqblk;
-//! sockets that are not absolute from `--socket-dir`. Does not do: check a file or socket. Every key is listed, with its
-//! default, in `examples/serve.toml`.
+//! Guarantees: a configuration is refused for an unknown key, a value of the wrong type or out of range, or a reference to
+//! nothing. Each message has file, line, rule and remedy, and all errors are reported at once. Paths are relative to the
+//! working directory, as everywhere in mqblk; sockets that are not absolute are relative to `--socket-dir`. Does not do: check
+//! a file or socket. Every key is listed, with its default, in `examples/serve.toml`.
 
 use super::defaults::Defaults;
 use super::stack::{self, Section, Stack};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's log: lines on standard error, for people or as JSON.
 //!
-//! Guarantees: a thread that logs never waits: lines go through a bounded list to a thread of their own, and when no process reads standard
-//! error they are lost and counted, while disks are served on. A closed standard error is no error. One line is one record,
-//! whatever a client has put into a name. Under systemd (`$JOURNAL_STREAM` is standard error) the journal has time and
-//! level: lines begin with its `<N>` instead.
+//! Guarantees: a thread that logs never waits. Lines go through a bounded list to a thread of their own. When no process reads
+//! standard error, lines are lost and counted, and disks are still served. A closed standard error is no error. One line is one
+//! record, whatever a client has put into a name. Under systemd (`$JOURNAL_STREAM` is standard error) the journal has time and
+//! level, so lines begin with its `<N>` instead.
 //! Does not do: files, rotation, a filter by module.
 
 use clap::ValueEnum;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk sim`: a scenario of a machine one does not have, what would change if a machine were otherwise, a study of how things scale, or
-//! cases that check the block layer, by their seeds.
+//! `mqblk sim`: a scenario of a machine that you do not have, what would change if a machine were different, or a study of how
+//! things scale. Also cases, by their seeds, that check the block layer.
 
 mod cases;
 mod scenario;

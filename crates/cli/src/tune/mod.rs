@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk tune`: which settings make a job better here, by how much, and why.
 //!
-//! Guarantees: what can be refused is refused before a run; every run is in the results file when the next one begins;
-//! nothing is set outside of the runs but by `--apply` of a kernel's device at the end, and no file is written but the results and
-//! what `--apply` names, which must not exist.
+//! Guarantees: what can be refused is refused before a run. Every run is in the results file when the next one begins. Outside
+//! of the runs no setting is changed, except by `--apply` of a kernel's device at the end. The only files written are the
+//! results and the file that `--apply` names, which must not exist.
 
 pub mod args;
 mod screen;

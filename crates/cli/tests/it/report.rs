@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports of real runs and comparisons, as a real browser shows them: nothing asked of the network, nothing overlaps or sticks out, no chart is
-//! empty, names from outside are text, and every number on the page is in the sidecar.
+//! Reports of real runs and comparisons, as a real browser shows them. They ask nothing of the network, nothing overlaps or
+//! sticks out, and no chart is empty. Names from outside are text, and every number on the page is in the sidecar.
 
 use crate::common;
 

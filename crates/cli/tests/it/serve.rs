@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve --dry-run`: what is printed works with the clients it is for, and what is wrong is refused with exit
-//! status 2, one message for each thing, and nothing touched.
+//! `mqblk serve --dry-run`: what it prints works with the clients that it is for. A configuration with errors is refused with
+//! exit status 2 and one message for each error; nothing is touched.
 
 use crate::common;
 

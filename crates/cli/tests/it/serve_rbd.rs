@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`): verified load, NBD
-//! clients that are not ours, several serving hosts and the lock, `ctl resize`, a run that is told to end while the OSD is stopped, the disk of
-//! a virtual machine.
+//! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`).
+//! Covered: verified load, NBD clients of other projects, several serving hosts and the lock; `ctl resize`, ending a run while
+//! the OSD is stopped, and the disk of a virtual machine.
 
 use crate::ceph;
 use crate::common;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve` of a disk that is striped over files: from its configuration to its clients, what `mqblk ctl` says and does of it, and
-//! what is wrong with its files, refused with exit status 2 before anything is touched.
+//! `mqblk serve` of a disk that is striped over files: from its configuration to its clients, and what `mqblk ctl` reports and
+//! does. Files that do not fit are refused with exit status 2 before anything is touched.
 
 use crate::common;
 

@@ -10,7 +10,8 @@ use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// What blkparse would print of a job that keeps 8 random reads out, each of which a device without a limit takes 1 ms, give or take a tenth.
+/// What blkparse would print of a job that keeps 8 random reads in flight. A device without a limit takes 1 ms for each, give
+/// or take a tenth.
 fn closed_loop() -> String {
     let mut events: Vec<(u64, String)> = Vec::new();
     let mut rng = Rng::new(7);

@@ -17,11 +17,11 @@ pub trait HostDriver: Driver {
         u16::MAX
     }
 
-    /// Blocks until `min` requests of `hctx` that were in flight at the call may have finished (at least one), `timeout`
-    /// has passed, or [`HostDriver::wake`] was called since the moment `seen` was read from [`HostDriver::wakes`]; may
-    /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile,
-    /// and what they queue counts; then `min` must be 1, for a wake-up may count as one completion only. Returns at once
-    /// when nothing is in flight and there is no `timeout`.
+    /// Blocks until `min` requests (at least one) of `hctx` that were in flight at the call may have finished. It also returns
+    /// when `timeout` has passed or [`HostDriver::wake`] was called since `seen` was read from [`HostDriver::wakes`], and may
+    /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile, and what
+    /// they queue counts. Then `min` must be 1, for a wake-up may count as one completion only. Returns at once when nothing is
+    /// in flight and there is no `timeout`.
     ///
     /// A driver whose requests are finished when they are issued has nothing to wait for: the default returns.
     fn wait_since(&self, _seen: u64, _hctx: HctxId, _min: u32, _timeout: Option<Duration>) {}
@@ -31,8 +31,8 @@ pub trait HostDriver: Driver {
         self.wait_since(self.wakes(hctx), hctx, min, timeout);
     }
 
-    /// How often [`HostDriver::wake`] was called for `hctx`, or more. A thread that reads it, then publishes that it is
-    /// going to wait, then waits since this number, misses no wake-up by threads that saw that.
+    /// How often [`HostDriver::wake`] was called for `hctx`, or more. A thread reads it, then publishes that it is going to
+    /// wait, then waits since this number. It misses no wake-up by threads that saw the publication.
     fn wakes(&self, _hctx: HctxId) -> u64 {
         0
     }

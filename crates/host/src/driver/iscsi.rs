@@ -11,16 +11,17 @@
 //! Passwords: `LIBISCSI_CHAP_PASSWORD` and, of the target, `LIBISCSI_CHAP_TARGET_PASSWORD` in the environment, so that they need
 //! not be on a command line that all users can read.
 //! Example: `iscsi://10.0.0.5/iqn.2026-11.com.example:disks/1?sessions=2`
-//! What becomes of a request: READ, WRITE with FUA, SYNCHRONIZE CACHE, UNMAP or WRITE SAME for discards, WRITE SAME for zeroes, by
-//! the SCSI midlayer (`blk::scsi`), which also tries again. One hardware queue is one session of one connection: no numbers that
-//! CPUs share, and a window of commands each. Requests that are issued together are sent together; data goes from and to where it
-//! lies, unless it has digests.
-//! Recovery: a session that is lost is made again in the background, for ever, with pauses of 20 ms to 1 s, as the same nexus, so
-//! that the target forgets what the old one had. Before it carries anything the logical unit is asked for its identity and size;
-//! the same is done when it says that it has changed. One that is another is gone: nothing is sent to it any more. One that has
-//! grown is the same, of the old size. One without a name (no VPD page 0x83 or 0x80) that is written to is gone with any session.
-//! A command that is late (`io_timeout`) is aborted (ABORT TASK); if that does not help the logical unit is reset, then the target
-//! (warm), then all sessions are made anew; one that does not answer even then is offline until a session finds it again.
+//! What becomes of a request: READ, WRITE with FUA, SYNCHRONIZE CACHE, UNMAP or WRITE SAME for discards, WRITE SAME for zeroes.
+//! The SCSI midlayer (`blk::scsi`) makes these commands and retries them. One hardware queue is one session of one connection:
+//! CPUs share no numbers, and each has its own window of commands. Requests that are issued together are sent together. Data
+//! goes from and to where it lies, unless it has digests.
+//! Recovery: a lost session is made again in the background, for ever, with pauses of 20 ms to 1 s. It is the same nexus, so
+//! that the target drops what the old session had. Before the session carries anything, the driver asks the logical unit for
+//! its identity and size; it asks again when the unit reports that it has changed. A unit with another identity is gone:
+//! nothing is sent to it any more. A unit that has grown is the same, with its old size. A unit without a name (no VPD page
+//! 0x83 or 0x80) that is written to is gone when any session is lost. A command that is late (`io_timeout`) is aborted (ABORT
+//! TASK). If that does not help, the logical unit is reset, then the target (warm); then all sessions are made anew. A unit
+//! that does not answer even then is offline until a session finds it again.
 //! [`Iscsi::execute`] sends commands of a user's own, for example persistent reservations.
 //! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no discovery by iSNS. The size is
 //! taken once.
@@ -299,12 +300,13 @@ impl Iscsi {
         Iscsi::open_as(target, write, regions, None)
     }
 
-    /// The same as one way of several to the disk: commands that were out when a session was lost are not given back before the
-    /// target has dropped them, which only the same nexus made anew tells, or `recovery_timeout` is over. A portal that refuses
-    /// connections tells nothing: something in between may refuse them for a target that lives. Commands that are given
-    /// back end with a transport error, or are retried on any path. After `recovery_timeout`, or [given up](DevicePath::set_give_up), nothing is known: a
-    /// target that was silent for so long may still carry them out. With `asks_access` it is asked how its target serves it by this
-    /// way, too ([`ScsiUnit::access`]).
+    /// Opens it as one path of several to the disk. Commands that were in flight when a session was lost are given back only
+    /// when the target has dropped them, or when `recovery_timeout` is over. Only the same nexus, made anew, tells that the
+    /// target has dropped them. A portal that refuses connections tells nothing: something in between may refuse them for a
+    /// target that lives. Commands that are given back end with a transport error, or are retried on any path. After
+    /// `recovery_timeout`, or when the path was [given up](DevicePath::set_give_up), nothing is known: a target that was silent
+    /// for so long may still carry them out. With `asks_access` it is also asked how its target serves it by this path
+    /// ([`ScsiUnit::access`]).
     ///
     /// # Errors
     /// As of [`Iscsi::open`].

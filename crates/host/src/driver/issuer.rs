@@ -5,10 +5,10 @@ use blk::id::HctxId;
 
 /// A driver that issues requests in fewer system calls if it knows which thread issues them.
 pub trait Issuer {
-    /// `queue_rqs` for `hctx` may leave it to the next [`HostDriver::wait`](super::HostDriver::wait) or `poll` to make the device see its requests
-    /// as long as there are fewer than `fewer_than`: one system call instead of two for a thread that waits right after
-    /// it has submitted what is left of a batch. 0 and 1 leave nothing. A caller that sets more must call one of the two
-    /// soon after every submission.
+    /// While there are fewer than `fewer_than` requests, `queue_rqs` for `hctx` may leave showing them to the device to the
+    /// next [`HostDriver::wait`](super::HostDriver::wait) or `poll`. A thread that submits the rest of a batch and waits right
+    /// after it then makes one system call instead of two. 0 and 1 leave nothing. A caller that sets more must call one of the
+    /// two soon after every submission.
     fn set_lazy_commit(&self, _hctx: HctxId, _fewer_than: u32) {}
 
     /// Smallest useful `fewer_than` of [`Issuer::set_lazy_commit`] for a thread that waits soon after submitting; 0 if more than a
@@ -18,11 +18,11 @@ pub trait Issuer {
     }
 
     /// The calling thread is from now on the one that submits to `hctx`, polls it and waits for it, until it calls
-    /// [`Issuer::release`]; a driver may be faster for it. Others still may do all of that, slower: what they queue
-    /// may have to wait until this thread submits, polls or waits, so it must keep doing so while they have anything in
-    /// flight. No other thread may be in a call for this hctx, or have a request there, while this call or `release` runs: what
-    /// they queued could be lost. Refused when something is in flight already. Says whether it makes a difference.
-    /// A thread that ends without `release` ends the I/O of all others on the hctx.
+    /// [`Issuer::release`]; a driver may be faster for it. Other threads may still do all of that, but slower. What they queue
+    /// may have to wait until this thread submits, polls or waits. So it must keep doing so while they have anything in flight.
+    /// While this call or `release` runs, no other thread may be in a call for this hctx, or have a request there: what they
+    /// queued could be lost. Refused when something is in flight already. Returns whether it makes a difference. A thread that
+    /// ends without `release` ends the I/O of all others on the hctx.
     fn claim(&self, _hctx: HctxId) -> bool {
         false
     }

@@ -17,18 +17,18 @@
 //! one connection; requests that are issued together are sent together.
 //! TLS (1.2 and 1.3): first of all, or not at all; without it a server is not used. Nothing that a server has sent before TLS
 //! counts afterwards. Data is copied once more than without TLS, and a connection has some 600 KiB of buffers at most.
-//! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of
-//! 20 ms to 1 s. What was not answered is sent again, in order of issue, whatever it is, so the server must tolerate repeated
-//! requests. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed (size, flags,
-//! block sizes) is not used.
-//! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. The connection of the late request
-//! ends with it, as in Linux's nbd: a late reply matches no request, and what else was out waits for the next one. Without
-//! `timeout`, requests wait for a paused server.
-//! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the server had acknowledged before it was lost only if
-//! the server kept that: like Linux and QEMU this driver does not repeat writes that were acknowledged, so a server that dies
-//! with data in a cache of its own loses it silently. A write that was cut off may be carried out by the old server after the
-//! new one has answered its repetition, if both are alive and reach the same disk. The capacity is taken once, rounded down
-//! to logical blocks; requests are at most 32 MiB.
+//! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of 20 ms
+//! to 1 s. Requests without an answer are sent again, in order of issue, whatever they are, so the server must tolerate
+//! repeated requests. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed
+//! (size, flags, block sizes) is not used.
+//! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. The connection of the late
+//! request ends with it, as in Linux's nbd: a late reply matches no request, and what else was in flight waits for the next
+//! connection. Without `timeout`, requests wait for a paused server.
+//! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the
+//! server had acknowledged before the loss only if the server kept it. Like Linux and QEMU this driver does not repeat writes
+//! that were acknowledged. So a server that dies with data in a cache of its own loses it silently. If both servers live and
+//! reach the same disk, the old one may carry out an interrupted write after the new one has answered its repetition. The
+//! capacity is taken once, rounded down to logical blocks; requests are at most 32 MiB.
 //! Source: doc/proto.md and doc/uri.md of the NBD reference implementation; drivers/block/nbd.c (dead connections), QEMU's
 //! `block/nbd.c` as documented (`reconnect-delay`).
 //! Since: 0.1.

@@ -9,24 +9,27 @@
 //! set), `rados_osd_op_timeout` (seconds after which a request ends with an error; 0 = waits for its OSD for ever), `rbd_cache` (false
 //! unless set).
 //! Example: `rbd:rbd/disk0`, `rbd:vms/tenant1/disk0:id=vm:conf=/etc/ceph/ceph.conf:exclusive=1`, `rbd:rbd/disk0@monday`
-//! What becomes of a request: read and write, with pieces of memory where they lie (librbd copies a write once, unless
-//! `rbd_disable_zero_copy_writes=false`, which only is for memory that is not written meanwhile); flush; discard; write zeroes, which makes
-//! holes unless they are to keep their space. Completions come by an eventfd, without a callback's thread in between.
-//! Caches: without librbd's a write has ended when the OSDs have it, and there is no cache to flush. With it (`rbd_cache=true`, or set for the
-//! image) the disk has a write cache, and a flush is librbd's. FUA is a write and a flush: only librbd's calls for one piece of memory take
-//! a flag for it.
-//! Several images: two handles of one image are two clients to Ceph. So with a cache, or where the image has the feature exclusive-lock and
-//! is written to, there is only one.
-//! Lock: librbd takes the lock of an image with the feature exclusive-lock by itself at the first write, and gives it away when another
-//! client asks for it. With `exclusive=1` it is taken at once and never given away. A client that died has it until its watch has ended,
-//! 30 s; then it is taken from it, and that client can write no more (it is blocklisted).
+//! What becomes of a request: read, write, flush, discard, and write zeroes, which makes holes unless they are to keep their
+//! space. Reads and writes use pieces of memory where they lie. librbd copies a write once, unless
+//! `rbd_disable_zero_copy_writes=false`, which only is for memory that is not written meanwhile. Completions come by an
+//! eventfd, without a callback's thread in between.
+//! Caches: without librbd's a write has ended when the OSDs have it, and there is no cache to flush. With it (`rbd_cache=true`,
+//! or set for the image) the disk has a write cache, and a flush is librbd's. FUA is a write and a flush: only librbd's calls
+//! for one piece of memory take a flag for it.
+//! Several images: two handles of one image are two clients to Ceph. So there is only one with a cache, or where the image has
+//! the feature exclusive-lock and is written to.
+//! Lock: for an image with the feature exclusive-lock, librbd takes the lock by itself at the first write. It releases the lock
+//! when another client asks for it. With `exclusive=1` it is taken at once and never released. A client that died has the lock
+//! until its watch has ended, after 30 s. Then the next client takes the lock, and the dead one can write no more (it is
+//! blocklisted).
 //! Size: that of `rbd resize` here or elsewhere, when it is asked for.
-//! Limits: a snapshot, and what is opened for reading only, is read-only. Discards work in units of `rbd_discard_granularity_bytes`. A read
-//! that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout` to have it end. As a path of a multipath disk, too:
-//! without that its requests wait for their OSDs, whatever other paths there are. What is stored of an image with stripes over several
-//! objects (STRIPINGV2) is not told: all of it counts as data. When the image is shrunk, requests behind its end fail; of a
-//! write across it librbd carries out the first part and says that it went well. The first open of a process keeps
-//! Ceph's libraries, and their threads last as long as a disk is open.
+//! Limits: a snapshot, and what is opened for reading only, is read-only. Discards work in units of
+//! `rbd_discard_granularity_bytes`. A read that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout`
+//! to have it end. The same holds for a path of a multipath disk: without that option its requests wait for their OSDs,
+//! whatever other paths there are. For an image with stripes over several objects (STRIPINGV2) it is not known what is stored:
+//! all of it counts as data. When the image is shrunk, requests behind its end fail. Of a write across the end librbd carries
+//! out the first part and reports success. The first open of a process keeps Ceph's libraries, and their threads last as long
+//! as a disk is open.
 //! Source: librbd.h and librados.h (Ceph 16), qemu-block-drivers(7).
 //! Since: 0.1.
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a path to a block device of this host, the disk it is on, and what the kernel says of that disk.
+//! From a path to a block device of this host, the disk it is on, and what the kernel reports of that disk.
 //!
-//! Guarantees: reads only. A partition has its disk's settings and counters of its own. Needs: sysfs at /sys. Does not: open the device.
+//! Guarantees: reads only. A partition has its disk's settings and counters of its own. Needs: sysfs at /sys. Does not: open
+//! the device.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::fs;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Other users of a block device: mounts, swap, devices on top of it, exclusive openers.
 //!
-//! Guarantees: a use by this mount namespace, by swap, by device-mapper, md or bcache, or by an exclusive opener (a
-//! mount in another namespace is one) is found. While a [`Claim`] lives no process can mount it. Does not: find openers
+//! Guarantees: finds a use by this mount namespace, by swap, or by device-mapper, md or bcache. It also finds an exclusive
+//! opener; a mount in another namespace is one. While a [`Claim`] lives no process can mount the device. Does not: find openers
 //! without O_EXCL, for that excludes nothing.
 
 use super::device::KernelDevice;

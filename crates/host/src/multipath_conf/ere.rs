@@ -279,8 +279,8 @@ mod tests {
         assert!(!optional.is_match(&"a".repeat(1000)));
     }
 
-    /// 1800 child processes: run by `cargo xtask test --deep`. The other tests of this program have none, which would keep copies of sockets
-    /// and locked files between fork and exec, when a test takes them for closed.
+    /// 1800 child processes: run by `cargo xtask test --deep`. The other tests of this program have none: a child keeps copies
+    /// of sockets and locked files between fork and exec, when a test takes them for closed.
     mod deep {
         use super::*;
         use std::process::Command;

@@ -6,10 +6,10 @@
 //! [`Config::resolve`] says of each option what holds for a disk and which line says so, in the order of
 //! multipath-tools: multipaths, protocol, overrides, devices (of those that match, the last), defaults, built in.
 //!
-//! Stricter than multipath-tools, which skips what it does not understand and continues: a word that is nearly an option, a value that
-//! is cut off by a missing quote or followed by more, a section that is not closed are errors. An option that resembles none that is
-//! known here, as newer versions may have, is a warning. There is no table of known hardware: what `devices` does not say is not
-//! known. Drop-in directories are not read.
+//! Stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a word that is
+//! nearly an option, a value without a closing quote or followed by more, a section that is not closed. An option that
+//! resembles none that is known here, as newer versions may have, is a warning. There is no table of known hardware: what
+//! `devices` does not say is not known. Drop-in directories are not read.
 //!
 //! | module | what it is |
 //! |---|---|

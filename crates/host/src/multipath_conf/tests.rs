@@ -334,9 +334,9 @@ fn sections(text: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
     all
 }
 
-/// Debian's multipath 0.9.4 was given the same file (`multipath -t`; of what it printed its table of hardware is
-/// cut). Where an option does something here, both say the same in the same section, but for two whose defaults are
-/// others and two that came with 0.9.6.
+/// Debian's multipath 0.9.4 was given the same file (`multipath -t`; of what it printed its table of hardware is cut). Where an
+/// option does something here, both print the same in the same section. Exceptions are two options with other defaults and two
+/// that came with 0.9.6.
 #[test]
 fn multipath_prints_the_same() {
     let (ours, theirs) = (sections(&parse(FILE).to_string()), sections(include_str!("tests_multipath_t.txt")));

@@ -190,8 +190,9 @@ fn stamps(files: &NbdTls) -> Vec<Stamp> {
 }
 
 impl NbdTls {
-    /// The files of a directory that is laid out as QEMU and nbdkit have it: `server-cert.pem`, `server-key.pem` and, if
-    /// clients are to be verified, `ca-cert.pem` and perhaps `ca-crl.pem`, which is left out only if there is no entry of that name.
+    /// The files of a directory that is laid out as QEMU and nbdkit have it: `server-cert.pem` and `server-key.pem`. If clients
+    /// are to be verified, it also has `ca-cert.pem` and perhaps `ca-crl.pem`. The latter is left out only if there is no entry
+    /// of that name.
     pub fn in_directory(directory: &Path, verify_peer: bool, required: bool) -> NbdTls {
         let crl = directory.join(CRL);
         NbdTls {

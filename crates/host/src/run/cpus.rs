@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tells the disks of a run which CPUs of this machine go offline or come back.
 //!
-//! Guarantees: at most a second after the kernel lists other CPUs as online, the software queues and hardware queues of those
-//! that are gone are drained and used no more, and those of CPUs that are back are used again; job threads go where the
-//! kernel puts them. Does not: watch when the disk's CPU count was set (`nr_cpus`), or the process may not use
-//! all of the machine's; keep a CPU from going, as the kernel's block layer can.
+//! Guarantees: a run follows at most a second after the kernel lists other CPUs as online. The software queues and hardware
+//! queues of CPUs that are gone are drained and used no more. Those of CPUs that are back are used again. Job threads go where
+//! the kernel puts them. Does not: watch when the disk's CPU count was set (`nr_cpus`), or the process may not use all of the
+//! machine's; keep a CPU from going, as the kernel's block layer can.
 
 use crate::clock;
 use crate::disk::Disk;

@@ -139,8 +139,8 @@ impl DirectDevices {
     }
 }
 
-/// A ring that the calling thread alone uses, with the flags that help as far as the kernel knows them (SINGLE_ISSUER is of Linux
-/// 6.0, DEFER_TASKRUN of 6.1).
+/// A ring that the calling thread alone uses, with the helpful flags that the kernel knows: SINGLE_ISSUER is of Linux 6.0,
+/// DEFER_TASKRUN of 6.1.
 fn build(depth: u32, batch: u32) -> io::Result<IoUring> {
     let entries = batch.clamp(8, depth.max(8)).next_power_of_two().min(MAX_SQ_ENTRIES);
     let attempt = |owned: bool| {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A thread's channel into a disk for programs with their own jobs: a submitter and a place to wait, without our job
-//! engine.
+//! A thread's channel into a disk for programs with their own jobs: a submitter and a place to wait, without our job engine.
 //!
-//! Guarantees: what a job thread of [`prepare`](super::prepare) knows of waiting (the cheap wait of a thread that is alone on a hardware
-//! queue, wake-ups, a change of settings while it waits). Needs from callers: all calls come from the thread that made it,
-//! and everything submitted is waited for before it is dropped.
+//! Guarantees: it waits as a job thread of [`prepare`](super::prepare) does. This includes the cheap wait of a thread that is
+//! alone on a hardware queue, wake-ups, and a change of settings during the wait. Needs from callers: all calls come from the
+//! thread that made it, and everything submitted is waited for before it is dropped.
 
 use super::waiter::{Waiter, WaiterSetup};
 use crate::disk::{Disk, Submitter};

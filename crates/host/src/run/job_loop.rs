@@ -6,8 +6,8 @@
 //! never freed. One clock reading serves everything between two system calls or polls.
 //! Needs from devices: what [`JobDevice`] says of its calls.
 //!
-//! One generic loop serves all devices. On the null driver it takes 0.96 to 0.98 of the processor time per I/O of a loop written for one
-//! disk alone (medians of 11 pairs at depths 1 and 32).
+//! One generic loop serves all devices. On the null driver it takes 0.96 to 0.98 of the processor time per I/O of a loop for
+//! one disk alone (medians of 11 pairs at depths 1 and 32).
 
 use super::checkpoint::{Checkpoint, Live, ThreadEnd, ThreadTrace, VERIFY_REPORTS};
 use super::waiter::STOP_CHECK;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs a job file on this machine: one thread per job instance, each with a submitter of its disk.
 //!
-//! [`prepare`] checks and opens everything; [`Prepared::run`] starts the threads when their turn comes, tells an observer
-//! how it goes, and returns what was measured, also when it was stopped before its end, whatever its devices do then.
+//! [`prepare`] checks and opens everything. [`Prepared::run`] starts the threads when their turn comes, and tells an observer
+//! how it goes. It returns what was measured, also when it was stopped before its end, whatever its devices do then.
 
 pub(crate) mod settings;
 mod waiter;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From a job file to disks and job threads that are ready to run.
 //!
-//! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the
-//! user named it (as `filename`, by fio's naming rule, or as target), and nothing else is written.
+//! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the user
+//! named it: as `filename`, by fio's naming rule, or as target. Nothing else is written.
 
 use super::checkpoint::Live;
 use super::kernel::{self, KernelTarget};

@@ -41,8 +41,8 @@ pub struct RunSettings {
 }
 
 impl RunSettings {
-    /// Reads settings, later ones over earlier ones. Without `nr_cpus` disks have this machine's CPUs as they are related,
-    /// or, where this process may not use them all, as many as it may use, all alike.
+    /// Reads settings, later ones over earlier ones. Without `nr_cpus` disks have this machine's CPUs as they are related. If
+    /// this process may not use all of them, disks have as many as it may use, all alike.
     pub fn read(settings: &[(String, String)]) -> Result<RunSettings> {
         let nr_cpus = nr_cpus();
         let machine = topology::read(Path::new(topology::SYSTEM), nr_cpus);

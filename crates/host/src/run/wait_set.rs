@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a thread waits that has I/O at several devices: for the first of them that has something.
 //!
-//! Guarantees: a completion, a notification and a due time of any of them ends the wait, at once where the driver has a
-//! descriptor, else when its first request is due, or 100 us later. No thread waits longer than [`STOP_CHECK`]. Needs from callers: a
-//! poll of all paths after each wait. Does not do: spin.
+//! Guarantees: a completion, a notification and a due time of any of them ends the wait. Where the driver has a descriptor, the
+//! wait ends at once. Elsewhere it ends when the first request is due, or 100 us later. No thread waits longer than
+//! [`STOP_CHECK`]. Needs from callers: a poll of all paths after each wait. Does not do: spin.
 
 use super::waiter::STOP_CHECK;
 use crate::clock;

@@ -120,8 +120,8 @@ impl Waiter {
         let several = hctxs.len() > 1;
         let timer = disk.queue.next_timer().map(|t| t.since(now));
         let due = hctxs.iter().skip(1).filter_map(|h| disk.driver.next_due(*h)).min().map(|t| t.since(now));
-        // With several hardware queues of which only the first can be waited in, or a bio that waits for another
-        // submitter's tag, the wait is cut short so that nothing is missed that another queue or submitter brings.
+        // The thread can wait in the first of its hardware queues only, or a bio waits for another submitter's tag. So the wait
+        // is short: nothing is missed that another queue or submitter brings.
         let blind = several && fds.is_empty() || sub.waiting() > 0;
         let short = blind.then_some(Duration::from_us(100));
         let timeout = timeout.into_iter().chain(timer).chain(due).chain(short).fold(STOP_CHECK, Duration::min);
@@ -149,9 +149,9 @@ impl Waiter {
     }
 }
 
-/// Whether a thread is alone on its one hardware queue, and no other issues its requests: with an elevator a thread that
-/// runs a hardware queue may find another one's requests there, and a tag that one disk of a set frees may be what another
-/// one's hardware queue waits for.
+/// Whether a thread is alone on its one hardware queue, and no other issues its requests. With an elevator a thread that runs a
+/// hardware queue may find another one's requests there. In a set a tag that one disk frees may be what another one's hardware
+/// queue waits for.
 fn is_alone(queue: &Queue, cpu: CpuId, others: &[CpuId]) -> bool {
     let map = queue.map();
     let home = |cpu: CpuId| {

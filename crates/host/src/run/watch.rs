@@ -2,9 +2,9 @@
 //! What is seen of a run from outside while it goes: progress, bios in flight, and the counters at the start of what is
 //! measured.
 //!
-//! Guarantees: resources, disk counters and I/Os of an outcome cover the same time, from the moment when the last of the
-//! threads that started first left its `ramp_time` (the start, without one) to the end; a later stonewall group's ramp is
-//! part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
+//! Guarantees: resources, disk counters and I/Os of an outcome cover the same time. This time begins when the last of the
+//! threads that started first has left its `ramp_time` (at the start, without one) and lasts to the end; a later stonewall
+//! group's ramp is part of it. Needs from callers: [`Watch::tick`] every few milliseconds.
 
 use super::checkpoint::Live;
 use super::kernel::KernelTarget;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which queue is to go to another IOThread, by load.
 //!
-//! Guarantees: at most one move per look; a move takes load off the busiest IOThread that has one to give, by at least
-//! [`WORTH`] of that thread's time, and never makes another one busier than that was: so under a steady load the moves come
-//! to an end. A queue goes only where its export may be. Needs from callers: looks at equal intervals. Does not do: move.
+//! Guarantees: at most one move per look. A move takes load off the busiest IOThread that has load to give: at least [`WORTH`]
+//! of that thread's time. It never makes another one busier than that was. So under a steady load the moves come to an end. A
+//! queue goes only where its export may be. Needs from callers: looks at equal intervals. Does not do: move.
 
 use super::{SourceHandle, ThreadReport};
 use blk::time::Duration;

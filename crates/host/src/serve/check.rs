@@ -153,8 +153,8 @@ impl CheckedPlan {
         })
     }
 
-    /// Exports that no mapping was asked for, and that `old` has with as many queues, get the IOThreads they have there,
-    /// unless one of them is gone.
+    /// An export without a requested mapping that `old` has with as many queues gets the IOThreads that it has there, unless
+    /// one of them is gone.
     pub(super) fn keep_dealt(&mut self, old: &CheckedPlan) {
         let index: HashMap<&str, usize> =
             self.plan.iothreads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();

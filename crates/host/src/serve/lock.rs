@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Locks on images: one writer, or any number of readers, among mqblk and QEMU alike.
 //!
-//! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks
-//! opens the image in a way that does not go with it; the locks end with the value or the process, however it ends. Needs
-//! a file system that has locks of open file descriptions (all local ones). Does not do: keep off programs that do not ask,
-//! or QEMU's tools that only look and do not mind a writer (qemu-img info, qemu-io -r).
+//! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks opens
+//! the image in a conflicting way. The locks end with the value or the process, however it ends. Needs a file system that has
+//! locks of open file descriptions (all local ones). Does not do: keep off programs that do not ask, or QEMU's tools that only
+//! look and do not mind a writer (qemu-img info, qemu-io -r).
 //!
-//! The form is QEMU's, so that the two see each other: shared locks on single bytes, at 100 + n for a permission that is
-//! used, at 200 + n for one that others must not use, with n = 0 consistent read, 1 write, 3 resize. The opener then
+//! The form is QEMU's, so that the two see each other: shared locks on single bytes. Byte 100 + n is for a permission that is
+//! used, byte 200 + n for one that others must not use. n is 0 for consistent read, 1 for write, 3 for resize. The opener then
 //! checks whether another process holds a byte that contradicts. The bytes need not exist.
 //!
 //! Source: QEMU block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`), fcntl(2), "Open file description locks".

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Serving disks to VMs and hosts.
 //!
-//! What is to be served, as a value: [`plan`] is what was asked for, [`check`] makes it a value that fits together,
-//! [`preflight`] asks the machine whether it can be done, [`mapping`] has the rules of virtqueues and IOThreads, [`lock`] keeps
-//! a second writer off an image, [`reload`] says what changes from one plan to the next.
+//! What is to be served, as a value:
+//!
+//! - [`plan`]: what was asked for
+//! - [`check`]: makes it a value that fits together
+//! - [`preflight`]: asks the machine whether it can be done
+//! - [`mapping`]: the rules of virtqueues and IOThreads
+//! - [`lock`]: keeps a second writer off an image
+//! - [`reload`]: what changes from one plan to the next
 //!
 //! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It checks all of
-//! them in rounds, polls for a while when there is nothing to do (`adaptive`), then sleeps until a kick, a completion, a timer
-//! or another thread's `wakeup`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
+//! them in rounds, and polls for a while when there is nothing to do (`adaptive`). Then it sleeps until a kick, a completion, a
+//! timer or another thread's `wakeup`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
 
 #[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
 pub mod lock;

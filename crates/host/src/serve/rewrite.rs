@@ -2,14 +2,15 @@
 //! Blocks of a disk that are being rewritten (read, changed in part and written back), and the writes that wait for
 //! that.
 //!
-//! Guarantees: from the time that a rewrite may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`]) to the time that it is given
-//! back, no other rewrite and no write, discard or write of zeroes to its blocks is inside the block layer, whichever export it
-//! comes by: such writes wait at their [`Port`](super::Port), whose thread sleeps and is woken. Writes that were inside
-//! when the first rewrite came are counted, not known: they may go anywhere, and no rewrite reads before they have
-//! ended. A disk without rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a lock that its
-//! IOThread has for itself.
-//! Needs from callers: a hold ends after I/O of its own only, and the owner of one waits for no other. Reads are not held back: one
-//! that overlaps a write may see either, as on any disk.
+//! Guarantees: a rewrite has its blocks for itself from when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`])
+//! to when it is given back. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the
+//! block layer, whichever export it comes by. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is
+//! woken. Writes that were inside when the first rewrite came are counted, not known. They may go anywhere, and no rewrite
+//! reads before they have ended. A disk without rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a
+//! lock that its IOThread has for itself.
+//!
+//! Needs from callers: a hold ends after I/O of its own only, and the owner of one waits for no other. Reads are not held back:
+//! one that overlaps a write may see either, as on any disk.
 
 use super::disk::Waker;
 use super::port::SourceId;

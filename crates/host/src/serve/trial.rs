@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which longest time of polling pays on this machine for these clients, found out while they are served.
 //!
-//! Polling for a sleeping client pays if the client sends before polling ends, and saves its wake-up: 2 us on one
-//! machine, 40 on another where idle CPUs leave the hypervisor. Without polling the client may be put on our own CPU,
-//! where it sends at once. Neither is known beforehand, so it is tried: for a short while another time is used, and
-//! kept if it does better twice in a row. Better is: more requests per second for no more CPU time each, or the one so
-//! much more than the other is worse; the score is requests per second over CPU time per request.
+//! Polling for a sleeping client pays if the client sends before polling ends. It saves the client's wake-up: 2 us on one
+//! machine, 40 on another where idle CPUs leave the hypervisor. Without polling the client may be put on our own CPU, where it
+//! sends at once. Neither is known beforehand, so it is tried: for a short while another time is used, and kept if it does
+//! better twice in a row. Better means more requests per second for no more CPU time each, or a gain in one that outweighs the
+//! loss in the other. The score is requests per second over CPU time per request.
 //!
-//! Guarantees: one trial in [`HOLD_MOST`] pieces of time where nothing is gained by any; none while there is little to
-//! do, or while disks are slept for: then the client's wake-up is the smaller part, and a trial that moves it to
-//! another CPU spoils what it is compared to (a file at depth 1: 12 k requests per second for 40 us of CPU each, 8 k
-//! for 79 with a long time). Reads nothing itself: the caller passes what it used. Does not do: settings that a user
-//! has made.
+//! Guarantees: one trial in [`HOLD_MOST`] pieces of time where nothing is gained by any. None while there is little to do, or
+//! while disks are slept for. The client's wake-up is the smaller part then, and a trial that moves it to another CPU spoils
+//! what it is compared to. Example: a file at depth 1 has 12 k requests per second for 40 us of CPU each, and 8 k for 79 with a
+//! long time. Reads nothing itself: the caller passes what it used. Does not do: settings that a user has made.
 
 use blk::time::{Duration, Instant};
 

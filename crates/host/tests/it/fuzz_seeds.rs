@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seeds of the fuzz targets for NBD, FUSE, iSCSI and multipath.conf, made of the formats' own values, and the targets' bodies run on them. Those of vhost-user
-//! are in `fuzzing.rs`, which only a test of the library reaches.
+//! Seeds of the fuzz targets for NBD, FUSE, iSCSI and multipath.conf, made of the formats' own values; the targets' bodies run
+//! on them. Those of vhost-user are in `fuzzing.rs`, which only a test of the library reaches.
 
 #[path = "../../../../fuzz/bodies/fuse.rs"]
 mod fuse;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The iSCSI driver against Debian's tgtd: which initiators are let in, sessions, long requests, and what becomes of requests when
-//! sessions are cut, the target is killed, or comes back as another. What all drivers must do is in `driver_conformance`.
+//! The iSCSI driver against Debian's tgtd: which initiators are let in, sessions, long requests. Also what becomes of requests
+//! when sessions are cut, the target is killed, or comes back as another. What all drivers must do is in `driver_conformance`.
 
 use crate::common;
 use crate::own_process;

@@ -50,8 +50,8 @@ fn is_gone(fixture: &mut DriverFixture, driver: &Iscsi) {
     });
 }
 
-/// Writes more than sockets hold, to a target that goes by `script` when it sees a write for the first time, and takes it properly
-/// when it comes again; what has become of the first session.
+/// Writes more than sockets hold. The target follows `script` at the first write that it sees, and takes the write properly
+/// when it comes again. Returns what has become of the first session.
 fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> String {
     let is_first = AtomicBool::new(true);
     let target = Scripted::new(move |peer, request| {

@@ -312,8 +312,8 @@ fn io_affinity_takes_the_path_of_the_cpu() {
     assert_eq!(std::fs::read(&tgt.file.0).unwrap()[..4097], [vec![3; 4096], vec![2; 1]].concat());
 }
 
-/// A write is out when its path falls silent. It goes down another only after the session was made anew as the same nexus, so that the
-/// old connection's copy of it, which arrives when a newer write was acknowledged, matches no request.
+/// A write is in flight when its path falls silent. It goes down another path only after the session was made anew as the same
+/// nexus. So the old connection's copy, which arrives when a newer write was acknowledged, matches no request.
 #[test]
 fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let tgt = Tgt::new();

@@ -555,8 +555,8 @@ fn records_may_be_cut_anywhere() {
     server.join().unwrap();
 }
 
-/// What TLS says of itself while nothing is asked (new keys here, tickets elsewhere) was left in the socket, and a thread that would sleep
-/// polled in vain until the reconnect thread's next look.
+/// TLS sends records of its own while nothing is asked: new keys here, tickets elsewhere. They were once left in the socket,
+/// and a thread that would sleep polled in vain until the reconnect thread's next look.
 #[test]
 fn unsolicited_tls_records_keep_no_thread_awake() {
     let pki = Pki::new();
@@ -593,9 +593,9 @@ fn unsolicited_tls_records_keep_no_thread_awake() {
     server.join().unwrap();
 }
 
-/// A server that does not read fills the socket, and no memory; what waits goes out when it reads again, though it reads so little
-/// that the socket never tells of room: then the reconnect thread sends what waits, more than once until there is nothing
-/// encrypted any more, and what was not encrypted yet must not be forgotten.
+/// A server that does not read fills the socket, and no memory. What waits goes out when the server reads again, though it
+/// reads so little that the socket never tells of room. The reconnect thread then sends what waits, more than once until there
+/// is nothing encrypted any more. What was not encrypted yet must not be forgotten.
 #[test]
 fn a_server_that_does_not_read_is_waited_for() {
     const LEN: usize = common::SLOT_BYTES;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD under TLS against the clients that there are (libnbd's programs, qemu-img, qemu-io), and against a client of our own
-//! that sends what they do not: requests cut anywhere, garbage in every phase, silence.
+//! NBD under TLS against existing clients (libnbd's programs, qemu-img, qemu-io), and against a client of our own. Ours sends
+//! what they do not: requests cut anywhere, garbage in every phase, silence.
 
 use crate::certificates;
 use crate::serving;

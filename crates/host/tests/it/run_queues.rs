@@ -109,8 +109,8 @@ fn large_ios_that_need_all_bio_slots_are_split_in_turn() {
     check(&run(job, "ram:size=1g", &set, false), 1, 64);
 }
 
-/// A thread that is told to stop issues nothing more, and waits for and counts what the disk, serving one I/O at a time,
-/// still has of the 64 that were issued last.
+/// A thread that is told to stop issues nothing more. It waits for and counts what the disk still has of the 64 I/Os that were
+/// issued last; the disk serves one at a time.
 #[test]
 fn a_stopped_run_ends_with_what_is_in_flight() {
     let job = "rw=randread\nbs=4k\nsize=1g\niodepth=64\niodepth_batch_complete_min=64\ntime_based\nruntime=1h";

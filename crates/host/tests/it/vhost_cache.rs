@@ -68,8 +68,8 @@ impl Driver for RecordingDriver {
 
 impl HostDriver for RecordingDriver {}
 
-/// What a device is asked for a write, a flush, then with the guest's cache switched off for a write, and with it on again
-/// for a write, each in one list.
+/// What a device is asked, in one list for each step: for a write, for a flush, for a write with the guest's cache switched
+/// off, and for a write with it on again.
 fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 4] {
     let directory = std::env::temp_dir().join(format!("mqblk-cache-{}-{write_cache}-{fua}", std::process::id()));
     fs::create_dir(&directory).unwrap();

@@ -25,8 +25,9 @@ fn client_that_truncates_its_memory_is_dropped_alone() {
     }
 }
 
-/// A request whose memory was gone broke its connection to the NBD server, was sent again on the next one and broke that too, for
-/// ever; no other request on the queue made progress, or all of them failed. It fails alone, also when half of it was sent.
+/// A request whose memory was gone once broke its connection to the NBD server. It was sent again on the next connection and
+/// broke that too, for ever. No other request on the queue made progress, or all of them failed. Now it fails alone, also when
+/// half of it was sent.
 #[test]
 fn requests_without_memory_fail_alone_on_an_nbd_disk() {
     // Not nbdkit, whose 1.32 dies now and then when a client leaves in the middle of its answers.
@@ -51,8 +52,8 @@ fn requests_without_memory_fail_alone_on_an_nbd_disk() {
     fs::remove_dir_all(&server.directory).unwrap();
 }
 
-/// A read whose data found no memory, and a write whose data was not there, are not reported as successful, though the disk
-/// copies and so hears of no error.
+/// A read whose data found no memory, and a write whose data was not there, are not reported as successful. The disk copies,
+/// and so gets no error.
 #[test]
 fn requests_without_memory_do_not_succeed_on_a_disk_that_copies() {
     const LEN: u32 = 64 << 10;

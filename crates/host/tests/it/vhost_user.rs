@@ -417,8 +417,8 @@ fn clients_that_come_and_go_leave_nothing_behind() {
     server.check_idle();
 }
 
-/// Requests that waited for a buffer were never done once their queue was stopped, or had broken a rule, and the stop
-/// waited for them for ever: more of them than there are buffers, and then the client goes.
+/// Once, requests that waited for a buffer were never done after their queue was stopped or had broken a rule. The stop waited
+/// for them for ever. Here more requests wait than there are buffers, and then the client leaves.
 #[test]
 fn requests_waiting_for_a_buffer_end_with_their_queue() {
     for (format, _) in BOTH {
@@ -466,7 +466,7 @@ fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BT
     }
 }
 
-/// A migration's log has every page that changed between two checks of memory, and of the others only those of the rings and
+/// A migration's log has every page that changed between two checks of memory. Of the others it has only those of the rings and
 /// of the data that was to be read.
 #[test]
 fn every_page_that_the_device_writes_is_logged() {

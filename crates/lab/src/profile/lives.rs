@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From events to lives: a bio from its submission to its completion, a request from the device's getting it to its end.
+//! From events to lives: a bio from its submission to its completion, a request from when the device gets it to its end.
 //!
-//! A completion has the extent of a request, which may be several bios that were merged, or a piece of one that was split: a bio is done when
-//! all of its bytes are. Guarantees: memory and time are those of the events, whatever extents a file claims. An event that the tracer has
-//! lost changes the figures of its own I/O, not of those behind it: what has no end is at the device no more, and where a place is
-//! submitted again long after, the end is of the later one.
+//! A completion has the extent of a request, which may be several bios that were merged, or a piece of one that was split. A
+//! bio is done when all of its bytes are. Guarantees: memory and time are those of the events, whatever extents a file claims.
+//! An event that the tracer has lost changes the figures of its own I/O, not of those behind it. What has no end no longer
+//! counts as at the device. Where a place is submitted again long after, the end is that of the later submission.
 
 use super::{Act, Class, Trace};
 use std::collections::{BTreeMap, VecDeque};

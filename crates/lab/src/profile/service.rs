@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the device takes (D to C), apart from how long requests queue inside it, and what of that a trace does not show.
+//! How long the device takes (D to C), apart from how long requests queue inside it; and what of that a trace does not show.
 //!
-//! What is seen at the least depth is taken for the service. Where it grows with the depth, requests queue inside, and by Little's law as
-//! many are in service as the depth times the service over the time: those are its units. Where it does not grow, the device has at least
-//! as many units as the depth, and nothing says how many more: that is a range.
+//! The time at the least depth is taken for the service. Where the time grows with the depth, requests queue inside. By
+//! Little's law the number in service is then the depth times the service over the time: those are the device's units. Where
+//! the time does not grow, the device has at least as many units as the depth. Nothing tells how many more, so the result is a
+//! range.
 
 use super::Class;
 use super::lives::Request;

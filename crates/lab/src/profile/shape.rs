@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the lives of I/Os to jobs: one for all processes of a name, with their mix, sizes, order, depth and rate.
 //!
-//! Guarantees: shares and depths are those of the trace, not of a guess at what made it. A job is closed (the next I/O goes out
-//! when one ends) where it keeps its depth most of the time or answers each end at once; else it has a rate, or at a depth of one a pause between I/Os.
+//! Guarantees: shares and depths are those of the trace, not of a guess at what made it. A job is closed if the next I/O goes
+//! out when one ends: it keeps its depth most of the time, or answers each end at once. Otherwise it has a rate, or at a depth
+//! of one a pause between I/Os.
 
 use super::Class;
 use super::lives::{Bio, Lives};

@@ -95,8 +95,8 @@ fn lines_of_blkparse_say_the_same_as_records() {
     assert_eq!((&a.jobs, &a.disk), (&b.jobs, &b.disk));
 }
 
-/// A part, from when nothing was out, of what blktrace recorded of a virtio disk under Linux 6.1, while fio read and wrote it and
-/// flushed its cache. There a flush ends twice: as a FLUSH, and as a write of nothing for its submitter.
+/// A part of what blktrace recorded of a virtio disk under Linux 6.1, from a moment with nothing in flight. fio read and wrote
+/// the disk and flushed its cache. There a flush ends twice: as a FLUSH, and as a write of nothing for its submitter.
 #[test]
 fn flushes_of_a_kernel_end_once() {
     let mut trace = Trace::default();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fio's JSON layout (`--output-format=json` and `json+`), as fio 3.33 writes it, and one key of our own: `mqblk`.
 //!
-//! Guarantees: the keys, nesting, order, number format and white space of fio 3.33, so that scripts written for fio's JSON read it
-//! (tests/it/fio_parity.rs compares key sets with the installed fio). What fio has no word for is under `mqblk` at the top level.
-//! Does not: write keys of features we do not have (steadystate, block infos, per-priority statistics, latency targets other than 0).
+//! Guarantees: the keys, nesting, order, number format and white space are those of fio 3.33. So scripts written for fio's JSON
+//! read it (tests/it/fio_parity.rs compares key sets with the installed fio). What fio has no word for is under `mqblk` at the
+//! top level. Does not: write keys of features we do not have (steadystate, block infos, per-priority statistics, latency
+//! targets other than 0).
 
 use std::io;
 

@@ -187,8 +187,8 @@ pub struct FioReport {
     pub disk_util: Vec<DiskUtil>,
 }
 
-/// The `fio version` that our reports carry: the release whose layout they follow, then the program that wrote them, in the form of fio's own
-/// development versions, so that scripts that cut out `3.33` still can.
+/// The `fio version` that our reports carry: the release whose layout they follow, then the program that wrote them. The form
+/// is that of fio's own development versions, so scripts that cut out `3.33` still can.
 pub fn version() -> String {
     concat!("fio-3.33-mqblk-", env!("CARGO_PKG_VERSION")).to_owned()
 }

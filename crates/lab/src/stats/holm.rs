@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Holm's step-down correction: which of several p-values are significant when all are tested together.
 //!
-//! Guarantees: the chance that any true "no difference" is marked is at most the level, however the metrics depend on each other
-//! (latency percentiles of one run do). Needs from callers: p-values in [0, 1]. Does not: reorder or drop anything.
-//! Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
+//! Guarantees: the chance that any true "no difference" is marked is at most the level. This holds however the metrics depend
+//! on each other, as latency percentiles of one run do. Needs from callers: p-values in [0, 1]. Does not: reorder or drop
+//! anything. Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
 
 /// For each p-value, the smallest level at which it would be significant (adjusted p-value), in the order given.
 ///

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many units of evidence show a difference of a given size.
 //!
-//! Guarantees: with the spread known only from a first part of the units, a true difference of `effect` is found at
-//! `level` with at least probability `power` (Stein's two-stage rule: the quantiles are those of the first part's
-//! degrees of freedom, which pays for not knowing the spread). The number depends on the spread alone, never on the
-//! difference seen so far, so asking for it is no peeking.
+//! Guarantees: a true difference of `effect` is found at `level` with at least probability `power`, though only a first part of
+//! the units tells the spread. This is Stein's two-stage rule: the quantiles are those of the first part's degrees of freedom,
+//! which pays for not knowing the spread. The number depends on the spread alone, never on the difference seen so far, so
+//! asking for it is no peeking.
+//!
 //! Does not: promise anything when the spread of later units is another one.
 //! Source: C. Stein, "A two-sample test for a linear hypothesis whose power is independent of the variance", 1945.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Chrome's trace event format (JSON), which Perfetto and chrome://tracing open.
 //!
-//! Guarantees: one track per CPU with every event as an instant, and one per driver tag with a slice for each stay of a
-//! request at the driver (issue to completion or requeue; one that has not ended when the trace does has none). Times are in
-//! microseconds from the first event, to the nanosecond. Not here: slices for the stay in plug and elevator, for merges
-//! make several bios of it.
+//! Guarantees: one track per CPU has every event as an instant. One track per driver tag has a slice for each stay of a request
+//! at the driver, from issue to completion or requeue. A stay that has not ended when the trace does has none. Times are in
+//! microseconds from the first event, to the nanosecond. Not here: slices for the stay in plug and elevator, where merges join
+//! several bios.
 //!
 //! Source: the Trace Event Format document of the Chromium project.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a tuning runs its points on: this machine's stack, a kernel's device, a simulated machine.
 //!
-//! Needs from implementations: a run starts from nothing but the point it is given (no setting of the run before
-//! stays), and what a point cannot have is refused, not rounded. Does not: choose, repeat or judge.
+//! Needs from implementations: a run starts from nothing but the point it is given; no setting of the run before stays. What a
+//! point cannot have is refused, not rounded. Does not: choose, repeat or judge.
 
 use std::collections::BTreeMap;
 

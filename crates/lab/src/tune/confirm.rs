@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Confirmation: two points against each other in fresh, interleaved, full runs.
 //!
-//! Guarantees: the order is that of [`crate::plan`], the interval that of [`crate::stats::ratio`] over its blocks and
-//! the verdict that of [`crate::verdict`]; nothing that screening saw is part of it. The number of pairs is a first
-//! part, and as many more as a difference of the size asked for takes with the spread of the first part
-//! ([`sample_size`]): it depends on the spread, not on what was found.
+//! Guarantees: the order is that of [`crate::plan`], the interval that of [`crate::stats::ratio`] over its blocks and the
+//! verdict that of [`crate::verdict`]. Nothing that screening saw is part of it. The number of pairs is a first part, and as
+//! many more as a difference of the size asked for takes ([`sample_size`]). It depends on the first part's spread, not on what
+//! was found.
+//!
 //! Does not: decide what becomes of a verdict.
 
 use serde::{Deserialize, Serialize};

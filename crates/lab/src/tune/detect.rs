@@ -2,13 +2,13 @@
 //! What is noticed about the machine before anything is tuned: caps and burst credits of the device, a load generator
 //! that is the bottleneck, a device that does not settle.
 //!
-//! A cap is a plateau that neither depth nor block size moves: reads of 4 KiB and 16 KiB at the same I/Os per second,
-//! reads of 256 KiB and 1 MiB at the same bytes per second, each at two depths, while the job threads have CPU time
-//! left. A burst credit is what a token bucket held at the start: the line through the second half of a run's progress
-//! meets time zero above it by the credit, whatever the shape of the first half.
-//! Guarantees: only reads. Does not: tell a configured cap from a device that can do no more: the plateau is the
-//! same. It sees no credit that lasts longer than its run (those of cloud disks may last half an hour), nor one that
-//! was used up before.
+//! A cap is a plateau that neither depth nor block size moves, while the job threads have CPU time left. Reads are measured at
+//! two depths: those of 4 KiB and 16 KiB then have the same I/Os per second, those of 256 KiB and 1 MiB the same bytes per
+//! second. A burst credit is what a token bucket held at the start. The line through the second half of a run's progress meets
+//! time zero above it by the credit, whatever the shape of the first half.
+//!
+//! Guarantees: only reads. Does not: tell a configured cap from a device that can do no more: the plateau is the same. It does
+//! not see a credit that was used up before, or one that lasts longer than its run; those of cloud disks may last half an hour.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,10 +2,12 @@
 //! Every run of a tuning on disk as soon as it is done, and a tuning resumed from there.
 //!
 //! JSON lines: what is tuned, one line per run (what was asked, what it came to), at last the result.
-//! Guarantees: a search sees of a run only what is in the file, so a tuning that was killed and is resumed asks for
-//! the same runs in the same order, gets those that are there without running them, and comes to what it would have
-//! come to; a file of another tuning is refused, at the first run that does not fit if not before. A last line that was
-//! cut off is left out, and overwritten.
+//!
+//! Guarantees: a search sees of a run only what is in the file. So a tuning that was killed and is resumed asks for the same
+//! runs in the same order. It gets those that are there without running them, and comes to the result it would have come to. A
+//! file of another tuning is refused, at the latest at the first run that does not fit. A last line that was cut off is left
+//! out, and overwritten.
+//!
 //! Does not: call fsync, as [`crate::results`].
 
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be set of a disk of the kernel in sysfs, with values worth a try, and the rules of thumb in use.
+//! What may be set of a disk of the kernel in sysfs: settings with values worth a try, and the rules of thumb in use.
 //!
-//! Guarantees: only what the kernel lets be written of that disk, with the values in effect as defaults; nothing is written here. Needs: an
-//! elevator's tunables have the names and defaults that ours have, which are the kernel's; those of the one in effect are read. Does not:
-//! know what the kernel will refuse: a point that it refuses is left out when it is tried.
+//! Guarantees: only what the kernel lets be written of that disk, with the values in effect as defaults; nothing is written
+//! here. Needs: an elevator's tunables have the names and defaults that ours have, which are the kernel's; those of the one in
+//! effect are read. Does not: know what the kernel will refuse. A point that it refuses is left out when it is tried.
 
 use super::point::{Knob, Point};
 use super::stack_knobs::{DEPTHS, SECTORS_KB, tunables};

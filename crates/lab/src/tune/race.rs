@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Screening: points race against the best one known, and those that are not worth more runs leave early.
 //!
-//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order
-//! drawn anew; a gain is the logarithm against the best one of the same round, so a slow drift is no candidate's gain. A
-//! point leaves when a gain worth having has become unlikely (`LEAVE` standard errors), when a point of its family
-//! (the same knob) is clearly better, when a limit is clearly not kept, or when it cannot run. The spread is that of
-//! all points together, for the noise is the machine's: with two rounds of thirty points it is known well, that of one
-//! point alone is not.
+//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order drawn anew.
+//! A gain is the logarithm against the best one of the same round, so a slow drift is no candidate's gain. A point leaves when
+//! a gain worth having has become unlikely (`LEAVE` standard errors) or when it cannot run. It also leaves when a point of its
+//! family (the same knob) is clearly better, or when a limit is clearly not kept. The spread is that of all points together,
+//! for the noise is the machine's: with two rounds of thirty points it is known well, that of one point alone is not.
+//!
 //! Does not: claim anything. The best of many noisy figures is too good by its nature; what is claimed is measured anew
 //! ([`super::confirm`]).
 

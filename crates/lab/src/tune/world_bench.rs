@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A target of any world ([`crate::world`]) as a bench: our block layer here, a device of the kernel, a simulated machine.
 //!
-//! Guarantees: each run starts from what the target itself has and leaves it so (our stack is made anew, the kernel's settings are put back,
-//! a simulated machine is a value), so nothing is left set. `iodepth` and `numjobs` are the load's (of all jobs, or `JOB.iodepth`); all other
-//! names are settings of the world, or of the target's text ([`target_knobs`]). What a run takes is real time, also of a simulated one whose jobs run in virtual time. Does not:
-//! change a job's ramp, pattern or size.
+//! Guarantees: each run starts from what the target itself has and leaves it so, so nothing is left set. Our stack is made
+//! anew, the kernel's settings are put back, a simulated machine is a value. `iodepth` and `numjobs` are the load's (of all
+//! jobs, or `JOB.iodepth`). All other names are settings of the world, or of the target's text ([`target_knobs`]). What a run
+//! takes is real time, also of a simulated one whose jobs run in virtual time. Does not: change a job's ramp, pattern or size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `--detect` measured: a comparison that asks for as many pairs as a difference takes finds a difference of that size,
-//! and does not alarm more often for having asked; and a hundred comparisons of like with like on a real target.
+//! `--detect` measured: a comparison with as many pairs as a difference takes finds a difference of that size. It does not
+//! alarm more often for having asked. Also a hundred comparisons of like with like on a real target.
 
 use crate::synthetic;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures what `compare` promises: A against A is called different in at most 5 % of comparisons (the level is 2 %, see `verdict`), for
-//! every kind of noise a shared machine makes, and a true difference is found.
+//! Measures what `compare` promises: for every kind of noise a shared machine makes, A against A is called different in at most
+//! 5 % of comparisons (the level is 2 %, see `verdict`). A true difference is found.
 //!
-//! The rates of false alarms and of coverage are from 2000 simulated comparisons with a fixed seed, the others from 300, and from 2000 in a deep run.
-//! `cargo test -p mqblk-lab --test it false_alarms:: -- --nocapture` prints the table of rates. With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
+//! The rates of false alarms and of coverage are from 2000 simulated comparisons with a fixed seed; the others are from 300,
+//! and from 2000 in a deep run. `cargo test -p mqblk-lab --test it false_alarms:: -- --nocapture` prints the table of rates.
+//! With a true rate of 5 % the share of 2000 would vary by 0.5 % (one sigma), so 5 % is a real bound here.
 
 use crate::synthetic;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares our layouts with the installed fio's, from the same figures: fio's json+ of a run is read into our model, and text and JSON made
-//! from it must be what fio itself printed for that run.
+//! Compares our layouts with the installed fio's, from the same figures. fio's json+ of a run is read into our model. Text and
+//! JSON made from it must be what fio itself printed for that run.
 //!
 //! Needs fio 3.33 (Debian 12: apt-get install fio); without it the tests say so and pass.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs on simulated machines (`--target sim:FILE`): the same figures each time, what is counted agrees with itself, alarms are true, a
-//! planted difference is found with the runs it asks for, and what a simulated machine cannot do is refused.
+//! Jobs on simulated machines (`--target sim:FILE`). Figures are the same each time, what is counted agrees with itself, and
+//! alarms are true. A planted difference is found with the runs it asks for. What a simulated machine cannot do is refused.
 
 use lab::compare::{Comparison, Detect};
 use lab::metric::Metric;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A tuning that is killed after any of its runs and resumed comes to the same file and result as one that was not.
+//! A tuning that is killed after any of its runs and resumed gives the same file and result as an uninterrupted one.
 
 use crate::synthetic;
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! vhost-user messages, sent as told: right or wrong.
 //!
-//! Guarantees: [`Channel::send`] puts exactly the given request, flags, payload and descriptors on the
-//! socket, in one message; every wait ends after [`Channel::patience`]; a reply is bounded by [`MAX_PAYLOAD`].
-//! Not the `vhost` crate's Frontend: that one refuses to send what is wrong, waits for ever on a
-//! server that is silent, and shares its definitions with servers built on the same crate.
-//! For little-endian machines. Source: QEMU's `docs/interop/vhost-user.rst`.
+//! Guarantees: [`Channel::send`] puts exactly the given request, flags, payload and descriptors on the socket, in one message.
+//! Every wait ends after [`Channel::patience`]. A reply is bounded by [`MAX_PAYLOAD`]. Not the `vhost` crate's Frontend, which
+//! refuses to send what is wrong and waits for ever on a silent server. It also shares its definitions with servers built on
+//! the same crate. For little-endian machines. Source: QEMU's `docs/interop/vhost-user.rst`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a block holds: a pattern of seed, place and generation, or zeroes; and what it may hold.
 //!
-//! Guarantees: two different (seed, block, generation) give different contents in the first words,
-//! and the rest of the block follows from them, so a block says where it came from.
-//! A [`BlockState`] is the set of contents that are right; it grows when a write is under way, and
-//! shrinks when it ended.
+//! Guarantees: two different (seed, block, generation) give different contents in the first words. The rest of the block
+//! follows from them, so a block tells where it came from. A [`BlockState`] is the set of contents that are right. It grows
+//! when a write is issued, and shrinks when that write has ended.
 
 use crate::random::mix;
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Choosing the next I/O of a pass.
 //!
-//! Order of concerns, as in fio's main loop: reap, pause, limits, read back a backlog, flush, direction, rate, offset, size.
-//! A job whose I/Os all follow one rule takes the short way in [`JobThread::next`] for as many I/Os as can go by without
-//! any of these coming up.
+//! Order of concerns, as in fio's main loop: reap, pause, limits, read back a backlog, flush, direction, rate, offset, size. A
+//! job whose I/Os all follow one rule takes a shortcut in [`JobThread::next`], for as many I/Os as need none of these.
 
 use super::plan::Fast;
 use super::think::Pause;

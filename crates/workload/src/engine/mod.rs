@@ -410,8 +410,8 @@ impl JobThread {
         (!self.plan.time_based).then(|| self.plan.loop_bytes.saturating_mul(self.plan.loops))
     }
 
-    /// Measurements so far: counts at once, latencies as of the last [`JobThread::reaped`], run times, latency classes and
-    /// rate samples as of the last half second, everything once the job is done.
+    /// Measurements so far. Counts are current, latencies as of the last [`JobThread::reaped`]. Run times, latency classes and
+    /// rate samples are as of the last half second. Everything is current once the job is done.
     pub fn stats(&self) -> &JobStats {
         &self.stats
     }

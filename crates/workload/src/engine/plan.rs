@@ -152,9 +152,9 @@ impl Plan {
     }
 }
 
-/// Per direction. A process waits for a direct or synchronous write, as the kernel says with REQ_SYNC, and REQ_IDLE tells
-/// the direct one (write-back throttling leaves it alone); no thread waits for the write-back of the page cache. Reads
-/// count as waited for anyway.
+/// Per direction. A process waits for a direct or synchronous write, as the kernel tells with REQ_SYNC. REQ_IDLE marks the
+/// direct one (write-back throttling exempts it). No thread waits for the write-back of the page cache. Reads count as waited
+/// for anyway.
 fn flags(job: &Job) -> [OpFlags; DIRS] {
     let all = if job.hipri { OpFlags::POLLED } else { OpFlags::NONE };
     let mut write = all;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a job of `workload=oltp` says.
 //!
-//! Guarantees: an [`OltpJob`] out of a job file is inside the ranges its fields state, has an end, and came with no option that
-//! would say something else. Needs from callers: what depends on targets is theirs to check (see [`crate::oltp`]). Does not
-//! do: I/O. The names follow SLOB's (`UPDATE_PCT`, `THREADS_PER_SCHEMA`), and Oracle's for what writes.
+//! Guarantees: an [`OltpJob`] out of a job file is inside the ranges that its fields state, and has an end. It came without
+//! options that contradict it. Needs from callers: they check what depends on targets (see [`crate::oltp`]). Does not do: I/O.
+//! The names follow SLOB's (`UPDATE_PCT`, `THREADS_PER_SCHEMA`), and Oracle's for what writes.
 
 use super::values::Extent;
 

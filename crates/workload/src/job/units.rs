@@ -167,8 +167,8 @@ pub(super) fn range(text: &str, units: Units, min: u64, max: u64) -> Result<(u64
     Ok((a.min(b), a.max(b)))
 }
 
-/// `read[,write[,trim]]`: a part left empty keeps what was there (`None`), and the last part, unless a comma ends the
-/// value, also holds for the directions after it.
+/// `read[,write[,trim]]`. An empty part keeps what was there (`None`). The last part also holds for the directions after it,
+/// unless a comma ends the value.
 pub(super) fn per_dir<T: Clone>(
     text: &str,
     separators: &[char],

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which blocks a random job has touched in this pass: fio's random map.
 //!
-//! A bitmap with summary levels above it (a summary bit is set when the whole word below is), so that finding the next
-//! untouched block costs a handful of words even when the map is nearly full. Memory is one bit per block and 1/63 more,
-//! allocated once; [`MAX_BLOCKS`] bounds it to about 1 GiB. Blocks are found in the order of fio's `axmap`: the block
-//! itself, else the next free one above, else the first one from the start.
+//! A bitmap with summary levels above it: a summary bit is set when the whole word below is. So finding the next untouched
+//! block reads a handful of words even when the map is nearly full. Memory is one bit per block and 1/63 more, allocated once;
+//! [`MAX_BLOCKS`] bounds it to about 1 GiB. Blocks are found in the order of fio's `axmap`: the block itself, else the next
+//! free one above, else the first one from the start.
 
 use std::collections::TryReserveError;
 

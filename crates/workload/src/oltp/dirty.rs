@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Blocks that were changed and not written back, as a buffer cache keeps them.
 //!
-//! Guarantees: a block is here once; it is handed out for writing when the redo of its last change is durable, those
-//! changed longest ago first, and not again before that write ended; one that is changed while it is written lines up again
-//! when it was. Bounded, and nothing is allocated after the start.
-//! Needs from callers: room is asked for first. Does not do: keep contents; a cache
-//! for reads.
+//! Guarantees: a block is here once. It is handed out for writing when the redo of its last change is durable, and not again
+//! before that write has ended. Blocks that were changed longest ago come first. A block that changes during its write is
+//! queued again when that write ends. Bounded, and nothing is allocated after the start.
+//!
+//! Needs from callers: they check for room first. Does not do: keep contents; a cache for reads.
 
 /// No entry.
 const NONE: u32 = u32::MAX;

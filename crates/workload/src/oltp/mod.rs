@@ -104,8 +104,8 @@ pub struct Oltp {
 }
 
 impl Oltp {
-    /// The instance `id` of `job`, a job with [`Job::oltp`], with its data on a target of `data_bytes`, and its redo on one of
-    /// `redo_bytes` or behind the data.
+    /// The instance `id` of `job`, which is a job with [`Job::oltp`]. Its data is on a target of `data_bytes`, its redo on one
+    /// of `redo_bytes` or behind the data.
     ///
     /// # Errors
     /// What does not fit its target.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A session: which blocks its transactions read and change.
 //!
-//! Guarantees: the blocks of a session's n-th transaction depend on the job's seeds and the session's number only, so both
+//! Guarantees: the blocks of a session's n-th transaction depend only on the job's seeds and the session's number. So both
 //! sides of a comparison do the same work, whichever is faster.
 
 use super::plan::Plan;

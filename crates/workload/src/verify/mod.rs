@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Verified blocks: what a write carries so that a later read can tell whether it got the right data.
 //!
-//! Guarantees: blocks are bit-compatible with fio 3.33 on little-endian machines: fio verifies what we write and we verify
-//! what fio wrote (`tests/it/fio_verify.rs` does both). Bodies are fio's as well, so for a block of our own writing every
-//! byte is compared with what was written, not only the checksum, and a stale block (right checksum, older write) is found
-//! by its seed and number. Needs from callers: the whole I/O in one buffer.
+//! Guarantees: blocks are bit-compatible with fio 3.33 on little-endian machines: fio verifies what we write and we verify what
+//! fio wrote (`tests/it/fio_verify.rs` does both). Bodies are fio's as well. So every byte of a block of our own writing is
+//! compared with what was written, not only the checksum. A stale block (right checksum, older write) is found by its seed and
+//! number. Needs from callers: the whole I/O in one buffer.
 //!
-//! Kinds: `crc32c`, `md5`, `sha256`, `xxhash` put a header and a checksum in front of each block; `pattern` is
-//! headerless. With `verify_pattern` the body of the other kinds is the pattern. Blocks of varying size carry a header every
-//! smallest block, so that reads of any size can check them.
+//! Kinds: `crc32c`, `md5`, `sha256`, `xxhash` put a header and a checksum in front of each block; `pattern` is headerless. With
+//! `verify_pattern` the body of the other kinds is the pattern. Blocks of varying size carry a header every smallest block, so
+//! that reads of any size can check them.
 
 pub mod digest;
 pub mod header;

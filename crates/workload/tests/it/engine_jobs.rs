@@ -51,8 +51,8 @@ fn counts_add_up_and_every_block_comes_once() {
     }
 }
 
-/// Runs a job of a queue depth of one; `end` tells the engine of the rest of each I/O that is handed out at the time it is
-/// given, of which the ninth fails when told so.
+/// Runs a job of a queue depth of one. `end` tells the engine the rest of each I/O, with the time at which it was handed out.
+/// With `fails` the ninth I/O fails.
 fn one_by_one(job: &Job, fails: bool, end: impl Fn(&mut JobThread, u32, BlkStatus, u64)) -> JobStats {
     let mut t = JobThread::new(job, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap();
     let (mut now, mut issued) = (1_000, 0);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One run of the jobs of the storvsc patch (scenarios/azure-p80.fio) on the driver `model` in real time, or on the same device on a
-//! simulated machine of two CPUs.
+//! One run of the jobs of the storvsc patch (scenarios/azure-p80.fio): on the driver `model` in real time, or on the same
+//! device on a simulated machine of two CPUs.
 //!
-//! Guarantees: both get the same job text, device and settings. Figures are those that the patch published: bandwidth of the readers,
-//! I/Os a second of the writer. What decides them is which thread gets a tag or a place at the device when several threads wait: the simulated
-//! disk is one without interrupts, as the driver is (`attach = "model"`). How long a CPU of this machine sleeps on when it has something
-//! to do (`idle_ns`, `idle_spread_ns`) is measured before each simulated run by I/Os of a known latency, and what the program does for
-//! an I/O by `mqblk calibrate`. The timer, the wake-up and the switch are in the former, and cost nothing beside it.
+//! Guarantees: both get the same job text, device and settings. Figures are those that the patch published: bandwidth of the
+//! readers, I/Os a second of the writer. What decides them is which of several waiting threads gets a tag or a place at the
+//! device. The simulated disk has no interrupts, as the driver has none (`attach = "model"`). I/Os of a known latency measure,
+//! before each simulated run, how long a CPU of this machine sleeps on when it has work (`idle_ns`, `idle_spread_ns`). This
+//! time includes the timer, the wake-up and the switch, so these cost nothing beside it. `mqblk calibrate` measures what the
+//! program does for an I/O.
 
 use std::fs;
 use std::path::Path;

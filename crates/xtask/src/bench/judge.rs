@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From runs to figures with a spread, and from figures to verdicts.
 //!
-//! Guarantees: a ratio is formed within a round (neighbours in time) and then the median over
-//! rounds is taken, so a slow phase of the machine cancels out. The median decides; the range is
-//! always shown beside it.
+//! Guarantees: a ratio is formed within a round (neighbours in time), and the result is the median over rounds. So a slow phase
+//! of the machine cancels out. The median decides; the range is always shown beside it.
 
 use serde::Serialize;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A path to an iSCSI target on loopback that has a speed of its own: it carries one answer in so much time.
 //!
-//! Guarantees: answers that end a command leave one after the other, each no sooner than the time of the link after the one before, over all
-//! connections of the link together; so a link of 400 us carries at most 2500 commands a second, however many are out. All else passes at
-//! once. Reads and writes are counted as the initiator sends them, on the wire: not by the program that chose the path. Ends with the value.
+//! Guarantees: answers that end a command leave one after the other, over all connections of the link together. Each leaves at
+//! least the time of the link after the one before. So a link of 400 us carries at most 2500 commands a second, however many
+//! are in flight. All else passes at once. Reads and writes are counted on the wire, as the initiator sends them, not by the
+//! program that chose the path. Ends with the value.
 //! Needs: sessions without digests.
 
 use std::io::{Read, Write};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask bench`: our figures beside fio's, measured in one run.
 //!
-//! Goals of this harness: ratios that hold on a busy or drifting machine (every round runs all
-//! sides of a row, in alternating order), losses shown as plainly as wins, raw figures and the
-//! machine's set-up kept under `results/`. Non-goals: absolute records, statistics beyond median
-//! and range (`mqblk compare` has those), anything in-process.
+//! Goals of this harness: ratios hold on a busy or drifting machine, because every round runs all sides of a row, in
+//! alternating order. Losses are shown as plainly as wins. Raw figures and the machine's set-up are kept under `results/`.
+//! Non-goals: absolute records, statistics beyond median and range (`mqblk compare` has those), anything in-process.
 //!
-//! [`rows`] says what is measured, [`job`] and [`side`] run one side once, [`served`] a client against a server, [`turns`] runs two by turns,
-//! [`unequal`] a disk of several paths, through each a [`link`], [`stall`] one that a path is pulled from, [`agrees`] the simulator beside the machine, [`judge`] compares,
-//! [`setup`] describes the machine, [`report`] prints and keeps.
+//! [`rows`] defines what is measured. [`job`] and [`side`] run one side once, [`served`] runs a client against a server, and
+//! [`turns`] runs two programs by turns. [`unequal`] runs a disk of several paths, each through a [`link`]; [`stall`] runs a
+//! disk that loses a path. [`agrees`] runs the simulator beside the machine. [`judge`] compares, [`setup`] describes the
+//! machine, [`report`] prints and saves.
 
 mod agrees;
 mod beside;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One path of two is pulled under verified load, and comes back: for how long no I/O ends.
 //!
-//! Guarantees: the disk is one file by two tgtd, `mqblk serve` makes one of both and exports it over NBD, and fio writes it at random,
-//! reads back what it wrote and compares. The times are fio's own: it logs when each I/O ended, in milliseconds. The path that is pulled is
-//! the one in use, or one of two in use. It comes back after the longest time that the settings allow for, and a gap that lasted until then is
-//! reported as cut short. A stopped target is killed before another takes its place, as a fence does: resumed it could carry out old writes
-//! (docs/multipath.md). All processes are ended with the run, by their own ids.
+//! Guarantees: the disk is one file served by two tgtd. `mqblk serve` makes one disk of both and exports it over NBD. fio
+//! writes it at random, reads back what it wrote and compares. The times are fio's own: it logs when each I/O ended, in
+//! milliseconds. The path that is pulled is the one in use, or one of two in use. It comes back after the longest time that the
+//! settings allow for; a gap that lasted until then is reported as cut short. A stopped target is killed before another takes
+//! its place, as a fence does: resumed, it could carry out old writes (docs/multipath.md). The run ends all of its processes,
+//! by their own ids.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

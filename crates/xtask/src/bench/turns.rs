@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Both programs of a row alive at once, running by turns of a few hundredths of a second.
 //!
-//! A disk that drifts by a tenth from second to second drowns a difference of a hundredth between runs of seconds that
-//! follow each other: fio against itself then gave 0.95 +-0.07. By turns of 50 ms it gives 0.993 +-0.027 after 20 s.
+//! A disk that drifts by a tenth from second to second drowns a difference of a hundredth between runs of seconds that follow
+//! each other: fio against itself then gave 0.95 +-0.07. By turns of 50 ms it gives 0.993 +-0.027 after 20 s.
 //!
-//! Guarantees: at no time do both run; what is counted is counted by the kernel for either in the same way (bytes that
-//! the process read from the device, time on a CPU of the thread that does the I/O), without start-up. The processes
-//! are gone when a round returns, also by an error. Bytes count when they are asked for, not when they arrive, and of the
-//! CPU time only that of the one thread. Needs from callers: jobs of one thread each that read blocks of
-//! [`BLOCK`] bytes past the page cache, and that last longer than the round.
+//! Guarantees: the two never run at the same time. The kernel counts for both in the same way, without start-up: bytes that the
+//! process read from the device, and time on a CPU of the thread that does the I/O. The processes have ended when a round
+//! returns, also by an error. Bytes count when they are requested, not when they arrive; CPU time is that of the one thread
+//! only. Needs from callers: jobs of one thread each that read blocks of [`BLOCK`] bytes past the page cache, and that last
+//! longer than the round.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

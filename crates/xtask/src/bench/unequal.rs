@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One run over paths of unequal speed: what a selector makes of them.
 //!
-//! Guarantees: one LUN of a tgtd; each path is a [`Link`] of its own to it, all of one speed but the last, which is [`SLOWER`] times slower;
-//! all in one group, a session each. A path's share is what its link has carried. The links' threads use CPU of this machine, so the speed
-//! of a path is chosen low enough for the links, not the CPUs, to be the limit.
+//! Guarantees: one LUN of a tgtd, and all paths to it in one group, with a session each. Each path is a [`Link`] of its own.
+//! All links have one speed but the last, which is [`SLOWER`] times slower. A path's share is what its link has carried. The
+//! links' threads use CPU of this machine, so paths are slow enough that the links are the limit and not the CPUs.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask oracle --loop`: the same I/O through a loop device of this host's kernel and through our stack on the same
-//! kind of file, with each elevator both have; then what `/proc/diskstats` counted against what ours did.
+//! `cargo xtask oracle --loop`: compares what `/proc/diskstats` counts for a loop device with what our stack counts. Both get
+//! the same I/O on the same kind of file, with each elevator that both have.
 //!
-//! Compared: requests, merges and sectors per direction. Jobs submit a whole batch and wait for all of it, so what merges is
-//! decided in the plug and does not hang on time; the job with random offsets, where an elevator may find neighbours
-//! while the device is busy, is compared by bios (requests and merges together) and sectors. Needs root, the loop
-//! driver, fio. Leaves no device behind, also when a step fails.
+//! Compared: requests, merges and sectors per direction. Jobs submit a whole batch and wait for all of it, so the plug decides
+//! what merges, whatever the timing. With random offsets an elevator may find neighbours while the device is busy. That job is
+//! compared by bios (requests and merges together) and sectors. Needs root, the loop driver, fio. Leaves no device behind, also
+//! when a step fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -11,8 +11,8 @@
 //! | `--simulate FOLDER/NAME` | prints what we would do, without a trace |
 //! | `--loop` | the same I/O through a loop device of this host and through our stack: requests, merges, sectors |
 //!
-//! Guarantees: the replays are those of crate `oracle`, which is built and run here as a program of its own, so that
-//! xtask works in a tree whose core does not compile.
+//! Guarantees: crate `oracle` does the replays. It is built and run here as a program of its own, so xtask works in a tree
+//! whose core does not compile.
 
 pub mod loop_device;
 mod record;

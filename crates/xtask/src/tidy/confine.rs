@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What only some crates may contain: `unsafe` in `host` (and [`UNSAFE_ELSEWHERE`]), the machine outside the core.
 //!
-//! Guarantees: `blk`, `workload`, `sim`, `config` and `report` name no clock, thread, file, socket, environment or hash
-//! order outside their tests, in full paths or in grouped imports; tests wait for conditions, not
-//! for time. Does not look through re-exports of other crates.
+//! Guarantees: outside their tests, `blk`, `workload`, `sim`, `config` and `report` name no clock, thread, file, socket,
+//! environment or hash order. Full paths and grouped imports are checked. Tests wait for conditions, not for time. Does not
+//! look through re-exports of other crates.
 
 use super::finding::Finding;
 use super::source::{Source, after_closing, is_name, leading_name, words};

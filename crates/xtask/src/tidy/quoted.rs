@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Paths and commands in backquotes exist.
 //!
-//! Guarantees: in documents and in comments of Rust files, a quoted path to a Rust file, or one that begins with a folder of this tree,
-//! is the path of a file or folder, whole or from some folder on; a quoted `cargo xtask WORD` and `mqblk WORD` name a subcommand. Words in
-//! capitals, as in `docs/FILE.md`, stand for others. Does not check arguments, paths that a user makes, and other projects' documents (`.rst`).
+//! Guarantees, in documents and in comments of Rust files: a quoted path exists if it is one to a Rust file or begins with a
+//! folder of this tree. It is the path of a file or folder, whole or from some folder on. A quoted `cargo xtask WORD` and
+//! `mqblk WORD` name a subcommand. Words in capitals, as in `docs/FILE.md`, are placeholders. Does not check arguments, paths
+//! that a user makes, and other projects' documents (`.rst`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! `mqblk top`: what a daemon does, interval by interval, as `iostat -x` shows a kernel's disks.
 //!
 //! [`sample`] is what the control socket's `stats` answers, [`view`] the difference of two of them, [`table`] its text. On a
-//! terminal each table takes the place of the one before, by two escape sequences, so that a killed program leaves the terminal as
-//! it was; else they follow each other.
+//! terminal each table replaces the one before. This takes only escape sequences that move the cursor and erase, so a killed
+//! program leaves the terminal as it was. Elsewhere the tables follow each other.
 
 mod sample;
 mod table;

@@ -100,8 +100,8 @@ pub fn picture(dir: &Dir, page: &str, name: &str, size: (u32, u32), scheme: Sche
 }
 
 impl Picture {
-    /// Share of pixels in a box (left, top, width, height) that have not the colour of the picture's corner, and how many different
-    /// colours there are.
+    /// Share of the pixels in a box (left, top, width, height) whose colour differs from the picture's corner, and the number
+    /// of their colours.
     pub fn ink(&self, area: [f64; 4]) -> (f64, usize) {
         let paper = self.pixels[0];
         let [left, top, wide, high] = area.map(|v| v.max(0.0) as usize);

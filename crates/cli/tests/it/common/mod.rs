@@ -115,8 +115,8 @@ impl Dir {
         fs::create_dir_all(&home).unwrap();
         let program = home.join("mqblk");
         if !program.exists() {
-            // Not by this process: a child that another test starts meanwhile would have the file open for writing, too, for a
-            // moment, and a program that is open so cannot be run.
+            // Not copied by this process: a child that another test starts meanwhile would inherit the file, open for writing,
+            // for a moment. The kernel does not run a program that is open for writing.
             let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_mqblk")).arg(&program).status().unwrap();
             assert!(copied.success());
         }

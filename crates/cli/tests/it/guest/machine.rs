@@ -11,9 +11,9 @@ use emulated::{Boot, Emulated, Hardware};
 use std::fmt::Debug;
 use std::path::Path;
 
-/// Memory of a guest, not a multiple of 256 KiB. QEMU 7.2 can lose writes of emulated CPUs during migration where it clears dirty
-/// bits 64 pages at a time, which it does only if the memory is such a multiple (fixed in 9.0: "physmem: Fix migration dirty bitmap
-/// coherency with TCG memory access").
+/// Memory of a guest, not a multiple of 256 KiB. During migration, QEMU 7.2 can lose writes of emulated CPUs where it clears
+/// dirty bits 64 pages at a time. It does so only if the memory is a multiple of 256 KiB. Fixed in 9.0: "physmem: Fix migration
+/// dirty bitmap coherency with TCG memory access".
 const KIB: u32 = (768 << 10) + 8;
 
 /// How a guest's machine is made.

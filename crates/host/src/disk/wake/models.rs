@@ -103,8 +103,8 @@ fn what_is_notified_is_seen_after_the_wait() {
     });
 }
 
-/// Two tell one submitter at once. Catches: a notification left out because the state says "notified", which was read from
-/// before the submitter looked (so it was once, and a thread slept until its timeout).
+/// Two threads notify one submitter at once. Catches: a notification is left out because the state reads "notified", though
+/// this was read from before the submitter looked. It was a bug once: a thread slept until its timeout.
 #[test]
 fn two_notifications_at_once_are_both_served() {
     explore(|| {

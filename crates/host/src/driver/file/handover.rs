@@ -2,25 +2,25 @@
 //! Threads at one ring: which thread submits entries queued by another, which sleeps, and how they wake each other.
 //! What a request is and what the kernel does with it is the [`Kernel`]'s: io_uring, or a list in the models.
 //!
-//! A lock guards the books and the user side of both rings. System calls that may sleep or that submit a batch are made
-//! without it, so that one thread can sleep while another queues and polls. An entry pushed by one thread may be submitted
-//! by another's call: the kernel takes what is in the ring.
+//! A lock guards the books and the user side of both rings. System calls that may sleep or that submit a batch are made without
+//! it, so one thread can sleep while another queues and polls. An entry pushed by one thread may be submitted by another's
+//! call: the kernel takes what is in the ring.
 //!
-//! A ring may have an owner. The kernel lets one thread alone submit to such a ring and sleep in it (SINGLE_ISSUER), and
-//! leaves the work of completing to the moment when this thread enters (DEFER_TASKRUN): no signal-like notification per
-//! completion, and one request is on its way to the device again before the rest of a burst is worked up. In exchange other
+//! A ring may have an owner. The kernel then lets only this thread submit to the ring and sleep in it (SINGLE_ISSUER). It
+//! leaves the work of completing to the moment when this thread enters (DEFER_TASKRUN). So there is no signal-like notification
+//! per completion. One request is on its way to the device again before the rest of a burst is processed. In exchange other
 //! threads only queue, take completions, and wake the owner.
 //!
 //! Guarantees:
-//! - a sleep that began with something to take, or that a wake-up after `seen` was for, is none, or is ended;
-//! - the last completion, taken by another thread, ends the sleeps that were for it, and so does a wake-up whose mark
+//! - a sleep does not begin, or ends, if there is something to take or a wake-up came after `seen`;
+//! - when another thread takes the last completion, the sleeps that waited for it end; the same holds for a wake-up whose mark
 //!   another thread took;
-//! - a wake-up after the owner went to sleep ends that sleep, whatever number of completions it is for, and once; it is sent again by
-//!   the thread that takes its marks in the owner's place.
+//! - a wake-up after the owner went to sleep ends that sleep, once, whatever number of completions it is for. A thread that
+//!   takes its marks in the owner's place sends it again.
 //!
 //! Needs from callers: a thread that queues without a system call ([`Pushed::lazy`]) waits or polls some time; an owner keeps
-//! entering the ring while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end by
-//! time ([`Kernel::sleep_outside`]).
+//! entering the ring while others have anything in flight. Does not do: sleeps of other threads at an owner's ring, which end
+//! by time ([`Kernel::sleep_outside`]).
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, store_relaxed};
 use blk::time::Duration;
@@ -171,10 +171,9 @@ impl<K: Kernel> Handover<K> {
         if reaped.woke && self.kernel.has_owner() && !self.kernel.may_enter() {
             self.ring_again();
         }
-        // A thread on its way into `wait` for what was reaped here would sleep for nothing, and no other thread is left
-        // to complete anything and wake it. If it checked the rings before this reap, the lock shows its mark here. The
-        // same
-        // goes for a thread that was to be woken by the mark taken here.
+        // A thread may be on its way into `wait` for what was reaped here. It would sleep for nothing, and no other thread is
+        // left to complete anything and wake it. If it checked the rings before this reap, the lock shows its mark here. The
+        // same goes for a thread that was to be woken by the mark taken here.
         // Relaxed: the lock orders it. Pairs with: Handover::wait
         if (last || reaped.woke && !self.kernel.has_owner()) && self.waiting.load(Ordering::Relaxed) > 0 {
             self.wake();

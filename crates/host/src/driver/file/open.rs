@@ -100,8 +100,8 @@ pub(super) struct Opened {
 
 /// Most sectors of one read or write: 1 GiB, below what one system call moves at most (2 GiB - 4 KiB).
 const MAX_HW_SECTORS: u32 = 1 << (30 - SECTOR_SHIFT);
-/// How long a block device that is claimed is tried again. What a process had open in an io_uring the kernel may let go
-/// of some time after the ring or the process has ended, so one run right after another would find it in use.
+/// How long the claim of a block device is retried. The kernel may release what a process had open in an io_uring some time
+/// after the ring or the process has ended. So a run right after another would find the device in use.
 const CLAIM_WAIT: Duration = Duration::from_millis(500);
 const CLAIM_RETRY: Duration = Duration::from_millis(5);
 /// Most sectors of one discard or write zeroes.

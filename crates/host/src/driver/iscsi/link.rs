@@ -2,11 +2,11 @@
 //! A session in its full feature phase, over its one connection: commands and data out, data and responses in, as much as goes
 //! without waiting.
 //!
-//! Guarantees: commands go only within the window that the target keeps open, numbered in order; data goes from and to requests'
-//! memory without a copy of ours where it is long, unless it has digests (what they are of must not change meanwhile). What we
-//! hold ready to send is bounded, whatever the target asks for: each task, or command of our own, has at most one R2T sequence open,
-//! and its messages are built when they can be sent. A command does not end well before all its data was sent. Whatever breaks is a
-//! [`Lost`].
+//! Guarantees: commands go only within the window that the target keeps open, numbered in order. Long data goes from and to
+//! requests' memory without a copy of ours, unless it has digests (what they are of must not change meanwhile). What we hold
+//! ready to send is bounded, whatever the target asks for. Each task, or command of our own, has at most one R2T sequence open,
+//! and its messages are built when they can be sent. A command does not end well before all its data was sent. Whatever breaks
+//! is a [`Lost`].
 //! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
 
 use super::dial::Line;

@@ -202,8 +202,9 @@ const OUR_ID: u8 = 0x4d;
 impl Login {
     /// A login that has not begun.
     ///
-    /// It begins with the stage of security, though nothing may be proved: tgt cannot be told to have ended the session that this one takes the
-    /// place of if a login leaves that stage out, and a late write comes through (`multipath.rs::a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one`).
+    /// It begins with the stage of security, though nothing may be proved. If a login leaves that stage out, tgt cannot be
+    /// relied on to end the session that this one replaces. A late write then comes through
+    /// (`multipath.rs::a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one`).
     pub fn new(wanted: Wanted) -> Login {
         Login {
             wanted,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One hardware queue: its commands, its session, and its waiting threads.
 //!
-//! Guarantees: a command ends once; when a session is lost those that were out end with
-//! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer brings them again, and is told
-//! [`Busy::Hctx`] until there is another one; once requests have waited for as long as they may,
-//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] what was out when a session was lost ends only when it is
-//! known, as far as it can be, that the target will not carry it out any more: see there.
-//! Needs from callers: the thread of [`crate::driver::remote::reconnect`], which brings a session when there is none, and looks after
-//! one that no thread polls.
+//! Guarantees: a command ends once. When a session is lost, the commands in flight end with
+//! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer retries them. It is told [`Busy::Hctx`] until there is
+//! another session. Once requests have waited for as long as they may, they end with
+//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] commands in flight at the loss of a session
+//! end later: when it is known, as far as it can be, that the target will not carry them out any more.
+//!
+//! Needs from callers: the thread of [`crate::driver::remote::reconnect`], which brings a session when there is none, and looks
+//! after a session that no thread polls.
 //!
 //! The lock, the connection and the threads that wait are those of [`crate::driver::remote::queue`].
 
@@ -38,10 +39,11 @@ pub(super) struct Timeouts {
     pub(super) noop_interval: Option<Duration>,
     /// How long its answer may take.
     pub(super) noop_timeout: Duration,
-    /// Commands of a lost session may go elsewhere when they have ended, so they are kept until there is another session of the same
-    /// nexus (the target has dropped the old one then, RFC 7143, 6.3.5), which takes the same portal group, or `recovery_timeout` is
-    /// over. Otherwise they end at once, and are retried on the queue's next session, which must be of the same nexus: on another one
-    /// the target could execute the old copy after a newer write.
+    /// Commands of a lost session may go elsewhere when they have ended. So they are kept until there is another session of the
+    /// same nexus, which means the same portal group too: the target has dropped the old one then (RFC 7143, 6.3.5). At the
+    /// latest they end when `recovery_timeout` is over. Without this flag they end at once, and are retried on the queue's next
+    /// session. That session must be of the same nexus: on another one the target could execute the old copy after a newer
+    /// write.
     pub(super) fences: bool,
 }
 

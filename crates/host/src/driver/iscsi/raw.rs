@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Commands that a user of the library sends past the block layer, as SG_IO does: descriptor block, data one way, status and sense.
 //!
-//! Guarantees: what is sent goes over the session of the hardware queue that is named, for that is the initiator port which
-//! targets know (persistent reservations are registered for it); a session that is made again is the same port. A command that
-//! does not end in time ends with its session, so that what came of it is decided.
-//! Does not do: check what a command does. It may write what the block layer knows nothing of, and is not tried again.
+//! Guarantees: a command goes over the session of the named hardware queue. This session is the initiator port that targets
+//! know, for which persistent reservations are registered; a session that is made again is the same port. A command that does
+//! not end in time ends with its session, so that its outcome is decided.
+//!
+//! Does not do: check what a command does. It may write what the block layer knows nothing of, and is not retried.
 
 use super::own::{Answer, TaskOwner};
 use super::{Iscsi, queue::Queue};

@@ -2,10 +2,11 @@
 //! Where threads wait for a hardware queue of a disk of several paths: one epoll set of the paths' own descriptors, and an
 //! eventfd for what those do not tell of.
 //!
-//! Guarantees: a completion at any path, a wake-up, and a request that waits to be given back end the sleep of all
-//! threads that are asleep or on their way to it. While no thread sleeps and nothing was signalled, I/O pays one load
+//! Guarantees: a completion at any path, a wake-up, or a request that waits to be given back ends the sleep of all threads.
+//! This includes threads that are on their way to sleep. While no thread sleeps and nothing was signalled, I/O pays one load
 //! for it.
-//! Needs from callers: paths that have no descriptor end by time, and their time is the sleeper's limit.
+//!
+//! Needs from callers: paths that have no descriptor end by time, and their time limits the sleep.
 
 use crate::driver::waits::{Waiting, Waits};
 use crate::error::Result;

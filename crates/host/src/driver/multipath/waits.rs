@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a disk of several paths does around its I/O so that no thread sleeps for what has happened already.
 //!
-//! Guarantees: a thread that sleeps at a hardware queue is woken by the completions of any path, or by the time at
-//! which a path without a descriptor has one. A path that reports something without any request of ours is read, so
-//! that no thread wakes up for it again and again.
+//! Guarantees: a thread that sleeps at a hardware queue is woken by the completions of any path. A path without a descriptor
+//! wakes it at the time of its next completion. A path that reports something without any request of ours is read, so no thread
+//! wakes up for it again and again.
 
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};

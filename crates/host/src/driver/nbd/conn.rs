@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connection in the transmission phase: requests out, replies in, as much as goes without waiting.
 //!
-//! Guarantees: data goes from and to requests' memory without a copy of ours where it is long, through one receive buffer
-//! where it is short (one system call for many replies). Whatever breaks is a [`Lost`]. A request whose memory has gone (a client
-//! of a client made its file shorter: the system calls say EFAULT) fails alone: its payload is read away, or never sent; only
-//! where half of it was sent already the connection is of no use any more. The socket, under TLS or not, is
-//! [`Stream`]'s.
+//! Guarantees: long data goes from and to requests' memory without a copy of ours. Short data goes through one receive buffer,
+//! so one system call receives many replies. Whatever breaks is a [`Lost`]. A request whose memory has gone fails alone (a
+//! client of a client made its file shorter: the system calls return EFAULT). Its payload is read and dropped, or never sent.
+//! Only where half of it was sent already, the connection is of no use any more. The socket, under TLS or not, is [`Stream`]'s.
 
 use super::dial::Dialed;
 use super::replies::{LARGE, MOST_LEFT, Replies, ReplyEvent};

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's way from the server's greeting to the first request: fixed newstyle, TLS if the client wants it, structured replies if the server has
-//! them, `NBD_OPT_GO` with block sizes, `NBD_OPT_EXPORT_NAME` for servers that do not know GO. No socket, no clock.
+//! A client's way from the server's greeting to the first request. No socket, no clock. It has fixed newstyle, TLS if the
+//! client wants it, structured replies if the server has them, and `NBD_OPT_GO` with block sizes. For servers that do not know
+//! GO there is `NBD_OPT_EXPORT_NAME`.
 //!
-//! Guarantees: a client that asks for TLS has it or an error; everything except the greeting's flags (they only set an answer's
-//! length) is negotiated after TLS starts. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end after
-//! [`MAX_REPLIES`] replies; what comes out of it is consistent (sizes are powers of two in range). The server's words are cut and made printable
-//! before they are in an error.
-//! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server says
-//! nothing unasked, so nothing is received too much: what comes behind the answer to `NBD_OPT_STARTTLS` is TLS's, and plain text
-//! there is none. When [`Handshake::wants_tls`] TLS has to be begun before the next call, whose bytes (none) come through it.
+//! Guarantees: a client that asks for TLS has it or an error. Everything except the greeting's flags (they only set an answer's
+//! length) is negotiated after TLS starts. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end
+//! after [`MAX_REPLIES`] replies. The result is consistent (sizes are powers of two in range). The server's words are cut and
+//! made printable before they are in an error.
+//!
+//! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server sends
+//! nothing unasked, so the caller receives nothing too early: what comes behind the answer to `NBD_OPT_STARTTLS` is TLS's,
+//! never plain text. When [`Handshake::wants_tls`], the caller has to begin TLS before the next call, whose bytes (none) come
+//! through it.
 //! Does not do: TLS itself, oldstyle servers.
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support" and "Block size constraints".
 

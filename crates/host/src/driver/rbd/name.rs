@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RBD images as targets, in QEMU's words: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]`.
 //!
-//! Guarantees: text in, a value or a reason out; nothing is loaded or connected to. As in QEMU a backslash takes the meaning from the
-//! character behind it (`\:`, `\@`, `\/`, `\=`, `\\`), `conf` is the configuration file, `id` the user, and every other option is one of
-//! Ceph's configuration, which knows whether it exists. Ours (`images`, `exclusive`, `cluster`) have names that Ceph has not.
+//! Guarantees: text in, a value or a reason out; nothing is loaded or connected to. As in QEMU a backslash takes the meaning
+//! from the character behind it (`\:`, `\@`, `\/`, `\=`, `\\`). `conf` is the configuration file and `id` the user. Every other
+//! option is an option of Ceph's configuration, which knows whether it exists. Ours (`images`, `exclusive`, `cluster`) have
+//! names that Ceph has not.
 //! Source: block/rbd.c of QEMU as documented in qemu-block-drivers(7), and its file name syntax.
 
 use crate::error::{Error, Result};

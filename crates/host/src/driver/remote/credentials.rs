@@ -2,10 +2,11 @@
 //! What a client needs to speak TLS with a server: trusted authorities, the server's expected name, its own
 //! certificate; and the messages for users when a handshake fails.
 //!
-//! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless
-//! the target says `tls-verify-peer=0` ([`TargetTls::verify_peer`]). Each connection reads the files again. If they cannot be read or
-//! used, or an optional file (a revocation list, a client certificate) has disappeared, the old ones stay in use, which is logged
+//! Guarantees: a server's certificate is verified (authority, name, time, purpose, revocation where there is a list) unless the
+//! target has `tls-verify-peer=0` ([`TargetTls::verify_peer`]). Each connection reads the files again. If a file cannot be read
+//! or used, or an optional file (revocation list, client certificate) has disappeared, the old ones stay in use. This is logged
 //! once. Only reopening the target drops them. An unreadable file is never treated as missing.
+//!
 //! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.
 //!
 //! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.

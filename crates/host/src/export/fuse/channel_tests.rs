@@ -230,8 +230,8 @@ fn a_kernel_that_asks_for_everything_at_once_is_answered() {
     kernel.check_idle();
 }
 
-/// Data and holes are where the file system of the image says, from any byte on, and more are looked for at once than there are
-/// slots; a disk that cannot tell says so in the way after which the kernel does not ask again.
+/// Data and holes are where the file system of the image has them, from any byte on. More seeks are in flight at once than
+/// there are slots. A disk that cannot tell answers in the way after which the kernel does not ask again.
 #[test]
 fn data_and_holes_are_found() {
     let path = std::env::temp_dir().join(format!("mqblk-fuse-seek-{}.img", std::process::id()));

@@ -11,14 +11,14 @@
 //! | [`spec`] | the export as it is asked for: its keys, checks and commands |
 //! | `memory` | memory for data |
 //!
-//! Guarantees of the first two: no I/O, no thread, no `unsafe`; no panic whatever bytes come. Each IOThread has a descriptor of its own
-//! (`FUSE_DEV_IOC_CLONE`), so requests are taken, submitted and answered without a lock or line shared between threads.
-//! Buffered writes are sent by the kernel as they are made, so a full disk is reported to the writer; mapped pages are written
-//! back later, as of any file. fsync, fdatasync, O_DSYNC and the last close reach the driver as a flush or FUA.
-//! Holes are those of the disk (SEEK_DATA, SEEK_HOLE): of a disk that does not know the kernel says that all is data, and mapped
-//! pages that are not written back may be told as a hole.
-//! Not served: another size of the file (EPERM), locks (the kernel's own),
-//! extended attributes, fuse-over-io_uring, splice.
+//! Guarantees of the first two: no I/O, no thread, no `unsafe`; no panic whatever bytes come. Each IOThread has a descriptor of
+//! its own (`FUSE_DEV_IOC_CLONE`), so requests are taken, submitted and answered without a lock or line shared between threads.
+//! The kernel sends buffered writes as they are made, so a full disk is reported to the writer. It writes mapped pages back
+//! later, as those of any file. fsync, fdatasync, O_DSYNC and the last close reach the driver as a flush or FUA. Holes are
+//! those of the disk (SEEK_DATA, SEEK_HOLE). If the disk does not know them, the kernel reports that all is data. Mapped pages
+//! that are not written back may be reported as a hole.
+//!
+//! Not served: another size of the file (EPERM), locks (the kernel's own), extended attributes, fuse-over-io_uring, splice.
 //!
 //! Source: Linux include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 

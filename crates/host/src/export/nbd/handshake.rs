@@ -358,8 +358,8 @@ impl Handshake {
         Step::Transmission(Negotiated { export, style: self.style, base_allocation, tls: self.tls_on })
     }
 
-    /// The export of this name, if this client may see it. Without TLS an unknown name and one that wants TLS look the
-    /// same where there are exports of the second kind, so guessing names does not tell them apart.
+    /// The export of this name, if this client may see it. Without TLS an unknown name looks like one that wants TLS, if there
+    /// are exports that want it. So guessing names does not tell them apart.
     fn find(&self, name: &[u8]) -> Result<Arc<Export>, Refusal> {
         let unprotected = !self.tls_on && self.tls != TlsMode::Off;
         if unprotected && self.tls == TlsMode::Required {

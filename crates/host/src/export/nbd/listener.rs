@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket of an NBD server: clients are accepted, shake hands on threads of their own, and go to the IOThreads in turn.
 //!
-//! Guarantees: a Unix socket that a daemon serves is not taken away, one that was left behind is replaced, and it is gone
-//! when the server is. At most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most
-//! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients
-//! are, and nothing of theirs is in flight afterwards.
-//! Under TLS a client meets the certificates that are there when it comes.
+//! Guarantees: a Unix socket that a daemon serves is not taken away. One that was left behind is replaced. The socket is gone
+//! when the server is. There are at most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most
+//! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients are,
+//! and nothing of theirs is in flight afterwards.
+//!
+//! Under TLS a client meets the certificates that are there when it connects.
 
 use super::connection::Connection;
 use super::export::{BlockSizes, Export, ExportTable, FastZero};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replies of the transmission phase.
 //!
-//! Guarantees: each function writes one whole reply, or what precedes a content chunk's data, as the negotiated
-//! [`ReplyStyle`] has it: into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`, or (block
-//! status, errors with a message) behind what is in a vector. Heads allocate nothing.
+//! Guarantees: each function writes one whole reply, or what precedes a content chunk's data, as the negotiated [`ReplyStyle`]
+//! has it. It writes into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`. Block status, and errors
+//! with a message, go behind what is in a vector. Heads allocate nothing.
+//!
 //! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap.
 //! [`ReplyHead`] is the other direction, for clients.
 //!
@@ -157,11 +158,10 @@ impl ReplyStyle {
         put(to, at, length.to_be_bytes())
     }
 
-    /// The whole reply to a block status request, behind what is in `to`: `extents` in order from the request's offset,
-    /// each a multiple of the export's minimum block size. Neighbours of one state are joined, what reaches past the
-    /// request is cut, and after [`MAX_EXTENTS`] (or one, if the client wants one) the rest is left for the client's
-    /// next request; a lazy iterator is not asked further then. With none at all the client is told of allocated
-    /// data, which is always true enough.
+    /// The whole reply to a block status request, behind what is in `to`: `extents` in order from the request's offset, each a
+    /// multiple of the export's minimum block size. Neighbours of one state are joined, and what reaches past the request is
+    /// cut. After [`MAX_EXTENTS`] (or one, if the client wants one) the rest is left for the client's next request; a lazy
+    /// iterator is not asked further then. With none at all the client is told of allocated data, which is always true enough.
     ///
     /// # Panics
     /// Under simple replies, where block status is not negotiated.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A ublk device, from adding to deleting, and over a restart.
 //!
-//! Guarantees: the device exists when [`UblkExport::start`] returns; when the export is dropped, what is in flight ends, and the
-//! device is deleted, or, with recovery, left waiting for the next process that starts it with the same number. One that waits is
-//! taken over only for a disk that looks the same (`same`), for its users continue as if nothing had happened. A device
-//! that a process left behind which did not ask for recovery is deleted first; one that a living process serves is not touched.
+//! Guarantees: the device exists when [`UblkExport::start`] returns. When the export is dropped, what is in flight ends, and
+//! the device is deleted. With recovery it is left waiting for the next process that starts it with the same number. A waiting
+//! device is taken over only for a disk that looks the same (`same`), because its users continue as if nothing had happened. A
+//! device that a process left behind without asking for recovery is deleted first; one that a living process serves is not
+//! touched.
 
 use super::control::Control;
 use super::device::Device;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The back end's own channel to its front end: `VHOST_USER_SET_BACKEND_REQ_FD`, and the message sent over it.
 //!
-//! The message is taken here because crate `vhost` makes of its descriptor something that can say all but the one thing a
-//! disk has to say. Guarantees: only a message that has come as a whole is taken; saying something never waits: a front end
-//! that does not listen misses it.
+//! Crate `vhost` turns the message's descriptor into an object that can send everything except the one message a disk needs. So
+//! the message is taken here. Guarantees: only a message that has come as a whole is taken. Sending never waits: a front end
+//! that does not listen misses the message.
 //!
 //! Source: vhost-user protocol, "Back-end message types", `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 

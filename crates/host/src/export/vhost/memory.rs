@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The guest's memory as the front end tells of it: which guest addresses lie where in which region.
 //!
-//! Guarantees: an address translates only if every byte of it is in a mapped slot, and to memory that stays mapped as long
-//! as the table that translated it; slots do not overlap. Needs from callers: a caller that takes a slot away has seen all I/O to
-//! it end ([`GuestMemory::without`]).
+//! Guarantees: an address translates only if every byte of it is in a mapped slot. The memory it translates to stays mapped as
+//! long as the table that translated it. Slots do not overlap. Needs from callers: a caller that takes a slot away has seen all
+//! I/O to it end ([`GuestMemory::without`]).
 //!
 //! Source: vhost-user protocol, "Memory region description", SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 
@@ -109,8 +109,8 @@ impl GuestMemory {
         self.slots.iter().map(|s| s.number)
     }
 
-    /// The memory from a guest address on, and how many bytes of the `len` asked for follow there in one piece (at least
-    /// one, if `len` is not 0). `None` when nothing is mapped there. `hint` is the slot that was found last.
+    /// The memory from a guest address on, and how many bytes of the `len` asked for follow there in one piece. At least one
+    /// does, if `len` is not 0. `None` when nothing is mapped there. `hint` is the slot that was found last.
     #[inline]
     pub(crate) fn translate(&self, guest: u64, len: u32, hint: &mut usize) -> Option<(DataRef, u32)> {
         let hit = |s: &Slot| guest.checked_sub(s.address.guest).filter(|offset| *offset < s.address.len);

@@ -2,10 +2,10 @@
 //! One virtqueue of a block device, on the IOThread that serves it: requests out of the ring into the block layer, their
 //! ends back.
 //!
-//! Guarantees: data goes between the guest's memory and the driver without a copy where the guest's buffers are whole
-//! sectors, else through a buffer of our own; a request is given back once all bios of it have ended, with its status and the number of
-//! bytes written; what was given back is published and signalled once per round. A driver that breaks a rule of the ring
-//! gets nothing more from this queue; what is in flight still ends.
+//! Guarantees: data goes between the guest's memory and the driver without a copy where the guest's buffers are whole sectors.
+//! Else it goes through a buffer of our own. A request is given back once all bios of it have ended, with its status and the
+//! number of bytes written. What was given back is published and signalled once per round. A driver that breaks a rule of the
+//! ring gets nothing more from this queue; what is in flight still ends.
 //!
 //! Source: virtio 1.3, sections 2.6 to 2.8 and 5.2.6.
 

@@ -61,7 +61,7 @@ impl Hardware<'_> {
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"]);
         command.args(["-smp", &self.cpus.to_string(), "-m", &format!("{}K", self.kib)]).args(self.devices);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
-        // The kernel's test of its timer counts on a CPU that is there all the time, and gives up where the host has others to run.
+        // The kernel's test of its timer counts on a CPU that is always there. It gives up if the host has others to run.
         let line = format!("console=ttyS0 panic=-1 quiet no_timer_check {parameters}");
         command.args(["-kernel", &boot.kernel, "-initrd", &boot.root, "-append", &line]);
         command.current_dir(self.directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

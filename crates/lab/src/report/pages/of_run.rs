@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of one run.
 //!
-//! Guarantees: the sentence at its top has the rate with the interval that the run's own swings give it, and says that this is all it is; a run
-//! with errors or an interrupted one says so first. Jobs that ran one after the other at several depths make the chart of rate against depth.
-//! Needs from callers: the run as a record with detail. Does not: compare.
+//! Guarantees: the sentence at its top has the rate with the interval that the run's own swings give it. It says that this is
+//! all it is. A run with errors, or an interrupted run, says so first. Jobs that ran one after the other at several depths make
+//! the chart of rate against depth. Needs from callers: the run as a record with detail. Does not: compare.
 
 use serde_json::{Value, json};
 

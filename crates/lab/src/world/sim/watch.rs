@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is seen of a simulated run while it goes: progress, bios in flight, and the counters at the start of what is measured.
 //!
-//! Guarantees: as of a run on this host ([`RunOutcome`](host::run::RunOutcome)): counters cover the time from the moment when the last
-//! of the threads that began first left its `ramp_time`. Looks come about every millisecond of virtual time, at distances that
-//! are no multiple of anything, so that nothing periodic is always seen at the same place; they are the same in each run.
+//! Guarantees: as of a run on this host ([`RunOutcome`](host::run::RunOutcome)), counters begin when the last of the threads
+//! that began first has left its `ramp_time`. Looks come about every millisecond of virtual time. Their distances are no
+//! multiple of anything, so nothing periodic is always seen at the same place. They are the same in each run.
 
 use std::sync::atomic::Ordering;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is measured: every row as data, with the goal it is held to.
 //!
-//! [`row`] says what a row is made of. Guarantees: both sides of a comparison get the same job; what only one of them understands
-//! is in its `extra` lines or `args`. Job texts are fio job files with blanks that
-//! [`super::job`] fills. Latencies are recorded on both sides, as is fio's default.
+//! [`row`] defines what a row is made of. Guarantees: both sides of a comparison get the same job; what only one of them
+//! understands is in its `extra` lines or `args`. Job texts are fio job files with blanks that [`super::job`] fills. Latencies
+//! are recorded on both sides, as is fio's default.
 //!
-//! [`against_fio`] has the rows whose sides run jobs, [`network`] those of them on iSCSI and Ceph, [`paths`] those of a disk
-//! by several paths, [`agreement`] the simulator's, [`served`] those of a client and servers.
+//! [`against_fio`] has the rows whose sides run jobs; of these, [`network`] has those on iSCSI and Ceph, and [`paths`] those of
+//! a disk with several paths. [`agreement`] has the simulator's rows, [`served`] those of a client and servers.
 
 mod against_fio;
 mod agreement;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving (of up to three preemptions) of threads at one ring, explored by loom. The ring is a list.
 //!
-//! The product's are the hand-over itself and, in front of it, the table of waiting threads. The list does as the kernel does
-//! (io_uring/io_uring.c of Linux 6.x): requests complete when they are submitted, a sleep for n completions ends when the
-//! completion ring's tail has come to n past where its head was when the sleep began, entries may stay in the submission
-//! ring, and what completes in a ring with an owner is posted when that thread enters. Nothing ends a sleep by time, so
-//! a lost wake-up is a deadlock; only a thread that may not enter a ring polls again and again.
+//! The hand-over itself, and the table of waiting threads in front of it, are the product's. The list does as the kernel does
+//! (io_uring/io_uring.c of Linux 6.x). Requests complete when they are submitted, and entries may stay in the submission ring.
+//! A sleep for n completions ends when the completion ring's tail is n past where its head was when the sleep began. What
+//! completes in a ring with an owner is posted when that thread enters. Nothing ends a sleep by time, so a lost wake-up is a
+//! deadlock; only a thread that may not enter a ring polls again and again.
 //!
 //! What the list adds: a thread that enters the kernel sees what earlier ones did, as in a kernel with a lock.
 

@@ -33,8 +33,8 @@ impl Connection {
             count = 1;
         }
         list[count] = libc::iovec { iov_base: self.input.as_mut_ptr().cast(), iov_len: self.input.len() };
-        // SAFETY: the entries name the input, which is this connection's own, and part of a region, which lives as long as
-        // its table and to whose bytes no reference exists.
+        // SAFETY: the entries name the input, which is this connection's own, and part of a region. The region lives as long as
+        // its table, and no reference to its bytes exists.
         let n = unsafe { libc::readv(self.socket.as_raw_fd(), list.as_ptr(), count as i32 + 1) };
         if n < 0 {
             match io::Error::last_os_error().kind() {
