@@ -130,6 +130,11 @@ const PACKAGES: &[Package] = &[
         stand_in: Alternative::Program("systemd-socket-activate"),
         why: "tests have its socket activation start the daemon, and its verifier read the units of contrib",
     },
+    Package {
+        name: "prometheus",
+        stand_in: Alternative::Program("promtool"),
+        why: "a test has its promtool check and try the alert rules of contrib",
+    },
 ];
 
 /// What a guest needs: tests run one on our server, and recording the kernel's decisions another.

@@ -21,6 +21,7 @@ mod tgtd;
 
 mod calibrate;
 mod compare;
+mod dashboards;
 mod documents;
 mod errors;
 mod fio_agreement;

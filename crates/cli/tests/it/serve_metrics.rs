@@ -28,7 +28,7 @@ fn exchange(mut client: impl Read + Write, request: &[u8]) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-fn get(address: &str) -> String {
+pub fn get(address: &str) -> String {
     let answer = exchange(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{head}");
@@ -43,7 +43,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// `name{label="text",...}` apart: name, and labels in their order.
-fn parse_series(series: &str) -> (&str, Vec<(String, String)>) {
+pub fn parse_series(series: &str) -> (&str, Vec<(String, String)>) {
     let Some((name, rest)) = series.split_once('{') else { return (series, Vec::new()) };
     let mut rest = rest.strip_suffix('}').unwrap();
     let mut labels = Vec::new();
@@ -69,7 +69,7 @@ fn parse_series(series: &str) -> (&str, Vec<(String, String)>) {
 }
 
 /// The rules of the text format and of `promtool check metrics`; values by series.
-fn parse(page: &str) -> BTreeMap<String, f64> {
+pub fn parse(page: &str) -> BTreeMap<String, f64> {
     let mut all = BTreeMap::new();
     let (mut seen, mut family) = (BTreeSet::new(), None::<(&str, &str)>);
     assert!(page.ends_with('\n'));
