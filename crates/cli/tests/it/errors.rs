@@ -87,7 +87,7 @@ fn bad_flags() {
     refused(GOOD, &["--json", "--json+"], &["cannot be used with"]);
     let dir = Dir::new("errors");
     dir.mqblk(&["frobnicate"]).exits(2).says(&["unrecognized subcommand 'frobnicate'"]);
-    dir.mqblk(&[]).exits(2).says(&["Usage: mqblk"]);
+    dir.mqblk(&[]).exits(0).prints(&["mqblk compare JOB.fio", "mqblk -h"]);
     dir.mqblk(&["inspect", "--target", "no-such-file"]).exits(2).says(&["no-such-file"]);
     dir.mqblk(&["inspect", "--host", "no-such-disk"]).exits(2).says(&["no-such-disk: is no block device"]);
     dir.mqblk(&["cmdhelp", "iodept"]).exits(2).says(&["did you mean 'iodepth'?; 'mqblk cmdhelp' lists all"]);

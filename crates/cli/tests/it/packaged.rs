@@ -10,8 +10,8 @@ const MQBLK: &str = env!("CARGO_BIN_EXE_mqblk");
 /// Candidates that a shell offers for the last word.
 fn offered(dir: &Dir, shell: &str, script: &str) -> Vec<String> {
     let program = std::path::Path::new(MQBLK).parent().unwrap();
-    let script = format!("PATH={}:$PATH\n{script}", program.display());
-    let done = dir.program(shell, &["-c", &script]).exits(0);
+    let path = format!("PATH={}:{}", program.display(), std::env::var("PATH").unwrap());
+    let done = dir.program("env", &[&path, shell, "-c", script]).exits(0);
     // fish and zsh describe a candidate behind it.
     let first = |line: &str| line.split(['\t', ':']).next().unwrap_or_default().to_owned();
     done.out.lines().map(first).collect()
