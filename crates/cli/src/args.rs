@@ -404,6 +404,9 @@ pub struct ManualArgs {
     /// Directory for the pages, which must exist
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+    /// The annotated configuration for mqblk-serve(5): examples/serve.toml of the source tree
+    #[arg(long, value_name = "FILE")]
+    pub example: PathBuf,
 }
 
 /// When progress is shown.

@@ -64,7 +64,8 @@ fn a_running_daemons_disks_are_offered() {
 fn manual_pages_have_no_warnings() {
     let dir = Dir::new("manual");
     std::fs::create_dir(dir.path("man")).unwrap();
-    dir.mqblk(&["manual", "man"]).exits(0);
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/serve.toml");
+    dir.mqblk(&["manual", "man", "--example", example]).exits(0);
     let pages: Vec<_> = std::fs::read_dir(dir.path("man")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     for page in ["mqblk.1", "mqblk-run.1", "mqblk-ctl-list.1", "mqblk-job.5", "mqblk-serve.5", "mqblk-targets.7"] {
         assert!(pages.iter().any(|name| name == page), "no {page} in {pages:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk manual DIR`: the manual pages, for packages.
+//! `mqblk manual DIR --example examples/serve.toml`: the manual pages, for packages.
 //!
 //! Guarantees: each page is generated from the program, so none can differ from it: pages of commands from the flags,
 //! mqblk-job(5) from the table of options, mqblk-targets(7) from the drivers' help, mqblk-serve(5) from the annotated example.
@@ -14,15 +14,14 @@ use std::fs;
 use std::io;
 use workload::job::options;
 
-/// The annotated example; a test of the configuration's reader keeps it complete.
-const SERVE_EXAMPLE: &str = include_str!("serve.toml");
-
 /// Writes all pages.
 pub fn main(args: &ManualArgs) -> Outcome {
     let dir = &args.dir;
     let failed = |e: io::Error| Failure::new(format!("{}: {e}; name a directory you may write to", dir.display()));
+    let example = fs::read_to_string(&args.example);
+    let example = example.map_err(|e| Failure::new(format!("--example {}: {e}", args.example.display())))?;
     clap_mangen::generate_to(Cli::full_command(), dir).map_err(failed)?;
-    for (name, section, page) in [("job", "5", job()), ("serve", "5", serve()), ("targets", "7", targets())] {
+    for (name, section, page) in [("job", "5", job()), ("serve", "5", serve(&example)), ("targets", "7", targets())] {
         fs::write(dir.join(format!("mqblk-{name}.{section}")), page.to_roff()).map_err(failed)?;
     }
     Ok(Status::Done)
@@ -74,7 +73,7 @@ fn job() -> Roff {
     page
 }
 
-fn serve() -> Roff {
+fn serve(example: &str) -> Roff {
     let mut page = begin("serve", "5", "configuration of mqblk serve");
     page.control("SH", ["DESCRIPTION"]);
     paragraph(
@@ -86,7 +85,7 @@ fn serve() -> Roff {
         ],
     );
     page.control("SH", ["EXAMPLE"]);
-    verbatim(&mut page, SERVE_EXAMPLE);
+    verbatim(&mut page, example);
     see_also(&mut page, "mqblk-serve(1), mqblk-ctl(1), mqblk-targets(7)");
     page
 }
