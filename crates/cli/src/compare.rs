@@ -411,7 +411,9 @@ fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Resu
         behind: None,
     };
     if given.iter().any(|a| a.trim().is_empty()) {
-        return Err(Failure::new(format!("{flag} '': must be KEY=VALUE[,KEY=VALUE...], or default for no settings")));
+        return Err(Failure::new(format!(
+            "{flag} '': must be KEY=VALUE[,KEY=VALUE...], or the word 'default' for no settings"
+        )));
     }
     for argument in given.iter().filter(|a| a.trim() != "default") {
         let mut rest = argument.as_str();

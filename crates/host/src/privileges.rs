@@ -155,7 +155,11 @@ impl Account {
                 .iter()
                 .all(|key| field(&status, key).is_some_and(|v| v.trim().chars().all(|c| c == '0')));
             if !all("Uid:", self.uid) || !all("Gid:", self.gid) || !no_powers {
-                let text = format!("cannot become '{}': thread '{}' is still another", self.name, name.trim());
+                let text = format!(
+                    "cannot become user '{}': thread '{}' still has other IDs or capabilities",
+                    self.name,
+                    name.trim()
+                );
                 return Err(Error::usage(text));
             }
         }

@@ -34,7 +34,7 @@ pub enum StripeError {
     Chunk(u64, u32),
     /// A stripe has not one chunk.
     #[error(
-        "chunk={chunk}: stripe {stripe} has {has} bytes, which is not one chunk; make it larger or the chunk smaller"
+        "chunk={chunk}: stripe {stripe} has {has} bytes: must be at least one chunk; make it larger or the chunk smaller"
     )]
     Small {
         /// Bytes of a chunk.
@@ -260,7 +260,7 @@ mod tests {
         }
         let mut small = even(3, 4096);
         small[2].nr_sectors = 127;
-        assert!(refused(65536, 512, &small).contains("stripe 2 has 65024 bytes, which is not one chunk"));
+        assert!(refused(65536, 512, &small).contains("stripe 2 has 65024 bytes: must be at least one chunk"));
         assert!(refused(65536, 512, &even(2, 1 << 54)).contains("must be less than 8 EiB"));
         assert!(StripeMap::new(65536, 512, &even(2, 1 << 52)).is_ok());
     }

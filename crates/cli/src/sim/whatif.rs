@@ -130,8 +130,8 @@ fn render(name: &str, plan: &Plan, a: &Answers) -> String {
         a.members,
         plan.draws.names.len(),
         match a.describes {
-            Some(true) => format!("{} of them come to what was measured, and are used", a.kept),
-            Some(false) => format!("{} of them come to what was measured", a.kept),
+            Some(true) => format!("{} of them match the measurement, and are used", a.kept),
+            Some(false) => format!("{} of them match the measurement", a.kept),
             None => "nothing measured of these jobs says which of them are this one".into(),
         }
     );

@@ -351,7 +351,7 @@ fn write_to_kernel(
     if all.is_empty() {
         let load = &result.winner;
         eprintln!(
-            "--apply: what is recommended is of the load ({load}): nothing of the disk was to be set, and nothing was written"
+            "--apply: nothing written: the recommendation ({load}) changes only the job file, not the disk; set it there"
         );
         return Ok(());
     }

@@ -63,7 +63,7 @@ fn a_profiled_workload_runs_the_same_in_the_simulator() {
     assert_eq!(answers["answers"][1]["figures"][0]["decides"], "disk.parallel");
     let text = ask(&["--what-if", "disk.read_us=500", "--what-if", "iothreads=4", "--what-if", "nomerges=2"]);
     for needle in [
-        "6 of them come to what was measured, and are used",
+        "6 of them match the measurement, and are used",
         "\nwhat if disk.read_us=500\n",
         "better by ",
         "device is ",

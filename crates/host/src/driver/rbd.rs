@@ -218,7 +218,7 @@ fn check_images(target: &RbdTarget, image: &Image, caches: bool, read_only: bool
 /// Takes the lock, unless another client that is alive has it.
 fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
     if read_only {
-        return Err(Error::usage("exclusive=1: what only reads cannot have the lock; leave it out"));
+        return Err(Error::usage("exclusive=1: a disk opened read-only cannot hold the lock; leave it out"));
     }
     if image.features()? & FEATURE_EXCLUSIVE_LOCK == 0 {
         return Err(Error::usage(format!(

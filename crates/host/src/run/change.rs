@@ -103,7 +103,9 @@ impl Disk {
         let mut new = set.config();
         apply_to_set(settings, config.clone(), &mut new).map_err(usage)?;
         if config.nr_poll_queues > 0 && new.nr_poll_queues == 0 {
-            return Err(Error::usage("nr_poll_queues=0: a job of some disk may poll (hipri); leave it at least one"));
+            return Err(Error::usage(
+                "nr_poll_queues=0: must be at least 1, because a job of some disk may poll (hipri)",
+            ));
         }
         self.freezer().call(set, PATIENCE, || set.update(|c| apply_to_set(settings, config, c))).map(Some)
     }
@@ -130,7 +132,10 @@ pub(crate) fn change_settings(
     }
     let has_poll_queue = config.mode == Mode::Mq && config.nr_poll_queues > 0;
     if polled && !has_poll_queue {
-        return Err(Error::usage("nr_poll_queues=0: a job of the run polls (hipri); leave it at least one"));
+        return Err(Error::usage(match config.mode {
+            Mode::Mq => "nr_poll_queues=0: must be at least 1, because a job of the run polls (hipri)",
+            Mode::Sq => "mode=sq: must be mq, because a job of the run polls (hipri), and sq has no poll queues",
+        }));
     }
     let froze = frozen.call(queue, PATIENCE, || queue.rebuild(|c| apply(settings, c)))?;
     Ok(Some(froze))

@@ -278,7 +278,7 @@ impl DiskPlan {
         match e {
             StripeError::Chunk(..) => ("chunk", e.to_string()),
             StripeError::Small { stripe, has, .. } => {
-                let what = format!("'{}' has {has} bytes, which is not one chunk of {chunk}", text(*stripe));
+                let what = format!("'{}' has {has} bytes: must be at least one chunk ({chunk})", text(*stripe));
                 ("targets", format!("targets: {what}; make it larger or the chunk smaller"))
             }
             StripeError::Stripes(n) => ("targets", format!("targets: {n} of them: a stripe has 2..={MAX_STRIPES}")),

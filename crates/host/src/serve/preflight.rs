@@ -134,7 +134,7 @@ fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images
 fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
     let stripe = disk.stripe.filter(|s| meta.is_file() && meta.len() < s.chunk_bytes)?;
     let (has, chunk) = (meta.len(), stripe.chunk_text());
-    Some(format!("has {has} bytes, which is not one chunk of {chunk}; make it larger or the chunk smaller"))
+    Some(format!("has {has} bytes: must be at least one chunk ({chunk}); make it larger or the chunk smaller"))
 }
 
 /// What is wrong with an image.

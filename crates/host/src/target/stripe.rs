@@ -154,7 +154,7 @@ mod tests {
             ("stripe:a++b", "has an empty target"),
             ("stripe:a+stripe:b+c", "a stripe in a stripe"),
             ("stripe:null:sice=1g+null", "did you mean 'size'"),
-            ("stripe:chunk=1m:ram:size=4k+null", "which is not one chunk"),
+            ("stripe:chunk=1m:ram:size=4k+null", "must be at least one chunk"),
         ] {
             let e = TargetSpec::parse(text).expect_err(text).to_string();
             assert!(e.contains(message), "{text}: {e}");

@@ -310,7 +310,7 @@ impl Lives {
         }
         if self.lost_bios + self.lost_requests > 0 {
             notes.push(format!(
-                "{} I/Os and {} requests at the device have no end in the trace, and are left out: the tracer lost it, or they took too long; \
+                "left out: {} I/Os and {} requests at the device without a completion in the trace (lost by the tracer, or unusually slow); \
                  trace with more buffers (blktrace -n)",
                 self.lost_bios, self.lost_requests
             ));

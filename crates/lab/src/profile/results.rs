@@ -208,7 +208,7 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
         );
     }
     notes.push(format!(
-        "about {depth} I/Os were out at a time: whether the device does more at once, or fewer, is not known"
+        "about {depth} I/Os were in flight; how many the device can do at once is unknown: {depth} to {PARALLEL_MAX} is allowed for"
     ));
     let parallel = Estimate { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) };
     DiskProfile {

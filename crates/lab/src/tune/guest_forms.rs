@@ -30,7 +30,7 @@ pub fn render(form: Form, point: &Point, plan: &TunePlan) -> String {
         _ => point
             .iter()
             .map(|(name, value)| {
-                format!("# not in this form: {name}={value} (of the virtual machine: libvirt, qemu, toml)\n")
+                format!("# not in this form: {name}={value} (a setting of the virtual machine; use --print libvirt, qemu or toml)\n")
             })
             .collect(),
     };

@@ -86,7 +86,7 @@ pub fn of_them(study: Study, x: u32) -> String {
 fn free(first: &Point, last: &Point) -> String {
     match (first.cpu_ns, last.cpu_ns) {
         (Some(a), Some(b)) => format!(
-            "no lock is shared that matters, an I/O takes {:.2} us of CPU with {} and {:.2} us with {}",
+            "no significant lock contention; an I/O takes {:.2} us of CPU with {} and {:.2} us with {}",
             a / 1e3,
             first.x,
             b / 1e3,
@@ -132,7 +132,7 @@ mod tests {
         let fell = of(&[point(1, 4e5, 0.0, 1.0), point(8, 2e6, 0.5, 1.0), point(64, 5e5, 0.95, 1.0)]);
         assert!(fell.starts_with("s: peaks with 8 CPUs at 2.00 M, and has 25 % of that with 64 CPUs: 95 %"), "{fell}");
         let grew = of(&[point(1, 4e5, 0.0, 1.0), point(64, 2.5e7, 0.0, 1.0)]);
-        assert!(grew.starts_with("s: grows 62 times from 1 to 64 CPUs: no lock"), "{grew}");
+        assert!(grew.starts_with("s: grows 62 times from 1 to 64 CPUs: no significant lock contention"), "{grew}");
         let flat = of(&[point(1, 4e5, 0.0, 0.9), point(8, 1.6e6, 0.0, 0.5), point(64, 1.6e6, 0.0, 0.1)]);
         assert!(flat.starts_with("s: grows until 8 CPUs, 1.60 M, and stays there: the CPUs are idle"), "{flat}");
     }

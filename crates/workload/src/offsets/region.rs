@@ -53,7 +53,9 @@ impl Region {
                 len - len % block
             }
             Some(Extent::Bytes(bytes)) if bytes > rest => {
-                let rule = format!("the target has {target_bytes} bytes, of which {rest} lie behind offset {start}");
+                let rule = format!(
+                    "must be at most {rest}: the target has {target_bytes} bytes, and the job starts at {start}"
+                );
                 let remedy = "lower size or offset, or use a larger target";
                 return Err(SetupError::new(&job.name, "size", bytes, rule, remedy));
             }
@@ -136,7 +138,7 @@ mod tests {
         let e = Region::resolve(&job, 0, MIB).unwrap_err().to_string();
         assert_eq!(
             e,
-            "size=8388608: the target has 1048576 bytes, of which 1048576 lie behind offset 0; \
+            "size=8388608: must be at most 1048576: the target has 1048576 bytes, and the job starts at 0; \
              lower size or offset, or use a larger target (job 'a')"
         );
         job.size = Some(Extent::Bytes(100));

@@ -376,7 +376,7 @@ fn what_cannot_run_is_refused_with_a_remedy() {
         JobThread::new(&j, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap_err()
     };
     let e = new(|j| j.size = Some(Extent::Bytes(2 * MIB)));
-    assert!(e.to_string().starts_with("size=2097152: the target has 1048576 bytes"), "{e}");
+    assert!(e.to_string().starts_with("size=2097152: must be at most 1048576"), "{e}");
     let e = new(|j| j.block_sizes = PerDir::all(BlockSizes::Fixed(2 * MIB)));
     assert_eq!(e.option, "size");
     let e = new(|j| j.iodepth = 0);

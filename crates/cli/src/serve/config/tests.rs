@@ -128,7 +128,7 @@ fn a_stripe_is_a_disk_of_several_targets() {
         (format!("{two}target = \"c.img\""), "c.toml:6: target: a disk has a target, or targets"),
         (
             "chunk = \"1m\"\ntargets = [\"null\", \"ram:size=64k\"]".to_owned(),
-            "c.toml:6: targets: 'ram:size=64k' has 65536 bytes, which is not one chunk of 1m; make it larger",
+            "c.toml:6: targets: 'ram:size=64k' has 65536 bytes: must be at least one chunk (1m); make it larger",
         ),
         (String::new(), "c.toml:3: stack = \"stripe\" has no targets; add targets"),
     ] {

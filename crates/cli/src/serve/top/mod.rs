@@ -101,7 +101,10 @@ fn written(text: &str) -> Result<bool, Failure> {
 fn take(socket: &Path) -> Result<Sample, Failure> {
     match ask(socket, &Question::Stats {})? {
         Answer::Ok(value) => serde_json::from_value(value).map_err(|e| {
-            Failure::new(format!("daemon at '{}': answers otherwise than this mqblk: {e}", socket.display()))
+            Failure::new(format!(
+                "daemon at '{}': its stats have another form ({e}); use the mqblk version that the daemon runs",
+                socket.display()
+            ))
         }),
         Answer::Error { message, .. } => Err(Failure::new(message)),
     }

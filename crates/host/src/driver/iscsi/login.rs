@@ -462,7 +462,10 @@ impl Login {
             None => "the target wants a login; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD"
                 .into(),
             Some(_) => {
-                format!("the target wants a login by '{}'; there is only CHAP here", printable(method))
+                format!(
+                    "the target wants authentication by '{}', and mqblk has only CHAP; enable CHAP at the target",
+                    printable(method)
+                )
             }
         }
     }

@@ -147,8 +147,8 @@ impl Queue {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "the new session is in {now}, the lost one was in {before}: its commands may still be carried out, and wait \
-                     until {limit} is over"
+                    "the new session is in {now}, the lost one was in {before}: the target may still carry out commands of \
+                     the lost one; they are held until {limit} has passed"
                 ),
             ));
         }
@@ -479,7 +479,7 @@ impl Queue {
 }
 
 fn group_text(group: Option<u16>) -> String {
-    group.map_or_else(|| "a portal group that was not said".to_owned(), |group| format!("portal group {group}"))
+    group.map_or_else(|| "an unknown portal group".to_owned(), |group| format!("portal group {group}"))
 }
 
 /// Time for the login that `cut_until` has delayed.

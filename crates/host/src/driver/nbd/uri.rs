@@ -107,7 +107,7 @@ fn read(text: &str) -> std::result::Result<NbdTarget, String> {
     let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
     let export = decode(export)?;
     if export.len() > MAX_STRING {
-        return Err(format!("the export's name has {} bytes, of at most {MAX_STRING}", export.len()));
+        return Err(format!("the export's name has {} bytes: must be at most {MAX_STRING}", export.len()));
     }
     let tls = is_tls.then(TargetTls::default);
     let mut target = NbdTarget { address: NbdAddress::Unix(PathBuf::new()), export, tls, ..NbdTarget::default() };

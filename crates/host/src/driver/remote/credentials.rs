@@ -120,9 +120,12 @@ impl Credentials {
         let (kind, text) = match inner {
             Some(rustls::Error::InvalidCertificate(e)) => (ErrorKind::Denied, self.about_certificate(e)),
             Some(rustls::Error::AlertReceived(alert)) => (ErrorKind::Denied, self.about_alert(*alert)),
-            Some(rustls::Error::InvalidMessage(e)) => {
-                (ErrorKind::Io, format!("what it sends behind the beginning of TLS is no TLS ({e:?}): it is not used"))
-            }
+            Some(rustls::Error::InvalidMessage(e)) => (
+                ErrorKind::Io,
+                format!(
+                    "what it sends after the start of TLS is no TLS ({e:?}): rejected; check the server and proxies in between"
+                ),
+            ),
             Some(e) => (ErrorKind::Io, format!("TLS has failed: {e}")),
             None => return Error::new(ErrorKind::Io, format!("the handshake ended early: {e}{}", self.hint())),
         };

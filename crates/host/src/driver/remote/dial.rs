@@ -60,7 +60,10 @@ impl<'a> Deadline<'a> {
 
     /// The error once it has passed.
     pub(crate) fn passed(&self, doing: &str) -> Error {
-        let text = format!("{doing} took longer than {:.0} s, or was interrupted", self.within.as_secs_f64());
+        let text = format!(
+            "{doing} took longer than {:.0} s, or was interrupted; check that the server is reachable",
+            self.within.as_secs_f64()
+        );
         Error::new(ErrorKind::Io, text)
     }
 

@@ -74,7 +74,7 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum BadChain {
-    #[error("a request of {bytes} bytes to read: the header has 16")]
+    #[error("a request has {bytes} bytes for the device to read: must be at least 16, the header")]
     ShortHeader { bytes: u64 },
     #[error("a request without a byte for its status")]
     NoStatus,

@@ -197,9 +197,9 @@ fn as_it_is(a: &Answers) -> Option<Section> {
     }
     let (members, kept) = (a.members, a.kept);
     let lead = match a.describes {
-        Some(true) => format!("Of {members} possible machines {kept} come to what was measured, and are used."),
+        Some(true) => format!("{kept} of {members} possible machines match the measurement; only these are used."),
         Some(false) => format!(
-            "Of {members} possible machines {kept} come to what was measured: the model does not describe this machine."
+            "{kept} of {members} possible machines match the measurement: the model does not describe this machine."
         ),
         None => format!("Nothing measured of these jobs says which of {members} possible machines are this one."),
     };
