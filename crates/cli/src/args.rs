@@ -109,20 +109,21 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub job: JobArgs,
     /// Side A: KEY=VALUE[,KEY=VALUE...] over --set; target=TARGET takes the rest of its argument; default: the job as it is
-    #[arg(help_heading = SIDES, long, default_value = "default", value_name = "SETTINGS", add = completion::settings())]
+    #[arg(help_heading = SIDES, long, default_value = "default", hide_default_value = true, value_name = "SETTINGS", add = completion::settings())]
     pub a: Vec<String>,
     /// Side B, as --a
     #[arg(help_heading = SIDES, long, required_unless_present = "side", value_name = "SETTINGS", add = completion::settings())]
     pub b: Vec<String>,
-    /// A side with a name, in place of --a and --b; may be repeated, the first one is what the others are compared with
+    /// A named side, in place of --a and --b; repeat it: the others are compared with the first
     #[arg(help_heading = SIDES, long, value_name = "NAME:SETTINGS", conflicts_with_all = ["a", "b"])]
     pub side: Vec<String>,
     /// The verdict is about the jobs of this name; what becomes of the others is shown beside it
     #[arg(help_heading = SIDES, long, value_name = "JOB")]
     pub judge: Option<String>,
-    /// Pairs of runs (rounds of all sides, if there are more); they go ABBA or BAAB, so an even number
-    #[arg(help_heading = RUNS, long, default_value_t = lab::plan::Plan::DEFAULT_PAIRS, value_name = "N")]
-    pub pairs: u32,
+    /// Pairs of runs, an even number, as they go ABBA or BAAB; rounds of all sides, if there are more [default: 12; 14 for three
+    /// sides, 20 for sixteen]
+    #[arg(help_heading = RUNS, long, value_name = "N")]
+    pub pairs: Option<u32>,
     /// Runs of each side before the first pair, thrown away
     #[arg(help_heading = RUNS, long, default_value_t = 1, value_name = "N")]
     pub warmup: u32,

@@ -32,6 +32,8 @@ Examples:
   mqblk run job.fio --trace t && blkparse -i t         every request's life, as blktrace shows it
   mqblk compare job.fio --b mode=sq                    the job as it is against single-queue
   mqblk compare job.fio --a scheduler=none --b scheduler=mq-deadline --target /dev/nvme0n1
+  mqblk compare job.fio --side base:default --side kyber:scheduler=kyber --side bfq:scheduler=bfq
+                                                       several settings with the first; the best is marked
   mqblk tune job.fio --target null --maximize a.iops   which settings, by how much, and why
   mqblk compare job.fio --target kernel:/dev/nvme0n1 --a scheduler=none --b scheduler=kyber
                                                        the kernel's own block layer, settings put back
@@ -93,7 +95,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a fio job file and report as fio does, and where the time went
     Run(RunArgs),
-    /// Compare two settings by interleaved runs of a job file: ratios with intervals, and a verdict
+    /// Compare settings by interleaved runs of a job file: ratios with intervals, and a verdict
     Compare(CompareArgs),
     /// Search for settings that make a job better while others are kept, and confirm them by fresh interleaved runs
     Tune(TuneArgs),

@@ -74,9 +74,10 @@ impl Request {
         let seed = args.seed.or(past.as_ref().map(|p| p.results.header.plan.seed()));
         let of_a = world::of(&jobs.file, sides[0].target.as_deref());
         let seed = seed.unwrap_or_else(|| of_a.entropy(job::entropy() >> 32));
-        let detect = detect(args)?;
-        let plan = Plan::new(args.pairs, args.warmup, seed).and_then(|plan| plan.of_sides(sides.len()));
+        let pairs = args.pairs.unwrap_or_else(|| Plan::default_pairs(sides.len().max(2)));
+        let plan = Plan::new(pairs, args.warmup, seed).and_then(|plan| plan.of_sides(sides.len()));
         let plan = plan.map_err(|e| Failure::new(format!("--{e}")))?;
+        let detect = detect(args, pairs)?;
         if args.report.is_some() && sides.len() > 2 {
             let rule = "--report: a page has two sides; compare two of them by --a and --b";
             return Err(Failure::new(rule));
@@ -85,12 +86,15 @@ impl Request {
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
         let report =
             report::asked(args.report.as_ref(), &[Some(&results), args.resume.as_deref(), Some(args.job.path())])?;
+        let page = args.report.as_ref().map(|page| page.with_extension("json"));
+        let taken =
+            [args.report.as_deref(), page.as_deref(), Some(&results), args.resume.as_deref(), Some(args.job.path())];
+        let exports = exports(args, &taken)?;
         // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
         let results = match (&args.resume, &past) {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,
             _ => ResultsFile::create(results)?,
         };
-        let exports = exports(args)?;
         let (eta, json, seed_given) = (args.job.eta, args.json, args.seed.is_some());
         let (judge, force) = (args.judge.clone(), args.job.force);
         Ok(Request {
@@ -191,13 +195,6 @@ impl Request {
                 compare_json::render_sides(&SidesReport { comparisons: several }, setup, results.as_deref(), command)
             }
         };
-        for (export, table) in &mut self.exports {
-            export.write(&match table {
-                Export::Json => json(),
-                Export::Csv => compare_table::csv(comparisons),
-                Export::Markdown => compare_table::markdown(comparisons),
-            })?;
-        }
         let on: String = setup.simulated.iter().map(|machine| format!("{machine}\n")).collect();
         let text = match comparisons {
             _ if self.json => json(),
@@ -205,6 +202,13 @@ impl Request {
             several => on + &compare_sides::report(&SidesReport { comparisons: several }, command),
         };
         output::print(&text)?;
+        for (export, table) in &mut self.exports {
+            export.write(&match table {
+                Export::Json => json(),
+                Export::Csv => compare_table::csv(comparisons),
+                Export::Markdown => compare_table::markdown(comparisons),
+            })?;
+        }
         // There are none when it was interrupted early.
         if let Some(name) = self.results.written() {
             eprintln!("results: {name}");
@@ -234,12 +238,16 @@ impl Request {
         let simulated = (0..).map(Side::at).zip(&of_sides).find_map(|(side, machine)| Some((side, machine.as_ref()?)));
         if let Some((side, machine)) = simulated.filter(|_| of_sides.iter().any(Option::is_none)) {
             eprintln!(
-                "warning: {side:?} is a {machine}, and another side's is real: what differs is not only the settings"
+                "warning: {side:?} is a {machine}, and another side is real, so the sides differ in more than settings"
             );
             return Vec::new();
         }
-        let mut machines: Vec<String> = of_sides.into_iter().flatten().collect();
-        machines.dedup();
+        let mut machines: Vec<String> = Vec::new();
+        for machine in of_sides.into_iter().flatten() {
+            if !machines.contains(&machine) {
+                machines.push(machine);
+            }
+        }
         machines
     }
 
@@ -347,23 +355,31 @@ fn read_past(path: &Path) -> Result<Interrupted, Failure> {
 }
 
 /// The files of `--export-json` and its like.
-fn exports(args: &CompareArgs) -> Result<Vec<(OutputFile, Export)>, Failure> {
+fn exports(args: &CompareArgs, taken: &[Option<&Path>]) -> Result<Vec<(OutputFile, Export)>, Failure> {
     let asked = [
         ("--export-json", &args.export_json, Export::Json),
         ("--export-csv", &args.export_csv, Export::Csv),
         ("--export-markdown", &args.export_markdown, Export::Markdown),
     ];
-    let asked = asked.into_iter().filter_map(|(flag, path, export)| Some((flag, path.as_ref()?, export)));
-    asked.map(|(flag, path, export)| Ok((OutputFile::open(flag, path)?, export))).collect()
+    let asked: Vec<_> =
+        asked.into_iter().filter_map(|(flag, path, export)| Some((flag, path.as_deref()?, export))).collect();
+    for (i, (flag, path, _)) in asked.iter().enumerate() {
+        let others = asked[..i].iter().map(|(_, other, _)| *other).chain(taken.iter().copied().flatten());
+        if let Some(other) = others.into_iter().find(|other| report::is_same(other, path)) {
+            let other = other.display();
+            return Err(Failure::new(format!("{flag} {other}: is the file of another option; choose another name")));
+        }
+    }
+    asked.into_iter().map(|(flag, path, export)| Ok((OutputFile::open(flag, path)?, export))).collect()
 }
 
 /// `--detect` and `--max-pairs`.
-fn detect(args: &CompareArgs) -> Result<Option<Detect>, Failure> {
+fn detect(args: &CompareArgs, pairs: u32) -> Result<Option<Detect>, Failure> {
     let Some(text) = &args.detect else { return Ok(None) };
     let change = crate::tune::args::percent("--detect", text).map_err(Failure::new)?;
     let most = args.max_pairs;
-    if !(args.pairs..=Plan::MAX_PAIRS).contains(&most) {
-        let (least, max) = (args.pairs, Plan::MAX_PAIRS);
+    if !(pairs..=Plan::MAX_PAIRS).contains(&most) {
+        let (least, max) = (pairs, Plan::MAX_PAIRS);
         return Err(Failure::new(format!(
             "--max-pairs {most}: must be in {least}..={max}: --pairs are the first part of them"
         )));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shell completions: the shell calls the program, so candidates are those of this version and of a running daemon.
 //!
-//! `source <(COMPLETE=bash mqblk)` registers them; zsh and fish likewise. Guarantees: a daemon that doesn't answer within
-//! [`PATIENCE`] only costs its candidates. Does not: print anything where the shell did not ask.
+//! `source <(COMPLETE=bash mqblk)` registers them; zsh and fish likewise. Guarantees: the shell waits [`PATIENCE`] at most
+//! for a piece of a daemon's answer. Does not: print anything where the shell did not ask.
 
 use crate::serve::control::client;
 use crate::serve::control::{Answer, Question};

@@ -2,8 +2,9 @@
 //! The `mqblk` program: what was typed becomes a request, the request a result, the result text or JSON and an exit status.
 //!
 //! Every subcommand goes the same way: parse (`args`), resolve (job file, settings, sides: everything that can be refused
-//! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 an I/O error, bad
-//! data or (with `--exit-code`) a difference was found, 2 usage or operating error, 130 interrupted by a signal.
+//! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 found what
+//! was asked for (I/O errors or bad data in a run, a difference with `--exit-code`), 2 usage or operating error, 130 interrupted
+//! by a signal.
 
 mod args;
 mod command;

@@ -20,7 +20,7 @@ use crate::stats::ratio::{self, Ratio};
 use crate::stats::{descriptive, holm, sample_size};
 use crate::steady::Steadiness;
 use crate::verdict::{self, COVERAGE, Evidence, LEVEL, NEGLIGIBLE, Verdict};
-use crate::warning::{FEW_PAIRS, Warning};
+use crate::warning::Warning;
 
 /// Results of one pair of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,7 +110,7 @@ impl Detect {
     pub fn plan(&self, first: Plan, primary: Metric, pairs: &[PairResult]) -> Option<(Plan, Detected)> {
         let part = pairs.get(..first.pairs() as usize)?;
         let (a, b) = series(primary, part)?;
-        let needed = sample_size::pairs_for(&block_log_ratios(&a, &b), self.change.ln_1p(), LEVEL)?;
+        let needed = sample_size::pairs_for(&block_log_ratios(&a, &b), self.change.ln_1p(), level(first))?;
         let plan = if needed <= self.most { first.extended_to(needed) } else { first };
         Some((plan, Detected { asked: *self, pairs: needed }))
     }
@@ -182,7 +182,8 @@ impl Comparison {
         let errors = a.errors + b.errors;
         let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady, errors, level });
         mark_rows(&mut rows, primary, verdict, level);
-        if done < FEW_PAIRS {
+        // With fewer, the false alarm rate depends on the noise being reasonable.
+        if done < Plan::default_pairs(plan.sides()) {
             warnings.push(Warning::FewPairs { pairs: done });
         }
         for (side, t) in [(Side::A, &a), (side, &b)] {
@@ -212,7 +213,7 @@ impl Comparison {
             .iter()
             .map(|(job, pairs)| OtherJob {
                 job: job.clone(),
-                rows: Metric::ALL.iter().filter_map(|&m| row(m, pairs, LEVEL)).collect(),
+                rows: Metric::ALL.iter().filter_map(|&m| row(m, pairs, level(self.plan))).collect(),
             })
             .collect();
         self
@@ -224,7 +225,7 @@ impl Comparison {
     }
 }
 
-/// Significance level of each comparison with A: together they call equal sides different as seldom as one does (Bonferroni).
+/// Significance level of each comparison with A. With equal sides, the chance of any false alarm is at most [`LEVEL`] (Bonferroni).
 pub fn level(plan: Plan) -> f64 {
     LEVEL / (plan.sides() - 1) as f64
 }

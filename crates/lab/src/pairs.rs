@@ -114,7 +114,11 @@ impl CompareSpec<'_> {
             let target = a.target.as_deref().filter(|_| a.target == b.target);
             world::of(self.file, target).same(target, &a.settings, &b.settings)
         };
-        others.iter().find_map(same)
+        let named = |(b, side): (&SideSpec, Side)| {
+            let why = same(b)?;
+            Some(if others.len() == 1 { why } else { format!("{side:?} ({}) is as A: {why}", b.label) })
+        };
+        others.iter().zip((1..).map(Side::at)).find_map(named)
     }
 
     fn failed(&self, side: Side, source: host::error::Error) -> CompareError {

@@ -84,16 +84,34 @@ pub struct Step {
 
 /// How many pairs, in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawPlan")]
 pub struct Plan {
-    /// How many sides; files of earlier versions have two.
-    #[serde(default = "two", skip_serializing_if = "is_two")]
+    #[serde(skip_serializing_if = "is_two")]
     sides: u8,
     pairs: u32,
     warmups: u32,
     seed: u64,
 }
 
-const fn two() -> u8 {
+/// A plan as a file has it; files of earlier versions have two sides.
+#[derive(Deserialize)]
+struct RawPlan {
+    #[serde(default = "two")]
+    sides: usize,
+    pairs: u32,
+    warmups: u32,
+    seed: u64,
+}
+
+impl TryFrom<RawPlan> for Plan {
+    type Error = PlanError;
+
+    fn try_from(raw: RawPlan) -> Result<Plan, PlanError> {
+        Plan::new(raw.pairs, raw.warmups, raw.seed)?.of_sides(raw.sides)
+    }
+}
+
+const fn two() -> usize {
     2
 }
 
@@ -112,7 +130,7 @@ pub enum PlanError {
     #[error("warmup={0}: must be in 0..={max} runs of each side", max = Plan::MAX_WARMUPS)]
     Warmups(u32),
     /// One side, or too many.
-    #[error("side: there are {0}, and must be 2..={max}", max = Side::MAX)]
+    #[error("side is given {0} times: must be 2..={max} times; the others are compared with the first", max = Side::MAX)]
     Sides(usize),
 }
 
@@ -136,6 +154,13 @@ impl Plan {
             return Err(PlanError::Warmups(warmups));
         }
         Ok(Plan { sides: 2, pairs, warmups, seed })
+    }
+
+    /// The least number of pairs with which even blocks that all differ by the same amount, with random signs, agree by chance in less
+    /// than 5 % for any of the comparisons with A: [`Plan::DEFAULT_PAIRS`] for two sides, 14 for three and four, 20 for sixteen.
+    pub fn default_pairs(sides: usize) -> u32 {
+        let agree = |blocks: u32| (sides - 1) as f64 * 0.5f64.powi(blocks as i32 - 1);
+        2 * (1..).find(|blocks| agree(*blocks) < 0.05).expect("it halves with each block")
     }
 
     /// The same plan for so many sides.
@@ -250,6 +275,18 @@ mod tests {
         (0..plan.pairs()).step_by(2).for_each(|pair| *seen.entry(plan.order(pair)).or_insert(0) += 1);
         assert!(seen.len() == 6 && seen.values().all(|n| (733..=933).contains(n)), "{seen:?}");
         assert!(plan.of_sides(1).is_err() && plan.of_sides(17).is_err());
+        let text = |sides: u32| format!("{{\"sides\":{sides},\"pairs\":10,\"warmups\":0,\"seed\":1}}");
+        let read = |text: &str| serde_json::from_str::<Plan>(text).map_err(|e| e.to_string());
+        assert_eq!(read(&text(3)), Ok(Plan::new(10, 0, 1).unwrap().of_sides(3).unwrap()));
+        for bad in [text(0), text(1), text(17), text(2).replace("10", "20000")] {
+            assert!(read(&bad).unwrap_err().contains("must be "), "{bad}");
+        }
+    }
+
+    #[test]
+    fn more_sides_take_more_pairs() {
+        let pairs = [2, 3, 4, 5, 8, 16].map(Plan::default_pairs);
+        assert_eq!(pairs, [Plan::DEFAULT_PAIRS, 14, 14, 16, 18, 20]);
     }
 
     #[test]

@@ -274,8 +274,17 @@ pub fn evaluate(
 
 /// Two sides in the complete pairs, or rounds, among `runs`, which must be in plan order; runs of one that is not complete are left out.
 pub fn pairs(runs: &[RunRecord], sides: usize, [a, b]: [Side; 2]) -> Vec<PairResult> {
+    pairs_of(runs, sides, [a, b], |run| run.metrics)
+}
+
+fn pairs_of(
+    runs: &[RunRecord],
+    sides: usize,
+    [a, b]: [Side; 2],
+    metrics: impl Fn(&RunRecord) -> RunMetrics,
+) -> Vec<PairResult> {
     let of = |round: &[RunRecord]| {
-        let of_side = |side: Side| round.iter().find(|run| run.side == side).map(|run| run.metrics);
+        let of_side = |side: Side| round.iter().find(|run| run.side == side).map(&metrics);
         Some(PairResult { a: of_side(a)?, b: of_side(b)? })
     };
     runs.chunks_exact(sides).map(|round| of(round).expect("a round has every side")).collect()
@@ -285,11 +294,7 @@ pub fn pairs(runs: &[RunRecord], sides: usize, [a, b]: [Side; 2]) -> Vec<PairRes
 pub fn others(runs: &[RunRecord], sides: usize, both: [Side; 2]) -> Vec<(String, Vec<PairResult>)> {
     let names = runs.first().map_or(&[][..], |run| &run.others);
     let of = |run: &RunRecord, i: usize| run.others.get(i).map(|o| o.metrics).unwrap_or_default();
-    let of_job = |i: usize| {
-        let of_job: Vec<RunRecord> =
-            runs.iter().map(|r| RunRecord { metrics: of(r, i), others: Vec::new(), ..r.clone() }).collect();
-        pairs(&of_job, sides, both)
-    };
+    let of_job = |i: usize| pairs_of(runs, sides, both, |run| of(run, i));
     names.iter().enumerate().map(|(i, o)| (o.job.clone(), of_job(i))).collect()
 }
 

@@ -109,6 +109,10 @@ fn three_sides_are_each_compared_with_the_first() {
     assert_eq!(verdicts, [('B', no, "same"), ('C', faster, "faster")]);
     let whole = ResultsWriter { out: text, path: "mem".into() }.finish(&all).unwrap();
     assert_eq!(read(&whole[..], "mem").unwrap().comparisons.len(), 2);
+    // A round that was cut off is run again.
+    let runs: Vec<&str> = std::str::from_utf8(&whole).unwrap().lines().take(1 + 8).collect();
+    let past = interrupted(&(runs.join("\n") + "\n"), "mem").unwrap();
+    assert_eq!((past.results.runs.len(), past.results.evaluate()[1].pairs_done), (6, 2));
     // Without its last line, it did not come to its end.
     let lines: Vec<&str> = std::str::from_utf8(&whole).unwrap().lines().collect();
     let cut = lines[..lines.len() - 1].join("\n");

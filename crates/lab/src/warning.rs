@@ -5,13 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Plan, Side};
+use crate::plan::Side;
 use crate::setup::Setup;
 use crate::stage::{StageFacts, StageTimes};
 use crate::steady::Steadiness;
 
-/// Pairs below which the false alarm rate depends on the noise being reasonable (see [`Plan::DEFAULT_PAIRS`]).
-pub const FEW_PAIRS: u32 = Plan::DEFAULT_PAIRS;
 /// Share of one CPU per job thread from which the submitters count as saturated.
 pub const SATURATED_CPU_PERCENT: f64 = 95.0;
 /// Share of the device stage below which the device is not what limits.
@@ -93,7 +91,7 @@ impl Warning {
                 "let the device settle first (ramp_time, more warm-up runs), stop other load, or make runs longer"
             }
             Warning::FewPairs { .. } => {
-                "run 12 pairs or more: the interval narrows, and chance alone cannot make all blocks agree"
+                "run 12 pairs or more (14 for three sides, 20 for sixteen): intervals narrow, and chance alone cannot make all blocks agree"
             }
             Warning::Little { .. } => {
                 "latency may omit waiting before submission, or the queue was not full: check iodepth, thinktime and rate"

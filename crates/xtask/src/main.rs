@@ -105,8 +105,9 @@ struct TestArgs {
 fn bless(project: &project::Project) -> Result<Outcome, String> {
     let mut command = project::cargo();
     command.current_dir(&project.root).args(["test", "--release", "-p", "mqblk", "--test", "it", "--"]);
-    let status = command.args(["documents::every_command", "--nocapture"]).env("MQBLK_BLESS", "1").status();
-    let ok = status.map_err(|e| format!("cannot run cargo: {e}"))?.success();
+    let name = "documents::every_command";
+    command.args([name, "--nocapture"]).env("MQBLK_BLESS", "1");
+    let (ok, _) = step::run_named(&mut command, name)?;
     Ok(if ok { Outcome::Passed } else { Outcome::Failed })
 }
 

@@ -87,7 +87,10 @@ fn several_sides_are_compared_with_the_first() {
     assert_eq!((results.runs.len(), results.comparisons.len()), (30, 2));
     dir.mqblk(&["report", "r"]).exits(2).says(&["several sides"]);
     let one = ["compare", "j.fio", "--side", "a:default"];
-    dir.mqblk(&one).exits(2).says(&["--side: there are 1, and must be 2..=16"]);
+    dir.mqblk(&one).exits(2).says(&["--side is given 1 times: must be 2..=16"]);
+    let over = [&["compare", "j.fio"], &sides[..], &["--export-csv=r2", "--results=r2"], &SHORT[..]].concat();
+    dir.mqblk(&over).exits(2).says(&["--export-csv r2: is the file of another option"]);
+    assert!(!dir.path("r2").exists());
     dir.mqblk(&["compare", "j.fio", "--side", "mode=sq"]).exits(2).says(&["--side 'mode=sq': must be NAME:KEY=VALUE"]);
 }
 

@@ -84,6 +84,7 @@ fn label(line: &str) -> &str {
 fn quoted<'a>(quote: &[String], printed: &'a str, exact: bool) -> Result<Vec<&'a str>, String> {
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let (mut found, mut at, mut gap, mut missing) = (Vec::new(), 0, false, 0);
+    let lines = quote.iter().filter(|line| *line != "...").count();
     for (index, line) in quote.iter().enumerate() {
         if line == "..." {
             found.push("...");
@@ -100,7 +101,7 @@ fn quoted<'a>(quote: &[String], printed: &'a str, exact: bool) -> Result<Vec<&'a
                 found.push(printed[next]);
                 at = next + 1;
             }
-            None if exact || missing * 2 >= quote.len() => return Err(format!("no line like '{line}'")),
+            None if exact || (missing + 1) * 2 > lines => return Err(format!("no line like '{line}'")),
             None => missing += 1,
         }
         gap = false;

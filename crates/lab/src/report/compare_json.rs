@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The comparison for scripts: one JSON object with the words of the text report and all figures behind them.
 //!
-//! Guarantees: `verdict` is a word from a fixed list, `difference` a boolean, ratios are of B over A, latencies in nanoseconds. Keys are only
+//! Guarantees: `verdict` is a word from a fixed list, in which `b` is the side named in `side`, `difference` a boolean, ratios are of B over A, latencies in nanoseconds. Keys are only
 //! added, never renamed, while `format` stays the same. Does not: contain raw results; they are in the results file.
 
 use serde::Serialize;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A comparison of several sides for people: a row for each, the best one marked, and what is known of it.
 //!
-//! Guarantees: every ratio is to side A, with its interval; the best side is the one with the best median of the primary metric, and
+//! Guarantees: every ratio is to side A, with its interval; the best side is the one with the best ratio in the primary metric, and
 //! the headline says whether it was shown to differ from A. Does not: rank the others, or test the best against the second: which two
 //! those are is chosen by the results.
 
 use std::fmt::Write;
 
-use super::compare_text::{metric_value, p_value};
+use super::compare_text::{level_text, metric_value, others_table, p_value};
 use crate::compare::{Comparison, Row};
 use crate::metric::Metric;
 use crate::plan::Side;
-use crate::verdict::Verdict;
+use crate::verdict::{LEVEL, Verdict};
 
 /// Comparisons of A with each other side, at least one.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +34,12 @@ impl<'a> SidesReport<'a> {
         std::iter::once(a).chain(self.comparisons.iter().map(|c| c.b.label.as_str()))
     }
 
-    /// The side with the best median of the primary metric; `None` if it was not measured in every run of a side.
+    /// The side with the best primary metric, by its ratio to A; `None` if it was not measured in every run of a side.
     pub fn best(&self) -> Option<Side> {
         let primary = self.first().primary;
-        let a = self.first().row(primary)?.a_median?;
-        let others = self.comparisons.iter().map(|c| Some((c.row(primary)?.b_median?, c.side)));
-        let all: Vec<(f64, Side)> = std::iter::once(Some((a, Side::A))).chain(others).collect::<Option<_>>()?;
-        let worth = |value: f64| if primary.higher_is_better() { value } else { -value };
+        let others = self.comparisons.iter().map(|c| Some((c.row(primary)?.ratio?.ratio, c.side)));
+        let all: Vec<(f64, Side)> = std::iter::once(Some((1.0, Side::A))).chain(others).collect::<Option<_>>()?;
+        let worth = |ratio: f64| if primary.higher_is_better() { ratio } else { -ratio };
         all.into_iter().max_by(|x, y| worth(x.0).total_cmp(&worth(y.0)).then(y.1.cmp(&x.1))).map(|(_, side)| side)
     }
 
@@ -58,27 +57,23 @@ impl<'a> SidesReport<'a> {
             return c.verdict.to_string();
         }
         let rounds = first.pairs_done;
-        match self.best().and_then(|side| self.comparisons.iter().find(|c| c.side == side)) {
-            None if self.best().is_none() => "not measured: no conclusion".to_owned(),
-            None => {
-                let shown = self.comparisons.iter().all(|c| c.verdict == Verdict::BIsSlower);
-                let others = if shown { "all others are slower" } else { "no side was shown to be faster" };
-                format!("best: A {}; {others}, {rounds} rounds", name(&first.a.label))
-            }
-            Some(c) => {
-                let figure = c.row(c.primary).and_then(|row| row.ratio).map_or_else(String::new, |r| {
-                    let (low, high) = r.percent_interval();
-                    let percent = r.percent();
-                    format!(
-                        " {} {percent:+.1}% [{low:+.1}%, {high:+.1}%] over A, {rounds} rounds, p {}",
-                        c.primary.name(),
-                        p_value(r.p)
-                    )
-                });
-                let doubt = if c.verdict == Verdict::BIsFaster { "" } else { "; no difference from A was shown" };
-                format!("best: {:?} {}:{figure}{doubt}", c.side, name(&c.b.label))
-            }
-        }
+        let Some(best) = self.best() else { return "not measured: no conclusion".to_owned() };
+        let Some(c) = self.comparisons.iter().find(|c| c.side == best) else {
+            let all_slower = self.comparisons.iter().all(|c| c.verdict == Verdict::BIsSlower);
+            let others = if all_slower { "all others are slower" } else { "no side was shown to be faster" };
+            return format!("best: A {}; {others}, {rounds} rounds", name(&first.a.label));
+        };
+        let figure = c.row(c.primary).and_then(|row| row.ratio).map_or_else(String::new, |r| {
+            let (low, high) = r.percent_interval();
+            let figure = format!("{} {:+.1}% [{low:+.1}%, {high:+.1}%] over A", c.primary.name(), r.percent());
+            format!(" {figure}, {rounds} rounds, p {}", p_value(r.p))
+        });
+        let doubt = match c.verdict {
+            Verdict::BIsFaster => String::new(),
+            Verdict::NotSteady => "; not steady: no conclusion".to_owned(),
+            _ => format!("; no difference from A was shown, which needs p < {}", level_text(c)),
+        };
+        format!("best: {:?} {}:{figure}{doubt}", c.side, name(&c.b.label))
     }
 }
 
@@ -115,11 +110,31 @@ pub fn report(s: &SidesReport<'_>, replay: &str) -> String {
         let word = match c.verdict {
             Verdict::BIsFaster => "faster than A".to_owned(),
             Verdict::BIsSlower => "slower than A".to_owned(),
+            Verdict::NoDifferenceShown => {
+                let seen = c.row(c.primary).and_then(|row| row.ratio).map_or(f64::NAN, |r| 100.0 * r.resolution);
+                format!("no difference shown ({seen:.1}% would be)")
+            }
             other => other.to_string(),
         };
         line(c.side, &c.b.label, &|m| c.row(m)?.b_median, c.row(c.primary), &word);
     }
-    out.push_str("  (* has the best median; a verdict takes into account that there are several sides)\n\n");
+    let (level, others) = (level_text(first), s.comparisons.len());
+    let _ = writeln!(out, "  (* best; each verdict needs p < {level}, which is {LEVEL} over {others} comparisons)");
+    for c in s.comparisons {
+        if let Some(d) = c.detected.filter(|d| d.pairs > d.asked.most) {
+            let (percent, most) = (100.0 * d.asked.change, d.asked.most);
+            let _ = writeln!(
+                out,
+                "  {:?}: to find {percent:.1}% takes {} rounds here, more than --max-pairs={most}",
+                c.side, d.pairs
+            );
+        }
+    }
+    for c in s.comparisons.iter().filter(|c| !c.others.is_empty()) {
+        let _ = write!(out, "\n  A and {:?}", c.side);
+        others_table(&mut out, c);
+    }
+    out.push('\n');
     let mut told = Vec::new();
     for w in s.comparisons.iter().flat_map(|c| &c.warnings) {
         if !told.contains(&w) {

@@ -6,7 +6,8 @@
 use std::fmt::Write;
 
 use super::compare_text::{metric_value, p_value};
-use crate::compare::{Comparison, Mark};
+use crate::compare::{Comparison, Mark, Row};
+use crate::verdict::Verdict;
 
 const COLUMNS: [&str; 11] =
     ["metric", "side", "label", "a_median", "median", "ratio", "low", "high", "p", "verdict", "a_label"];
@@ -28,7 +29,7 @@ pub fn csv(comparisons: &[Comparison]) -> String {
                 number(r.map(|r| r.low)),
                 number(r.map(|r| r.high)),
                 number(row.adjusted_p),
-                word(row.mark).to_owned(),
+                word(c, row).to_owned(),
                 field(&c.a.label),
             ];
             // Writing to a String cannot fail.
@@ -49,17 +50,21 @@ pub fn markdown(comparisons: &[Comparison]) -> String {
             let p = row.adjusted_p.map_or_else(String::new, p_value);
             let side = format!("{:?} {}", c.side, c.b.label).replace('|', "\\|");
             let (a, b, metric) = (value(row.a_median), value(row.b_median), row.metric.name());
-            let _ = writeln!(out, "| {metric} | {side} | {a} | {b} | {ratio} | {p} | {} |", word(row.mark));
+            let _ = writeln!(out, "| {metric} | {side} | {a} | {b} | {ratio} | {p} | {} |", word(c, row));
         }
     }
     out
 }
 
-fn word(mark: Mark) -> &'static str {
-    match mark {
-        Mark::Better => "better",
-        Mark::Worse => "worse",
-        Mark::None => "no difference shown",
+fn word(c: &Comparison, row: &Row) -> &'static str {
+    match (row.mark, c.verdict) {
+        _ if row.ratio.is_none() => "not measured",
+        (_, Verdict::Stopped { .. }) => "stopped",
+        (_, Verdict::Errors) => "errors",
+        (_, Verdict::NotSteady) if row.metric == c.primary => "not steady",
+        (Mark::Better, _) => "better",
+        (Mark::Worse, _) => "worse",
+        (Mark::None, _) => "no difference shown",
     }
 }
 
@@ -86,6 +91,8 @@ mod tests {
         assert_eq!(lines[0].split(',').count(), COLUMNS.len());
         assert!(lines[1].starts_with("IOPS,B,\"mode=mq,nr_hw_queues=2\",1000,1250,1.25"), "{csv}");
         assert!(lines[1].ends_with(",better,mode=sq") && lines.len() == 2, "{csv}");
+        let stopped = Comparison::evaluate(plan, Metric::Iops, &pairs[..4], side("a"), side("b"));
+        assert!(super::csv(&[stopped]).contains(",stopped,a\n"));
         let text = markdown(&[c]);
         assert!(text.contains("\n| IOPS | B mode=mq,nr_hw_queues=2 | 1000 | 1250 | 1.250 ["), "{text}");
     }

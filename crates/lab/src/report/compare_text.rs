@@ -33,34 +33,28 @@ pub fn report(c: &Comparison, replay: &str) -> String {
 
 /// `B is faster: IOPS +4.1% [+1.2%, +7.0%], 12 pairs, p = 0.004`.
 pub fn headline(c: &Comparison) -> String {
-    let Some(r) = c.row(c.primary).and_then(|row| row.ratio) else { return c.verdict.to_string() };
+    let verdict = verdict(c);
+    let Some(r) = c.row(c.primary).and_then(|row| row.ratio) else { return verdict };
     let (low, high) = r.percent_interval();
     let figure = format!("{} {:+.1}% [{low:+.1}%, {high:+.1}%]", c.primary.name(), r.percent());
     let basis = format!("{} pairs, p {}", c.pairs_done, p_value(r.p));
     if let Some(d) = c.detected.filter(|d| d.pairs > d.asked.most && c.verdict == Verdict::NoDifferenceShown) {
         let percent = 100.0 * d.asked.change;
         return format!(
-            "{}: {figure}, {basis}; to find {percent:.1}% takes {} pairs here, more than --max-pairs={}",
-            c.verdict, d.pairs, d.asked.most
+            "{verdict}: {figure}, {basis}; to find {percent:.1}% takes {} pairs here, more than --max-pairs={}",
+            d.pairs, d.asked.most
         );
     }
     match c.verdict {
-        Verdict::Errors => c.verdict.to_string(),
+        Verdict::Errors => verdict,
         Verdict::NoDifferenceShown if r.p < 1.0 - crate::verdict::COVERAGE => {
-            format!(
-                "{}: {figure}, {basis}; a verdict needs p < {:.2}: run more pairs to decide",
-                c.verdict,
-                level(c.plan)
-            )
+            let level = level_text(c);
+            format!("{verdict}: {figure}, {basis}; a verdict needs p < {level}: run more pairs to decide")
         }
         Verdict::NoDifferenceShown => {
-            format!(
-                "{}: {figure}, {basis}; a difference of {:.1}% would have been seen",
-                c.verdict,
-                100.0 * r.resolution
-            )
+            format!("{verdict}: {figure}, {basis}; a difference of {:.1}% would have been seen", 100.0 * r.resolution)
         }
-        _ => format!("{}: {figure}, {basis}", c.verdict),
+        _ => format!("{verdict}: {figure}, {basis}"),
     }
 }
 
@@ -94,7 +88,7 @@ fn excludes_one(row: &Row) -> bool {
 }
 
 /// What became of the jobs that the verdict is not about.
-fn others_table(out: &mut String, c: &Comparison) {
+pub(super) fn others_table(out: &mut String, c: &Comparison) {
     const SHOWN: [Metric; 6] = [
         Metric::Iops,
         Metric::BytesPerSecond,
@@ -117,6 +111,20 @@ fn figures(row: &Row) -> String {
     let (a, b) = (value(row.a_median), value(row.b_median));
     let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
     format!("  {:<15}{a:>12}{b:>12}   {ratio:<30}", row.metric.name())
+}
+
+/// The verdict, about the side that A is compared with.
+pub(super) fn verdict(c: &Comparison) -> String {
+    let text = c.verdict.to_string();
+    match text.strip_prefix("B is") {
+        Some(rest) => format!("{:?} is{rest}", c.side),
+        None => text,
+    }
+}
+
+/// The level that a verdict takes, without trailing zeros.
+pub(super) fn level_text(c: &Comparison) -> String {
+    format!("{:.4}", level(c.plan)).trim_end_matches('0').to_owned()
 }
 
 fn word(c: &Comparison, row: &Row) -> &'static str {

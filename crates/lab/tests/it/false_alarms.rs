@@ -171,6 +171,36 @@ fn false_alarms_are_rare(comparisons: u32) {
     println!("worst: {:.2} %", 100.0 * worst);
 }
 
+/// Comparisons of equal sides in which any side is called different from A.
+fn false_alarms_of_several_sides_are_rare(comparisons: u32, sides: &[usize]) {
+    for &sides in sides {
+        for noise in NOISES {
+            let mut rng = Rng::new(SEED ^ sides as u64);
+            let mut alarms = 0;
+            for _ in 0..comparisons {
+                let plan = Plan::new(Plan::default_pairs(sides), 0, rng.next()).unwrap().of_sides(sides).unwrap();
+                let disturbance = noise.series(&mut rng, plan.runs() as usize);
+                let mut iops = vec![vec![0.0; plan.pairs() as usize]; sides];
+                for (step, noise) in plan.steps().zip(disturbance) {
+                    iops[step.side.index()][step.pair.unwrap() as usize] = 100_000.0 * noise.exp();
+                }
+                let run = |iops: f64| RunMetrics { iops: Some(iops), ..RunMetrics::default() };
+                let differs = |i: usize| {
+                    let pairs: Vec<PairResult> =
+                        iops[0].iter().zip(&iops[i]).map(|(a, b)| PairResult { a: run(*a), b: run(*b) }).collect();
+                    let (a, b) = (SideTotals::default(), SideTotals::default());
+                    let c = Comparison::evaluate_side(plan, Metric::Iops, &pairs, a, Side::at(i), b);
+                    c.verdict.is_difference()
+                };
+                alarms += u32::from((1..sides).any(differs));
+            }
+            let rate = f64::from(alarms) / f64::from(comparisons);
+            println!("{noise:?} {sides} sides: {:.2} %", 100.0 * rate);
+            assert!(rate <= MAX_FALSE_ALARMS, "{noise:?} with {sides} sides: false alarm rate {rate}, seed {SEED:#x}");
+        }
+    }
+}
+
 fn intervals_cover(comparisons: u32) {
     for noise in NOISES {
         for pairs in [10, 12] {
@@ -249,6 +279,11 @@ fn a_against_a_is_rarely_called_different() {
 }
 
 #[test]
+fn equal_sides_are_rarely_called_different() {
+    false_alarms_of_several_sides_are_rare(MANY, &[3]);
+}
+
+#[test]
 fn the_interval_covers_the_truth() {
     intervals_cover(MANY);
 }
@@ -271,6 +306,11 @@ fn the_rejected_alternatives_do_alarm_more_often() {
 /// The same with what `docs/statistics.md` quotes: run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
+
+    #[test]
+    fn equal_sides_are_rarely_called_different() {
+        false_alarms_of_several_sides_are_rare(MANY, &[4, 8, 16]);
+    }
 
     #[test]
     fn secondary_metric_marks_are_as_rare_as_false_verdicts() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client of a daemon's control socket: finds the daemon, sends one question, reads one answer.
 //!
-//! Guarantees: no wait is longer than the caller allows. Does not: know what questions mean.
+//! Guarantees: no wait for a piece of the answer is longer than the caller allows. Does not: know what questions mean.
 
 use super::message::{Answer, Question};
 use crate::runtime_dir;
