@@ -16,10 +16,11 @@ use host::run::Prepared;
 use lab::stack::{Setting, in_effect};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::fs::{self};
+use std::fs;
 use std::io::{self, Read, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -296,7 +297,8 @@ fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, AskE
     let mut client = match UnixStream::connect(&path) {
         Ok(client) => client,
         Err(e) => {
-            if e.kind() == io::ErrorKind::ConnectionRefused {
+            // A run that is just beginning has its process: its socket is bound before it listens.
+            if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() {
                 let _ = fs::remove_file(&path);
             }
             return Err(AskError::NoRun);

@@ -585,7 +585,7 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     recommend("load", &[("iodepth", "9")]);
     let before = disk.settings();
     let done = tune(&["--resume", "load", "--apply"]).exits(0);
-    done.says(&["recommended is of the load (iodepth=9): nothing of the disk was to be set, and nothing was written"]);
+    done.says(&["--apply: nothing written: the recommendation (iodepth=9) changes only the job file"]);
     assert_eq!(disk.settings(), before);
     recommend("w", &[("nr_requests", "64")]);
     disk.dir.program("mkfs.ext4", &["-q", &disk.node]).exits(0);

@@ -149,7 +149,7 @@ fn what_cannot_be_is_refused_before_anything_is_touched() {
     refused(&["j.fio", "--target", "stripe:chunk=3k:a+b"], &["chunk=3072: must be a power of two"]);
     refused(&["j.fio", "--target", "stripe:a+b", "--set", "iops_total=100"], &["iops_total=100: a striped target"]);
     refused(&["p.fio", "--target", "stripe:null+null"], &["hipri (job 'p', line 1): a striped target is not polled"]);
-    refused(&["j.fio", "--target", "null:size=1m"], &["must be at most 1048576"]);
+    refused(&["j.fio", "--target", "null:size=1m"], &["the target has 1048576 bytes"]);
     refused(
         &["j.fio", "--target", "null:blocksize=4096"],
         &["redo_block_size=512 (job 'db', line 1): must be a multiple"],

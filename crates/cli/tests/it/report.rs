@@ -288,7 +288,7 @@ mod deep {
         assert_eq!(one.data, json);
         dir.mqblk(&["sim", "--seed", "1", "--report", "x.html"]).exits(2);
         let same = ["sim", "--study", "cpus", "--machine", "m.json", "--report", "m.html"];
-        dir.file("m.json", machine).mqblk(&same).exits(2).says(&["--report m.html: would also write m.json"]);
+        dir.file("m.json", machine).mqblk(&same).exits(2).says(&["--report m.html: would write m.json"]);
         assert_eq!(fs::read_to_string(dir.path("m.json")).unwrap(), machine);
     }
 

@@ -31,7 +31,7 @@ fn iothreads_are_found_confirmed_explained_and_written() {
         "turn of a transaction ",
         ": waiting until the thread that serves the virtqueue has finished the requests of others\n",
         "# sysfs\n# not in this form: ",
-        " (of the virtual machine: libvirt, qemu, toml)\n",
+        " (a setting of the virtual machine; use --print libvirt, qemu or toml)\n",
         "-object iothread,id=iothread1\n-object iothread,id=iothread2\n",
         "\"iothread-vq-mapping\":[{\"iothread\":\"iothread1\"",
     ]);
