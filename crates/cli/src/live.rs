@@ -8,7 +8,7 @@
 use crate::acceptor::Acceptor;
 use crate::output;
 use crate::replay;
-use crate::runtime_dir::directory;
+use crate::runtime_dir::{self, directory};
 use crate::status::{Failure, Outcome, Status};
 use blk::debugfs::DebugFile;
 use host::disk::Disk;
@@ -20,7 +20,6 @@ use std::fs;
 use std::io::{self, Read, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -291,19 +290,10 @@ enum AskError {
     NoAnswer,
 }
 
-/// Asks. A socket that a killed run left behind is removed.
+/// Asks.
 fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, AskError> {
     let path = directory().ok_or(AskError::NoRun)?.join(format!("{pid}.sock"));
-    let mut client = match UnixStream::connect(&path) {
-        Ok(client) => client,
-        Err(e) => {
-            // A run that is just beginning has its process: its socket is bound before it listens.
-            if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() {
-                let _ = fs::remove_file(&path);
-            }
-            return Err(AskError::NoRun);
-        }
-    };
+    let mut client = runtime_dir::connect(&path, pid).map_err(|_| AskError::NoRun)?;
     let mut answer = move || -> io::Result<Answer> {
         client.set_read_timeout(Some(patience))?;
         client.write_all(&serde_json::to_vec(question)?)?;

@@ -39,15 +39,20 @@ pub fn sweep(dir: &Path) -> Vec<PathBuf> {
         let name = entry.file_name();
         let middle = name.to_str().and_then(|n| n.strip_prefix("serve-")?.strip_suffix(".sock"));
         let Some(pid) = middle.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-        match UnixStream::connect(entry.path()) {
-            Ok(_) => alive.push(entry.path()),
-            // One that is just beginning has its process.
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() => {
-                let _ = fs::remove_file(entry.path());
-            }
-            Err(_) => {}
+        if connect(&entry.path(), pid).is_ok() {
+            alive.push(entry.path());
         }
     }
     alive.sort();
     alive
+}
+
+/// Connects to a socket of the process `pid`. A socket that a killed process left behind is removed.
+pub fn connect(path: &Path, pid: u32) -> io::Result<UnixStream> {
+    UnixStream::connect(path).inspect_err(|e| {
+        // A process that is just beginning is there: its socket is bound before it listens.
+        if e.kind() == io::ErrorKind::ConnectionRefused && !Path::new(&format!("/proc/{pid}")).exists() {
+            let _ = fs::remove_file(path);
+        }
+    })
 }
