@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use super::compare_text::{level_text, metric_value, others_table, p_value};
+use super::compare_text::{level_text, others_table, p_value, ratio, value, warning};
 use crate::compare::{Comparison, Row};
 use crate::metric::Metric;
 use crate::plan::Side;
@@ -92,11 +92,9 @@ pub fn report(s: &SidesReport<'_>, replay: &str) -> String {
     }
     out.push_str("  verdict\n");
     let best = s.best();
-    let mut line = |side: Side, label: &str, value: &dyn Fn(Metric) -> Option<f64>, row: Option<&Row>, word: &str| {
-        let shown = |metric| value(metric).map_or_else(|| "-".to_owned(), |v| metric_value(metric, v));
-        let ratio = row
-            .and_then(|r| r.ratio)
-            .map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
+    let mut line = |side: Side, label: &str, median: &dyn Fn(Metric) -> Option<f64>, row: Option<&Row>, word: &str| {
+        let shown = |metric| value(metric, median(metric));
+        let ratio = row.map_or_else(String::new, ratio);
         let mark = if best == Some(side) { "*" } else { " " };
         let name: String = name(label).chars().take(13).collect();
         let _ = write!(out, "{mark} {side:?} {name:<14}{:>12}   {ratio:<24}", shown(first.primary));
@@ -138,7 +136,7 @@ pub fn report(s: &SidesReport<'_>, replay: &str) -> String {
     let mut told = Vec::new();
     for w in s.comparisons.iter().flat_map(|c| &c.warnings) {
         if !told.contains(&w) {
-            let _ = writeln!(out, "warning: {w}\n         {}", w.advice());
+            warning(&mut out, w);
             told.push(w);
         }
     }

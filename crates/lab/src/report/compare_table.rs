@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::compare_text::{metric_value, p_value};
+use super::compare_text::{p_value, ratio, value};
 use crate::compare::{Comparison, Mark, Row};
 use crate::verdict::Verdict;
 
@@ -45,11 +45,10 @@ pub fn markdown(comparisons: &[Comparison]) -> String {
     out.push_str("|---|---|---:|---:|---|---|---|\n");
     for c in comparisons {
         for row in &c.rows {
-            let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| metric_value(row.metric, v));
-            let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
             let p = row.adjusted_p.map_or_else(String::new, p_value);
             let side = format!("{:?} {}", c.side, c.b.label).replace('|', "\\|");
-            let (a, b, metric) = (value(row.a_median), value(row.b_median), row.metric.name());
+            let (a, b) = (value(row.metric, row.a_median), value(row.metric, row.b_median));
+            let (metric, ratio) = (row.metric.name(), ratio(row));
             let _ = writeln!(out, "| {metric} | {side} | {a} | {b} | {ratio} | {p} | {} |", word(c, row));
         }
     }

@@ -12,6 +12,7 @@ use crate::compare::{Comparison, Mark, Row, SideTotals, level};
 use crate::metric::Metric;
 use crate::stage::StageTimes;
 use crate::verdict::Verdict;
+use crate::warning::Warning;
 
 /// The whole report. `replay` is the command that repeats the comparison.
 pub fn report(c: &Comparison, replay: &str) -> String {
@@ -24,11 +25,14 @@ pub fn report(c: &Comparison, replay: &str) -> String {
     if !c.warnings.is_empty() {
         out.push('\n');
     }
-    for w in &c.warnings {
-        let _ = writeln!(out, "warning: {w}\n         {}", w.advice());
-    }
+    c.warnings.iter().for_each(|w| warning(&mut out, w));
     let _ = writeln!(out, "\nrepeat: {replay}");
     out
+}
+
+/// A warning, and below it what to do.
+pub(super) fn warning(out: &mut String, w: &Warning) {
+    let _ = writeln!(out, "warning: {w}\n         {}", w.advice());
 }
 
 /// `B is faster: IOPS +4.1% [+1.2%, +7.0%], 12 pairs, p = 0.004`.
@@ -107,10 +111,18 @@ pub(super) fn others_table(out: &mut String, c: &Comparison) {
 
 /// Name, medians and ratio of a row.
 fn figures(row: &Row) -> String {
-    let value = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| metric_value(row.metric, v));
-    let (a, b) = (value(row.a_median), value(row.b_median));
-    let ratio = row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high));
-    format!("  {:<15}{a:>12}{b:>12}   {ratio:<30}", row.metric.name())
+    let (a, b) = (value(row.metric, row.a_median), value(row.metric, row.b_median));
+    format!("  {:<15}{a:>12}{b:>12}   {:<30}", row.metric.name(), ratio(row))
+}
+
+/// The ratio with its interval; nothing where there is none.
+pub(super) fn ratio(row: &Row) -> String {
+    row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high))
+}
+
+/// A value in its unit, or a dash.
+pub(super) fn value(metric: Metric, value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| metric_value(metric, value))
 }
 
 /// The verdict, about the side that A is compared with.
@@ -137,7 +149,7 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
     }
 }
 
-pub(super) fn metric_value(metric: Metric, value: f64) -> String {
+fn metric_value(metric: Metric, value: f64) -> String {
     match metric {
         Metric::Iops | Metric::Transactions if value < 100.0 => format!("{value:.1}"),
         Metric::Iops | Metric::Transactions => {
