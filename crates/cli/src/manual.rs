@@ -27,16 +27,13 @@ pub fn main(args: &ManualArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-fn begin(name: &str, section: &str, summary: &str) -> Roff {
+fn begin(name: &str, section: &str, summary: &str, description: impl Into<Vec<Inline>>) -> Roff {
     let mut page = Roff::new();
     let version = concat!("mqblk ", env!("CARGO_PKG_VERSION"));
     page.control("TH", [&format!("mqblk-{name}"), section, "", version, ""]);
     page.control("SH", ["NAME"]).text([roman(format!("mqblk-{name} - {summary}"))]);
+    page.control("SH", ["DESCRIPTION"]).control("PP", []).text(description);
     page
-}
-
-fn paragraph(page: &mut Roff, text: impl Into<Vec<Inline>>) {
-    page.control("PP", []).text(text);
 }
 
 /// Lines as they are.
@@ -53,10 +50,10 @@ fn see_also(page: &mut Roff, pages: &str) {
 }
 
 fn job() -> Roff {
-    let mut page = begin("job", "5", "job files of mqblk");
-    page.control("SH", ["DESCRIPTION"]);
-    paragraph(
-        &mut page,
+    let mut page = begin(
+        "job",
+        "5",
+        "job files of mqblk",
         [
             roman("A job file is one of fio(1). This page lists the options that mqblk knows, with their values. "),
             bold("mqblk cmdhelp OPTION"),
@@ -74,10 +71,10 @@ fn job() -> Roff {
 }
 
 fn serve(example: &str) -> Roff {
-    let mut page = begin("serve", "5", "configuration of mqblk serve");
-    page.control("SH", ["DESCRIPTION"]);
-    paragraph(
-        &mut page,
+    let mut page = begin(
+        "serve",
+        "5",
+        "configuration of mqblk serve",
         [
             roman("The configuration is TOML. The example has every key; a key in a comment shows its default. "),
             bold("mqblk serve --dry-run CONFIG.toml"),
@@ -91,10 +88,10 @@ fn serve(example: &str) -> Roff {
 }
 
 fn targets() -> Roff {
-    let mut page = begin("targets", "7", "what mqblk does I/O to");
-    page.control("SH", ["DESCRIPTION"]);
-    paragraph(
-        &mut page,
+    let mut page = begin(
+        "targets",
+        "7",
+        "what mqblk does I/O to",
         [
             roman("A target is what a disk lies on. It is named by "),
             bold("--target"),
