@@ -13,14 +13,15 @@ const SHORT: [&str; 4] = ["--pairs", "10", "--runtime", "20ms"];
 fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
     let dir = Dir::new("compare");
     dir.file("j.fio", JOB);
+    // The one takes much longer than a thread of a busy machine waits for its CPU, and runs are longer than that, too.
     let sides =
-        ["--a", "target=model:size=1g,lat_us=100,iops=100000", "--b", "mode=sq,target=model:size=1g,lat_us=4000"];
-    let args =
-        [&["compare", "j.fio", "--seed", "1", "--exit-code", "--results", "r.jsonl"], &sides[..], &SHORT[..]].concat();
+        ["--a", "target=model:size=1g,lat_us=100,iops=100000", "--b", "mode=sq,target=model:size=1g,lat_us=100000"];
+    let how = ["--seed", "1", "--exit-code", "--results", "r.jsonl", "--pairs", "10", "--runtime", "250ms"];
+    let args = [&["compare", "j.fio"], &how[..], &sides[..]].concat();
     let done = dir.mqblk(&args).exits(1);
     done.prints(&[
         "B is slower: IOPS -",
-        "  A: target=model:size=1g,lat_us=100,iops=100000\n  B: mode=sq,target=model:size=1g,lat_us=4000\n",
+        "  A: target=model:size=1g,lat_us=100,iops=100000\n  B: mode=sq,target=model:size=1g,lat_us=100000\n",
         "B/A [95% interval]",
         "B is worse\n",
         "where time went",

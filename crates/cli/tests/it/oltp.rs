@@ -70,7 +70,7 @@ fn redo_goes_to_redo_filename_and_a_seed_repeats_the_run() {
 fn a_comparison_judges_transactions() {
     let dir = Dir::new("oltp");
     dir.file("j.fio", &format!("{DB}runtime=1\n[scan]\nrw=read\nbs=64k\nsize=1m\n"));
-    let sides = ["--a", "target=model:size=64m,lat_us=50", "--b", "target=model:size=64m,lat_us=5000"];
+    let sides = ["--a", "target=model:size=64m,lat_us=50", "--b", "target=model:size=64m,lat_us=10000"];
     let how = ["--judge", "db", "--pairs", "10", "--runtime", "400ms", "--warmup", "0", "--results", "r"];
     let done = dir.mqblk(&[&["compare", "j.fio"], &sides[..], &how[..]].concat()).exits(0);
     done.prints(&[

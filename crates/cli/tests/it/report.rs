@@ -133,7 +133,7 @@ fn a_comparison_and_the_same_from_its_results() {
         "--a",
         "target=model:size=1g,lat_us=100,iops=50000",
         "--b",
-        "scheduler=kyber,target=model:size=1g,lat_us=10000",
+        "scheduler=kyber,target=model:size=1g,lat_us=40000",
     ];
     let args =
         [&["compare", "j.fio", "--runtime=120ms", "--pairs=10", "--results=r.jsonl", "--report=out.html"], &sides[..]]

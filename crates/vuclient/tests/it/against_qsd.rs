@@ -14,8 +14,9 @@ use vuclient::{BenchOptions, Error, Verifier, VerifyOptions, bench, disk, verify
 
 const MIB: u64 = 1 << 20;
 
+/// Long enough that the server, another process, has a CPU in between on a busy machine.
 fn short() -> BenchOptions {
-    BenchOptions { runtime: Duration::from_millis(100), warm_up: Duration::from_millis(20), ..BenchOptions::default() }
+    BenchOptions { runtime: Duration::from_millis(400), warm_up: Duration::from_millis(20), ..BenchOptions::default() }
 }
 
 fn options(queues: u32, seed: u64) -> VerifyOptions {
