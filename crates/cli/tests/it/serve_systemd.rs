@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Under a service manager: what it is told, sockets that it has made, and the units of `contrib`.
+//! Under a service manager: what it is told, sockets that it has made, and the units of `contrib/systemd`.
 
 use crate::common;
 
@@ -196,11 +196,10 @@ fn a_socket_of_no_use_is_told() {
 #[test]
 fn the_units_are_as_systemd_wants_them() {
     let dir = Dir::new("systemd");
-    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
     let unit = |name: &str, from: &str| {
         // It looks for the program, which need not be installed.
-        let text =
-            fs::read_to_string(contrib.join(from)).unwrap().replace("/usr/bin/mqblk", env!("CARGO_BIN_EXE_mqblk"));
+        let text = fs::read_to_string(units.join(from)).unwrap().replace("/usr/bin/mqblk", env!("CARGO_BIN_EXE_mqblk"));
         dir.file(name, &text);
     };
     unit("mqblk-serve@vm.service", "mqblk-serve@.service");
