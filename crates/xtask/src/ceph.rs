@@ -20,6 +20,7 @@ use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo, cargo_within};
 use crate::step::{Counts, run_named};
+use crate::tool;
 
 /// Names the configuration file of a cluster that tests may use.
 const TEST_CEPH: &str = "MQBLK_TEST_CEPH";
@@ -196,20 +197,20 @@ impl Cluster {
         let address = format!("v1:127.0.0.1:{port}");
         let mut map = self.command("monmaptool");
         map.args(["--create", "--fsid", &fsid, "--addv", "a", &address]).arg(self.directory.join("monmap"));
-        run(&mut map)?;
+        tool::run(&mut map)?;
         Ok(port)
     }
 
     fn bring_up(&self, port: u16) -> Result<(), String> {
         let mut make = self.daemon("ceph-mon", "a")?;
-        run(make.arg("--mkfs").arg("--monmap").arg(self.directory.join("monmap")))?;
-        run(&mut self.daemon("ceph-mon", "a")?).map_err(|e| format!("{e} (port {port})"))?;
+        tool::run(make.arg("--mkfs").arg("--monmap").arg(self.directory.join("monmap")))?;
+        tool::run(&mut self.daemon("ceph-mon", "a")?).map_err(|e| format!("{e} (port {port})"))?;
         let osd = uuid()?;
         self.insist("ceph", &["osd", "new", &osd])?;
-        run(self.daemon("ceph-osd", "0")?.args(["--mkfs", "--osd-uuid", &osd]))?;
+        tool::run(self.daemon("ceph-osd", "0")?.args(["--mkfs", "--osd-uuid", &osd]))?;
         let until = Instant::now() + PATIENCE;
         // The monitor turns it away now and then, too ("unable to update_crush_location: Operation not permitted"), and it ends.
-        while let Err(why) = run(&mut self.daemon("ceph-osd", "0")?) {
+        while let Err(why) = tool::run(&mut self.daemon("ceph-osd", "0")?) {
             if Instant::now() > until {
                 return Err(why);
             }
@@ -230,7 +231,7 @@ impl Cluster {
     fn insist(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match said(self.command(program).args(arguments)) {
+            match tool::output(self.command(program).args(arguments)) {
                 Err(why) if Instant::now() > until => return Err(why),
                 Err(_) => {}
                 text => return text,
@@ -356,19 +357,6 @@ log_file = {d}/log/client.log
 fn uuid() -> Result<String, String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|e| format!("no random number: {e}"))?;
     Ok(text.trim().to_owned())
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    said(command).map(|_| ())
-}
-
-/// What a command prints, if it succeeds.
-fn said(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 #[cfg(test)]

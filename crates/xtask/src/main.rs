@@ -36,6 +36,7 @@ mod step;
 mod suite;
 mod swarm;
 mod tidy;
+mod tool;
 mod ublk_guest;
 
 use std::collections::BTreeSet;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::ceph::Cluster;
 use crate::packages;
+use crate::tool;
 
 const START: Duration = Duration::from_secs(30);
 const IQN: &str = "iqn.2026-11.test:bench";
@@ -33,7 +34,7 @@ impl LoopDevice {
         let file = scratch.join("loop.img");
         let mut fill = Command::new("dd");
         fill.args(["if=/dev/urandom", "bs=1M", &format!("count={}", bytes >> 20), "conv=fsync", "status=none"]);
-        must(fill.arg(format!("of={}", file.display())))?;
+        tool::run(fill.arg(format!("of={}", file.display())))?;
         let mut command = Command::new("losetup");
         let output = command.args(["--find", "--show", "--direct-io=on"]).arg(&file).output();
         let output = output.map_err(|e| format!("cannot run losetup: {e}"))?;
@@ -78,7 +79,7 @@ impl Tgtd {
         // The file is in the page cache, and all of it is there.
         let mut fill = Command::new("dd");
         fill.args(["if=/dev/zero", "bs=1M", &format!("count={}", BYTES >> 20), "conv=notrunc", "status=none"]);
-        must(fill.arg(format!("of={}", file.display())))?;
+        tool::run(fill.arg(format!("of={}", file.display())))?;
         Tgtd::on(&file)
     }
 
@@ -157,7 +158,7 @@ impl Tgtd {
     /// It has ended.
     pub fn stop(&self) -> Result<(), String> {
         let child = self.child.as_ref().ok_or("tgtd was killed before")?;
-        must(Command::new("kill").args(["-STOP", &child.id().to_string()]))
+        tool::run(Command::new("kill").args(["-STOP", &child.id().to_string()]))
     }
 
     /// Another process in its place, on the same port, when it was killed.
@@ -184,7 +185,7 @@ impl Tgtd {
     /// # Errors
     /// tgtadm fails.
     pub fn drop_connections(&self) -> Result<usize, String> {
-        let shown = must_say(&mut self.admin_command("--op show --mode conn --tid 1"))?;
+        let shown = tool::output(&mut self.admin_command("--op show --mode conn --tid 1"))?;
         let (mut session, mut dropped) = ("", 0);
         for line in shown.lines().map(str::trim) {
             if let Some(sid) = line.strip_prefix("Session:") {
@@ -199,7 +200,7 @@ impl Tgtd {
     }
 
     fn admin(&self, arguments: &str) -> Result<(), String> {
-        must(&mut self.admin_command(arguments))
+        tool::run(&mut self.admin_command(arguments))
     }
 
     fn admin_command(&self, arguments: &str) -> Command {
@@ -243,7 +244,7 @@ impl Ceph {
             "--rbdname=disk0",
             "--rw=write",
         ]);
-        must(fill.args(["--bs=1m", "--iodepth=4"]).env("CEPH_CONF", &conf))?;
+        tool::run(fill.args(["--bs=1m", "--iodepth=4"]).env("CEPH_CONF", &conf))?;
         Ok(ceph)
     }
 
@@ -259,18 +260,4 @@ impl Drop for Ceph {
             eprintln!("xtask: {why}");
         }
     }
-}
-
-fn must(command: &mut Command) -> Result<(), String> {
-    must_say(command).map(|_| ())
-}
-
-/// What it prints, if it succeeds.
-fn must_say(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        return Err(format!("{command:?}: {}: {}", output.status, said.trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

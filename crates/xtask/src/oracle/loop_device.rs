@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::outcome::Outcome;
 use crate::packages;
 use crate::project::{Project, cargo};
+use crate::tool;
 
 /// Size of the file; each job goes over all of it once.
 const SIZE_MIB: u64 = 16;
@@ -84,7 +85,7 @@ impl Loop {
     /// # Errors
     /// When the host gives none.
     pub fn new(file: &Path) -> Result<Loop, String> {
-        let out = output(Command::new("losetup").args(["--find", "--show"]).arg(file))
+        let out = tool::output(Command::new("losetup").args(["--find", "--show"]).arg(file))
             .map_err(|e| format!("no loop device: {e}; load the module (modprobe loop) and run as root"))?;
         Ok(Loop { device: PathBuf::from(out.trim()) })
     }
@@ -181,7 +182,7 @@ fn compare(
     let text = format!("{BATCHES}size={SIZE_MIB}m\n{}", job.lines);
     std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     let before = device.counts()?;
-    output(Command::new("fio").arg(&path).arg("--filename").arg(&device.device))?;
+    tool::output(Command::new("fio").arg(&path).arg("--filename").arg(&device.device))?;
     let kernel = device.counts()?.minus(before);
     let program = project.target_directory.join("debug").join("mqblk");
     let mut command = Command::new(program);
@@ -197,7 +198,7 @@ fn compare(
     for setting in &settings {
         command.arg("--set").arg(setting);
     }
-    let here = of_json(&output(&mut command)?)?;
+    let here = of_json(&tool::output(&mut command)?)?;
     let same = kernel.sectors == here.sectors
         && if job.merges_fixed {
             (kernel.ios, kernel.merges) == (here.ios, here.merges)
@@ -224,14 +225,6 @@ fn of_json(text: &str) -> Result<Counts, String> {
         merges: pair("/read_merges", "/write_merges")?,
         sectors: bytes.map(|b| b >> 9),
     })
-}
-
-fn output(command: &mut Command) -> Result<String, String> {
-    let out = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
-    if !out.status.success() {
-        return Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&out.stderr).trim()));
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 #[cfg(test)]
