@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use crate::dist;
 use crate::oracle::loop_device::Loop;
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
@@ -24,8 +25,8 @@ pub enum Extent {
     Test,
     /// The same with clippy: before every commit.
     Fast,
-    /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation and
-    /// packages, too.
+    /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation,
+    /// packages and their installation, too.
     Deep,
 }
 
@@ -62,6 +63,9 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
         reports.push(loom.end());
         reports.push(step("documentation", || run_counted(&mut doc(project))));
         reports.push(step("packages", || run_counted(&mut package(project))));
+        reports.push(step("installation", || {
+            Ok((dist::run(project, &dist::Options::checked("dev"))? == Outcome::Passed, Counts::default()))
+        }));
     }
     let ci = std::env::var("CI").is_ok_and(|v| v == "true");
     if let Some(why) = &not_run {

@@ -13,6 +13,7 @@
 //! - [`oracle`]: the real kernel's decisions beside ours
 //! - [`seeds`]: inputs that fuzzing begins with
 //! - [`guest`]: a Linux guest on `mqblk serve`
+//! - [`dist`]: packages, and their installation on a clean Debian
 //! - [`ublk_guest`]: block devices of a kernel that has ublk
 //! - [`mod@ceph`]: a cluster on this host
 //!
@@ -22,6 +23,7 @@
 mod bench;
 mod ceph;
 mod ci;
+mod dist;
 mod guest;
 mod loom;
 mod oracle;
@@ -72,6 +74,8 @@ enum Command {
     Bless,
     /// Write the seeds of coverage-guided fuzzing.
     Seeds(seeds::Options),
+    /// Make packages: Debian's, and a tarball for distributions since glibc 2.31.
+    Dist(dist::Options),
     /// Run new cases of the simulation for some minutes.
     Swarm(swarm::Options),
     /// Compare recorded decisions of the real kernel with ours.
@@ -97,7 +101,7 @@ struct CiArgs {
 
 #[derive(Args)]
 struct TestArgs {
-    /// Then run everything else, as CI does: suites at full size, clippy, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation, packages.
+    /// Then run everything else, as CI does: suites at full size, clippy, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation, packages and their installation.
     #[arg(long)]
     deep: bool,
 }
@@ -142,6 +146,7 @@ fn run(command: Command) -> Result<Outcome, String> {
         Command::Sanitize(options) => Ok(sanitize::run(&project, &options)),
         Command::Bless => bless(&project),
         Command::Seeds(options) => seeds::run(&project, &options),
+        Command::Dist(options) => dist::run(&project, &options),
         Command::Swarm(options) => swarm::run(&project, &options),
         Command::Oracle(options) => oracle::run(&project, &options),
         Command::Guest(options) => guest::run(&project, &options),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`], [`GUEST`], [`CEPH`] and [`ISCSI`] are the only such lists of this tree. As root the missing ones are
+//! Guarantees: [`PACKAGES`], [`GUEST`], [`CEPH`], [`DIST`] and [`ISCSI`] are the only such lists of this tree. As root the missing ones are
 //! installed; for other users an error has the one line to type, and nothing is changed. A program that is
 //! there without its package (another distribution, an own build) is good enough.
 //! Does not install Rust, and cannot install the C linker that building xtask itself took:
@@ -162,6 +162,14 @@ const CEPH: &[Package] = &[
     },
 ];
 
+/// What packaging needs.
+const DIST: &[Package] = &[
+    Package { name: "mmdebstrap", stand_in: Alternative::Program("mmdebstrap"), why: "roots of Debian 11 and 12" },
+    Package { name: "debhelper", stand_in: Alternative::Program("dh"), why: "makes the Debian package" },
+    Package { name: "lintian", stand_in: Alternative::Program("lintian"), why: "checks it" },
+    Package { name: "systemd-container", stand_in: Alternative::Program("systemd-nspawn"), why: "boots a root" },
+];
+
 /// What the bench of iSCSI compares with; the target is one of [`PACKAGES`].
 const ISCSI: &[Package] = &[
     Package { name: "tgt", stand_in: Alternative::Program("tgtd"), why: "the iSCSI target" },
@@ -214,6 +222,14 @@ fn update_lists() -> Result<(), String> {
 /// As [`ensure`].
 pub fn ensure_ceph() -> Result<(), String> {
     ensure_these(&[CEPH])
+}
+
+/// Makes sure of what packaging needs.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_dist() -> Result<(), String> {
+    ensure_these(&[DIST])
 }
 
 /// Makes sure of what the bench of iSCSI needs.

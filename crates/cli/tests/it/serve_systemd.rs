@@ -204,13 +204,14 @@ fn the_units_are_as_systemd_wants_them() {
     };
     unit("mqblk-serve@vm.service", "mqblk-serve@.service");
     unit("mqblk-serve@vm.socket", "mqblk-serve@.socket");
-    let done = dir.program("systemd-analyze", &["verify", "./mqblk-serve@vm.service", "./mqblk-serve@vm.socket"]);
+    let done =
+        dir.program("systemd-analyze", &["verify", "--man=no", "./mqblk-serve@vm.service", "./mqblk-serve@vm.socket"]);
     let ours: Vec<_> = done.err.lines().filter(|l| l.contains("mqblk")).collect();
     assert_eq!(ours, [""; 0], "{}", done.err);
     // It says something of units that are wrong.
     let bad =
         fs::read_to_string(dir.path("mqblk-serve@vm.service")).unwrap().replace("ProtectClock=yes", "ProtectClok=yes");
     dir.file("mqblk-serve@vm.service", &bad);
-    let done = dir.program("systemd-analyze", &["verify", "./mqblk-serve@vm.service"]);
+    let done = dir.program("systemd-analyze", &["verify", "--man=no", "./mqblk-serve@vm.service"]);
     assert!(done.err.contains("ProtectClok"), "{}", done.err);
 }

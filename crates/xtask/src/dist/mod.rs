@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `cargo xtask dist`: a Debian package, a tarball for other distributions, a list of what is in them, and checksums.
+//!
+//! In the order they are made:
+//!
+//! - [`release`]: names and places
+//! - [`programs`]: the program and fio's engine, linked with the C library of Debian 11
+//! - [`components`]: the libraries in them, as a CycloneDX list and as notices
+//! - [`tree`]: every file at its place below a prefix
+//! - [`archive`]: the tarball, the Debian package, and checksums of all
+//! - [`installed`]: the package installed, used and removed again on a clean Debian under systemd
+//!
+//! Guarantees: the same sources give the same tarball, byte for byte, as far as the compiler does; the package has no finding of
+//! lintian's above "info". Needs Debian, root and a mirror of Debian 11 and 12.
+
+mod archive;
+mod components;
+mod installed;
+mod programs;
+mod release;
+mod tree;
+
+use crate::outcome::Outcome;
+use crate::packages;
+use crate::project::Project;
+use release::Release;
+
+/// Flags of `cargo xtask dist`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Cargo's profile of the programs.
+    #[arg(long, default_value = "dist")]
+    profile: String,
+    /// Then install the package on a clean Debian 12 under systemd, use it, and remove it.
+    #[arg(long)]
+    check: bool,
+}
+
+impl Options {
+    /// To check packages of programs built with a profile.
+    pub fn checked(profile: &str) -> Options {
+        Options { profile: profile.to_owned(), check: true }
+    }
+}
+
+/// Makes packages.
+///
+/// # Errors
+/// When a tool is missing or fails.
+pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
+    packages::ensure_dist()?;
+    let release = Release::new(project)?;
+    let programs = programs::build(&release, &options.profile)?;
+    let components = components::find(project)?;
+    let tree = tree::lay_out(&release, &programs, &components)?;
+    let packages = archive::make(&release, &tree)?;
+    println!("packages are in {}", project.relative(&release.dir.join("out")));
+    if !options.check {
+        return Ok(Outcome::Passed);
+    }
+    installed::check(&release, &programs, &packages)
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names and places of one run of `cargo xtask dist`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::project::Project;
+use crate::tool;
+
+/// What is packed, and where.
+pub struct Release<'a> {
+    pub project: &'a Project,
+    /// Where everything is made.
+    pub dir: PathBuf,
+    /// Of the program.
+    pub version: String,
+    /// Of the last commit, as seconds since 1970: no file is newer.
+    pub epoch: String,
+}
+
+impl<'a> Release<'a> {
+    /// Of the tree as it is.
+    ///
+    /// # Errors
+    /// It is no git repository.
+    pub fn new(project: &'a Project) -> Result<Release<'a>, String> {
+        let mut git = Command::new("git");
+        let epoch = tool::output(git.args(["log", "-1", "--format=%ct"]).current_dir(&project.root))?;
+        let dir = project.target_directory.join("packages");
+        make_directory(&dir)?;
+        let (version, epoch) = (env!("CARGO_PKG_VERSION").to_owned(), epoch.trim().to_owned());
+        Ok(Release { project, dir, version, epoch })
+    }
+
+    /// The time of the last commit, as RFC 3339 has it.
+    ///
+    /// # Errors
+    /// `date` fails.
+    pub fn time(&self) -> Result<String, String> {
+        let at = format!("@{}", self.epoch);
+        let time = tool::output(Command::new("date").args(["--utc", "+%Y-%m-%dT%H:%M:%SZ", "--date", &at]))?;
+        Ok(time.trim().to_owned())
+    }
+}
+
+/// Makes a directory and those above it.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_directory(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|e| format!("{}: {e}", path.display()))
+}
