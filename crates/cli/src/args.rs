@@ -177,6 +177,9 @@ pub struct ReportArgs {
     /// Write each chart as an SVG file of its own into this directory, too; files of these names are replaced
     #[arg(long, value_name = "DIR")]
     pub charts: Option<PathBuf>,
+    /// Print all that the page would show as JSON, and write no file
+    #[arg(long, conflicts_with_all = ["output", "charts"])]
+    pub json: bool,
 }
 
 /// `mqblk inspect`.
@@ -260,6 +263,9 @@ pub struct RestoreArgs {
     /// Disks, such as sda or /dev/sda; all when left out
     #[arg(value_name = "DEV")]
     pub devices: Vec<String>,
+    /// Print what was put back as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `mqblk sim`.
@@ -397,6 +403,9 @@ pub struct CmdhelpArgs {
     /// Option of a job file; all of them when left out
     #[arg(value_name = "OPTION", add = completion::job_options())]
     pub option: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `mqblk manual`.

@@ -9,9 +9,13 @@ use workload::job::{OptionInfo, Support, find_option, nearest_option, options};
 
 /// Prints one option or the whole table.
 pub fn main(args: &CmdhelpArgs) -> Outcome {
-    let text = match args.option.as_deref() {
-        None | Some("all") => table(),
-        Some(name) => one(find_option(name).ok_or_else(|| unknown(name))?),
+    let asked = args.option.as_deref().filter(|name| *name != "all");
+    let one_of = asked.map(|name| find_option(name).ok_or_else(|| unknown(name))).transpose()?;
+    let text = match (one_of, args.json) {
+        (None, false) => table(),
+        (Some(o), false) => one(o),
+        (None, true) => json(options()),
+        (Some(o), true) => json([o]),
     };
     output::print(&text)?;
     Ok(Status::Done)
@@ -51,6 +55,20 @@ fn table() -> String {
          refused = mqblk cmdhelp OPTION says why\n",
     );
     out
+}
+
+fn json<'a>(options: impl IntoIterator<Item = &'a OptionInfo>) -> String {
+    let fact = |o: &OptionInfo| {
+        let advice = match o.support {
+            Support::Ignored(advice) | Support::Refused(advice) => Some(advice),
+            Support::Supported | Support::Own | Support::Accepted => None,
+        };
+        serde_json::json!({
+            "name": o.name, "aliases": o.aliases, "type": o.syntax(), "default": o.default, "status": word(o.support),
+            "advice": advice, "help": o.help,
+        })
+    };
+    output::json(&serde_json::json!({ "options": options.into_iter().map(fact).collect::<Vec<_>>() }))
 }
 
 fn one(o: &OptionInfo) -> String {
@@ -99,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_mistyped_option_is_answered_with_the_nearest() {
-        let e = main(&CmdhelpArgs { option: Some("iodept".into()) }).unwrap_err();
+        let e = main(&CmdhelpArgs { option: Some("iodept".into()), json: false }).unwrap_err();
         assert!(format!("{e:?}").contains("did you mean 'iodepth'?"), "{e:?}");
     }
 }

@@ -43,7 +43,7 @@ pub fn main(args: &DiscoverArgs) -> Outcome {
     let discovered: Vec<Discovered> =
         iscsi::discover(&portal)?.into_iter().map(|t| look(&portal, t, args.luns)).collect();
     if args.json {
-        output::print(&output::json(&discovered))?;
+        output::print(&output::json(&serde_json::json!({ "targets": discovered })))?;
     } else {
         output::print(&discovered.iter().map(text).collect::<String>())?;
     }

@@ -83,9 +83,30 @@ impl Drop for OutputFile {
     }
 }
 
-/// As pretty JSON, with a line end.
+/// Version of the keys of every `--json`: while it is the same, keys are only added. docs/json.md lists them.
+pub const FORMAT: u32 = 1;
+
+/// An object as `--json` prints it: its version first.
+#[derive(Serialize)]
+pub struct Versioned<'a, T> {
+    format: u32,
+    #[serde(flatten)]
+    facts: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    /// In this version.
+    pub fn new(facts: &'a T) -> Versioned<'a, T> {
+        Versioned { format: FORMAT, facts }
+    }
+}
+
+/// An object as pretty JSON with its version, and a line end.
+///
+/// # Panics
+/// `facts` is no object.
 pub fn json(facts: &impl Serialize) -> String {
-    let text = serde_json::to_string_pretty(facts).expect("plain data serialises");
+    let text = serde_json::to_string_pretty(&Versioned::new(facts)).expect("an object of plain data serialises");
     format!("{text}\n")
 }
 

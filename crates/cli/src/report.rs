@@ -5,7 +5,7 @@
 //! page's name with `.json`. Does not: decide what a page says (see `lab::report::pages`).
 
 use crate::args::ReportArgs;
-use crate::output::{OutputFile, tell};
+use crate::output::{self, OutputFile, tell};
 use crate::status::{Failure, Outcome, Status};
 use lab::report::pages::{of_compare, of_tune};
 use lab::results::{self, Results};
@@ -94,6 +94,10 @@ pub fn of_results(path: &Path) -> Result<Document, Failure> {
 /// `mqblk report`.
 pub fn main(args: &ReportArgs) -> Outcome {
     let document = of_results(&args.results)?;
+    if args.json {
+        output::print(&document.json())?;
+        return Ok(Status::Done);
+    }
     let output = args.output.clone().unwrap_or_else(|| args.results.with_extension("html"));
     ReportFiles::open("--output", &output, &[Some(&args.results)])?.write(&document)?;
     args.charts.as_deref().map_or(Ok(()), |dir| write_charts(&document, dir))?;

@@ -26,6 +26,10 @@ pub fn main(args: &RestoreArgs) -> Outcome {
     if !whole {
         return Err(Failure::new(said.join("\n")));
     }
+    if args.json {
+        output::print(&output::json(&serde_json::json!({ "restored": said })))?;
+        return Ok(Status::Done);
+    }
     let said = if said.is_empty() { vec!["nothing to put back".to_owned()] } else { said };
     output::print(&(said.join("\n") + "\n"))?;
     Ok(Status::Done)

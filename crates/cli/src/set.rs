@@ -12,7 +12,7 @@ pub fn main(args: &SetArgs) -> Outcome {
     let question = Question::Set { disk: args.disk.clone(), settings: args.settings.clone() };
     let (done, refused) = live::change(args.pid, &question)?;
     if args.json {
-        output::print(&output::json(&done))?;
+        output::print(&output::json(&serde_json::json!({ "disks": done })))?;
     } else {
         output::print(&done.iter().map(|change| format!("{}: {}\n", change.disk, text(change))).collect::<String>())?;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A checked plan as text and as JSON, with the commands of its clients.
 
+use crate::output;
 use host::serve::check::{CheckedPlan, Export};
 use host::serve::cpus;
 use host::serve::export_spec::{ExportValue, Hint, HintContext};
@@ -120,7 +121,7 @@ fn served_by(plan: &CheckedPlan, export: &Export<'_>) -> String {
 
 /// For programs.
 pub fn json(plan: &CheckedPlan) -> String {
-    format!("{:#}\n", value(plan))
+    output::json(&value(plan))
 }
 
 /// The same as a value.

@@ -304,7 +304,7 @@ fn json(
     let forms: serde_json::Map<String, serde_json::Value> =
         forms.iter().map(|f| (f.name().to_owned(), render(*f, &result.winner, plan).into())).collect();
     let why = result.against_default.as_ref().filter(|_| !result.winner.is_empty()).map(lab::tune::explain::sentences);
-    let value = serde_json::json!({
+    output::json(&serde_json::json!({
         "headline": report::headline(plan, result),
         "why": why,
         "result": result,
@@ -314,8 +314,7 @@ fn json(
         "simulated": simulated,
         "command": asked.again(),
         "results": asked.results.display().to_string(),
-    });
-    format!("{value:#}\n")
+    }))
 }
 
 /// The device of a `kernel:` target, for `--apply` without a file.

@@ -15,7 +15,7 @@ use std::path::Path;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The documents whose commands run.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "docs/benchmark.md",
     "docs/targets.md",
@@ -23,6 +23,7 @@ const DOCUMENTS: [&str; 7] = [
     "docs/simulate.md",
     "docs/library.md",
     "docs/performance.md",
+    "docs/json.md",
 ];
 
 /// Ways to start the program, and `mqblk` as it is on the path of this test.

@@ -173,7 +173,7 @@ fn a_run_that_goes_on_takes_other_settings_and_reports_them() {
         assert!(status == 2 && out.is_empty() && err.contains(says), "{args:?}: {out}{err}");
     }
     let v: serde_json::Value = serde_json::from_str(&set(&["queue_depth=8", "--json"]).1).unwrap();
-    assert_eq!(v[0]["changed"][0], serde_json::json!(["queue_depth", "64", "8"]));
+    assert_eq!(v["disks"][0]["changed"][0], serde_json::json!(["queue_depth", "64", "8"]));
     let text = ask_until(&dir, &["inspect", "--live", "--path", "hctx0/tags"], |_| true);
     assert!(text.contains("nr_tags=8\n"), "{text}");
     let ended = std::process::Command::new("kill").args(["-s", "INT", &run.id().to_string()]).status().unwrap();

@@ -79,9 +79,9 @@ fn targets_and_disks_are_discovered() {
     assert_eq!(found.out, format!("{address},1 {IQN}\n"));
     let found = ask(&[portal, "--luns"], "secretsecret1").exits(0);
     found.prints(&[&format!("{address},1 {IQN}\n    {me}  16.0MiB, blocks of 512, ")]);
-    let told = ask(&[portal, "--luns", "--json"], "secretsecret1").exits(0).json();
-    assert_eq!((&told[0]["target"], &told[0]["portals"][0]["address"]), (&IQN.into(), &address.into()));
-    assert_eq!((&told[0]["luns"][0]["url"], &told[0]["luns"][0]["bytes"]), (&me.clone().into(), &(16 << 20).into()));
+    let told = &ask(&[portal, "--luns", "--json"], "secretsecret1").exits(0).json()["targets"][0];
+    assert_eq!((&told["target"], &told["portals"][0]["address"]), (&IQN.into(), &address.into()));
+    assert_eq!((&told["luns"][0]["url"], &told["luns"][0]["bytes"]), (&me.clone().into(), &(16 << 20).into()));
     // What is wrong: as with a target.
     let refused = ask(&[portal, "--luns"], "secretsecret2").exits(2);
     assert!(refused.out.contains(IQN), "what could be found is printed: {refused:?}");

@@ -28,6 +28,7 @@ mod fio_agreement;
 mod guest;
 mod inspect;
 mod iscsi;
+mod json;
 mod kernel_target;
 mod multipath;
 mod nbd;

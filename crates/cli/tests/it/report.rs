@@ -281,7 +281,8 @@ mod deep {
         }
         // Without what a clock on the wall has told, the same each time; as JSON, too.
         ask(&["--study", "depth", "--report", "one.html"]);
-        let json = ask(&["--study", "depth", "--report", "two.html", "--json"]).json();
+        let mut json = ask(&["--study", "depth", "--report", "two.html", "--json"]).json();
+        assert_eq!(json.as_object_mut().unwrap().remove("format"), Some(1.into()));
         let of = |name: &str| Document::from_json(&fs::read_to_string(dir.path(name)).unwrap()).unwrap();
         let (one, two) = (of("one.json"), of("two.json"));
         assert_eq!((&one.verdict, &one.data), (&two.verdict, &two.data));

@@ -137,11 +137,12 @@ pub fn main(args: &CtlArgs) -> Outcome {
         Answer::Error { message, done } => (Value::from(done), Some(message)),
     };
     let text = match (&args.what, args.json) {
-        (CtlCommand::Stats, _) | (_, true) => format!("{value:#}\n"),
+        (CtlCommand::Stats, _) | (_, true) if value.is_object() => output::json(&value),
+        (CtlCommand::Stats, _) | (_, true) => output::json(&serde_json::json!({ "done": value })),
         (CtlCommand::List, _) => list(&value),
         _ => value.as_array().into_iter().flatten().filter_map(Value::as_str).map(|line| format!("{line}\n")).collect(),
     };
-    if refused.is_none() || text.trim() != "[]" {
+    if refused.is_none() || value.as_array().is_none_or(|done| !done.is_empty()) {
         output::print(&text)?;
     }
     refused.map_or(Ok(Status::Done), |message| Err(Failure::new(message)))

@@ -11,7 +11,7 @@ mod view;
 
 use super::control::client::{ask, find};
 use super::control::{Answer, Question};
-use crate::output;
+use crate::output::{self, Versioned};
 use crate::status::{Failure, Outcome, Status};
 use clap::Args;
 use sample::Sample;
@@ -72,7 +72,7 @@ pub fn main(args: &TopArgs) -> Outcome {
         let now = take(&socket)?;
         let view = View::between(&before, &now);
         let text = match args.json {
-            true => format!("{}\n", serde_json::to_string(&view).map_err(Failure::new)?),
+            true => format!("{}\n", serde_json::to_string(&Versioned::new(&view)).map_err(Failure::new)?),
             false if live => {
                 let lines = table::text(&view).replace('\n', &format!("{ERASE_LINE}\n"));
                 format!("{HOME}{lines}{ERASE_REST}")
