@@ -26,6 +26,8 @@ pub enum Metric {
     LatencyP99,
     /// 99.9th percentile of latency in nanoseconds.
     LatencyP999,
+    /// Longest latency in nanoseconds.
+    LatencyMax,
     /// CPU time of the whole process per I/O, in nanoseconds.
     CpuPerIo,
     /// Transactions ended per second.
@@ -40,13 +42,14 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics in the order of the table.
-    pub const ALL: [Metric; 11] = [
+    pub const ALL: [Metric; 12] = [
         Metric::Iops,
         Metric::BytesPerSecond,
         Metric::LatencyMean,
         Metric::LatencyP50,
         Metric::LatencyP99,
         Metric::LatencyP999,
+        Metric::LatencyMax,
         Metric::CpuPerIo,
         Metric::Transactions,
         Metric::TransactionMean,
@@ -76,6 +79,7 @@ impl Metric {
             Metric::LatencyP50 => "p50 latency",
             Metric::LatencyP99 => "p99 latency",
             Metric::LatencyP999 => "p99.9 latency",
+            Metric::LatencyMax => "max latency",
             Metric::CpuPerIo => "CPU per I/O",
             Metric::Transactions => "transactions",
             Metric::TransactionMean => "tx mean",
@@ -100,6 +104,9 @@ pub struct RunMetrics {
     pub latency_p99_ns: Option<f64>,
     /// [`Metric::LatencyP999`].
     pub latency_p999_ns: Option<f64>,
+    /// [`Metric::LatencyMax`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_max_ns: Option<f64>,
     /// [`Metric::CpuPerIo`].
     pub cpu_per_io_ns: Option<f64>,
     /// [`Metric::Transactions`].
@@ -135,6 +142,7 @@ impl RunMetrics {
             Metric::LatencyP50 => self.latency_p50_ns,
             Metric::LatencyP99 => self.latency_p99_ns,
             Metric::LatencyP999 => self.latency_p999_ns,
+            Metric::LatencyMax => self.latency_max_ns,
             Metric::CpuPerIo => self.cpu_per_io_ns,
             Metric::Transactions => self.tps,
             Metric::TransactionMean => self.tx_mean_ns,
@@ -176,6 +184,7 @@ impl RunMetrics {
             latency_p50_ns: percentile(50.0),
             latency_p99_ns: percentile(99.0),
             latency_p999_ns: percentile(99.9),
+            latency_max_ns: Some(run.max() as f64).filter(|m| *m > 0.0),
             cpu_per_io_ns: cpu_ns.filter(|ns| *ns > 0 && ios > 0).map(|ns| ns as f64 / ios as f64),
             ..RunMetrics::of_transactions(jobs)
         }
@@ -296,13 +305,14 @@ mod tests {
             latency_p50_ns: Some(4.0),
             latency_p99_ns: Some(5.0),
             latency_p999_ns: Some(6.0),
-            cpu_per_io_ns: Some(7.0),
-            tps: Some(8.0),
-            tx_mean_ns: Some(9.0),
-            tx_p99_ns: Some(10.0),
-            commit_mean_ns: Some(11.0),
+            latency_max_ns: Some(7.0),
+            cpu_per_io_ns: Some(8.0),
+            tps: Some(9.0),
+            tx_mean_ns: Some(10.0),
+            tx_p99_ns: Some(11.0),
+            commit_mean_ns: Some(12.0),
         };
         let got: Vec<f64> = Metric::ALL.iter().filter_map(|&x| m.get(x)).collect();
-        assert_eq!(got, (1..=11).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(got, (1..=12).map(f64::from).collect::<Vec<_>>());
     }
 }

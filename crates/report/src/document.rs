@@ -68,7 +68,7 @@ pub enum Tone {
 }
 
 /// The first thing that is read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Its colour.
     pub tone: Tone,
@@ -76,6 +76,9 @@ pub struct Verdict {
     pub word: String,
     /// The rest of the sentence, with interval and number of runs.
     pub sentence: String,
+    /// Answers to several questions, one each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<String>,
     /// What to know before believing it.
     pub warnings: Vec<Caveat>,
 }

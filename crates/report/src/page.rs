@@ -6,7 +6,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::document::{Block, Cell, Document, Section, Table, Tone, Verdict};
+use super::document::{Block, Cell, Column, Document, Section, Table, Tone, Verdict};
 use super::svg;
 
 const CSS: &str = include_str!("page.css");
@@ -64,6 +64,7 @@ fn verdict(v: &Verdict) -> Markup {
                 span.sign aria-hidden="true" { (sign(v.tone)) }
                 strong { (v.word) } ": " (v.sentence)
             }
+            @if !v.points.is_empty() { ul.points { @for point in &v.points { li { (point) } } } }
             @if !v.warnings.is_empty() {
                 ul.warnings {
                     @for w in &v.warnings { li { strong { "Warning: " } (w.text) ". " span.advice { (sentence(&w.advice)) } } }
@@ -117,16 +118,20 @@ fn block(b: &Block) -> Markup {
     }
 }
 
+/// Columns that fit beside each other on a narrow page.
+const NARROW: usize = 3;
+
 fn table(t: &Table) -> Markup {
     let number = |i: usize| t.columns.get(i).is_some_and(|c| c.numeric).then_some("n");
     html! {
+        // What has many columns becomes a list of cards on a narrow page.
         div.scroll tabindex="0" role="group" aria-label=(t.caption) {
-            table {
+            table class=[(t.columns.len() > NARROW).then_some("cards")] {
                 @if !t.caption.is_empty() { caption { (t.caption) } }
                 thead { tr { @for (i, c) in t.columns.iter().enumerate() { th scope="col" class=[number(i)] { (c.name) } } } }
                 tbody {
                     @for row in &t.rows {
-                        tr { @for (i, c) in row.iter().enumerate() { (cell(c, i, number(i))) } }
+                        tr { @for (i, c) in row.iter().enumerate() { (cell(c, t.columns.get(i), number(i), i == 0)) } }
                     }
                 }
             }
@@ -135,15 +140,15 @@ fn table(t: &Table) -> Markup {
     }
 }
 
-fn cell(c: &Cell, column: usize, number: Option<&str>) -> Markup {
+fn cell(c: &Cell, column: Option<&Column>, number: Option<&str>, heads: bool) -> Markup {
     let tone = (c.tone != Tone::Neutral).then(|| svg::tone_class(c.tone));
     let all: Vec<&str> = [number, tone, c.strong.then_some("strong")].into_iter().flatten().collect();
     let classes = (!all.is_empty()).then(|| all.join(" "));
     html! {
-        @if column == 0 {
+        @if heads {
             th scope="row" class=[classes] { (c.text) }
         } @else {
-            td class=[classes] {
+            td class=[classes] data-label=[column.map(|c| &c.name)] {
                 // Better and worse have a sign; what is only marked says why in words.
                 @if matches!(c.tone, Tone::Good | Tone::Bad) { span.sign aria-hidden="true" { (sign(c.tone)) } }
                 (c.text)

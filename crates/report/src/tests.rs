@@ -63,7 +63,7 @@ fn filled(text: &str, values: &[f64]) -> Document {
         kind: Kind::Tuning,
         title: t(),
         subtitle: t(),
-        verdict: Verdict { tone: Tone::Good, word: t(), sentence: t(), warnings },
+        verdict: Verdict { tone: Tone::Good, word: t(), sentence: t(), points: vec![t()], warnings },
         sections: vec![Section { id: "s".into(), title: t(), lead: t(), blocks }],
         data: serde_json::json!({ "text": text }),
     }

@@ -51,7 +51,7 @@ fn looks_right(dir: &Dir, name: &str) -> Vec<String> {
     assert_eq!(browser::console(dir, &page), Vec::<String>::new(), "the browser's console is silent");
     let json = fs::read_to_string(dir.path(&format!("{name}.json"))).unwrap();
     let mut charts = Vec::new();
-    for (width, scheme) in [(1100, Scheme::Light), (520, Scheme::Dark)] {
+    for (width, scheme) in [(1200, Scheme::Light), (480, Scheme::Dark)] {
         let seen = browser::probe(dir, &page, width, scheme);
         assert_eq!(seen["dark"], scheme == Scheme::Dark);
         for (what, key) in [
@@ -61,6 +61,7 @@ fn looks_right(dir: &Dir, name: &str) -> Vec<String> {
             ("elements with content that sticks out", "wide"),
             ("blocks over each other", "crossed"),
             ("cells whose words are broken", "squeezed"),
+            ("tables with a scroll bar", "scrolled"),
         ] {
             assert_eq!(list(&seen, key), Vec::<String>::new(), "{what} at {width}");
         }

@@ -112,7 +112,7 @@ impl Components {
             })
         };
         let depends = |(id, to): (&String, &BTreeSet<String>)| json!({ "ref": of(id), "dependsOn": to.iter().map(of).collect::<Vec<_>>() });
-        let own = self.packages.values().filter(|p| PROGRAMS.contains(&p.name.as_str())).map(|p| p.purl());
+        let own = self.packages.values().filter(|p| PROGRAMS.contains(&p.name.as_str())).map(Package::purl);
         let mut dependencies: Vec<Value> = self.edges.iter().map(depends).collect();
         dependencies.push(json!({ "ref": "mqblk", "dependsOn": own.collect::<Vec<_>>() }));
         json!({

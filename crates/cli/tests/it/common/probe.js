@@ -2,7 +2,7 @@
 (() => {
   const box = (r) => [r.left + scrollX, r.top + scrollY, r.width, r.height];
   const out = { inner: innerWidth, scroll: document.documentElement.scrollWidth, height: 0, resources: [], charts: [], overlaps: [],
-    outside: [], wide: [], crossed: [], squeezed: [], text: '', figures: [], elements: {}, dark: matchMedia('(prefers-color-scheme: dark)').matches };
+    outside: [], wide: [], crossed: [], squeezed: [], scrolled: [], text: '', figures: [], elements: {}, dark: matchMedia('(prefers-color-scheme: dark)').matches };
   out.resources = performance.getEntriesByType('resource').map((e) => e.name);
   out.height = document.documentElement.scrollHeight;
   for (const svg of document.querySelectorAll('svg.chart')) {
@@ -29,9 +29,12 @@
     if (e.closest('svg') || getComputedStyle(e).display === 'inline' || e.clientWidth === 0) continue;
     if (e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX === 'visible') out.wide.push(e.outerHTML.slice(0, 120));
   }
+  for (const e of document.querySelectorAll('.scroll')) {
+    if (e.querySelector('table') && e.scrollWidth > e.clientWidth + 1) out.scrolled.push(`${e.scrollWidth} in ${e.clientWidth}: ${e.innerText.slice(0, 120)}`);
+  }
   for (const e of document.querySelectorAll('th, td')) {
     const words = Math.max(...e.textContent.split(/\s+/).map((w) => w.length));
-    if (words < 20 && e.clientWidth < 5 * words) out.squeezed.push(e.textContent);
+    if (e.getClientRects().length && words < 20 && e.clientWidth < 5 * words) out.squeezed.push(e.textContent);
   }
   const parts = [...document.querySelectorAll('main > *, main > section > *')].map((e) => ({ e, r: e.getBoundingClientRect() }));
   parts.forEach((a, i) => {

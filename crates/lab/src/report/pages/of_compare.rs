@@ -93,7 +93,7 @@ fn verdict(c: &Comparison) -> Verdict {
     let mut letters = word.chars();
     let first = letters.next().map_or_else(String::new, |c| c.to_uppercase().collect());
     let word = first + letters.as_str();
-    Verdict { tone, word, sentence, warnings: c.warnings.iter().map(parts::caveat).collect() }
+    Verdict { tone, word, sentence, warnings: c.warnings.iter().map(parts::caveat).collect(), ..Verdict::default() }
 }
 
 const fn unit(metric: Metric) -> Unit {

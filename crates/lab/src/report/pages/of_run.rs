@@ -98,7 +98,7 @@ fn verdict(input: &RunInput<'_>, detail: &RunDetail, facts: &StageFacts) -> Verd
         (0, false) if !warnings.is_empty() => (Tone::Caution, "Measured, with reservations"),
         (0, false) => (Tone::Good, "Measured"),
     };
-    Verdict { tone, word: word.to_owned(), sentence: sentence(r, detail, facts), warnings }
+    Verdict { tone, word: word.to_owned(), sentence: sentence(r, detail, facts), warnings, ..Verdict::default() }
 }
 
 fn sentence(r: &RunRecord, detail: &RunDetail, facts: &StageFacts) -> String {

@@ -102,7 +102,7 @@ fn verdict(rows: &[RowOutcome]) -> Verdict {
             Unit::Ratio.text(1.0 + e)
         ),
     };
-    Verdict { tone, word: word.to_owned(), sentence, warnings: Vec::new() }
+    Verdict { tone, word: word.to_owned(), sentence, ..Verdict::default() }
 }
 
 /// A figure with its unit.

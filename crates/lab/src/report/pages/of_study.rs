@@ -178,7 +178,7 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
         _ => ("Simulated".to_owned(), String::new()),
     };
     let sentence = first + &reason::of(input.study, input.points).join(" ");
-    Verdict { tone: Tone::Neutral, word, sentence, warnings: warnings(input) }
+    Verdict { tone: Tone::Neutral, word, sentence, warnings: warnings(input), ..Verdict::default() }
 }
 
 fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {

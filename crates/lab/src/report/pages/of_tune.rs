@@ -103,7 +103,13 @@ fn verdict(plan: &TunePlan, r: &TuneResult) -> Verdict {
         let (text, advice) = ("the budget ended the search", "a longer --budget looks at more");
         warnings.push(Caveat { text: text.into(), advice: advice.into() });
     }
-    Verdict { tone, word: word.to_owned(), sentence: format!("{}.", report::headline(plan, r)), warnings }
+    Verdict {
+        tone,
+        word: word.to_owned(),
+        sentence: format!("{}.", report::headline(plan, r)),
+        warnings,
+        ..Verdict::default()
+    }
 }
 
 /// Every knob: what it is by default and what it is to be.

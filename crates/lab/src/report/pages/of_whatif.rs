@@ -108,11 +108,11 @@ fn verdict(a: &Answers) -> Verdict {
         (all, _) => (Tone::Neutral, format!("{} questions", all.len())),
     };
     let answers: Vec<String> = a.answers.iter().map(told).collect();
-    let sentence = match answers.is_empty() {
-        true => format!("{members}."),
-        false => format!("{}. {members}.", answers.join("; ")),
+    let (sentence, points) = match answers.len() {
+        1 => (format!("{}. {members}.", answers[0]), Vec::new()),
+        _ => (format!("{members}."), answers),
     };
-    Verdict { tone, word: head, sentence, warnings: Vec::new() }
+    Verdict { tone, word: head, sentence, points, ..Verdict::default() }
 }
 
 fn used(a: &Answers) -> usize {
@@ -307,12 +307,9 @@ mod tests {
             Some(true),
         );
         assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::WhatIf, "3 questions"));
-        assert!(d.verdict.sentence.contains("disk.read_us=80: db.iops better by 20.0 %"), "{}", d.verdict.sentence);
-        assert!(
-            d.verdict.sentence.contains("iothreads=4: cannot tell: iothreads: there are"),
-            "{}",
-            d.verdict.sentence
-        );
+        let points = &d.verdict.points;
+        assert!(points[0].starts_with("disk.read_us=80: db.iops better by 20.0 %"), "{points:?}");
+        assert!(points[2].starts_with("iothreads=4: cannot tell: iothreads: there are"), "{points:?}");
         let table = |i: usize| {
             d.sections[i].blocks.iter().find_map(|b| if let Block::Table(t) = b { Some(t) } else { None }).unwrap()
         };

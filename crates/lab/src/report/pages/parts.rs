@@ -517,7 +517,8 @@ pub fn jobs(jobs: &[JobDetail]) -> Option<Section> {
     if jobs.is_empty() {
         return None;
     }
-    let heads = ["job", "does", "#threads", "#iodepth", "#IOPS", "#bandwidth", "#mean", "#p50", "#p99", "#p99.9"];
+    let heads =
+        ["job", "does", "#threads", "#iodepth", "#IOPS", "#bandwidth", "#mean", "#p50", "#p99", "#p99.9", "#max"];
     let mut table = Table::new("", &heads);
     for j in jobs {
         let sizes = match j.bytes {
@@ -537,6 +538,7 @@ pub fn jobs(jobs: &[JobDetail]) -> Option<Section> {
             Cell::number(m.latency_p50_ns, ns),
             Cell::number(m.latency_p99_ns, ns),
             Cell::number(m.latency_p999_ns, ns),
+            Cell::number(m.latency_max_ns, ns),
         ]);
     }
     if jobs.iter().any(|j| j.rated) {
