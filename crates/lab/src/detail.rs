@@ -56,7 +56,7 @@ pub struct JobDetail {
     pub metrics: RunMetrics,
 }
 
-/// Rates and latencies per slice of time, of all jobs.
+/// Rates and latencies per slice of time, of all jobs or of those that a comparison is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceTable {
     /// Length of a slice, nanoseconds.

@@ -9,11 +9,11 @@ use workload::job::{BlockSizes, Dir};
 use workload::stats::JobStats;
 
 impl Run<'_> {
-    /// Settings (if asked for), jobs and slices.
-    pub(super) fn detail(&self, with_settings: bool) -> RunDetail {
+    /// Settings (if asked for), jobs, and slices: of all jobs, or of those of the name that is judged.
+    pub(super) fn detail(&self, with_settings: bool, judge: Option<&str>) -> RunDetail {
         let targets = self.outcome.disks.iter().zip(&self.settings);
         let mut slices: Option<Box<workload::slices::TimeSlices>> = None;
-        for table in self.stats().filter_map(|s| s.slices.as_deref()) {
+        for table in self.threads_of(judge).filter_map(|s| s.slices.as_deref()) {
             match &mut slices {
                 Some(sum) => sum.merge(table),
                 none => *none = Some(Box::new(table.clone())),

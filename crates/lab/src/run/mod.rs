@@ -279,7 +279,7 @@ impl Run<'_> {
             errors: self.errors(),
             verify_errors: self.verify_error_count(),
             histograms: self.histograms(),
-            detail: Some(Box::new(self.detail(pair == 0))),
+            detail: Some(Box::new(self.detail(pair == 0, judge))),
         }
     }
 

@@ -165,6 +165,8 @@ fn a_comparison_about_one_job_shows_the_others_beside_it() {
         assert_eq!(record.others.len(), if judge.is_some() { 2 } else { 0 });
         let all: u64 = r.threads_of(judge).map(|s| s.dirs[0].ios).sum();
         assert_eq!(all, ios);
+        let slices = record.detail.as_ref().unwrap().slices.as_ref().unwrap();
+        assert_eq!(slices.columns.iter().map(|c| c.ios[0]).sum::<u64>(), ios, "charts over time show the judged job");
         records.push(record);
     }
     let iops = |i: usize| records[i].metrics.iops.unwrap();

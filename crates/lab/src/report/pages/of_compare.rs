@@ -23,7 +23,7 @@ use report::document::{Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone
 use report::unit::Unit;
 
 /// How runs of a side come to one picture.
-const LAID_OVER: &str = "All jobs together; the runs of a side are laid over each other, beginning to beginning.";
+const LAID_OVER: &str = "the runs of a side are laid over each other, beginning to beginning.";
 
 /// The comparison of the two sides of `results`, as they hold it or else evaluated from their runs, with the machine's warnings.
 pub fn evaluated(results: &Results) -> Comparison {
@@ -58,7 +58,12 @@ pub fn document(results: &Results, c: &Comparison, file: Option<&str>) -> Docume
     sections.extend(depth_section(&depth_points(results)));
     sections.extend(runs(results, c));
     sections.extend(parts::percentiles(&bins));
-    sections.extend(parts::over_time(&slices).map(|s| Section { lead: format!("{} {LAID_OVER}", s.lead), ..s }));
+    let whose = match results.runs.first().is_some_and(|r| !r.others.is_empty()) {
+        true => "The judged job alone",
+        false => "All jobs together",
+    };
+    let time = parts::over_time(&slices);
+    sections.extend(time.map(|s| Section { lead: format!("{} {whose}; {LAID_OVER}", s.lead), ..s }));
     sections.extend(parts::stages(&facts));
     sections.extend(parts::balance(&facts));
     sections.push(parts::little(&facts));
