@@ -78,10 +78,6 @@ impl Request {
         let plan = Plan::new(pairs, args.warmup, seed).and_then(|plan| plan.of_sides(sides.len()));
         let plan = plan.map_err(|e| Failure::new(format!("--{e}")))?;
         let detect = detect(args, pairs)?;
-        if args.report.is_some() && sides.len() > 2 {
-            let rule = "--report: a page has two sides; compare two of them by --a and --b";
-            return Err(Failure::new(rule));
-        }
         let started_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
         let results = args.results.clone().unwrap_or_else(|| results_name(started_unix_ms));
         let report =

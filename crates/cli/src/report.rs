@@ -83,11 +83,6 @@ pub fn of_results(path: &Path) -> Result<Document, Failure> {
     if results.cut_off {
         tell("warning: the last line of the results file is cut off and left out");
     }
-    if results.header.plan.sides() > 2 {
-        return Err(Failure::new(format!(
-            "results file {name}: has several sides, and a page has two; compare two of them"
-        )));
-    }
     Ok(of_compare::document(&results, &of_compare::evaluated(&results), Some(&path.display().to_string())))
 }
 

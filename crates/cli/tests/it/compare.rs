@@ -89,7 +89,6 @@ fn several_sides_are_compared_with_the_first() {
     let text = fs::read_to_string(dir.path("r")).unwrap();
     let results = lab::results::read(text.as_bytes(), "r").unwrap();
     assert_eq!((results.runs.len(), results.comparisons.len()), (30, 2));
-    dir.mqblk(&["report", "r"]).exits(2).says(&["several sides"]);
     let one = ["compare", "j.fio", "--side", "a:default"];
     dir.mqblk(&one).exits(2).says(&["--side is given 1 times: must be 2..=16"]);
     let over = [&["compare", "j.fio"], &sides[..], &["--export-csv=r2", "--results=r2"], &SHORT[..]].concat();

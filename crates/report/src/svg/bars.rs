@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 
 use super::frame::{self, Area};
-use super::label::{COLOURS, LINE, WIDTH, cut, legend, px, width};
+use super::label::{COLOURS, LABEL_CHARS, LINE, WIDTH, cut, legend, px, width};
 use super::scale::Scaler;
 use crate::chart::{BarRow, Bars};
 
@@ -16,7 +16,7 @@ const ROWS_MAX: usize = 32;
 /// Height and content.
 pub fn draw(p: &Bars) -> (f64, Markup) {
     let rows = &p.rows[..p.rows.len().min(ROWS_MAX)];
-    let labels: Vec<String> = rows.iter().map(|r| cut(&r.label, 24)).collect();
+    let labels: Vec<String> = rows.iter().map(|r| cut(&r.label, LABEL_CHARS)).collect();
     let left = 16.0 + labels.iter().map(|l| width(l)).fold(0.0, f64::max);
     let lengths = || rows.iter().flat_map(|r| ends(p, r));
     let figures = lengths().map(|v| width(&p.axis.unit.text(v))).fold(0.0, f64::max);

@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 
 use super::frame::{self, Area};
-use super::label::{WIDTH, cut, px, tone_class, width};
+use super::label::{LABEL_CHARS, WIDTH, cut, px, tone_class, width};
 use super::scale::Scaler;
 use crate::chart::Intervals;
 
@@ -14,7 +14,7 @@ const ROW: f64 = 26.0;
 
 /// Height and content.
 pub fn draw(p: &Intervals) -> (f64, Markup) {
-    let labels: Vec<String> = p.rows.iter().map(|r| cut(&r.label, 24)).collect();
+    let labels: Vec<String> = p.rows.iter().map(|r| cut(&r.label, LABEL_CHARS)).collect();
     let left = 16.0 + labels.iter().map(|l| width(l)).fold(0.0, f64::max);
     let figures: Vec<String> = p.rows.iter().map(|r| p.axis.unit.text(r.mid)).collect();
     let right = WIDTH - 18.0 - figures.iter().map(|f| width(f)).fold(0.0, f64::max);

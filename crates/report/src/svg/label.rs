@@ -9,6 +9,8 @@ use crate::document::Tone;
 pub const WIDTH: f64 = 760.0;
 /// Widest a character of a label is taken to be: digits of a wide sans serif at 12 units.
 const CHAR: f64 = 7.3;
+/// Longest label of a row, in characters: it leaves more than half of the width to the data.
+pub const LABEL_CHARS: usize = 44;
 /// Height of a line of text.
 pub const LINE: f64 = 16.0;
 /// Different colours of lines.

@@ -12,7 +12,7 @@ use crate::chart::{Lines, Point, Scale, Series, Style};
 
 const HEIGHT: f64 = 300.0;
 /// Characters of a name at the end of a line.
-const NAME_CHARS: usize = 30;
+const NAME_CHARS: usize = 36;
 /// Lines that have names at their ends; more would not fit.
 const NAMED: usize = 14;
 

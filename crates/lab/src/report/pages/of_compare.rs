@@ -12,6 +12,7 @@ use crate::compare::{Comparison, Mark, Row};
 use crate::detail::{JobDetail, SliceTable, TargetDetail};
 use crate::metric::Metric;
 use crate::plan::Side;
+use crate::report::compare_sides::SidesReport;
 use crate::report::{compare_json, compare_text};
 use crate::results::{RawHistogram, Results, RunRecord};
 use crate::stage::StageFacts;
@@ -25,38 +26,51 @@ use report::unit::Unit;
 /// How runs of a side come to one picture.
 const LAID_OVER: &str = "the runs of a side are laid over each other, beginning to beginning.";
 
-/// The comparison of the two sides of `results`, as they hold it or else evaluated from their runs, with the machine's warnings.
-pub fn evaluated(results: &Results) -> Comparison {
-    let first = results.comparisons.first().cloned();
-    let mut c = first.unwrap_or_else(|| results.evaluate().remove(0));
+/// The comparisons of `results`, as they hold them or else evaluated from their runs, the first with the machine's warnings.
+pub fn evaluated(results: &Results) -> Vec<Comparison> {
+    let mut all = results.comparisons.clone();
+    if all.is_empty() {
+        all = results.evaluate();
+    }
     let jobs = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);
     for w in Warning::of_setup(&results.header.setup, busiest(jobs)) {
-        if !c.warnings.contains(&w) {
-            c.warnings.push(w);
+        if let Some(first) = all.first_mut().filter(|c| !c.warnings.contains(&w)) {
+            first.warnings.push(w);
         }
     }
-    c
+    all
 }
 
-/// The report; `file` names the results.
-pub fn document(results: &Results, c: &Comparison, file: Option<&str>) -> Document {
+/// The report of comparisons of A with each other side, at least one; `file` names the results.
+pub fn document(results: &Results, all: &[Comparison], file: Option<&str>) -> Document {
+    let several = SidesReport { comparisons: all };
     let h = &results.header;
     let of = |side: Side| results.runs.iter().filter(move |r| r.side == side);
     let name = |side: Side| side.letter().to_string();
     let jobs: &[JobDetail] = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);
-    let bins = [Side::A, Side::B].map(|s| (name(s), parts::pooled(of(s).flat_map(judged), jobs)));
-    let slices = [Side::A, Side::B].map(|s| (name(s), sum_of_slices(of(s))));
+    let sides = || (0..h.plan.sides()).map(Side::at);
+    let bins: Vec<_> = sides().map(|s| (name(s), parts::pooled(of(s).flat_map(judged), jobs))).collect();
+    let slices: Vec<_> = sides().map(|s| (name(s), sum_of_slices(of(s)))).collect();
     let slices: Vec<(String, &SliceTable)> =
         slices.iter().filter_map(|(n, t)| Some((n.clone(), t.as_ref()?))).collect();
-    let targets = [Side::A, Side::B].map(|s| (name(s), targets_of(of(s))));
-    let facts: Vec<(String, &StageFacts)> = [(Side::A, &c.a), (Side::B, &c.b)]
-        .into_iter()
-        .filter_map(|(s, t)| Some((name(s), t.stages.as_ref()?)))
-        .collect();
+    let targets: Vec<_> = sides().map(|s| (name(s), targets_of(of(s)))).collect();
+    let totals = all.first().map(|c| (Side::A, &c.a)).into_iter().chain(all.iter().map(|c| (c.side, &c.b)));
+    let facts: Vec<(String, &StageFacts)> = totals.filter_map(|(s, t)| Some((name(s), t.stages.as_ref()?))).collect();
 
-    let mut sections = vec![metrics(c)];
+    let mut sections = Vec::new();
+    let title = match all {
+        [c] => {
+            sections.push(metrics(c));
+            format!("A: {} against B: {}", h.labels[0], h.labels[1])
+        }
+        all => {
+            sections.push(side_by_side(all));
+            sections.extend(all.iter().map(metrics));
+            format!("A: {} against {} others", h.labels[0], all.len())
+        }
+    };
     sections.extend(depth_section(&depth_points(results)));
-    sections.extend(runs(results, c));
+    sections.extend(runs(results));
     sections.extend(parts::percentiles(&bins));
     let whose = match results.runs.first().is_some_and(|r| !r.others.is_empty()) {
         true => "The judged job alone",
@@ -70,13 +84,20 @@ pub fn document(results: &Results, c: &Comparison, file: Option<&str>) -> Docume
     sections.extend(parts::settings(&targets));
     sections.push(parts::environment(&h.setup));
     sections.push(parts::reproduce(&h.command, Some(h.plan.seed()), &h.job, file));
-    let told: Value = serde_json::from_str(&compare_json::render(c, &h.setup, file, &h.command)).unwrap_or_default();
+    let told = match all {
+        [c] => compare_json::render(c, &h.setup, file, &h.command),
+        _ => compare_json::render_sides(&several, &h.setup, file, &h.command),
+    };
+    let told: Value = serde_json::from_str(&told).unwrap_or_default();
     Document {
         format: FORMAT,
         kind: Kind::Comparison,
-        title: format!("A: {} against B: {}", h.labels[0], h.labels[1]),
+        title,
         subtitle: subtitle(&h.setup, h.started_unix_ms),
-        verdict: verdict(c),
+        verdict: match all {
+            [c] => verdict(c),
+            _ => verdict_of_sides(&several),
+        },
         sections,
         data: json!({ "comparison": told, "header": h, "runs": results.runs }),
     }
@@ -95,10 +116,47 @@ fn verdict(c: &Comparison) -> Verdict {
         true => format!("{} of {} pairs were run.", c.pairs_done, c.plan.pairs()),
         false => format!("{sentence}."),
     };
+    Verdict {
+        tone,
+        word: capital(&word),
+        sentence,
+        warnings: c.warnings.iter().map(parts::caveat).collect(),
+        ..Verdict::default()
+    }
+}
+
+/// The best side, and what each comparison says.
+fn verdict_of_sides(s: &SidesReport<'_>) -> Verdict {
+    let headline = s.headline();
+    let (word, sentence) = headline.split_once(": ").unwrap_or((&headline, ""));
+    let shown = s.comparisons.iter().any(|c| Some(c.side) == s.best() && c.verdict == Word::BIsFaster);
+    let point = |c: &Comparison| {
+        let figure = compare_text::headline(c);
+        format!("{} {}: {}", c.side.letter(), c.b.label, of_side(c.side, &figure))
+    };
+    let mut warnings: Vec<&Warning> = Vec::new();
+    for w in s.comparisons.iter().flat_map(|c| &c.warnings) {
+        if !warnings.contains(&w) {
+            warnings.push(w);
+        }
+    }
+    Verdict {
+        tone: if shown { Tone::Good } else { Tone::Neutral },
+        word: capital(word),
+        sentence: if sentence.is_empty() { String::new() } else { format!("{sentence}.") },
+        points: s.comparisons.iter().map(point).collect(),
+        warnings: warnings.into_iter().map(parts::caveat).collect(),
+    }
+}
+
+/// A sentence about B, as one about `side`.
+fn of_side(side: Side, sentence: &str) -> String {
+    sentence.strip_prefix("B is ").map_or_else(|| sentence.to_owned(), |rest| format!("{} is {rest}", side.letter()))
+}
+
+fn capital(word: &str) -> String {
     let mut letters = word.chars();
-    let first = letters.next().map_or_else(String::new, |c| c.to_uppercase().collect());
-    let word = first + letters.as_str();
-    Verdict { tone, word, sentence, warnings: c.warnings.iter().map(parts::caveat).collect(), ..Verdict::default() }
+    letters.next().map_or_else(String::new, |c| c.to_uppercase().collect::<String>() + letters.as_str())
 }
 
 const fn unit(metric: Metric) -> Unit {
@@ -117,15 +175,45 @@ const fn tone(mark: Mark) -> Tone {
     }
 }
 
-/// Medians, ratios and their intervals.
+/// The primary metric of each side, compared with A.
+fn side_by_side(all: &[Comparison]) -> Section {
+    let primary = all[0].primary;
+    let rows = all.iter().filter_map(|c| {
+        let (row, label) = (c.row(primary)?, format!("{} {}", c.side.letter(), c.b.label));
+        let ratio = row.ratio?;
+        Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: tone(row.mark) })
+    });
+    let rows: Vec<IntervalRow> = rows.collect();
+    let lead = "Each verdict is of one side and A, at a level that is divided by their number.";
+    let section = Section::new("sides", &format!("{} of each side", primary.name()), lead);
+    if rows.is_empty() {
+        return section;
+    }
+    let told: Vec<String> = rows.iter().map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid))).collect();
+    let plot = Plot::Intervals(Intervals {
+        axis: Axis::new("compared with A, with 95 % interval", Unit::Ratio, ratio_scale(&rows)),
+        reference: 1.0,
+        sides: ("less than A".into(), "more than A".into()),
+        rows,
+    });
+    let (title, summary) = ("Change from A".to_owned(), format!("{}.", told.join(", ")));
+    section.with(Chart { id: "sides-chart".into(), title, summary, plot, table: None })
+}
+
+/// Medians, ratios and their intervals of one side and A.
 fn metrics(c: &Comparison) -> Section {
+    let letter = c.side.letter();
     let lead = format!(
         "The verdict rests on {} alone, chosen before the first run; the others are marked after a correction for their number. Intervals are \
          at 95 %, over {} pairs.",
         c.primary.name(),
         c.pairs_done
     );
-    let mut section = Section::new("metrics", "Differences", lead);
+    let (id, heading) = match c.side {
+        Side::B => ("metrics".to_owned(), "Differences".to_owned()),
+        _ => (format!("metrics-{letter}"), format!("Differences of {letter}")),
+    };
+    let mut section = Section::new(&id, &heading, lead);
     let rows = c.rows.iter().filter_map(|r| {
         let ratio = r.ratio?;
         let label = r.metric.name().to_owned();
@@ -137,24 +225,25 @@ fn metrics(c: &Comparison) -> Section {
         let summary =
             told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that stands (blue better, orange worse).";
         let plot = Plot::Intervals(Intervals {
-            axis: Axis::new("B compared with A, with 95 % interval", Unit::Ratio, ratio_scale(&rows)),
+            axis: Axis::new(&format!("{letter} compared with A, with 95 % interval"), Unit::Ratio, ratio_scale(&rows)),
             reference: 1.0,
-            sides: ("B has less".into(), "B has more".into()),
+            sides: (format!("{letter} has less"), format!("{letter} has more")),
             rows,
         });
-        let title = "Change from A to B".to_owned();
-        section = section.with(Chart { id: "metrics-chart".into(), title, summary, plot, table: None });
+        let title = format!("Change from A to {letter}");
+        section = section.with(Chart { id: format!("{id}-chart"), title, summary, plot, table: None });
     }
-    section = section.with(metric_table("", &c.rows, true));
+    section = section.with(metric_table("", c.side, &c.rows, true));
     for other in &c.others {
-        section = section.with(metric_table(&format!("Beside it: {}", other.job), &other.rows, false));
+        section = section.with(metric_table(&format!("Beside it: {}", other.job), c.side, &other.rows, false));
     }
     section
 }
 
-fn metric_table(caption: &str, rows: &[Row], judged: bool) -> Table {
+fn metric_table(caption: &str, side: Side, rows: &[Row], judged: bool) -> Table {
+    let (letter, median) = (side.letter(), format!("#{} median", side.letter()));
     let mut table =
-        Table::new(caption, &["metric", "#A median", "#B median", "#change", "#95 % interval", "#p", "verdict"]);
+        Table::new(caption, &["metric", "#A median", &median, "#change", "#95 % interval", "#p", "verdict"]);
     for r in rows {
         let u = unit(r.metric);
         let change = r.ratio.map(|x| x.ratio);
@@ -171,11 +260,11 @@ fn metric_table(caption: &str, rows: &[Row], judged: bool) -> Table {
             },
         );
         let word = match (judged, r.mark, r.ratio) {
-            (_, _, None) => "not in every run",
-            (false, ..) => "not judged",
-            (_, Mark::Better, _) => "B is better",
-            (_, Mark::Worse, _) => "B is worse",
-            (_, Mark::None, _) => "no difference shown",
+            (_, _, None) => "not in every run".to_owned(),
+            (false, ..) => "not judged".to_owned(),
+            (_, Mark::Better, _) => format!("{letter} is better"),
+            (_, Mark::Worse, _) => format!("{letter} is worse"),
+            (_, Mark::None, _) => "no difference shown".to_owned(),
         };
         table.row(vec![
             Cell::text(r.metric.name()),
@@ -191,14 +280,15 @@ fn metric_table(caption: &str, rows: &[Row], judged: bool) -> Table {
 }
 
 /// The primary metric of every run, in the order they were made.
-fn runs(results: &Results, c: &Comparison) -> Option<Section> {
-    let (metric, u) = (c.primary, unit(c.primary));
+fn runs(results: &Results) -> Option<Section> {
+    let (metric, sides) = (results.header.primary, results.header.plan.sides());
+    let u = unit(metric);
     let of = |side: Side| -> Vec<Point> {
         let all = results.runs.iter().enumerate().filter(|(_, r)| r.side == side);
         all.filter_map(|(i, r)| Some(Point::at(i as f64 + 1.0, r.metrics.get(metric)?))).collect()
     };
-    let (a, b) = (of(Side::A), of(Side::B));
-    if a.len() + b.len() < 3 {
+    let points: Vec<(Side, Vec<Point>)> = (0..sides).map(Side::at).map(|side| (side, of(side))).collect();
+    if points.iter().map(|(_, points)| points.len()).sum::<usize>() < 3 {
         return None;
     }
     let mut table = Table::new(format!("{} of every run", metric.name()), &["#run", "#pair", "side", "#value"]);
@@ -214,15 +304,25 @@ fn runs(results: &Results, c: &Comparison) -> Option<Section> {
         let (low, high) = points.iter().fold((f64::INFINITY, 0f64), |(l, h), p| (l.min(p.y), h.max(p.y)));
         if points.is_empty() { "no run".to_owned() } else { format!("{} to {}", u.text(low), u.text(high)) }
     };
-    let summary = format!("A: {}; B: {}.", range(&a), range(&b));
-    let series =
-        |name: &str, colour: u8, points: Vec<Point>| Series { name: name.into(), colour, style: Style::Dots, points };
+    let told: Vec<String> = points.iter().map(|(side, points)| format!("{side:?}: {}", range(points))).collect();
+    let summary = told.join("; ") + ".";
+    let series = points.into_iter().map(|(side, points)| Series {
+        name: side.letter().to_string(),
+        colour: side.index() as u8,
+        style: Style::Dots,
+        points,
+    });
     let plot = Plot::Lines(Lines {
         x: Axis::new("run, in the order they were made", Unit::Count, Scale::Linear),
         y: Axis::new(metric.name(), u, Scale::Near),
-        series: vec![series("A", 0, a), series("B", 1, b)],
+        series: series.collect(),
     });
-    let lead = "Each point is a run. Runs go ABBA or BAAB, so that what drifts slowly meets both sides alike.";
+    let lead = match sides {
+        2 => "Each point is a run. Runs go ABBA or BAAB, so that what drifts slowly meets both sides alike.",
+        _ => {
+            "Each point is a run. Each round has every side once; the next one goes backwards, so that what drifts slowly meets all alike."
+        }
+    };
     let chart = Chart {
         id: "runs-chart".into(),
         title: format!("{} of every run", metric.name()),
@@ -255,7 +355,7 @@ fn targets_of<'a>(mut runs: impl Iterator<Item = &'a RunRecord>) -> &'a [TargetD
 /// Jobs that ran in turn at several depths: means over the runs of a side, with their interval.
 fn depth_points(results: &Results) -> Vec<DepthPoint> {
     let mut points = Vec::new();
-    for side in [Side::A, Side::B] {
+    for side in (0..results.header.plan.sides()).map(Side::at) {
         let letter = side.letter();
         let all: Vec<Vec<DepthPoint>> = results
             .runs
