@@ -24,6 +24,8 @@ mod bench;
 mod ceph;
 mod ci;
 mod dist;
+#[cfg(test)]
+mod figures;
 mod guest;
 mod loom;
 mod oracle;

@@ -209,11 +209,11 @@ fn metrics(c: &Comparison) -> Section {
         c.primary.name(),
         c.pairs_done
     );
-    let (id, heading) = match c.side {
-        Side::B => ("metrics".to_owned(), "Differences".to_owned()),
-        _ => (format!("metrics-{letter}"), format!("Differences of {letter}")),
+    let id = match c.side {
+        Side::B => "metrics".to_owned(),
+        _ => format!("metrics-{letter}"),
     };
-    let mut section = Section::new(&id, &heading, lead);
+    let mut section = Section::new(&id, &format!("Differences of {letter} and A"), lead);
     let rows = c.rows.iter().filter_map(|r| {
         let ratio = r.ratio?;
         let label = r.metric.name().to_owned();
