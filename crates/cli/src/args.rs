@@ -385,8 +385,8 @@ pub struct DiscoverArgs {
     // Brackets in a doc comment are links.
     #[arg(
         value_name = "PORTAL",
-        help = "iscsi://[USER@]HOST[:PORT][?OPTIONS]; options as of a target, such as initiator=NAME; USER's password is in \
-                the environment: LIBISCSI_CHAP_PASSWORD"
+        help = "iscsi://[USER@]HOST[:PORT][?OPTIONS]; options are those of a target, such as initiator=NAME; the \
+                CHAP password is read from the environment: LIBISCSI_CHAP_PASSWORD"
     )]
     pub portal: String,
     /// Log in to each target at this portal and list its disks, with what to put behind --target

@@ -363,7 +363,9 @@ fn exports(args: &CompareArgs, taken: &[Option<&Path>]) -> Result<Vec<(OutputFil
         let others = asked[..i].iter().map(|(_, other, _)| *other).chain(taken.iter().copied().flatten());
         if let Some(other) = others.into_iter().find(|other| report::is_same(other, path)) {
             let other = other.display();
-            return Err(Failure::new(format!("{flag} {other}: is the file of another option; choose another name")));
+            return Err(Failure::new(format!(
+                "{flag} {other}: another option already uses this file; choose another name"
+            )));
         }
     }
     asked.into_iter().map(|(flag, path, export)| Ok((OutputFile::open(flag, path)?, export))).collect()

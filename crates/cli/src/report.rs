@@ -35,7 +35,7 @@ impl ReportFiles {
         let sidecar = path.with_extension("json");
         if let Some(taken) = others.iter().flatten().find(|o| is_same(o, path) || is_same(o, &sidecar)) {
             return Err(Failure::new(format!(
-                "{flag} {name}: would write {}, which is the file of another option; choose another name",
+                "{flag} {name}: would write {}, which another option already uses; choose another name",
                 taken.display()
             )));
         }

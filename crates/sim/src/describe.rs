@@ -259,8 +259,8 @@ pub(crate) fn hctxs(stats: &[HctxStats]) -> String {
         let HctxStats { queued, run, dispatched, batches, requeues, timeouts } = h;
         let _ = writeln!(
             text,
-            "  hctx {n}: {queued} queued, {dispatched} dispatched in {batches} batches, {run} runs, {requeues} refused, \
-             {timeouts} late"
+            "  hctx {n}: {queued} queued, {dispatched} dispatched in {batches} batches, {run} queue runs, \
+             {requeues} requeued, {timeouts} timed out"
         );
     }
     text

@@ -74,7 +74,7 @@ pub enum MapError {
         nr_cpus: u16,
     },
     /// All types together are more than a 16-bit number can name.
-    #[error("queues of all types={0}: must be at most 65535; ask for fewer")]
+    #[error("hardware queues of all types together: {0}, must be at most 65535; configure fewer")]
     TooManyInAll(u32),
 }
 

@@ -92,7 +92,7 @@ fn several_sides_are_compared_with_the_first() {
     let one = ["compare", "j.fio", "--side", "a:default"];
     dir.mqblk(&one).exits(2).says(&["--side is given 1 times: must be 2..=16"]);
     let over = [&["compare", "j.fio"], &sides[..], &["--export-csv=r2", "--results=r2"], &SHORT[..]].concat();
-    dir.mqblk(&over).exits(2).says(&["--export-csv r2: is the file of another option"]);
+    dir.mqblk(&over).exits(2).says(&["--export-csv r2: another option already uses this file"]);
     assert!(!dir.path("r2").exists());
     dir.mqblk(&["compare", "j.fio", "--side", "mode=sq"]).exits(2).says(&["--side 'mode=sq': must be NAME:KEY=VALUE"]);
 }

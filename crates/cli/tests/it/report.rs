@@ -251,7 +251,7 @@ fn bad_names_are_refused_before_anything_runs() {
     run("no/out.html")
         .says(&["--report no/out.html: cannot be written: ", "name a file in a directory you may write to"]);
     let taken = ["run", "j.fio", "--target", "null:size=1g", "--json", "--output", "o.json", "--report", "o.html"];
-    dir.mqblk(&taken).exits(2).says(&["--report o.html: would write o.json, which is the file of another option"]);
+    dir.mqblk(&taken).exits(2).says(&["--report o.html: would write o.json, which another option already uses"]);
     dir.mqblk(&["report", "none.jsonl"]).exits(2).says(&["results file none.jsonl: "]);
     dir.mqblk(&["report", "r.jsonl", "-o", "x.html"]).exits(2).says(&["results file r.jsonl, line 1: "]);
     assert_eq!(dir.list(), ["j.fio", "r.jsonl"]);

@@ -131,7 +131,7 @@ fn without_effect(device: &KernelDevice, name: &str, effect: Effect) -> Result<O
 fn of_module(device: &KernelDevice, name: &str, module: &str, parameter: &str) -> Result<String> {
     let Some((_, kind, what)) = MODULES.iter().find(|m| m.0 == module) else {
         let hint = did_you_mean(module, MODULES.iter().map(|m| m.0));
-        return Err(Error::usage(format!("{name}: there is no module '{module}' that has to do with disks; {hint}")));
+        return Err(Error::usage(format!("{name}: mqblk knows no parameters of a module '{module}'; {hint}")));
     };
     let own = device.kind();
     if own != *kind {

@@ -259,13 +259,13 @@ impl Reader<'_> {
             [Word::Open | Word::Close, ..] => {
                 let (name, word) = (shown(name), rest[0].text());
                 return self.wrong(format!(
-                    "'{word}' stands where the value of '{name}' must be: put it in quotes, or on a line of its own"
+                    "{name}: '{word}' is in the place of its value; put it in quotes, or on a line of its own"
                 ));
             }
             [_, more, ..] => {
                 let (name, more) = (shown(name), shown(more.text()));
                 return self.wrong(format!(
-                    "'{more}' stands behind the value of '{name}': a value of several words stands in quotes, as one"
+                    "{name}: unexpected '{more}' after the value; put a value of several words in quotes"
                 ));
             }
         };

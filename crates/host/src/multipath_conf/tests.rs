@@ -176,7 +176,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "defaults {\npath_selector service-time 0\n}",
-        "m.conf:2: '0' stands behind the value of 'path_selector': a value of several words stands in quotes, as one",
+        "m.conf:2: path_selector: unexpected '0' after the value; put a value of several words in quotes",
     ),
     ("defaults {\npath_selector \"fastest 0\"\n}", "m.conf:2: path_selector 'fastest 0': must be round-robin"),
     ("defaults {\npolling_interval 0\n}", "m.conf:2: polling_interval '0': must be a number, 1..=86400"),

@@ -289,7 +289,12 @@ fn open(
         let flags = if direct { libc::O_DIRECT } else { 0 };
         OpenOptions::new().read(true).write(write).custom_flags(flags).open(&device.node).map_err(|e| {
             let how = if write { "for writing" } else { "for reading" };
-            Error::os(e, format!("kernel:{shown}: cannot be opened {how}: are you root, and is it not read-only?"))
+            Error::os(
+                e,
+                format!(
+                    "kernel:{shown}: cannot be opened {how}; it needs root, and writing a device that is not read-only"
+                ),
+            )
         })
     };
     let mut first = open(false)?;

@@ -261,7 +261,7 @@ fn bad_name(name: &str) -> Option<String> {
     }
     let shown: String = name.chars().take(NAME_MAX).flat_map(char::escape_debug).collect();
     Some(format!(
-        "name='{shown}': must be 1..={NAME_MAX} of the letters a-z A-Z, digits and . _ -, beginning with a letter or digit"
+        "name='{shown}': must be 1 to {NAME_MAX} characters from a-z A-Z 0-9 . _ -, the first one a letter or digit"
     ))
 }
 

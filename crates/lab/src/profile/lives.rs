@@ -317,7 +317,7 @@ impl Lives {
         }
         if self.unknown > 0 {
             notes.push(format!(
-                "{} completions are of I/Os from before the trace, or that the tracer lost, and are left out",
+                "{} completions are left out: their I/Os were issued before the trace, or the tracer lost the event",
                 self.unknown
             ));
         }

@@ -319,7 +319,7 @@ impl Load {
 
     /// Every token of write-back throttling is back.
     pub(super) fn check_tokens(&self, harness: &Harness) {
-        assert_eq!(harness.q.wbt().inflight, [0, 0], "tokens of write-back throttling are not back");
+        assert_eq!(harness.q.wbt().inflight, [0, 0], "write-back throttling: tokens were not released");
     }
 
     /// All has ended and the disk is idle: limits, contents and counters are right, and what has to survive a crash does.

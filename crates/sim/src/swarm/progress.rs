@@ -72,7 +72,7 @@ impl Progress {
             let passed = waiting.lines.iter().map(|(_, calls)| *calls).min().unwrap_or(0);
             assert!(
                 passed <= self.most,
-                "disk {number} starves: it waits for a tag and was not told while others were given some {passed} times, \
+                "disk {number} starves: it waits for a tag and was not woken while others were given some {passed} times, \
                  at most {}\n{}",
                 self.most,
                 w.describe()

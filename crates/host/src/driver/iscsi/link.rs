@@ -621,5 +621,5 @@ fn asks_too_much() -> Lost {
 /// The memory of a write has gone: it has failed, and the session goes with it.
 fn gone(tasks: &mut Tasks, tag: u16) -> Lost {
     tasks.fail_one(tag);
-    Lost("a client took the memory of its write away while it was sent".into())
+    Lost("the memory of a write was unmapped or its file shortened while it was sent".into())
 }

@@ -299,7 +299,7 @@ impl Login {
     /// Takes an answer: its header and its data.
     pub fn feed(&mut self, pdu: &Pdu, data: &[u8]) -> Result<Progress, Failure> {
         let Pdu::Login { tag, stage, next, more, tsih, class, detail } = *pdu else {
-            return Err(Failure::Violation("something else than a login was answered".into()));
+            return Err(Failure::Violation("the answer to a login is no Login Response".into()));
         };
         if tag != TAG {
             return Err(Failure::Violation("another login was answered".into()));

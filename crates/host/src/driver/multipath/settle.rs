@@ -75,7 +75,7 @@ impl MultipathTarget {
         notes.extend(facts.says_less(config));
         if let Some(alias) = resolved.alias() {
             let place = place("alias");
-            notes.push(format!("{place}alias '{alias}': is not used: a disk has the name that it is served by"));
+            notes.push(format!("{place}alias '{alias}': is ignored; a served disk has the name of its [[disk]]"));
         }
         let mut made = MultipathTarget { options: resolved.options(), conf: None, detect_prio: None, ..self.clone() };
         if !facts.has_port_groups {

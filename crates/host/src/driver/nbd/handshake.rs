@@ -121,7 +121,7 @@ impl<'a> Handshake<'a> {
     fn greeting(&mut self, input: &mut BytesIn<'_>, out: &mut Vec<u8>) -> Result<()> {
         let (magic, option_magic, flags) = (input.u64(), input.u64(), input.u16().unwrap_or(0));
         if magic != Some(NBD_MAGIC) {
-            return Err(Error::new(ErrorKind::Io, "this is no NBD server: its greeting is another one"));
+            return Err(Error::new(ErrorKind::Io, "this is no NBD server: the greeting does not begin with NBDMAGIC"));
         }
         if option_magic != Some(OPTION_MAGIC) || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
             let text = "the server speaks the old style of NBD (before 2011), which is not understood here";

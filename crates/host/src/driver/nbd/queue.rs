@@ -282,7 +282,7 @@ impl Queue {
 }
 
 /// Why a connection to a server that is well is given up.
-const HALF_SENT: &str = "a client took the memory of its write away while it was sent";
+const HALF_SENT: &str = "the memory of a write was unmapped or its file shortened while it was sent";
 /// Why one to a server that does not answer is.
 const GIVEN_UP: &str = "requests that it had were given up by an operator";
 /// How long requests wait at least for the connection in place of such a one: the longest pause before an attempt, and what that

@@ -39,7 +39,7 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "multipath-stall",
-        title: "one of two paths is pulled while fio writes and verifies at depth 16, and comes back; fast_io_fail_tmo=5, noops 5+5, quick 1+1",
+        title: "one of two paths fails and recovers while fio writes and verifies at depth 16; fast_io_fail_tmo=5 s, NOP-Out interval and timeout 5 s + 5 s, in the quick variant 1 s + 1 s",
         cpus: 2,
         sides: &[
             pull("kill-9", Pulled::Killed, false, false),
