@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may enter, and what may go to the driver: freezing keeps new requests out until all have ended, quiescing holds
-//! back what is inside.
+//! Freezing and quiescing: a freeze keeps new requests out and waits until all have completed; a quiesce holds back
+//! requests that are inside, so that none goes to the driver.
 //!
-//! Guarantees: a queue that is found drained stays so until it is unfrozen, though submitters continue polling. Needs from
-//! callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`, `blk_mq_freeze_queue_wait`,
-//! `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
+//! Guarantees: a queue that is found drained stays so until it is unfrozen, although submitters continue polling.
+//! Needs from callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`,
+//! `blk_mq_freeze_queue_wait`, `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
 
 use super::request_queue::RequestQueue;
 use crate::id::MAX_CPUS;
@@ -21,12 +21,12 @@ const LEAVING: u32 = SEALED - ONE_LEAVING;
 const FREEZES: u32 = ONE_LEAVING - 1;
 const _: () = assert!(LEAVING / ONE_LEAVING >= MAX_CPUS);
 
-/// What a submitter finds where it goes in and out.
+/// The gate's value as a submitter reads it when it enters and leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gate(u32);
 
 impl Gate {
-    /// Nothing is the matter.
+    /// Whether no freeze is on and no CPU is leaving.
     #[inline]
     pub(crate) fn is_open(self) -> bool {
         self.0 == 0
