@@ -73,7 +73,7 @@ macro_rules! op_flags {
 }
 
 op_flags! {
-    /// The write is on stable media when it ends. Any operation but a write or flush ends with an error, as with
+    /// The write is on stable media when it ends. On any operation but a write or flush this is an error, as is
     /// [`OpFlags::PREFLUSH`].
     FUA = 0;
     /// Flush the volatile cache before the write.
@@ -90,17 +90,18 @@ op_flags! {
     RAHEAD = 6;
     /// Metadata, preferred by some elevators.
     META = 7;
-    /// Takes one of the reserved tags, bypasses the elevator and is never merged; ends with an error on a disk without
-    /// reserved tags, and together with [`OpFlags::FUA`] or a flush (a flush sequence waits for normal tags).
+    /// Takes one of the reserved tags, bypasses the elevator and is never merged. The bio fails on a disk without
+    /// reserved tags. It also fails if it is a flush or has [`OpFlags::FUA`], because a flush sequence waits for
+    /// normal tags.
     RESERVED = 8;
-    /// No more is to be expected of this kind from its submitter. A write with this and [`OpFlags::SYNC`] is a direct one,
-    /// which write-back throttling leaves alone.
+    /// The submitter expects to issue no more of this kind. A write with this and [`OpFlags::SYNC`] is a direct
+    /// write, which write-back throttling ignores.
     IDLE = 9;
     /// Write-back that is in no hurry.
     BACKGROUND = 10;
-    /// Of a write of zeroes: the sectors keep their space. Without it they may give it up.
+    /// For a write of zeroes: the sectors keep their space. Without this flag the disk may deallocate them.
     NOUNMAP = 11;
-    /// Of a write of zeroes: fail with [`BlkStatus::NotSupp`] what would not be cheaper than writing them
+    /// For a write of zeroes: fail with [`BlkStatus::NotSupp`] if it would not be cheaper than writing the zeroes
     /// (`BLKDEV_ZERO_NOFALLBACK`).
     NOFALLBACK = 12;
 }
@@ -109,13 +110,13 @@ impl OpFlags {
     /// No modifier.
     pub const NONE: OpFlags = OpFlags(0);
 
-    /// The names of those that are set, in the order of their bits.
+    /// Returns the names of the modifiers that are set, in the order of their bits.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         OpFlags::NAMED.iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| *name)
     }
 
-    /// Whether the lists have every modifier: for the constant assertion of a consumer that takes some and leaves others out,
-    /// so that it decides about a new one.
+    /// Whether the lists together contain every modifier. A consumer that handles some modifiers and ignores others
+    /// asserts this at compile time, so a new modifier needs a decision there.
     pub const fn are_all(lists: &[&[OpFlags]]) -> bool {
         let mut all = OpFlags::NONE;
         let mut list = 0;
@@ -197,7 +198,7 @@ pub enum IoPrioClass {
     Idle = 3,
 }
 
-/// I/O priority: class, level 0 (highest) ..= 7, and a hint. Bios of which any of these differs never share a request.
+/// I/O priority: class, level 0 (highest) ..= 7, and a hint. Bios that differ in any of these never share a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IoPrio(u16);
 
@@ -212,8 +213,9 @@ impl IoPrio {
         IoPrio((class as u16) << 13 | level as u16)
     }
 
-    /// The same priority with a hint, 0..=1023 (`IOPRIO_PRIO_HINT`, a duration limit for instance); panics when it is above.
-    /// No elevator goes by it, and nothing hands it to a device: it tells bios apart.
+    /// Returns the same priority with a hint, 0..=1023 (`IOPRIO_PRIO_HINT`, for example a duration limit). Panics
+    /// when it is larger. No elevator uses the hint and no device gets it; it only keeps bios with different hints
+    /// apart.
     #[inline]
     pub const fn with_hint(self, hint: u16) -> IoPrio {
         assert!(hint <= Self::MAX_HINT, "I/O priority hint out of range");
@@ -372,8 +374,8 @@ const BIO_INDEX_BITS: u32 = 22;
 const BIO_INDEX_MASK: u32 = (1 << BIO_INDEX_BITS) - 1;
 /// Most bio slots of one submitter.
 pub const MAX_BIOS_PER_SUBMITTER: u32 = (1 << BIO_INDEX_BITS) - 1 - PIECE_SLOTS;
-/// Further slots of each submitter that only pieces of split bios use: however many bios wait to be split, the pieces
-/// of the first find room, so it ends.
+/// Slots of each submitter that only pieces of split bios use. So the first of several waiting bios always finds room
+/// for its pieces and completes.
 pub(crate) const PIECE_SLOTS: u32 = 8;
 const _: () = assert!(MAX_SUBMITTERS <= 1 << (32 - BIO_INDEX_BITS));
 
@@ -548,7 +550,7 @@ impl BioPool {
     }
 }
 
-/// The pools of all submitters of a disk. The first use of a submitter number makes its pool. The next submitter of that
+/// The pools of all submitters of a disk. A submitter number gets its pool on first use. The next submitter with that
 /// number uses the same pool, so a chain can be followed without a lock.
 #[derive(Debug)]
 pub struct BioPools {

@@ -2,8 +2,8 @@
 //! The state of a disk in use, file by file as the kernel shows it under `/sys/kernel/debug/block/DISK`.
 //!
 //! Guarantees: names, order of lines and field names are the kernel's, so tools that read the kernel's can read these.
-//! It may be asked for while I/O runs, from any thread: locks of lists are held one at a time and briefly, nothing is
-//! stopped. So files are of moments a little apart, and a request that changes hands meanwhile may be shown half changed.
+//! It may be read while I/O runs, from any thread. Locks of lists are held one at a time and briefly, and nothing is
+//! stopped. So the files do not show one moment, and a request that moves meanwhile may be shown half changed.
 //!
 //! Different from the kernel: a request is named by its number in the disk's slab, with its place on the disk behind the
 //! kernel's fields; allocation hints belong to submitters and are not shown; counters of a hardware queue (`queued`,

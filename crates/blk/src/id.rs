@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Names of things: small newtypes whose constructors hold the bound, so that a tag is never used as a CPU number.
+//! Identifiers: small newtypes whose constructors check the range, so that a tag is never used as a CPU number.
 
 /// 512-byte sectors are the unit of every address and length, whatever the logical block size of the disk is.
 pub const SECTOR_SHIFT: u32 = 9;

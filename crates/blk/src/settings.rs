@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The settings of one disk's stack, under the kernel's names (`/sys/block/X/queue`, module parameters).
 //!
-//! [`QueueConfig::set`] is the one place where a `key=value` becomes a setting: out of range or unknown is refused with
-//! the rule, the value and what to do.
+//! [`QueueConfig::set`] is the one place where a `key=value` becomes a setting. Unknown names and values out of range
+//! are rejected; the message has the rule, the value and the remedy.
 
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
@@ -39,7 +39,7 @@ pub const BLKDEV_DEFAULT_RQ: u32 = 128;
 /// Default `io_timeout` (`BLK_DEFAULT_TIMEOUT`, 30 s), milliseconds.
 pub(crate) const BLK_DEFAULT_TIMEOUT_MS: u32 = 30_000;
 
-/// All settings of a stack. `None` means "the kernel's default for the rest".
+/// All settings of a stack. `None` means the kernel's default, which may depend on the other settings.
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
     /// `mode`: mq or sq.
@@ -56,7 +56,7 @@ pub struct QueueConfig {
     pub queue_depth: u32,
     /// How many of them are reserved.
     pub reserved_tags: u32,
-    /// `queue_depth` is that of all hardware queues together (`BLK_MQ_F_TAG_HCTX_SHARED`), and so is `nr_requests`.
+    /// `queue_depth` and `nr_requests` are for all hardware queues together (`BLK_MQ_F_TAG_HCTX_SHARED`).
     pub host_tagset: bool,
     /// Requests per hardware queue (mq with elevator), per direction (sq).
     pub nr_requests: Option<u32>,
@@ -64,26 +64,28 @@ pub struct QueueConfig {
     pub scheduler: Option<String>,
     /// Elevators that `scheduler` may name beside the built-in ones (mq).
     pub custom_elevators: &'static [CustomElevator],
-    /// That default is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): the layer below or above has an elevator.
+    /// The default of `scheduler` is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): the layer below or above has an
+    /// elevator.
     pub no_sched_by_default: bool,
     /// Elevator tunables by name, applied when the elevator is made.
     pub iosched: Vec<(String, u64)>,
     /// 0 = all merges, 1 = one-hit only, 2 = none.
     pub nomerges: u8,
-    /// 0 = complete where found, 1 = on a CPU sharing the submitter's cache, 2 = on the submitting CPU.
+    /// 0 = complete on the CPU that polls, 1 = on a CPU sharing the submitter's cache, 2 = on the submitting CPU.
     pub rq_affinity: u8,
     /// Whether I/O is counted in the disk's statistics.
     pub iostats: bool,
-    /// How long a request may be at the driver before the driver is asked about it, milliseconds.
+    /// How long the driver may have a request before it is asked about it
+    /// ([`Driver::timeout`](crate::driver::Driver::timeout)), milliseconds.
     pub io_timeout_ms: u32,
     /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
     pub max_sectors_kb: Option<u32>,
     /// `read_ahead_kb`: what a buffered file is read ahead by at most; `None` = as the system does by itself.
     pub read_ahead_kb: Option<u32>,
-    /// `wbt_lat_usec`: read latency that write-back makes way for, microseconds; 0 = off, `None` (-1) = the kernel's
-    /// default for the disk.
+    /// `wbt_lat_usec`: target latency of reads for write-back throttling, microseconds; 0 = off, `None` (-1) = the
+    /// kernel's default for the disk.
     pub wbt_lat_usec: Option<u64>,
-    /// `iops_*`, `bps_*`: how much of the disk may be used.
+    /// `iops_*`, `bps_*`: limits on I/Os and bytes per second.
     pub io_limits: IoLimits,
     /// Bios each submitter may have in the block layer, pieces of split ones included.
     pub bios_per_submitter: u32,
@@ -118,7 +120,7 @@ impl Default for QueueConfig {
     }
 }
 
-/// When a setting of a disk in use may change.
+/// When a setting can change while the disk is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingChange {
     /// At once ([`RequestQueue::set_live`](crate::queue::RequestQueue::set_live)).
@@ -140,7 +142,8 @@ pub struct SettingInfo {
     pub help: &'static str,
     /// When it may change.
     pub change: SettingChange,
-    /// Disks that share tags have one value of it: it changes for all of them ([`TagSet`](crate::tags::TagSet)).
+    /// Disks that share tags have one value of this setting: a change applies to all of them
+    /// ([`TagSet`](crate::tags::TagSet)).
     pub is_of_tag_set: bool,
 }
 
@@ -229,7 +232,7 @@ pub const SETTINGS: &[SettingInfo] = &[
     SettingInfo::live("bps_write_burst", BPS, "bytes that may be written at once after an idle time"),
 ];
 
-/// A setting that was refused; the text is rule, value, remedy.
+/// Why a setting was rejected; the text is rule, value, remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(pub String);
@@ -303,7 +306,7 @@ impl QueueConfig {
         }
     }
 
-    /// Checks the settings against each other; names the first that does not fit.
+    /// Checks the settings against each other. The error names the first that does not fit.
     pub fn check(&self) -> Result<(), SettingError> {
         let err = |text: String| Err(SettingError(text));
         let cpus = self.topology.nr_cpus;

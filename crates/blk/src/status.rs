@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How an I/O ended ([`BlkStatus`]) and what a driver answers when it is handed one ([`QueueRqStatus`]).
+//! How an I/O ended ([`BlkStatus`]), and a driver's answer when it is given requests ([`QueueRqStatus`]).
 //!
 //! Source: include/linux/blk_types.h and block/blk-core.c of Linux 6.19.
 
@@ -16,9 +16,9 @@ pub enum BlkStatus {
     Timeout,
     /// No space left on the device or file.
     NoSpc,
-    /// The way to the device failed; another path may work.
+    /// The connection to the device failed; another path may work.
     Transport,
-    /// The device itself failed; another path would meet the same.
+    /// The device itself failed; another path would fail in the same way.
     Target,
     /// A reservation of another host forbids it.
     ResvConflict,
@@ -30,7 +30,7 @@ pub enum BlkStatus {
     Resource,
     /// Anything else that failed.
     IoErr,
-    /// Would have to wait, and the submitter asked not to.
+    /// The I/O would have to wait, and has [`OpFlags::NOWAIT`](crate::bio::OpFlags::NOWAIT).
     Again,
     /// The device is busy.
     DevResource,
@@ -95,9 +95,9 @@ impl BlkStatus {
         ALL.into_iter().find(|s| s.errno() == errno).unwrap_or(BlkStatus::IoErr)
     }
 
-    /// Whether the same I/O may succeed on another path to the same disk (`blk_path_error`). Unlike the kernel's this leaves out
-    /// [`BlkStatus::Inval`]: here it is about the request itself (its range, its memory), and a client's bad request would take all
-    /// paths from the others.
+    /// Whether the same I/O may succeed on another path to the same disk (`blk_path_error`). Unlike the kernel, this
+    /// leaves out [`BlkStatus::Inval`]. Here that status is about the request itself (its range, its memory), so one
+    /// client's bad request would fail all paths for the others.
     pub const fn is_path_error(self) -> bool {
         !matches!(
             self,
@@ -145,9 +145,10 @@ impl core::fmt::Display for BlkStatus {
     }
 }
 
-/// What [`Driver::queue_rqs`](crate::driver::Driver::queue_rqs) says of the first request it did *not* accept.
+/// A driver's answer about the first request that it did *not* accept
+/// ([`Driver::queue_rqs`](crate::driver::Driver::queue_rqs)).
 ///
-/// The word carries what runs the hctx again:
+/// The answer says what runs the hctx again:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum QueueRqStatus {
@@ -159,10 +160,10 @@ pub enum QueueRqStatus {
     /// The device itself is busy. The driver promises that a request of this device is in flight; the core runs the
     /// hctx again at its *completion*.
     DevResource,
-    /// Nothing can be sent before something outside changes (no path to the disk is left). The *core* runs the hctx again after
-    /// this many milliseconds, or when it is told to ([`RequestQueue::unquiesce`](crate::queue::RequestQueue::unquiesce)).
+    /// Nothing can be sent before an external change (no path to the disk is left). The *core* runs the hctx again
+    /// after this many milliseconds, or at [`RequestQueue::unquiesce`](crate::queue::RequestQueue::unquiesce).
     DelayMs(u16),
-    /// The request is ended with this status and dispatch continues behind it.
+    /// The request fails with this status, and dispatch continues with the next one.
     Error(BlkStatus),
 }
 

@@ -19,7 +19,7 @@ use crate::request::{RequestId, RequestSlab};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::time::{Duration, Instant};
 
-/// What a lender makes of a request that a lower driver has ended.
+/// A lender's decision about a request that a lower driver has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It ends, with this status.
@@ -32,11 +32,11 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what was ended on the spot goes to the core unseen"]
 pub struct Lent {
-    /// How many were accepted or ended, from the first on.
+    /// How many were accepted or completed, counted from the first.
     pub taken: usize,
-    /// About the first that was not; [`QueueRqStatus::Queued`] if there is none.
+    /// The answer about the first request that was not accepted; [`QueueRqStatus::Queued`] if there is none.
     pub status: QueueRqStatus,
-    /// Where those begin that were ended on the spot.
+    /// Index of the first request that completed on the spot.
     first_ended: usize,
 }
 
@@ -77,8 +77,9 @@ impl<'a> RqBatch<'a> {
         panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {taken} of {n}, and answered Queued")
     }
 
-    /// Asks `look` about each request that the lower driver ended on the spot. One that is to be issued again is in flight for
-    /// the core, and the lender's: `keep` gets it, with the delay, to be [given back](Completions::requeue) by a coming poll.
+    /// Calls `look` for each request that the lower driver completed on the spot. If `look` has it issued again, it
+    /// stays in flight for the core, and `keep` gets it with the delay. The lender must [give it
+    /// back](Completions::requeue) in a coming poll.
     #[inline]
     pub fn review_ended(
         &mut self,

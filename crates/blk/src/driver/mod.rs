@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lower edge: what a driver promises the block layer and what it is promised.
+//! The driver interface: what a driver guarantees the block layer, and what the block layer guarantees a driver.
 //!
 //! - The core hands a driver a batch ([`RqBatch`]); the driver [`accept`](RqBatch::accept)s requests from its front and
 //!   gets an [`InFlight`] for each: the duty to complete it, once. What it does not accept stays with the core.
-//! - Completions are *pulled*: [`Driver::poll`] moves what has finished into a [`Completions`]. A driver that is told
-//!   of completions by another thread keeps them until it is polled. Only what is finished while it is being issued may
-//!   be [`end`](RqBatch::end)ed on the spot.
-//! - `queue_rqs` and `poll` may be called by several threads at once, also for one hctx; the driver does its locking.
-//!   It never calls back into the core.
-//! - A driver may lie over others and lend them its requests: [`RqBatch::lend`], [`Completions::poll_below`].
-//! - A request's data (its [`Segment`](crate::request::Segment)s) stays valid until it is completed.
+//! - Completions are *pulled*: [`Driver::poll`] moves what has finished into a [`Completions`]. If another thread
+//!   notifies a driver of completions, the driver keeps them until it is polled. Only a request that finishes while
+//!   it is being issued may be [`end`](RqBatch::end)ed on the spot.
+//! - `queue_rqs` and `poll` may be called by several threads at once, also for one hctx; the driver does its own
+//!   locking. It never calls back into the core.
+//! - A driver may be stacked on others and lend them its requests: [`RqBatch::lend`], [`Completions::poll_below`].
+//! - A request's data (its [`Segment`](crate::request::Segment)s) stays valid until the request is completed.
 
 mod lend;
 pub mod model;
@@ -65,7 +65,7 @@ pub struct InFlight {
     place: DiskHctx,
 }
 
-/// Where a tag means a request: a disk and one of its hardware queues.
+/// The scope in which a tag identifies a request: a disk and one of its hardware queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskHctx {
     /// [`RequestQueue::serial`](crate::queue::RequestQueue).
@@ -106,13 +106,13 @@ impl<'a> RqRef<'a> {
         self.rq.op()
     }
 
-    /// How ([`OpFlags::FUA`] is set only if the driver's limits say it honours it).
+    /// Modifiers of the operation ([`OpFlags::FUA`] is set only if the driver's limits say it honours it).
     #[inline]
     pub fn flags(&self) -> OpFlags {
         self.rq.flags()
     }
 
-    /// Its tag: what [`InFlight::tag`] will say.
+    /// Its tag, the same that [`InFlight::tag`] returns once it is accepted.
     #[inline]
     pub fn tag(&self) -> Tag {
         Tag::new(u32::from(self.rq.driver_tag.get()))
@@ -142,20 +142,20 @@ impl<'a> RqRef<'a> {
         self.rq.nr_segments()
     }
 
-    /// How often its driver had it tried again ([`Completions::retry`]), at most 255.
+    /// How often its driver has had it retried ([`Completions::retry`]), at most 255.
     #[inline]
     pub fn retries(&self) -> u8 {
         self.rq.retries.get()
     }
 
-    /// When it was made of its first bio.
+    /// When the request was made from its first bio.
     #[inline]
     pub fn made(&self) -> Instant {
         Instant::from_ns(self.rq.alloc_ns.get())
     }
 
-    /// When the driver accepted it for the first time, if this is not it. Time before that it has waited elsewhere: in an elevator,
-    /// for a way to the device.
+    /// When the driver accepted it for the first time; `None` in the first try. Before that time it waited elsewhere:
+    /// in an elevator, or for a path to the device.
     #[inline]
     pub fn first_issued(&self) -> Option<Instant> {
         self.rq.has_rqf(rqf::TRIED).then(|| Instant::from_ns(self.rq.first_issue_ns.get()))
@@ -171,7 +171,7 @@ impl<'a> RqRef<'a> {
 
 /// Requests of one hctx on their way to the driver, oldest first.
 pub struct RqBatch<'a> {
-    /// The driver that gets it: named when it breaks a rule.
+    /// The driver that gets the batch: a panic names it when it breaks a rule.
     pub(crate) driver: &'a dyn Driver,
     pub(crate) place: DiskHctx,
     pub(crate) ids: &'a [RequestId],
@@ -221,8 +221,9 @@ impl<'a> RqBatch<'a> {
         panic!("driver '{name}', hctx {hctx}: took one request more than the {n} of its batch")
     }
 
-    /// Ends the front request here and now: it took the device no time. The core completes it under the clock reading of
-    /// this call, so work that takes time (copying data) does not belong here. Panics when none remains.
+    /// Completes the front request at once, for a request that took the device no time. The core completes it with
+    /// the clock reading of this call, so work that takes time (copying data) does not belong here. Panics when none
+    /// remains.
     #[inline]
     pub fn end(&mut self, status: BlkStatus) {
         let rq = self.accept();
@@ -234,9 +235,9 @@ impl<'a> RqBatch<'a> {
 /// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
 #[derive(Debug)]
 pub struct Completions {
-    /// The driver that is asked: named when it breaks a rule.
+    /// The driver that is polled: a panic names it when it breaks a rule.
     driver: &'static str,
-    /// What the driver is asked about.
+    /// The disk and hardware queue that is polled.
     pub(crate) place: DiskHctx,
     pub(crate) items: Vec<Ended>,
     pub(crate) requeues: Vec<Requeued>,
@@ -250,7 +251,7 @@ pub(crate) struct Requeued {
     pub(crate) tries: Tries,
 }
 
-/// What becomes of the number of tries of a request that is given back.
+/// How the number of retries changes when a request is given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tries {
     /// It stays.
@@ -261,7 +262,7 @@ pub(crate) enum Tries {
     Afresh,
 }
 
-/// Most completions of one [`Driver::poll`]: what one clock read and one bitmap update are shared by.
+/// Most completions of one [`Driver::poll`]; they share one clock reading and one bitmap update.
 pub const POLL_BATCH: usize = 64;
 
 impl Completions {
@@ -276,8 +277,8 @@ impl Completions {
         POLL_BATCH - self.items.len()
     }
 
-    /// Ends a request. Panics when there is no room (check [`Completions::room`] first), and when it is not a request
-    /// of the hardware queue that was polled.
+    /// Completes a request. Panics when there is no room (check [`Completions::room`] first), and when it is not a
+    /// request of the hardware queue that was polled.
     #[inline]
     pub fn push(&mut self, rq: InFlight, status: BlkStatus) {
         if rq.place != self.place || self.room() == 0 {
@@ -287,7 +288,7 @@ impl Completions {
         core::mem::forget(rq);
     }
 
-    /// Names the rule that a driver broke.
+    /// Panics with the rule that the driver broke.
     #[cold]
     fn refuse(&self, rq: &InFlight) -> ! {
         let (name, DiskHctx { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
@@ -304,14 +305,15 @@ impl Completions {
         panic!("driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was given to another disk")
     }
 
-    /// Gives a request back unfinished, to be issued again before what is queued behind it: at once, or when `delay` has
-    /// passed. Its tag may be another's from now on. Takes no room, but each requeue costs as much as an insertion. Panics
-    /// when it is not a request of the hardware queue that was polled.
+    /// Gives a request back unfinished. It is issued again before the requests queued behind it: at once, or after
+    /// `delay`. Another request may get its tag from now on. It takes no room, but each requeue costs as much as an
+    /// insertion. Panics when it is not a request of the hardware queue that was polled.
     pub fn requeue(&mut self, rq: InFlight, delay: Option<Duration>) {
         self.give_back(rq, delay, Tries::Same);
     }
 
-    /// The same, and [`RqRef::retries`] is one more when it comes again: for a driver that gives up after so many.
+    /// Like [`Completions::requeue`], and increments [`RqRef::retries`]: for a driver that gives up after a number of
+    /// retries.
     pub fn retry(&mut self, rq: InFlight, delay: Option<Duration>) {
         self.give_back(rq, delay, Tries::OneMore);
     }
@@ -330,18 +332,18 @@ impl Completions {
 pub struct TimedOut {
     /// Its tag.
     pub tag: Tag,
-    /// The time it was issued at: that of its [`Driver::queue_rqs`]. The tag may belong to a request that was issued later;
-    /// about that one nothing is asked.
+    /// When it was issued: the time of its [`Driver::queue_rqs`]. The tag may now belong to a request that was issued
+    /// later; this call is not about that one.
     pub issued: Instant,
 }
 
-/// What a driver says of a request that is late (`BLK_EH_*`).
+/// A driver's answer about a late request (`BLK_EH_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutAnswer {
-    /// It has ended, or will without being asked again: it was put into the completions of this call, or a coming poll
+    /// It has completed, or will without another question: it is in the completions of this call, or a coming poll
     /// finds it.
     Done,
-    /// It is still being worked on: ask again when as much time has passed once more.
+    /// It is still in progress: ask again when the same time has passed once more.
     ResetTimer,
 }
 
@@ -353,29 +355,30 @@ pub trait Driver: Send + Sync {
     /// Limits and features; constant while the driver lives.
     fn limits(&self) -> Limits;
 
-    /// Size of the disk in sectors, asked for once; a disk that changes is told of it by
+    /// Size of the disk in sectors. The core asks once; if the size changes later, call
     /// [`RequestQueue::set_capacity`](crate::queue::RequestQueue::set_capacity).
     fn capacity(&self) -> Sector;
 
-    /// Makes ready `nr_hw_queues` hardware queues of `queue_depth` tags each. Called before the first request and
-    /// again, with nothing in flight, when the number changes. The error text names what could not be had.
+    /// Prepares `nr_hw_queues` hardware queues of `queue_depth` tags each. Called before the first request and again,
+    /// with nothing in flight, when the numbers change. The error text names what was not available.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String>;
 
     /// Starts requests of one hctx, in order, until the batch is empty or the driver can take no more; then makes the
     /// device see them (the kernel's `commit_rqs` is part of this call). The answer is about the first request not
-    /// accepted; [`QueueRqStatus::Queued`] when there is none, and only then: anything else is a panic that names the
-    /// driver.
+    /// accepted. It is [`QueueRqStatus::Queued`] exactly when all were accepted; a wrong answer is a panic that names
+    /// the driver.
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus;
 
-    /// Requests that the device could take now, over all its hardware queues (the kernel's `get_budget`). The core asks before it
-    /// takes a request from where it could still be merged or overtaken; more may be issued nevertheless. 0 only while a
-    /// request of the device is in flight or being offered: its end, or its refusal, is followed by another look.
+    /// Returns how many requests the device could take now, over all its hardware queues (the kernel's `get_budget`).
+    /// The core asks before it takes a request from where it could still be merged or overtaken; it may issue more
+    /// nevertheless. A driver returns 0 only while a request of the device is in flight or being offered, because the
+    /// core asks again when that request completes or is rejected.
     fn budget(&self, _hctx: HctxId) -> u32 {
         u32::MAX
     }
 
-    /// A request is late. The driver may end it now, through `done`, which has room for it; or give it more time, as the
-    /// default does. It may also have been polled out meanwhile by another thread: then `Done`.
+    /// Asks about a late request. The driver may complete it now through `done`, which has room for it, or give it
+    /// more time, as the default does. If another thread has polled it meanwhile, the answer is `Done`.
     fn timeout(&self, _hctx: HctxId, _late: TimedOut, _done: &mut Completions, _now: Instant) -> TimeoutAnswer {
         TimeoutAnswer::ResetTimer
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests in order of arrival: doubly linked lists over request numbers, with the links in one table.
+//! Lists of requests in order of arrival: doubly linked by request number, with the links in one table.
 //!
 //! Guarantees: no allocation after construction, every operation O(1). A request is in at most one of the lists that
 //! share a table (asserted). Each link carries the time at which its request expires. Needs: all calls under one lock.

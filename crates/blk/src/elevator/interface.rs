@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the core asks of an elevator, and what an elevator may ask of the core.
+//! The elevator interface: the core's calls to an elevator, and an elevator's calls to the core.
 //!
-//! An elevator keeps [`Rq`] handles between `insert` and `dispatch`; its own order is its own lock's business (kyber has
-//! none device-wide). One hold of that lock serves a whole batch, so order inside a batch is never inverted.
+//! An elevator keeps [`Rq`] handles between `insert` and `dispatch`. Its order is protected by its own lock (kyber
+//! has none for the whole device). One hold of that lock serves a whole batch, so order inside a batch is never
+//! inverted.
 //!
 //! Source: include/linux/elevator.h (`struct elevator_mq_ops`).
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Queued requests by the sector behind their last one: where a bio that continues a request finds it.
+//! Queued requests, hashed by the sector after their last one: finds the request that a bio continues.
 //!
 //! Guarantees: no allocation after construction; insertion and removal O(1), a search O(1) on average. Of several
 //! requests that end at the same sector the newest is found, as in the kernel's `elv_rqhash_find`. The table says

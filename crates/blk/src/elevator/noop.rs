@@ -8,8 +8,8 @@
 //! None.
 //!
 //! # Limits
-//! No front merges but those of the one-hit cache; neighbours are those in order of arrival, so two requests become one
-//! only if they came one after the other.
+//! There are no front merges but those of the one-hit cache. Requests are joined only with their neighbours in order
+//! of arrival, so two requests become one only if one arrived directly after the other.
 //!
 //! # Since
 //! Behaviour of Linux 4.19 block/noop-iosched.c.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The elevators that exist, by name.
 //!
-//! Guarantees: a name in the lists makes the elevator of that name; an unknown one is answered with those there are.
+//! Guarantees: a name in the lists makes the elevator of that name; for an unknown name the error lists the known
+//! ones.
 
 use super::bfq::{self, Bfq};
 use super::interface::Elevator;

@@ -8,7 +8,7 @@ pub const MAX_PATHS: usize = 64;
 /// Most priority groups (`MAX_GROUPS` of multipath-tools is larger than any array has).
 pub const MAX_GROUPS: usize = 64;
 
-/// Number of a path: a small one that a removed path's successor may have.
+/// Number of a path. It is small, and is reused after the path was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub(super) u8);
 
@@ -19,10 +19,10 @@ impl PathId {
     }
 }
 
-/// What a disk is told to do; the names are the kernel's.
+/// Settings of a disk, under the kernel's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Without a path requests wait; otherwise they fail.
+    /// Requests wait while there is no path; otherwise they fail.
     pub queue_if_no_path: bool,
     /// After this long without a path `queue_if_no_path` is turned off; zero = never.
     pub no_path_timeout: Duration,
@@ -37,7 +37,7 @@ pub struct Features {
 pub enum PgInit {
     /// The path is active.
     Done,
-    /// The controller cannot now (`SCSI_DH_DEV_TEMP_BUSY`): another group is tried.
+    /// The controller is busy for now (`SCSI_DH_DEV_TEMP_BUSY`): another group is tried.
     Busy,
     /// Try again after `pg_init_delay`.
     Retry,

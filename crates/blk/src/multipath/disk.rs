@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The disk: paths in groups, which of them may be used, and what its owner asks and tells of them.
+//! The disk: its paths and groups, which paths are usable, and the owner's calls and events.
 //!
-//! Guarantees: what I/O reads (usable paths, their drivers) changes without a lock in its way. Source: drivers/md/dm-mpath.c.
+//! Guarantees: I/O reads usable paths and their drivers without a lock, also while they change. Source:
+//! drivers/md/dm-mpath.c.
 
 use super::config::{Features, MAX_GROUPS, MAX_PATHS, PathId, PgInit};
 use super::group::{Group, GroupsState, Path, Wanted};
@@ -17,24 +18,25 @@ use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use std::sync::{Arc, OnceLock};
 
-/// Most paths that a disk is given in its life, a driver that comes back not counted: the drivers of removed paths are kept.
+/// Number of different drivers that a disk keeps in its lifetime. Drivers of removed paths are kept; one that is
+/// added again does not count again.
 pub(crate) const MAX_LIVES: usize = 1024;
 
 /// In [`Multipath::at`]: nothing may be sent there any more.
 pub(super) const LEAVING: u16 = 1 << 15;
 const NO_DRIVER: u16 = LEAVING | (LEAVING - 1);
 
-/// A path to be: name, driver, what its selector is told.
+/// A path to be added: name, driver, and arguments for the selector.
 pub struct NewPath {
-    /// By which messages call it: `8:16`, `sdb`, an address.
+    /// Its name in messages: `8:16`, `sdb`, an address.
     pub name: String,
-    /// What reaches the disk.
+    /// The driver that reaches the disk by this path.
     pub driver: Arc<dyn Driver>,
     /// For the group's selector.
     pub args: PathArgs,
 }
 
-/// A priority group to be.
+/// A priority group to be made.
 pub struct NewGroup {
     /// How it spreads requests over its paths.
     pub selector: Selector,
@@ -42,13 +44,14 @@ pub struct NewGroup {
     pub paths: Vec<NewPath>,
 }
 
-/// A hardware handler: makes the controller behind a path serve it (ALUA, or a vendor's way) before I/O goes there.
+/// A hardware handler: makes the controller behind a path serve it (ALUA, or a vendor's method) before I/O goes
+/// there.
 pub trait Handler: Send + Sync {
     /// As in the table: "alua".
     fn name(&self) -> &str;
 
-    /// Activate this path after so long, without waiting here; [`Multipath::pg_init_done`] is owed one call for it. Called with
-    /// no lock held, also from inside I/O.
+    /// Activates this path after the time `after`, without waiting here. The handler calls
+    /// [`Multipath::pg_init_done`] once for it. Called with no lock held, also from inside I/O.
     fn activate(&self, path: PathId, after: Duration);
 }
 
@@ -59,11 +62,12 @@ pub enum PathEvent {
     PathFailed(PathId),
     /// A path is usable again, or new.
     PathReinstated(PathId),
-    /// Requests that wait may be sent: run the queue ([`quiesce`](crate::queue::RequestQueue::quiesce), then `unquiesce`).
+    /// Waiting requests may be sent: run the queue ([`quiesce`](crate::queue::RequestQueue::quiesce), then
+    /// `unquiesce`).
     RunQueue,
 }
 
-/// Why a path or disk was refused; the text names rule, value and remedy.
+/// Why a path or change was rejected; the text names rule, value and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MultipathError(String);
@@ -80,7 +84,7 @@ type HctxPlace<L> = OnceLock<Box<CachePadded<MultipathHctx<L>>>>;
 
 /// See the module's text.
 pub struct Multipath<L: Lock> {
-    /// Paths of which one can be taken without asking: those of the current group that are usable. 0 = ask [`GroupsState`].
+    /// Usable paths of the current group, if a request may take one without a decision. 0 = ask [`GroupsState`].
     pub(super) open: CachePadded<AtomicU64>,
     /// The group of each number's path.
     pub(super) group_of: [FieldU8; MAX_PATHS],
@@ -90,7 +94,7 @@ pub struct Multipath<L: Lock> {
     pub(super) known: AtomicU64,
     /// By number: index in `drivers`, and whether it is [`LEAVING`].
     pub(super) at: [AtomicU16; MAX_PATHS],
-    /// Never taken away, so that I/O needs no lock to use them.
+    /// Never removed, so that I/O uses them without a lock.
     pub(super) drivers: Box<[OnceLock<Arc<dyn Driver>>]>,
     pub(super) policies: Vec<Policy>,
     pub(super) selectors: Selectors,
@@ -104,18 +108,18 @@ pub struct Multipath<L: Lock> {
     pub(super) started: Mutex<L, Option<(u16, u32)>>,
 }
 
-/// Strictest limits of all; a boundary is kept, for a request is not cut again.
+/// The strictest limits of all. A chunk boundary is kept, because requests are not split again here.
 fn stacked<'a>(all: impl Iterator<Item = &'a Limits> + Clone) -> Limits {
     let chunk = all.clone().map(|l| l.chunk_sectors).filter(|c| *c > 0).min().unwrap_or(0);
     Limits { chunk_sectors: chunk, ..Limits::stacked(all) }
 }
 
 impl<L: Lock> Multipath<L> {
-    /// A disk of these groups, the first preferred. `node_of`: the NUMA node of each CPU, for io-affinity; empty if all are of
-    /// one.
+    /// Makes a disk of these groups; the first has the highest priority. `node_of` has the NUMA node of each CPU, for
+    /// io-affinity; it is empty if all CPUs are of one node.
     ///
-    /// # Errors
-    /// No path, too many, two of one name, or paths that cannot be of one disk.
+    /// # Errors There is no path, there are too many paths or groups, two paths have one name, or paths cannot lead
+    /// to the same disk.
     pub fn new(
         groups: Vec<NewGroup>,
         features: Features,
@@ -171,12 +175,11 @@ impl<L: Lock> Multipath<L> {
         Ok(Multipath { listener, ..disk })
     }
 
-    /// Adds a path to a group, usable at once.
+    /// Adds a path to a group; it is usable at once.
     ///
-    /// # Errors
-    /// No such group, no number free, a name that is there, or a driver that cannot be of this disk: other capacity, other
-    /// blocks, stricter limits; or it could not be started. Also CPUs for io-affinity: that selector keeps those which each number
-    /// had from the start.
+    /// # Errors The group does not exist, no path number is free, or the name is in use. The driver differs from the
+    /// disk in capacity or blocks, has stricter limits, or cannot be started. With io-affinity, CPUs are rejected as
+    /// well, because that selector keeps the CPUs of each path number from the start.
     pub fn add_path(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
         if matches!(self.policies.get(group), Some(Policy::IoAffinity(_))) && !new.args.cpus.is_empty() {
             return refused(format!(
@@ -255,11 +258,10 @@ impl<L: Lock> Multipath<L> {
         Some(index as u16)
     }
 
-    /// Takes a path away: nothing is sent there any more, and when nothing of it is in flight it has gone. Whether it has; ask
-    /// [`Multipath::has_gone`] otherwise. Its driver is kept, unused, for as long as the disk.
+    /// Removes a path. It gets no more requests, and is gone when none is in flight there. Returns whether it is gone
+    /// already; otherwise ask [`Multipath::has_gone`]. Its driver is kept, unused, for as long as the disk.
     ///
-    /// # Errors
-    /// No such path.
+    /// # Errors The path does not exist.
     pub fn remove_path(&self, id: PathId, now: Instant) -> Result<bool, MultipathError> {
         let mut state = self.state.lock();
         let Some(path) = state.paths.get_mut(id.index()).and_then(Option::as_mut).filter(|p| !p.is_leaving) else {
@@ -274,14 +276,14 @@ impl<L: Lock> Multipath<L> {
         Ok(state.paths[id.index()].is_none())
     }
 
-    /// Whether a removed path has gone. True for one that never was; a successor with its number is not it.
+    /// Whether a removed path is gone. Also true for a path that never existed, and when another path has its number.
     pub fn has_gone(&self, id: PathId) -> bool {
         let mut state = self.state.lock();
         self.forget_removed(&mut state);
         state.paths[id.index()].as_ref().is_none_or(|p| !p.is_leaving)
     }
 
-    /// Frees the numbers of removed paths of which nothing is in flight.
+    /// Frees the numbers of removed paths that have nothing in flight.
     pub(super) fn forget_removed(&self, state: &mut GroupsState) {
         for (i, path) in state.paths.iter_mut().enumerate() {
             if path.as_ref().is_some_and(|p| p.is_leaving) && self.in_flight(i) == 0 {
@@ -291,19 +293,20 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// Requests at a path.
+    /// Requests in flight at a path.
     pub(super) fn in_flight(&self, path: usize) -> u32 {
         // Pairs with: Multipath::choose
         let of = |h: &HctxPlace<L>| h.get().map_or(0, |h| h.in_flight[path].load(Ordering::SeqCst));
         self.hctxs.iter().map(of).sum()
     }
 
-    /// The number of a path by its name.
+    /// Returns the number of the path with this name.
     pub fn path(&self, name: &str) -> Option<PathId> {
         self.state.lock().present().find(|(_, p)| p.name == name).map(|(id, _)| id)
     }
 
-    /// `fail_path`: it gets no more requests. What is there it may still end. Nothing happens to one that has failed.
+    /// `fail_path`: the path gets no more requests; those in flight there may still complete. Does nothing if the
+    /// path has failed already.
     pub fn fail_path(&self, id: PathId, now: Instant) {
         let mut state = self.state.lock();
         let failed = state.fail(id, now);
@@ -314,7 +317,7 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// `reinstate_path`: it may be used again.
+    /// `reinstate_path`: the path may be used again.
     pub fn reinstate_path(&self, id: PathId) {
         let mut state = self.state.lock();
         let Some(wanted) = state.reinstate(id) else { return };
@@ -324,20 +327,20 @@ impl<L: Lock> Multipath<L> {
         self.see_to(wanted);
     }
 
-    /// `switch_group`: the next request goes to this group, from 0.
+    /// `switch_group`: the next request goes to this group, numbered from 0.
     ///
-    /// # Errors
-    /// No such group; as of the next two.
+    /// # Errors The group does not exist. [`Multipath::disable_group`] and [`Multipath::enable_group`] fail for the
+    /// same reason.
     pub fn switch_group(&self, group: usize) -> Result<(), MultipathError> {
         self.change_group(group, |state| state.switch(group))
     }
 
-    /// `disable_group`: it is used only if no other has a path.
+    /// `disable_group`: the group is used only if no other has a usable path.
     pub fn disable_group(&self, group: usize) -> Result<(), MultipathError> {
         self.change_group(group, |state| state.bypass(group, true))
     }
 
-    /// `enable_group`.
+    /// `enable_group`: the group is not bypassed any more.
     pub fn enable_group(&self, group: usize) -> Result<(), MultipathError> {
         self.change_group(group, |state| state.bypass(group, false))
     }
@@ -351,13 +354,13 @@ impl<L: Lock> Multipath<L> {
         Ok(())
     }
 
-    /// Sorts all paths into groups anew, best first, as when a table is loaded anew. It takes effect at once, also with
-    /// requests in flight. No group is current or bypassed then, so the next request takes the first group that has a path.
-    /// Its paths are activated if there is a handler. Groups of the disk beyond these are empty.
+    /// Sorts all paths into new groups, best first, as when a table is loaded again. It takes effect at once, also
+    /// with requests in flight. No group is current or bypassed then, so the next request takes the first group that
+    /// has a usable path. If there is a handler, it activates that group's paths. The disk's other groups become
+    /// empty.
     ///
-    /// # Errors
-    /// More groups than the disk has; a path that is missing, named twice or unknown; or groups whose selectors differ or
-    /// are io-affinity (which knows its paths). Nothing has changed then.
+    /// # Errors There are more groups than the disk has. A path is missing, named twice or unknown. The groups have
+    /// different selectors, or io-affinity, which keeps its paths. Nothing has changed then.
     pub fn regroup(&self, groups: &[Vec<PathId>]) -> Result<(), MultipathError> {
         let mut state = self.state.lock();
         let n = state.groups.len();
@@ -374,7 +377,7 @@ impl<L: Lock> Multipath<L> {
             return refused(format!("{} paths in new groups: must be all that are there, once each", named.len()));
         }
         for (group, path) in groups.iter().enumerate().flat_map(|(g, paths)| paths.iter().map(move |p| (g, *p))) {
-            // What is out is counted by the path, in the unit of a selector that both groups have.
+            // The load in flight is counted per path, in the unit of the selector that both groups have.
             self.group_of[path.index()].set(group as u8);
         }
         let wanted = state.regroup(groups);
@@ -384,24 +387,25 @@ impl<L: Lock> Multipath<L> {
         Ok(())
     }
 
-    /// `queue_if_no_path`; its time begins anew.
+    /// `queue_if_no_path`: requests wait while there is no path. `no_path_timeout` begins anew.
     pub fn queue_if_no_path(&self, now: Instant) {
         self.change(|state| state.set_queueing(true, now));
     }
 
-    /// `fail_if_no_path`: what waits fails, if there is no path.
+    /// `fail_if_no_path`: without a usable path waiting requests fail.
     pub fn fail_if_no_path(&self, now: Instant) {
         self.change(|state| state.set_queueing(false, now));
     }
 
-    /// While it is on, a path's error ends the request, whatever other paths there are, and nothing waits for a path: drivers of
-    /// paths have been told to end what they cannot have stopped. So it is turned on before they are told, and off after
-    /// they were told otherwise; what was issued until then ends with its path's error, too.
+    /// While this is on, a path's error ends the request even if other paths are left, and nothing waits for a path.
+    /// It is for the time in which the paths' drivers may fail requests that they could not stop. So turn it on
+    /// before the drivers get that order, and off after they got the opposite one. A request issued before it was
+    /// turned off also ends with its path's error.
     pub fn set_give_up(&self, on: bool, now: Instant) {
         self.change(|state| state.set_give_up(on, now));
     }
 
-    /// The activation that [`Handler::activate`] was asked for has ended.
+    /// Takes the result of the activation that [`Handler::activate`] was asked for.
     pub fn pg_init_done(&self, path: PathId, result: PgInit, now: Instant) {
         self.change(|state| state.pg_init_done(path, result, now));
     }
@@ -414,7 +418,7 @@ impl<L: Lock> Multipath<L> {
         self.see_to(wanted);
     }
 
-    /// Tells I/O of a change. The state is locked, so that no older one overtakes.
+    /// Makes a change visible to I/O. The state is locked, so that no older change overtakes it.
     pub(super) fn publish(&self, state: &GroupsState) {
         let mut valid = [0; MAX_GROUPS];
         state.present().filter(|(_, p)| p.is_active).for_each(|(_, p)| valid[p.group] += 1);

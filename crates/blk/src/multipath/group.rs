@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Priority groups and the state of paths: which group is used, what fails, what waits.
+//! Priority groups and the state of paths: which group is current, which paths have failed, which requests wait.
 //!
-//! Guarantees the rules of dm-multipath: a group is kept while it has a usable path; else the first group that has one, those
-//! that are bypassed only if no other has; a switch that was asked for comes first. With a hardware handler a group is used
-//! only after its paths have been activated, with bounded retries, the later ones delayed. A path fails once however often it
-//! is reported; without any path requests wait (`queue_if_no_path`) until one returns or the time for that is over.
+//! Guarantees the rules of dm-multipath. A group that was asked for by a switch comes first, then the current group,
+//! each if it has a usable path. Otherwise the first group with a usable path becomes current; a bypassed group only
+//! if no other has one. With a hardware handler a group is used only after its paths have been activated. Retries of
+//! that are bounded, and may be delayed. A path fails once, however often its failure is reported. Without a path
+//! requests wait (`queue_if_no_path`) until one returns or `no_path_timeout` is over.
 //!
-//! A plain value: its owner locks it, and passes on what it [asks for](Wanted). Does not do: I/O. Source:
-//! drivers/md/dm-mpath.c (`choose_pgpath`, `__switch_pg`, `fail_path`, `reinstate_path`, `pg_init_done`).
+//! This is a plain value: its owner locks it, and carries out what it returns in [`Wanted`]. Does not do: I/O.
+//! Source: drivers/md/dm-mpath.c (`choose_pgpath`, `__switch_pg`, `fail_path`, `reinstate_path`, `pg_init_done`).
 
 use super::config::{Features, MAX_PATHS, PathId, PgInit};
 use super::selector::{PathArgs, Selector};
@@ -15,7 +16,7 @@ use crate::time::{Duration, Instant};
 
 /// `DM_PG_INIT_DELAY_MSECS`.
 const PG_INIT_DELAY: Duration = Duration::from_ms(2000);
-/// When to look again while nothing can be sent (the kernel's delay of a requeue in dm-rq.c).
+/// Delay before a request that can be sent nowhere is tried again (the kernel's delay of a requeue in dm-rq.c).
 const REQUEUE_DELAY: Duration = Duration::from_ms(100);
 
 /// A path's part of the state.
@@ -26,7 +27,7 @@ pub(super) struct Path {
     pub(super) args: PathArgs,
     pub(super) is_active: bool,
     pub(super) fail_count: u64,
-    /// Removed, and something of it was still in flight.
+    /// Removed, while requests were still in flight there.
     pub(super) is_leaving: bool,
 }
 
@@ -36,15 +37,15 @@ pub(super) struct Group {
     pub(super) bypassed: bool,
 }
 
-/// What the owner has to see to after a change, with the state unlocked.
+/// What the owner has to do after a change, with the state unlocked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Paths to be activated by the handler, after this delay.
     pub(super) activate: Vec<PathId>,
     pub(super) after: Duration,
-    /// A path that has failed by this.
+    /// A path that this change has failed.
     pub(super) failed: Option<PathId>,
-    /// Requests that wait may go now.
+    /// Waiting requests may be sent now.
     pub(super) run: bool,
 }
 
@@ -52,14 +53,14 @@ impl Wanted {
     const RUN: Wanted = Wanted { activate: Vec::new(), after: Duration::ZERO, failed: None, run: true };
 }
 
-/// What a request finds.
+/// Where a request may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Paths of the current group, as a mask.
     Paths(u64),
-    /// Nothing now: look again after this time.
+    /// Nowhere now: try again after this time.
     Wait(Duration),
-    /// No path, and nothing to wait for.
+    /// Nowhere: there is no path, and nothing to wait for.
     Fail,
 }
 
@@ -82,7 +83,8 @@ pub(super) struct GroupsState {
     no_path_since: Option<Instant>,
     /// A path's error ends its request, and nothing waits for a path.
     gives_up: bool,
-    /// The last time it was so: what was issued until then may have been given up, and not have been told yet.
+    /// When `gives_up` last changed. A request issued until then may have been given up and may not have been
+    /// reported yet.
     gave_up_until: Option<Instant>,
 }
 
@@ -125,7 +127,7 @@ impl GroupsState {
         self.present().filter(|(_, p)| p.is_active).count()
     }
 
-    /// Paths of which one can be taken without asking further; none if something has to be decided first.
+    /// Returns the usable paths of the current group as a mask; 0 if a group has to be chosen or activated first.
     pub(super) fn open(&self) -> u64 {
         match self.current {
             Some(group) if self.next.is_none() && !self.queue_io && !self.pg_init_required => self.active(group),
@@ -133,7 +135,7 @@ impl GroupsState {
         }
     }
 
-    /// What a request finds for which [`GroupsState::open`] had nothing; changes the group if that is due.
+    /// Returns where a request may go when [`GroupsState::open`] is 0. Changes the group if that is due.
     pub(super) fn find(&mut self, now: Instant) -> (Found, Wanted) {
         let mut wanted = Wanted::default();
         let Some(group) = self.choose_group() else {
@@ -168,13 +170,13 @@ impl GroupsState {
         };
         first(self, false).or_else(|| {
             let last_resort = first(self, true)?;
-            // It was left for a reason: no hammering.
+            // A bypassed group is activated with a delay, because it was bypassed for a reason.
             self.delay_retry = true;
             Some(last_resort)
         })
     }
 
-    /// Without a path: how long to wait. Ends queueing when its time is over.
+    /// Returns how long a request waits while there is no path. Turns `queue_if_no_path` off when its time is over.
     fn without_path(&mut self, now: Instant) -> Found {
         if self.gives_up || !self.features.queue_if_no_path {
             return Found::Fail;
@@ -192,7 +194,7 @@ impl GroupsState {
         Found::Wait(left.min(REQUEUE_DELAY))
     }
 
-    /// Whether a request that was issued then and failed on a path may be issued again.
+    /// Whether a request that was issued at this time and failed on a path may be issued again.
     pub(super) fn may_retry(&mut self, issued: Instant, now: Instant) -> bool {
         if self.gives_up || self.gave_up_until.is_some_and(|until| issued <= until) {
             return false;
@@ -218,7 +220,7 @@ impl GroupsState {
         Wanted { activate, after, ..Wanted::default() }
     }
 
-    /// Fails a path. False: it had failed already, or is not there.
+    /// Fails a path. Returns false if it had failed already or does not exist.
     pub(super) fn fail(&mut self, id: PathId, now: Instant) -> bool {
         let Some(path) = self.path(id).filter(|p| p.is_active) else { return false };
         path.is_active = false;
@@ -227,14 +229,14 @@ impl GroupsState {
         true
     }
 
-    /// The last path has gone, perhaps: the time for queueing begins.
+    /// Starts `no_path_timeout` if no usable path is left.
     pub(super) fn note_no_path(&mut self, now: Instant) {
         if self.nr_valid() == 0 {
             self.no_path_since.get_or_insert(now);
         }
     }
 
-    /// A path is usable again. `None`: it was, or is not there.
+    /// Makes a path usable again. Returns `None` if it was usable or does not exist.
     pub(super) fn reinstate(&mut self, id: PathId) -> Option<Wanted> {
         let path = self.path(id).filter(|p| !p.is_active)?;
         path.is_active = true;
@@ -242,7 +244,7 @@ impl GroupsState {
         Some(self.came_up(id, group))
     }
 
-    /// A path of `group` has become usable.
+    /// Notes that a path of `group` has become usable.
     pub(super) fn came_up(&mut self, id: PathId, group: usize) -> Wanted {
         self.no_path_since = None;
         if self.nr_valid() > 1 && self.has_handler && self.current == Some(group) {
@@ -253,14 +255,15 @@ impl GroupsState {
         Wanted::RUN
     }
 
-    /// A bypassed group is used only when no other has a path.
+    /// Sets whether a group is bypassed: such a group is used only when no other has a usable path.
     pub(super) fn bypass(&mut self, group: usize, bypassed: bool) -> Wanted {
         self.groups[group].bypassed = bypassed;
         self.current = None;
         Wanted::RUN
     }
 
-    /// The next request goes to this group, if it has a path; none is bypassed any more up to it.
+    /// Sends the next request to this group, if it has a usable path. This group and those before it are not bypassed
+    /// any more.
     pub(super) fn switch(&mut self, group: usize) -> Wanted {
         self.groups[..=group].iter_mut().for_each(|g| g.bypassed = false);
         self.current = None;
@@ -268,8 +271,8 @@ impl GroupsState {
         Wanted::RUN
     }
 
-    /// All paths are of these groups now, as in a table that is loaded anew. Activations that are out still end; the next begin
-    /// when they have.
+    /// Moves all paths to these groups, as in a table that is loaded again. Activations in progress still complete;
+    /// new ones begin after that.
     pub(super) fn regroup(&mut self, groups: &[Vec<PathId>]) -> Wanted {
         for (group, paths) in groups.iter().enumerate() {
             for id in paths {
@@ -292,7 +295,7 @@ impl GroupsState {
         Wanted::RUN
     }
 
-    /// Begins to give up, or ends it. Whether requests wait is not changed by that; their time begins anew.
+    /// Turns giving up on or off. `queue_if_no_path` stays as it is, and `no_path_timeout` begins anew.
     pub(super) fn set_give_up(&mut self, on: bool, now: Instant) -> Wanted {
         if self.gives_up == on {
             return Wanted::default();
@@ -304,7 +307,7 @@ impl GroupsState {
         Wanted::RUN
     }
 
-    /// A path's activation has ended so.
+    /// Takes the result of a path's activation.
     pub(super) fn pg_init_done(&mut self, id: PathId, result: PgInit, now: Instant) -> Wanted {
         let Some(group) = self.path(id).map(|p| p.group) else {
             return self.one_init_less(false);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way of a request: a path is chosen, gets the request, and what it makes of it is judged.
+//! The way of a request: a path is chosen, gets the request, and its result is judged.
 //!
-//! Guarantees: requests that follow each other to the same path are one batch for it. Each is counted at its path before the
-//! path gets it and until the path has ended or given it back. A path that refuses with an error of the path fails, and the
-//! request is offered to the next; a busy one is passed over for the rest of the call. If a poll fills up before all paths
-//! had their turn, the next poll begins with the others.
+//! Guarantees: consecutive requests to the same path are one batch. Each is counted at its path before the path gets
+//! it, until the path has completed it or given it back. A path that refuses a request with a path error fails, and
+//! the request is offered to the next path. A busy path is skipped for the rest of the call. If a poll fills up
+//! before all paths were polled, the next poll begins with the remaining ones.
 //!
 //! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel answers RESOURCE when the
 //! one path that was chosen is busy; here that needs all paths of the group.
@@ -22,7 +22,7 @@ use crate::sync::Ordering;
 use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
-/// A request whose end is RESOURCE waits so long before it is issued again.
+/// A request that completes with RESOURCE is issued again after this time.
 const DELAY: Duration = Duration::from_ms(100);
 
 /// Where a request goes: counted there.
@@ -40,7 +40,8 @@ struct Busy {
 }
 
 impl Busy {
-    /// What all of them amount to: a time to look again goes before a completion to wait for, the shorter one before the longer.
+    /// Combines the answers of busy paths. A retry time takes precedence over waiting for a completion, and the
+    /// shortest retry time over longer ones.
     fn add(&mut self, path: usize, said: QueueRqStatus) {
         let rank = |s: QueueRqStatus| match s {
             QueueRqStatus::Resource => 0,
@@ -83,7 +84,7 @@ impl<L: Lock> Multipath<L> {
             }
             let usable = open & !busy.paths;
             if usable == 0 {
-                // Its paths may have changed since one was busy: the thread that changed them then runs the queue.
+                // If paths have changed since one was busy, the thread that changed them runs the queue afterwards.
                 return Err(busy.answer.unwrap_or(QueueRqStatus::Resource));
             }
             let policy = &self.policies[usize::from(self.group_of[usable.trailing_zeros() as usize].get())];
@@ -106,7 +107,7 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// No path can be taken without asking.
+    /// Asks the locked state for a path, because `open` is 0.
     #[cold]
     fn find(&self, now: Instant) -> Result<u64, QueueRqStatus> {
         let mut state = self.state.lock();
@@ -116,7 +117,7 @@ impl<L: Lock> Multipath<L> {
         self.see_to(wanted);
         match found {
             Found::Paths(mask) => Ok(mask),
-            // Rounded up: checked before its time is over, it would be told to come back at once.
+            // Rounded up: a request retried before its time is over would have to be retried once more.
             Found::Wait(after) => {
                 let ms = after.as_ns().div_ceil(1_000_000);
                 Err(QueueRqStatus::DelayMs(ms.min(u64::from(u16::MAX)) as u16))
@@ -125,7 +126,7 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// A chosen path did not take this request.
+    /// Takes a request off the counts of its chosen path, which did not accept it.
     fn undo(&self, hctx: &MultipathHctx<L>, rq: &RqRef<'_>) {
         let slot = hctx.slot(rq.tag());
         let path = usize::from(slot.path.get());
@@ -134,7 +135,7 @@ impl<L: Lock> Multipath<L> {
         hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
     }
 
-    /// A path has ended a request, or given it back (`None`).
+    /// Decides what becomes of a request that a path has completed, or given back (`None`).
     #[inline]
     fn judge(&self, hctx: &MultipathHctx<L>, tag: Tag, status: Option<BlkStatus>, now: Instant) -> Verdict {
         let slot: &Slot = hctx.slot(tag);
@@ -148,13 +149,14 @@ impl<L: Lock> Multipath<L> {
             Some(status) => Verdict::Ends(status),
             None => Verdict::Again(None),
         };
-        // Last: a removed path's number may have a successor from here on, which has done nothing.
+        // This comes last: from here on a new path may have the number of a removed one, and must not be charged for
+        // it.
         hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
         verdict
     }
 
-    /// A request that was issued then ended with an error that need not be the disk's: its path, at which it is still counted, fails,
-    /// and another does it if there is one.
+    /// Handles a path error of a request that was issued at this time. The path fails, while the request is still
+    /// counted there; the request is issued again on another path if there is one.
     #[cold]
     fn path_error(&self, path: usize, status: BlkStatus, issued: Instant, now: Instant) -> Verdict {
         let id = PathId(path as u8);
@@ -172,7 +174,7 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// Lends the first `n` requests to their path. `None`: continue with what is left of the batch.
+    /// Lends the first `n` requests to their path. Returns `None` to continue with the rest of the batch.
     #[inline]
     fn lend(
         &self,
@@ -235,7 +237,8 @@ impl<L: Lock> Multipath<L> {
         busy
     }
 
-    /// Whether a poll of this hardware queue has something to give although no path has: a driver's user waits no longer.
+    /// Whether a poll of this hardware queue returns something even if no path has a completion. A thread that waits
+    /// for the paths then does not wait.
     pub fn is_ready(&self, hctx: HctxId) -> bool {
         self.hctxs[hctx.index()].get().is_some_and(|h| h.has_held())
     }
@@ -292,7 +295,7 @@ impl<L: Lock> Driver for Multipath<L> {
             let before = batch.remaining();
             let stop = self.lend(batch, hctx, (choice, n), &mut busy, now);
             let left = n - (before - batch.remaining());
-            // With some left behind, the choice after them is not the next one: it is made anew when its turn comes.
+            // If requests were left over, the choice after them is undone: it is made again when its turn comes.
             if left > 0
                 && let Some(Ok(_)) = next.take()
             {
@@ -327,7 +330,7 @@ impl<L: Lock> Driver for Multipath<L> {
         while known != 0 {
             let path = (known.trailing_zeros() as usize + usize::from(first)) % MAX_PATHS;
             if done.room() == 0 {
-                // Next time those come first that had no turn.
+                // The next poll begins with the paths that were not polled.
                 h.poll_from.set(path as u8);
                 break;
             }

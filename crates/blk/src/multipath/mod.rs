@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath: one disk that can be reached in several ways, each of them a driver.
+//! Multipath: one disk that can be reached by several paths, each of them a driver.
 //!
 //! [`Multipath`] is a driver over drivers. A [`RequestQueue`](crate::queue::RequestQueue) above it merges and schedules.
 //! Each request goes down one path, itself and under its own tag ([`RqBatch::lend`](crate::driver::RqBatch::lend)); the

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Path selectors: which of a group's usable paths gets the next request.
 //!
-//! Guarantees: the kernel's rules and arguments, one file each. Of paths with equal claims it takes the path that this
-//! hardware queue chose longest ago. (The kernel moves the chosen path to the tail of its list.) No lock: all CPUs share one
-//! counter per path, of what is in flight there, as they must. Everything else belongs to the hardware queue. A reader may
-//! be a request behind. What is counted when a request is [started](Selectors::started) is taken off when it is
-//! [ended](Selectors::ended).
+//! Guarantees: the kernel's rules and arguments, one file each. Among equally good paths the hardware queue takes the
+//! one that it chose longest ago. (The kernel moves the chosen path to the tail of its list.) There is no lock. All
+//! CPUs share one counter per path of what is in flight there; everything else belongs to the hardware queue. A
+//! reader of the counter may miss the last request. [Starting](Selectors::started) a request adds to the counter, and
+//! [ending](Selectors::ended) it subtracts the same.
 //!
 //! Does not do: know which paths are usable. Sources: drivers/md/dm-ps-*.c (see the files).
 
@@ -34,10 +34,10 @@ pub enum Selector {
     RoundRobin,
     /// Fewest requests in flight.
     QueueLength,
-    /// Least bytes in flight for its throughput; the default, as multipath-tools'.
+    /// Least bytes in flight relative to throughput; the default, as in multipath-tools.
     #[default]
     ServiceTime,
-    /// Least time expected by what requests took.
+    /// Least expected time, by what earlier requests took.
     HistoricalServiceTime {
         /// Weight of the past, of 1024; 0..=[`MAX_WEIGHT`], default [`BASE_WEIGHT`].
         base_weight: u16,
@@ -71,7 +71,7 @@ impl Selector {
     }
 }
 
-/// What a selector is told of a path.
+/// A selector's arguments for one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathArgs {
     /// service-time: relative throughput, 0..=[`MAX_THROUGHPUT`], default 1.
@@ -222,7 +222,7 @@ impl Selectors {
         }
     }
 
-    /// It came back without having been there.
+    /// Undoes [`Selectors::started`] for a request that the path did not accept.
     #[inline(always)]
     pub(super) fn undone(&self, policy: &Policy, path: usize, bytes: u32) {
         let n = policy.weight(bytes);
@@ -231,12 +231,12 @@ impl Selectors {
         }
     }
 
-    /// It has ended there; `valid`: usable paths of its group.
+    /// Takes off a request that the path has ended; `valid`: usable paths of its group.
     #[inline(always)]
     pub(super) fn ended(&self, policy: &Policy, path: usize, bytes: u32, start: u64, now: u64, valid: u8) {
         self.undone(policy, path, bytes);
         if let Policy::HistoricalServiceTime { weights, .. } = policy {
-            // Two CPUs may do this at once, and one sample be lost.
+            // If two CPUs do this at the same time, one sample may be lost.
             let sample = now.saturating_sub(start.max(self.last_finish[path].get()));
             let average = weights.averaged(self.average[path].get(), sample);
             self.average[path].set(average);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a multipath disk is doing, for people and programs.
 //!
-//! Guarantees: one consistent state of paths and groups; what is in flight is read beside it and may be a moment older. Printed,
-//! it is what `dmsetup status` shows behind the target's name. Source: drivers/md/dm-mpath.c (`multipath_status`).
+//! Guarantees: paths and groups are shown in one consistent state. Counts of requests in flight are read separately
+//! and may be older. The printed form is what `dmsetup status` shows after the target's name. Source:
+//! drivers/md/dm-mpath.c (`multipath_status`).
 
 use super::config::{Features, PathId};
 use super::disk::Multipath;
@@ -60,9 +61,9 @@ pub struct Status {
     pub queue_io: bool,
     /// Activations of the current group.
     pub pg_init_count: u32,
-    /// What holds now (`queue_if_no_path` may have been turned off by its time).
+    /// The features in effect (`no_path_timeout` may have turned `queue_if_no_path` off).
     pub features: Features,
-    /// The group that is used next, from 1; 0 = there is none.
+    /// The group that is used next, counted from 1; 0 = none.
     pub group: usize,
     /// All groups.
     pub groups: Vec<GroupStatus>,

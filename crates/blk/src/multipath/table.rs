@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's table line of a multipath disk (`dmsetup table`), read and written.
 //!
-//! Guarantees: what is printed is read back equal. Every error names the word, its number in the line, what it must be. Lines may
-//! come from anywhere: counts are bounded before anything is allocated for them. `repeat_count` is read and is 1 whatever it
-//! says, as in the kernel; `queue_mode bio` is refused, for requests are what is sent here.
+//! Guarantees: what is printed is read back equal. Every error names the word, its position in the line, and what it
+//! must be. Lines may come from untrusted sources: counts are bounded before anything is allocated for them.
+//! `repeat_count` is read but always 1, as in the kernel. `queue_mode bio` is rejected, because this code sends
+//! requests.
 //!
 //! Does not do: find the devices that are named. Source: drivers/md/dm-mpath.c (`multipath_ctr`, `multipath_status`), dm-ps-*.c.
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the driver's completion to the ended bio: steering, flush steps, statistics, freeing of tags, restarts.
+//! From the driver's completion to the end of the bio: completion on the submitting CPU, flush steps, statistics,
+//! freeing of tags, restarts.
 //!
 //! Guarantees: each bio of a completed request ends exactly once, on its submitter's list, before the request's tag can be
 //! taken again. Freeing a tag runs an hctx that waited for it. Source: block/blk-mq.c, blk-flush.c.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dispatch loop: from `hctx->dispatch`, the elevator or the ctx lists to the driver.
 //!
-//! Guarantees that a request which cannot be sent now is on `hctx->dispatch` and that a run of the hctx is owed: by the
-//! next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay that
-//! the driver names). Several threads may run one hctx at once; only the lists are locked. Sources:
+//! Guarantees: a request that cannot be sent now is on `hctx->dispatch`, and something runs the hctx again. That is
+//! the next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay
+//! that the driver names). Several threads may run one hctx at once; only the lists are locked. Sources:
 //! block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::{DiskHctx, RqBatch};

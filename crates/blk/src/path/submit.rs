@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From bio to request: check, split, merge, take a tag (`tag`), fill the request, put it into the plug. `unplug` issues it from there.
 //!
-//! Guarantees: a bio it answers `true` for is part of exactly one request, or has ended. A bio it answers `false` for is
-//! untouched, and its submitter is registered for a wake-up when a tag comes free. Source: block/blk-mq.c
+//! Guarantees: if the answer is `true` the bio is part of exactly one request, or has ended. If it is `false` the bio
+//! is untouched, and its submitter is registered for a wake-up when a tag comes free. Source: block/blk-mq.c
 //! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`).
 
 use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};

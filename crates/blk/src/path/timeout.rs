@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests that are at the driver for longer than `io_timeout`: the driver is asked what became of each.
+//! Request timeouts: the driver is asked about each request that it has had for longer than `io_timeout`.
 //!
-//! One timer per disk, armed by the issue of a request, never more than five seconds ahead, so that a
-//! request costs one load. The poll that finds it due (any submitter's; [`RequestQueue::next_timer`] tells sleepers of it)
-//! checks all requests and asks [`Driver::timeout`](crate::driver::Driver::timeout) once for each that is late; the
-//! answer says whether the driver has ended it, or whether it gets its time once more. So a request is found late not
-//! before its deadline and at most five seconds after it.
+//! One timer per disk. Issuing a request arms it, at most five seconds ahead, so that a request costs one load. A
+//! poll of any submitter finds the timer due ([`RequestQueue::next_timer`] announces it to sleeping threads). That
+//! poll checks all requests, and calls [`Driver::timeout`](crate::driver::Driver::timeout) once for each late one.
+//! The answer says whether the driver has completed the request or gives it the same time once more. So a late
+//! request is found at its deadline at the earliest, and at most five seconds later.
 //!
-//! A request may end on another CPU while it is checked. The driver decides: it is told when the request it is asked
-//! about was issued, and answers for no other. What is written here is read here only. Source: block/blk-mq.c
-//! (`blk_mq_timeout_work`), blk-timeout.c; the kernel first waits for running `queue_rq` calls, this does not.
+//! A request may complete on another CPU while it is checked. The driver decides: it gets the issue time of the
+//! request it is asked about, and answers for no other. What this module writes is read only here. Source:
+//! block/blk-mq.c (`blk_mq_timeout_work`), blk-timeout.c. The kernel first waits for running `queue_rq` calls; this
+//! code does not.
 
 use crate::driver::{TimedOut, TimeoutAnswer};
 use crate::id::{HctxId, Tag};

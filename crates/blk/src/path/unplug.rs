@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where requests go from the plug: to the driver as a batch per hctx, to the elevator as a list, or to where a run finds them.
+//! Where requests go from the plug: to the driver as one batch per hctx, to the elevator as a list, or to a list that
+//! a run of the hctx reads.
 //!
 //! Guarantees: what the driver does not take is parked on `hctx->dispatch`, and the hctx is run; the order of the plug is kept for
 //! each hctx. Source: block/blk-mq.c (`blk_mq_flush_plug_list`, `blk_mq_try_issue_list_directly`,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Turns under the limits: asked for by a submitter, given to it when their time comes.
+//! Turns under the limits: a submitter asks for one, and gets it when its time has come.
 
 use super::limits::WaitEntry;
 use crate::lock::Lock;

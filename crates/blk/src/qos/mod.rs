@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What may hold a bio back before it becomes a request (the kernel's rq_qos): per-disk limits and write-back throttling.
 //!
-//! Guarantees: with neither set a bio costs one relaxed load here and a completion another; a held bio waits in its
-//! submitter, ends exactly once, and its submitter is notified when it may go; nothing is lost when settings change, the
-//! queue freezes or is rebuilt meanwhile (held bios wait outside, so a freeze does not wait for them).
+//! Guarantees: with neither set, a bio costs one relaxed load here, and so does a completion. A held bio waits in its
+//! submitter, ends exactly once, and its submitter is notified when it may continue. No bio is lost when settings
+//! change or the queue freezes or is rebuilt meanwhile. Held bios wait outside the queue, so a freeze does not wait
+//! for them.
 //!
 //! Needs from callers: polls at [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer), as for all delayed
 //! work. Any submitter's poll gives turns to all. Source: block/blk-rq-qos.c.

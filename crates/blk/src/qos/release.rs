@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A submitter's bios that are held back, and how they are released.
 //!
-//! A bio passes the limits first and then takes its place among those that wait for a tag (if any do). A bio that waits for
-//! a tag has paid already. Under common limits only, all bios of a submitter are in one queue and keep their order. When
-//! reads or writes have a limit of their own, each direction has a queue. So a held write holds back no read of the same
-//! submitter. A submitter here is a queue with a depth, not a task that sleeps in one I/O, as in the kernel. After a change
-//! from one to the other the existing queues drain by themselves.
+//! A bio passes the limits first, and then queues behind the bios that wait for a tag, if any do. A bio that waits
+//! for a tag has paid already. With common limits only, all bios of a submitter are in one queue and keep their
+//! order. When reads or writes have a limit of their own, each direction has a queue. So a held write holds back no
+//! read of the same submitter. Unlike in the kernel, a submitter is not a task that sleeps in one I/O, but a queue
+//! with a depth. After a change between one queue and two, the existing queues drain by themselves.
 //!
 //! A write needs a token of write-back throttling only after it found nothing to merge with. So it waits for the token in a
 //! queue of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for a tag.
 //!
-//! To a freeze, held bios are outside of the block layer. Settings may have changed by the time a bio is released, so what
-//! the disk supports is asked again then.
+//! Held bios are outside the block layer, so a freeze does not wait for them. Settings may change before a bio is
+//! released, so it is checked against the disk's features again then.
 
 use super::limits::{Dir, WaitEntry};
 use super::state::{NR_FIFOS, active};

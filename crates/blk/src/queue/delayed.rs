@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of hardware queues that are due at a later time. The time of the first of them spares a poll checking all.
+//! Delayed runs of hardware queues. The due time of the earliest one is kept, so that a poll need not check all.
 //!
 //! Guarantees: one caller of [`DueTime::take`] takes a due time that was armed. Until then it is visible in [`FirstDue`], at
 //! its time or an earlier one, once the serving thread is through. The thread that takes it sees what was left for the run

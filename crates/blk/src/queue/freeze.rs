@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may enter, and what may go to the driver: freezing keeps new requests out until all have ended, quiescing holds
-//! back what is inside.
+//! Freezing and quiescing: a freeze keeps new requests out and waits until all have completed; a quiesce holds back
+//! requests that are inside, so that none goes to the driver.
 //!
-//! Guarantees: a queue that is found drained stays so until it is unfrozen, though submitters continue polling. Needs from
-//! callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`, `blk_mq_freeze_queue_wait`,
-//! `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
+//! Guarantees: a queue that is found drained stays so until it is unfrozen, although submitters continue polling.
+//! Needs from callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`,
+//! `blk_mq_freeze_queue_wait`, `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
 
 use super::request_queue::RequestQueue;
 use crate::id::MAX_CPUS;
@@ -17,16 +17,16 @@ const SEALED: u32 = 1 << 31;
 /// One CPU that is leaving; the bits from here up to [`SEALED`] count them.
 const ONE_LEAVING: u32 = 1 << 16;
 const LEAVING: u32 = SEALED - ONE_LEAVING;
-/// How many have the queue frozen.
+/// The bits that count freezes in force.
 const FREEZES: u32 = ONE_LEAVING - 1;
 const _: () = assert!(LEAVING / ONE_LEAVING >= MAX_CPUS);
 
-/// What a submitter finds where it goes in and out.
+/// The gate's value as a submitter reads it when it enters and leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gate(u32);
 
 impl Gate {
-    /// Nothing is the matter.
+    /// Whether no freeze is on and no CPU is leaving.
     #[inline]
     pub(crate) fn is_open(self) -> bool {
         self.0 == 0
@@ -56,7 +56,7 @@ impl<L: Lock> RequestQueue<L> {
         self.gate().is_frozen()
     }
 
-    /// Has submitters inside look which CPU they are on, until [`RequestQueue::end_leaving`].
+    /// Makes submitters inside check which CPU they are on, until [`RequestQueue::end_leaving`].
     pub(crate) fn begin_leaving(&self) {
         // Pairs with: RequestQueue::gate
         self.gate.fetch_add(ONE_LEAVING, Ordering::SeqCst);
@@ -134,10 +134,11 @@ impl<L: Lock> RequestQueue<L> {
         }
     }
 
-    /// Stops dispatch to the driver. Nests. This only sets a mark: a thread that had checked it before may still start
-    /// one more `queue_rqs` after this returns, and one that had begun may still be running. A driver that must not be
-    /// called any more needs a freeze. (The kernel waits here until every dispatcher has left its RCU read section; the
-    /// like of it would be a count per submitter of being inside a driver call, waited for as freezing waits.)
+    /// Stops dispatch to the driver. Nests. This only sets a mark. A thread that checked the mark before may still
+    /// start one more `queue_rqs` after this returns, and a `queue_rqs` in progress may still be running. A driver
+    /// that must not be called any more needs a freeze. (The kernel waits here until every dispatcher has left its
+    /// RCU read section. To do that here, each submitter would count its driver calls, and quiescing would wait for
+    /// the counts as freezing does.)
     pub fn quiesce(&self) {
         // Pairs with: RequestQueue::is_quiesced
         self.quiesce_depth.fetch_add(1, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Other settings for a disk that is drained: what must stay, what goes back to its default, and the state that takes the place
-//! of the old one.
+//! Applies new settings to a drained disk: which settings must stay, which return to their default, and the state
+//! that replaces the old one.
 //!
 //! Guarantees: a change takes effect as a whole or not at all. Needs from callers: a freeze around it. Source: block/blk-mq.c
 //! (`blk_mq_update_nr_requests`, `__blk_mq_update_nr_hw_queues`), elevator.c (`elevator_switch`).

@@ -28,15 +28,15 @@ use crate::tags::tag_set::Member;
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
-/// Notifies the outside that a submitter has something to do: a bio of it ended elsewhere, a tag came free, or the
-/// queue is being frozen or was unfrozen.
+/// Notifies the caller's side that a submitter has something to do: a bio of it ended on another thread, a tag came
+/// free, or the queue is being frozen or was unfrozen.
 pub trait Notify: Send + Sync {
     /// `submitter` has to poll soon: others may wait for what it then does. May be called for one that is not waiting,
     /// from any thread, and with a lock of the core held (it must not call back).
     fn notify(&self, submitter: SubmitterId);
 }
 
-/// For stacks whose submitters poll anyway.
+/// Ignores notifications, for stacks whose submitters poll anyway.
 pub struct NoNotify;
 
 impl Notify for NoNotify {
@@ -69,9 +69,9 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) config: Mutex<L, QueueConfig>,
     pub(super) state: Mutex<L, Arc<QueueState<L>>>,
     generation: AtomicU64,
-    /// How many have it frozen, how many CPUs are leaving, and whether it is sealed: `freeze` has the bits.
+    /// Number of freezes, number of CPUs that are leaving, and whether the queue is sealed; the bits are in `freeze`.
     pub(super) gate: AtomicU32,
-    /// One at a time finds out whether the queue is drained, or a CPU gone.
+    /// Held to find out whether the queue is drained or a CPU is gone: one thread at a time.
     pub(crate) sealing: Mutex<L, ()>,
     pub(crate) online: OnlineMask,
     pub(super) quiesce_depth: AtomicU32,
@@ -167,8 +167,8 @@ impl<L: Lock> RequestQueue<L> {
         Sector(self.capacity.load(Ordering::Relaxed))
     }
 
-    /// The device has another size from now on. Bios beyond it are refused; those that were accepted before go to the driver,
-    /// which knows best. Source: `set_capacity`.
+    /// Changes the size of the disk. Later bios beyond it are rejected; those accepted before go to the driver, which
+    /// decides. Source: `set_capacity`.
     pub fn set_capacity(&self, capacity: Sector) {
         self.capacity.store(capacity.0, Ordering::Relaxed);
     }
@@ -218,7 +218,7 @@ impl<L: Lock> RequestQueue<L> {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Has every submitter that comes in look up what it knows of the queue.
+    /// Makes every submitter update its view of the queue when it next enters.
     pub(crate) fn renew_generation(&self) {
         // Pairs with: RequestQueue::generation
         self.generation.fetch_add(1, Ordering::Release);
@@ -250,7 +250,7 @@ impl<L: Lock> RequestQueue<L> {
         total
     }
 
-    /// Counters per hardware queue, also of those that the disk had and has no more.
+    /// Returns counters per hardware queue, also of queues that the disk had before and has no more.
     pub fn hctx_stats(&self) -> Vec<HctxStats> {
         let mut all = Vec::new();
         self.each_submitter(|s| {
@@ -263,10 +263,10 @@ impl<L: Lock> RequestQueue<L> {
         all
     }
 
-    /// When delayed work is due, for the thread that decides how long to sleep.
+    /// Returns when delayed work is due, for the thread that decides how long to sleep.
     ///
-    /// [`Instant::ZERO`] when a run is owed already. The last thread to go to sleep has to ask: work left to "the next
-    /// poll of any submitter" is announced nowhere else.
+    /// [`Instant::ZERO`]: a run is owed already. The last thread to go to sleep has to ask, because work left to "the
+    /// next poll of any submitter" is announced nowhere else.
     pub fn next_timer(&self) -> Option<Instant> {
         if self.is_sealed() {
             return None;
@@ -281,8 +281,8 @@ impl<L: Lock> RequestQueue<L> {
         timer
     }
 
-    /// Whether requests wait for a run of their hardware queue that is owed, or comes later: the driver does not have them, so waiting
-    /// in it alone would not see them end.
+    /// Whether requests wait for a run of their hardware queue that is owed or delayed. The driver does not have
+    /// them, so a thread that waits in the driver alone would miss them.
     #[inline]
     pub fn has_delayed_work(&self) -> bool {
         // Pairs with: RequestQueue::owe_work

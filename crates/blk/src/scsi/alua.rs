@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! ALUA (asymmetric logical unit access): which ports are preferred, and how a port group is activated.
 //!
-//! Guarantees: any bytes are taken as an answer to REPORT TARGET PORT GROUPS, cut at any place; at most [`MAX_GROUPS`] groups of
-//! [`MAX_PORTS`] ports are kept. Priorities are those of multipath-tools. Does not do: send commands, or wait.
-//! What becomes of requests while states change is [`super::disposition`]'s.
+//! Guarantees: any bytes are accepted as an answer to REPORT TARGET PORT GROUPS, cut at any place; at most
+//! [`MAX_GROUPS`] groups of [`MAX_PORTS`] ports are kept. Priorities are those of multipath-tools. Does not do: send
+//! commands, or wait. What becomes of requests while states change is decided by [`super::disposition`].
 //! Source: SPC-5 (5.18, 6.36, 6.45, 7.7.6.8); libmultipath/prioritizers/alua.c of multipath-tools 0.14;
 //! drivers/scsi/device_handler/scsi_dh_alua.c of Linux 6.19.
 
@@ -26,23 +26,23 @@ pub const TRANSITION_TIME: Duration = Duration::from_secs(60);
 /// Pause between questions during a transition (`ALUA_RTPG_RETRY_DELAY`).
 pub const TRANSITION_LOOK: Duration = Duration::from_secs(2);
 
-/// How a group of ports serves a logical unit.
+/// How a group of ports serves a logical unit (asymmetric access state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum AccessState {
-    /// As well as any does.
+    /// Active/optimized: as fast as any group.
     Optimized = 0x0,
-    /// More slowly.
+    /// Active/non-optimized: slower.
     NonOptimized = 0x1,
-    /// Not before it is asked to.
+    /// Standby: not before it is activated.
     Standby = 0x2,
-    /// Not, and asking does not help now.
+    /// Unavailable: not at all, and activating does not help now.
     Unavailable = 0x3,
-    /// Some blocks as well as any does.
+    /// LBA dependent: some blocks are as fast as on any group.
     LbaDependent = 0x4,
-    /// It has none.
+    /// Offline.
     Offline = 0xe,
-    /// It is about to be another.
+    /// The state is about to change.
     Transitioning = 0xf,
 }
 
@@ -87,7 +87,7 @@ pub struct PortGroup {
     pub group: u16,
     /// How it serves the unit.
     pub state: AccessState,
-    /// It is the one that its maker would have used.
+    /// The preferred bit: the device's own choice among its groups.
     pub preferred: bool,
     /// Relative numbers of its ports.
     pub ports: Vec<u16>,
@@ -258,11 +258,13 @@ fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Du
 const MAX_STEPS: u32 = 16;
 
 /// Makes the unit serve the path that `ask` speaks to, as a hardware handler of multipath does
-/// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command with data to the device, or for up to so many
-/// bytes from it, and waits for its end. `None`: the state is about to be another, look again after [`TRANSITION_LOOK`];
-/// `in_transition` is how long that has been so, and too long is [`PgInit::Failed`]; `known` is the limit that the device
-/// has reported before, if any. [`PgInit::Retry`]: nothing was heard of the device. (The kernel's handler asks for a retry
-/// without a pause, and only where there is no connection; one that was cut comes back in a moment, not at once.)
+/// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command to the device, with data or
+/// for up to a number of bytes from it, and waits for its outcome. `None`: the device is busy or its state is about
+/// to change; call again after [`TRANSITION_LOOK`]. `in_transition` is how long that has been so. After the limit a
+/// group in transition counts as standby, and a device that answers no more than before is [`PgInit::Failed`].
+/// `known` is the limit that the device has reported before, if any. [`PgInit::Retry`]: the device did not answer.
+/// (The kernel's handler requests a retry without a delay, and only without a connection. A connection that was cut
+/// comes back after a moment, not at once.)
 pub fn activate(
     ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed,
     in_transition: Duration,

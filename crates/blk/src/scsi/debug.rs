@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A SCSI host that is only software, with faults that come when they are asked for: the kernel's scsi_debug.
+//! A simulated SCSI host with injected faults, after the kernel's scsi_debug.
 //!
-//! Guarantees: without faults each command ends as its medium says, [`DebugOptions::delay`] after it came; a [`Fault`] changes
-//! that for the commands it names, as often as it says, and nothing else. The same commands at the same times end the same
-//! way. Aborts, resets and questions work at once, unless [`DebugHost::script`] says how they go. Does not do: keep data; that
-//! is the [`Medium`]'s.
+//! Guarantees: without faults each command completes with its medium's outcome, [`DebugOptions::delay`] after it was
+//! queued. A [`Fault`] changes only the commands that it names, as often as it says. The same commands at the same
+//! times complete in the same way. Aborts, resets and probes work at once, unless [`DebugHost::script`] says
+//! otherwise. Does not do: keep data, which is the [`Medium`]'s task.
 //! Source: the options of drivers/scsi/scsi_debug.c (`every_nth`, `opts`, `ndelay`, `host_max_queue`).
 
 use super::cdb::Cdb;
@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 
 /// Where the data of a debug host is.
 pub trait Medium: Send + Sync {
-    /// Does what a command asks for, and says how it went.
+    /// Executes a command and returns its outcome.
     fn execute(&self, lun: LunId, command: &Command<'_>) -> Outcome;
 }
 
@@ -36,46 +36,46 @@ impl Medium for NoMedium {
     }
 }
 
-/// How a debug host is made.
+/// Options of a debug host.
 #[derive(Clone, Copy, Debug)]
 pub struct DebugOptions {
-    /// LUNs 0 to one below.
+    /// Number of LUNs, numbered from 0.
     pub luns: u16,
-    /// How long a command takes; zero: it has ended when it is next asked.
+    /// How long a command takes; zero: the next poll finds it completed.
     pub delay: Duration,
     /// Commands of a hardware queue, of all LUNs together, before it says that it is busy; 0 = as many as come.
     pub host_max_queue: u32,
 }
 
-/// Which commands something happens to, and what.
+/// A fault: which commands it affects, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// Of this LUN only.
+    /// Only commands of this LUN; `None`: of any.
     pub lun: Option<LunId>,
-    /// With this operation code only.
+    /// Only commands with this operation code; `None`: with any.
     pub opcode: Option<u8>,
-    /// So many that it names are let go first.
+    /// This many matching commands are left alone first.
     pub skip: u32,
-    /// Then it happens to so many.
+    /// Then this many are affected.
     pub times: u32,
     /// What happens.
     pub what: InjectedFault,
 }
 
-/// What happens to a command.
+/// The effect of a fault on a command.
 #[derive(Clone, Copy, Debug)]
 pub enum InjectedFault {
-    /// It is not executed, and ends so.
+    /// It is not executed, and completes with this outcome.
     Ends(Outcome),
     /// It is executed, and takes this much longer.
     Slow(Duration),
-    /// It is not executed, and never ends by itself.
+    /// It is not executed, and never completes by itself.
     Lost,
-    /// It is not taken.
+    /// It is not accepted.
     Busy(Busy),
 }
 
-/// Help that a host may be asked for.
+/// An action of error handling that a host may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EhAid {
     /// An abort.
@@ -86,18 +86,18 @@ pub enum EhAid {
     Probe(u8),
 }
 
-/// How help goes.
+/// The scripted result of an action of error handling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It works.
     Works,
     /// It works, and takes so long.
     After(Duration),
-    /// It fails at once; a question cannot be sent.
+    /// It fails at once; a probe cannot be sent.
     Fails,
-    /// It is begun, and never ends.
+    /// It is begun, and never completes.
     Never,
-    /// The answer to a question.
+    /// The answer to a probe: outcome and data.
     Says(Outcome, Vec<u8>),
 }
 
@@ -109,7 +109,7 @@ struct Scripted {
     times: u32,
 }
 
-/// Help that is under way: what, whose, of which command, and when it works.
+/// An action in progress: kind, LUN, late command, and when it works.
 #[derive(Debug)]
 struct PendingAid {
     aid: EhAid,
@@ -144,7 +144,7 @@ const MAX_HCTXS: usize = 64;
 struct HctxCommands {
     /// In order of their ends, but for slow ones.
     out: VecDeque<Out>,
-    /// Commands that never end.
+    /// Commands that never complete.
     lost: Vec<(Instant, AcceptedCommand)>,
 }
 
@@ -156,7 +156,7 @@ struct Out {
 }
 
 impl HctxCommands {
-    /// Commands that are out and for which `which` holds come back so.
+    /// Gives back with this status the commands in flight for which `which` holds.
     fn bring_back(&mut self, host: HostByte, now: Instant, which: impl Fn(&AcceptedCommand, Instant) -> bool) -> bool {
         let outcome = Outcome::host(host);
         let mut found = false;
@@ -191,25 +191,25 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         self.helper.lock().script.push(Scripted { aid, lun, reply, times });
     }
 
-    /// The help that was asked for so far, in order.
+    /// Returns the actions that the host was asked for so far, in order.
     pub fn log(&self) -> Vec<(EhAid, LunId)> {
         self.helper.lock().log.clone()
     }
 
-    /// Resets that were begun, and neither told to have ended nor dropped.
+    /// Returns the resets that were begun and are neither completed nor dropped.
     pub fn resets_under_way(&self) -> Vec<(EhAid, LunId)> {
         let helper = self.helper.lock();
         let resets = helper.under_way.iter().filter(|u| matches!(u.aid, EhAid::Reset(_)));
         resets.map(|u| (u.aid, u.lun)).collect()
     }
 
-    /// Commands of a LUN that are out and never end by themselves.
+    /// Number of commands of a LUN that are in flight and never complete by themselves.
     pub fn lost(&self, lun: LunId) -> usize {
         let hctxs = 0..MAX_HCTXS as u32;
         hctxs.map(|hctx| self.place(lun, HctxId::new(hctx)).lock().lost.len()).sum()
     }
 
-    /// Help is asked for: how far it is.
+    /// Begins an action or polls it. Returns how far it is, and its answer.
     fn help(&self, aid: EhAid, lun: LunId, late: Option<(HctxId, TimedOut)>, now: Instant) -> (Help, Probed) {
         let mut helper = self.helper.lock();
         let mut answer = Probed { outcome: Outcome::GOOD, data: Vec::new() };
@@ -243,20 +243,20 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         (Help::Begun, answer)
     }
 
-    /// Commands of a LUN come back so.
+    /// Gives back all commands of a LUN with this status.
     fn bring_back(&self, lun: LunId, host: HostByte, now: Instant) {
         for hctx in 0..MAX_HCTXS as u32 {
             self.place(lun, HctxId::new(hctx)).lock().bring_back(host, now, |_, _| true);
         }
     }
 
-    /// Lets something happen from now on; faults that were asked for earlier come first.
+    /// Adds a fault. Of several faults that match a command, the one added first applies.
     pub fn inject(&self, fault: Fault) {
         self.faults.lock().push(fault);
         self.has_faults.store(true, crate::sync::Ordering::Relaxed);
     }
 
-    /// Faults that have not happened as often as they were to.
+    /// Number of faults that have not happened as often as they should.
     pub fn faults_left(&self) -> usize {
         self.faults.lock().len()
     }
@@ -292,7 +292,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         Some(what)
     }
 
-    /// When the next command of a LUN and hardware queue ends.
+    /// Returns when the next command of a LUN and hardware queue completes.
     pub fn next_due(&self, lun: LunId, hctx: HctxId) -> Option<Instant> {
         self.place(lun, hctx).lock().out.front().map(|out| out.due)
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One logical unit: its state, how many commands it may have, and how that number follows what it can hold.
+//! One logical unit: its state, its queue depth, and how the depth follows what the device can hold.
 //!
-//! Guarantees: never more than `queue_depth` commands are with it, counted over all hardware queues; a rejected request
-//! learns what runs it again. Where the depth is no bound (the host's tags are fewer) nothing is counted that CPUs
-//! would share. Source: drivers/scsi/scsi_lib.c (`scsi_dev_queue_ready`, budgets), scsi_error.c
-//! (`scsi_handle_queue_full`,
-//! `scsi_handle_queue_ramp_up`), scsi.c (`scsi_track_queue_full`) of Linux 6.19.
+//! Guarantees: at most `queue_depth` commands are in flight at the device, counted over all hardware queues. A
+//! request that is rejected gets a status that says what runs it again. The count is kept per hardware queue. If the
+//! host has no more tags than the depth, admission reads no other queue's count. Source: drivers/scsi/scsi_lib.c
+//! (`scsi_dev_queue_ready`, budgets), scsi_error.c (`scsi_handle_queue_full`, `scsi_handle_queue_ramp_up`), scsi.c
+//! (`scsi_track_queue_full`) of Linux 6.19.
 
 use crate::id::HctxId;
 use crate::status::{BlkStatus, QueueRqStatus};
@@ -13,33 +13,33 @@ use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
-/// `SCSI_DEFAULT_DEVICE_BLOCKED`: attempts that a device which was busy sits out when nothing of it is out.
+/// `SCSI_DEFAULT_DEVICE_BLOCKED`: attempts that a busy device sits out while none of its commands is in flight.
 const DEVICE_BLOCKED: u32 = 3;
-/// Events inside one of these count once: 16 ticks at 250 a second.
+/// QUEUE FULL events inside one such window count once: 16 ticks at 250 Hz.
 const FULL_WINDOW: Duration = Duration::from_ms(64);
-/// Events at the same depth after which the device is believed.
+/// QUEUE FULL events at one depth after which the depth is lowered.
 const FULL_TIMES: u32 = 10;
 /// `SCSI_DEFAULT_RAMP_UP_PERIOD`.
 pub(crate) const RAMP_UP_PERIOD: Duration = Duration::from_secs(120);
-/// Hardware queues that any device can come to have.
+/// Hardware queues that each device has counters for, whatever it starts with.
 const PLACES: u16 = 64;
 /// Largest `queue_depth` of a device.
 pub const MAX_QUEUE_DEPTH: u32 = 4096;
 
-/// How a logical unit is.
+/// State of a logical unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DeviceState {
     /// It takes commands.
     #[default]
     Running,
-    /// Its transport looks for it: commands wait.
+    /// Its transport reconnects: commands wait.
     Blocked,
-    /// It was given up after all help: commands fail.
+    /// Recovery failed: commands fail.
     Offline,
-    /// Its transport has lost it: commands fail as the path's.
+    /// Its transport has lost it: commands fail with a path error.
     TransportOffline,
-    /// It is another device now, or gone: nothing goes there any more.
+    /// It was removed or replaced by another device: commands fail from then on.
     Gone,
 }
 
@@ -51,7 +51,7 @@ const STATES: [DeviceState; 5] = [
     DeviceState::Gone,
 ];
 
-/// Counts one of the attempts that are to be sat out; how many there were.
+/// Counts one attempt that is sat out. Returns how many were left before.
 pub(super) fn sit_out(left: &AtomicU32) -> u32 {
     let mut before = left.load(Ordering::Relaxed);
     while before > 0 {
@@ -67,22 +67,23 @@ pub(super) fn sit_out(left: &AtomicU32) -> u32 {
 #[derive(Debug)]
 pub struct Device {
     state: AtomicU8,
-    /// Commands with the device, by hardware queue; more places than queues that are used.
+    /// Commands in flight at the device, by hardware queue. It has at least [`PLACES`] entries.
     in_flight: Box<[CachePadded<AtomicU32>]>,
-    /// Hardware queues that are used; changes with nothing in flight.
+    /// Number of hardware queues in use; changes only with nothing in flight.
     queues: AtomicU32,
     depth: AtomicU32,
-    /// Tags that all hardware queues have: a depth of that many bounds nothing.
+    /// Tags of all hardware queues together: with a depth of at least this many nothing has to be checked.
     tags: AtomicU32,
     blocked: AtomicU32,
-    /// The depth is below what it may be, so a good end may raise it.
+    /// The depth is below `max_depth`, so a command that succeeds may raise it.
     is_lowered: AtomicBool,
-    /// How far the depth goes up again after QUEUE FULL; `None`: that is not minded.
+    /// The depth that ramp-up returns to after QUEUE FULL. `None`: QUEUE FULL does not change the depth.
     max_depth: Option<u32>,
     full: Full,
 }
 
-/// What was learned of a device's own limit. Times are nanoseconds, 0 = never; what two CPUs note at once may count once.
+/// What was learned of a device's own limit. Times are in nanoseconds, 0 = never. Events that two CPUs note at the
+/// same time may count once.
 #[derive(Debug, Default)]
 struct Full {
     depth: AtomicU32,
@@ -109,13 +110,13 @@ impl Device {
         }
     }
 
-    /// How it is.
+    /// Its state.
     #[inline]
     pub fn state(&self) -> DeviceState {
         STATES[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
-    /// Changes how it is. A device that is gone stays so.
+    /// Changes the state. A device that is [gone](DeviceState::Gone) stays gone.
     pub fn set_state(&self, state: DeviceState) {
         let mut now = self.state.load(Ordering::Relaxed);
         while now != DeviceState::Gone as u8 {
@@ -126,31 +127,31 @@ impl Device {
         }
     }
 
-    /// Commands it may have.
+    /// Number of commands that it may have in flight.
     pub fn queue_depth(&self) -> u32 {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Lets it have this many from now on, 1..=[`MAX_QUEUE_DEPTH`]; more stay where they are.
+    /// Sets the depth, 1..=[`MAX_QUEUE_DEPTH`]. Commands above a lower depth stay in flight.
     pub fn set_queue_depth(&self, depth: u32) {
         self.depth.store(depth.clamp(1, MAX_QUEUE_DEPTH), Ordering::Relaxed);
     }
 
-    /// Commands with it now.
+    /// Commands in flight now.
     pub fn in_flight(&self) -> u32 {
         // SeqCst: see `admit`. Pairs with: Device::admit
         let queues = self.queues.load(Ordering::Relaxed) as usize;
         self.in_flight.iter().take(queues).map(|n| n.load(Ordering::SeqCst)).sum()
     }
 
-    /// Commands it could have beside those that are with it now.
+    /// Returns how many more commands the device may take now.
     #[inline]
     pub(super) fn budget(&self) -> u32 {
         let depth = self.depth.load(Ordering::Relaxed);
         if depth >= self.tags.load(Ordering::Relaxed) { u32::MAX } else { depth.saturating_sub(self.in_flight()) }
     }
 
-    /// Another number of hardware queues and tags from now on; nothing is in flight.
+    /// Changes the number of hardware queues and tags; nothing is in flight.
     pub(super) fn use_queues(&self, nr_hw_queues: u16, tags: u32) -> Result<(), String> {
         let most = self.in_flight.len();
         if usize::from(nr_hw_queues) > most {
@@ -162,14 +163,15 @@ impl Device {
         Ok(())
     }
 
-    /// Lets one more command go, or says what its request is told.
+    /// Admits one more command, or returns the status for its request.
     #[inline]
     pub(super) fn admit(&self, hctx: HctxId) -> Result<(), QueueRqStatus> {
         if self.state.load(Ordering::Relaxed) != DeviceState::Running as u8 || self.blocked.load(Ordering::Relaxed) > 0
         {
             self.pass()?;
         }
-        // SeqCst: of two that come at once, at least one sees the other, so the depth is never passed; both may be refused.
+        // SeqCst: of two concurrent calls at least one sees the other's count, so the depth is never exceeded. Both
+        // may be rejected.
         // Pairs with: Device::in_flight
         self.in_flight[hctx.index()].fetch_add(1, Ordering::SeqCst);
         let depth = self.depth.load(Ordering::Relaxed);
@@ -180,16 +182,17 @@ impl Device {
         Ok(())
     }
 
-    /// A command has ended, or was not taken after all.
+    /// Takes a command off the count that has completed or was not accepted.
     #[inline]
     pub(super) fn release(&self, hctx: HctxId) {
-        // SeqCst: given back, then the waiters' mark is checked; a waiter sets the mark, then checks for room.
+        // SeqCst: the count is lowered, then the waiters' mark is checked; a waiter sets the mark, then checks for
+        // room.
         // Pairs with: Device::in_flight
         let before = self.in_flight[hctx.index()].fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "hctx {hctx}: a command of a device ended that was not with it");
     }
 
-    /// Whether a device that does not simply run lets a command go.
+    /// Returns whether a device that is blocked or not running takes a command.
     #[cold]
     fn pass(&self) -> Result<(), QueueRqStatus> {
         match self.state() {
@@ -205,16 +208,17 @@ impl Device {
         if self.in_flight() > 0 {
             return Err(QueueRqStatus::DevResource);
         }
-        // No command is out whose end would release the device: each attempt counts, and the last one goes.
+        // Nothing is in flight whose completion would unblock the device: each attempt counts, and the last one is
+        // sent.
         if sit_out(&self.blocked) > 1 { Err(QueueRqStatus::Resource) } else { Ok(()) }
     }
 
-    /// The answer for a request that has to wait: what runs it again.
+    /// Returns the status for a request that has to wait; it says what runs the request again.
     pub(super) fn busy_status(&self) -> QueueRqStatus {
         if self.in_flight() > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }
     }
 
-    /// The same where only an end on this hardware queue makes room.
+    /// Like [`Device::busy_status`], if only a completion on this hardware queue makes room.
     #[cold]
     pub(super) fn busy_status_at(&self, hctx: HctxId) -> QueueRqStatus {
         // Pairs with: Device::admit
@@ -222,14 +226,14 @@ impl Device {
         if out > 0 { QueueRqStatus::DevResource } else { QueueRqStatus::Resource }
     }
 
-    /// Its transport found it busy; the answer for the request.
+    /// Notes that the transport found the device busy. Returns the status for the request.
     #[cold]
     pub(super) fn was_busy(&self) -> QueueRqStatus {
         self.blocked.store(DEVICE_BLOCKED, Ordering::Relaxed);
         self.busy_status()
     }
 
-    /// A command of it has ended, whatever came of it.
+    /// Unblocks the device, because a command of it has completed with any outcome.
     #[inline]
     pub(super) fn unblock(&self) {
         if self.blocked.load(Ordering::Relaxed) > 0 {
@@ -237,7 +241,7 @@ impl Device {
         }
     }
 
-    /// It reported that it holds as many commands as it can.
+    /// Notes a QUEUE FULL: the device holds as many commands as it can.
     #[cold]
     pub(super) fn queue_full(&self, now: Instant) {
         if self.max_depth.is_none() {
@@ -259,7 +263,7 @@ impl Device {
         }
     }
 
-    /// A command went well: now and then that makes room for one more.
+    /// Notes a command that succeeded; after a while that raises a lowered depth by one.
     #[inline]
     pub(super) fn went_well(&self, now: Instant) {
         if self.is_lowered.load(Ordering::Relaxed) {

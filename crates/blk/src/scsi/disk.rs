@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk that speaks SCSI: requests become commands, ends of commands become ends of requests.
+//! A disk that speaks SCSI: requests become commands, and outcomes of commands become statuses of requests.
 //!
-//! Guarantees: a request goes to its transport only if device, target and host may take it, in that order (`scsi_queue_rq`);
-//! it ends with what its last try came to, after [`DiskOptions::retries`] tries more at most and their time; what a device
-//! says of itself on the way (it is full, it was reset, it has another size) reaches [`Device`] and [`ScsiDisk::take_news`].
-//! Needs from callers: options that were read from the device.
-//! Source: drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
+//! Guarantees: a request goes to its transport only if device, target and host may take it, in that order
+//! (`scsi_queue_rq`). A request completes with the outcome of its last try. It gets at most [`DiskOptions::retries`]
+//! retries, and no more time than all tries together may take. What a device reports on the way (it is full, it was
+//! reset, its size has changed) reaches [`Device`] and [`ScsiDisk::take_news`]. Needs from callers: options that were
+//! read from the device. Source: drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
 
 use super::cdb::{Cdb, unmap_parameters};
 use super::device::{Device, DeviceState};
@@ -22,38 +22,39 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
-/// What is known of a disk before its first request.
+/// What has to be known of a disk before its first request.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskOptions {
     /// Size of a block in bytes; a power of two, 512..=65536.
     pub block_size: u32,
     /// Blocks of the medium.
     pub blocks: u64,
-    /// What one command may be, beside what the transport carries.
+    /// Limits of one command, beside those of the transport.
     pub limits: Limits,
-    /// Discards are UNMAP; otherwise WRITE SAME that unmaps, if limits have any.
+    /// Discards use UNMAP. Otherwise they use WRITE SAME with the unmap bit, if `limits` allows discards.
     pub has_unmap: bool,
-    /// Blocks that WRITE SAME unmaps read as zeroes: zeroes may be written so. Without it, that would be a discard.
+    /// Blocks that WRITE SAME unmaps read as zeroes, so writes of zeroes may use it. Without this it would be a
+    /// discard.
     pub unmap_zeroes: bool,
     /// Long forms of commands only.
     pub wide: bool,
-    /// Tries after the first one.
+    /// Retries of a command.
     pub retries: u8,
-    /// Which failures another path is better at.
+    /// Failures that are not retried, because another path may be better.
     pub failfast: Failfast,
 }
 
 /// `SD_MAX_RETRIES`.
 pub const SD_MAX_RETRIES: u8 = 5;
 
-/// What a device has reported since it was last asked.
+/// What a device has reported since the last [`ScsiDisk::take_news`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitEvents {
-    /// Its size is another.
+    /// Its size has changed.
     pub capacity: bool,
     /// It may be another device.
     pub identity: bool,
-    /// It was reset, or its ALUA state is another.
+    /// It was reset, or its ALUA state has changed.
     pub state: bool,
 }
 
@@ -70,13 +71,13 @@ pub struct ScsiDisk {
     options: DiskOptions,
     limits: Limits,
     block_shift: u32,
-    /// Made when the number of hardware queues is known.
+    /// Made by the first start, because the number of hardware queues is needed.
     device: OnceLock<Arc<Device>>,
     news: AtomicU32,
 }
 
 impl ScsiDisk {
-    /// The disk at `lun` of a host.
+    /// Makes the disk at `lun` of a host.
     pub fn new(host: Arc<ScsiHost>, lun: LunId, options: DiskOptions) -> Result<ScsiDisk, String> {
         let block = options.block_size;
         if !block.is_power_of_two() || !(512..=65536).contains(&block) {
@@ -115,7 +116,7 @@ impl ScsiDisk {
         &self.host
     }
 
-    /// Its state and depth; `None` before it was started.
+    /// Its state and depth; `None` before the first start.
     pub fn device(&self) -> Option<&Arc<Device>> {
         self.device.get()
     }
@@ -131,8 +132,8 @@ impl ScsiDisk {
         self.news.load(Ordering::Acquire) != 0
     }
 
-    /// Acts on the device's reports since the last call. One caller at a time; [`ScsiDisk::has_news`] is true until it
-    /// has ended, so that other senders can wait for it.
+    /// Handles the device's reports since the last call with `act`. One caller at a time. [`ScsiDisk::has_news`]
+    /// stays true until `act` has returned, so other threads that send commands can wait for it.
     pub fn take_news<R>(&self, act: impl FnOnce(UnitEvents) -> R) -> R {
         // Pairs with: ScsiDisk::hear
         let bits = self.news.swap(NEWS_ACTING, Ordering::AcqRel);
@@ -156,7 +157,7 @@ impl ScsiDisk {
         self.started().release(hctx);
     }
 
-    /// What a request is to a SCSI disk.
+    /// Returns the command for a request.
     #[inline]
     pub(super) fn command_of(&self, rq: &RqRef<'_>) -> Result<(Cdb, Payload), BlkStatus> {
         let wide = self.options.wide;
@@ -170,7 +171,7 @@ impl ScsiDisk {
             Op::Write => (Cdb::write(lba, blocks, has(OpFlags::FUA), wide), Payload::Write),
             Op::Discard if self.options.has_unmap => (Cdb::unmap(), Payload::Unmap(unmap_parameters(lba, blocks))),
             Op::Discard => (Cdb::write_same_16(lba, blocks, true), Payload::Zeroes(self.options.block_size)),
-            // Whether that is fast only the device knows.
+            // Only the device knows whether that is fast.
             Op::WriteZeroes if has(OpFlags::NOFALLBACK) => return Err(BlkStatus::NotSupp),
             Op::WriteZeroes => {
                 let unmap = self.options.unmap_zeroes && !has(OpFlags::NOUNMAP);
@@ -180,7 +181,7 @@ impl ScsiDisk {
         })
     }
 
-    /// A command has come back.
+    /// Handles a command that the transport gave back.
     #[inline]
     pub(super) fn came_back(
         &self,
@@ -202,7 +203,7 @@ impl ScsiDisk {
         self.came_back_badly(hctx, (rq, note), outcome, done, now);
     }
 
-    /// A command has come back with something to be decided, or while the host has trouble with some.
+    /// Handles a command that did not simply succeed, or that was given back during error handling.
     #[cold]
     fn came_back_badly(
         &self,
@@ -240,19 +241,20 @@ impl ScsiDisk {
         }
     }
 
-    /// The same of a command that was late: a caller that gives up on it does not wait for another try.
+    /// Like [`ScsiDisk::about`], for a command that recovery gave back: it is not retried while the host gives up.
     #[cold]
     fn about_helped(&self, note: Note, now: Instant) -> About {
         let about = self.about(note, now);
         About { is_last: about.is_last || self.host.recovery.gives_up(), ..about }
     }
 
-    /// A command that its transport carried past this has ended so. A device reports its own state once, to the next
-    /// command, so every outcome has to be examined here. For [`ScsiDisk::take_news`].
+    /// Reports the outcome of a passthrough command, which its transport carried without a request. A device reports
+    /// a state once, with the next command, so every outcome has to be examined here. The reports go to
+    /// [`ScsiDisk::take_news`].
     #[cold]
     pub fn overhear(&self, outcome: &Outcome, now: Instant) {
         match judge(outcome, &About::default()).event {
-            // Of its depth only commands of requests tell.
+            // Only commands of requests change the queue depth.
             DeviceEvent::QueueFull => {}
             event => self.hear(event, now),
         }
@@ -317,11 +319,11 @@ impl Driver for ScsiDisk {
         self.started().budget()
     }
 
-    /// It is aborted, or waits for help already.
+    /// Aborts a late command, unless recovery already has it.
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
         self.host.recovery.late(CommandId { lun: self.lun, hctx, tag: late.tag }, late.issued);
         self.help(hctx, done, now);
-        // Whatever became of it, a poll gives it back; if it has to wait for others, this is asked again.
+        // A poll gives it back in any case. If its abort waits for others, this is called again.
         TimeoutAnswer::ResetTimer
     }
 
@@ -344,7 +346,7 @@ fn settle(rq: InFlight, verdict: Verdict, done: &mut Completions) {
 }
 
 impl ScsiDisk {
-    /// Continues error handling, and ends or sends again the commands that waited for it.
+    /// Continues error handling, then completes or resends the commands that waited for it.
     #[cold]
     fn help(&self, hctx: HctxId, done: &mut Completions, now: Instant) {
         self.host.recovery.drive(self.host.transport(), now);
@@ -356,7 +358,7 @@ impl ScsiDisk {
         }
     }
 
-    /// When a poll has something to do about commands that do not end, though no other has ended.
+    /// Returns when error handling needs a poll although no command has completed.
     pub fn next_due(&self) -> Option<Instant> {
         self.host.recovery.next_due()
     }
@@ -366,7 +368,7 @@ impl ScsiDisk {
         panic!("transport '{}', LUN {}: left {left} commands behind and did not say why", self.name(), self.lun.0)
     }
 
-    /// Whether it takes commands.
+    /// The device's state.
     pub fn state(&self) -> DeviceState {
         self.device.get().map_or(DeviceState::Running, |d| d.state())
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What becomes of a command that a transport has finished: it has ended, goes again, or the device needs help.
+//! Decides what becomes of a command that a transport has given back: it completes, is sent again, or needs recovery.
 //!
-//! Guarantees: a function of what it is told, no state; every combination of bytes has an answer. What it decides in one step
-//! the kernel decides in two (whether the command is done, then what its request gets).
-//! Does not do: the marks that some answers leave on devices (QUEUE FULL, unit attentions): see [`Judged::event`].
+//! Guarantees: the decision depends only on the arguments, and every combination of bytes has one. The kernel decides
+//! in two steps: whether the command is done, then what its request gets. This code does both in one. Does not do:
+//! the marks that some answers leave on devices (QUEUE FULL, unit attentions): see [`Judged::event`].
 //! Source: drivers/scsi/scsi_error.c (`scsi_decide_disposition`, `scsi_check_sense`, `scsi_noretry_cmd`) and scsi_lib.c
 //! (`scsi_io_completion_action`, `scsi_result_to_blk_status`) of Linux 6.19.
 
@@ -11,39 +11,39 @@ use super::sense::{Sense, SenseKey};
 use crate::status::BlkStatus;
 use crate::time::Duration;
 
-/// A transport's report on a command, beside the device's (`DID_*`).
+/// A transport's report on a command, apart from the device's status (`DID_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostByte {
     /// It reached the device, and this is the device's answer.
     #[default]
     Ok,
-    /// There is no way to the device.
+    /// There is no connection to the device.
     NoConnect,
     /// The bus stayed busy.
     BusBusy,
-    /// It took too long.
+    /// It timed out.
     TimeOut,
     /// There is no such target.
     BadTarget,
     /// It was aborted.
     Abort,
-    /// What came was damaged.
+    /// The data that arrived was damaged.
     Parity,
-    /// The transport failed for a reason of its own.
+    /// The transport failed for an internal reason.
     Error,
     /// The device or the bus was reset.
     Reset,
-    /// A fault that may not come again.
+    /// A transient fault.
     SoftError,
-    /// To be sent again at once, uncounted.
+    /// Send again at once; counts as a retry.
     ImmRetry,
-    /// To be queued again, uncounted.
+    /// Queue again; does not count as a retry.
     Requeue,
-    /// The way to the device was lost, and it is looked for.
+    /// The connection was lost, and the transport reconnects.
     TransportDisrupted,
-    /// It was looked for long enough.
+    /// The time for reconnecting is over.
     TransportFailfast,
-    /// The way loses too much.
+    /// The connection loses too much.
     TransportMarginal,
 }
 
@@ -60,130 +60,132 @@ pub mod sam {
     pub(crate) const TASK_ABORTED: u8 = 0x40;
 }
 
-/// How a command came back.
+/// Outcome of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the transport says.
+    /// The transport's report.
     pub host: HostByte,
-    /// What the device says, [`sam`].
+    /// The device's status byte, see [`sam`].
     pub status: u8,
-    /// With CHECK CONDITION: why. `None` if there was nothing that can be read.
+    /// The reason of a CHECK CONDITION. `None` if there is no readable sense data.
     pub sense: Option<Sense>,
-    /// Bytes that were asked for and not transferred, where that matters: with any, the command has not gone well whatever the
-    /// device says of it.
+    /// Bytes that were requested and not transferred, if that matters. If it is not 0 the command has failed,
+    /// whatever its status says.
     pub residual: u32,
 }
 
 impl Outcome {
-    /// All is well.
+    /// The command succeeded.
     pub const GOOD: Outcome = Outcome { host: HostByte::Ok, status: sam::GOOD, sense: None, residual: 0 };
 
-    /// The transport failed.
+    /// An outcome with this report of the transport.
     pub const fn host(host: HostByte) -> Outcome {
         Outcome { host, ..Outcome::GOOD }
     }
 
-    /// The device refused.
+    /// A CHECK CONDITION with this sense data.
     pub const fn check(sense: Sense) -> Outcome {
         Outcome { host: HostByte::Ok, status: sam::CHECK_CONDITION, sense: Some(sense), residual: 0 }
     }
 
-    /// Nothing has to be decided.
+    /// Whether the command succeeded, so that there is nothing to decide.
     #[inline]
     pub fn is_good(&self) -> bool {
         *self == Outcome::GOOD
     }
 
-    /// The device rejected it without a known reason.
+    /// Whether the device returned CHECK CONDITION without sense data.
     pub(super) fn lacks_sense(&self) -> bool {
         self.host == HostByte::Ok && self.status == sam::CHECK_CONDITION && self.sense.is_none()
     }
 }
 
-/// Which failures are not to be tried again: another path may be faster (`REQ_FAILFAST_*`).
+/// Failures that are not retried, because another path may be faster (`REQ_FAILFAST_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failfast {
-    /// Of the device.
+    /// Failures of the device.
     pub device: bool,
-    /// Of the way to it.
+    /// Failures of the connection to it.
     pub transport: bool,
-    /// Of the transport's driver.
+    /// Failures of the transport's driver.
     pub driver: bool,
 }
 
 /// What is known of the command itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// It was tried again as often as it may be.
+    /// It has no retries left.
     pub is_last: bool,
-    /// It has taken as long as all its tries may ([`crate::scsi`]: the retries and one, times the timeout).
+    /// It has taken as long as all its tries together may: (retries + 1) times the timeout.
     pub is_late: bool,
-    /// It writes or unmaps without data of its own (WRITE SAME, UNMAP): a device that does not know it says so this way.
+    /// It unmaps or writes without data of its request (UNMAP, WRITE SAME), and a device need not support it.
     pub is_optional: bool,
-    /// Which failures end it at once.
+    /// Failures that are not retried.
     pub failfast: Failfast,
-    /// One that has stopped is started again (`allow_restart`).
+    /// A device that has stopped is started again (`allow_restart`).
     pub allow_restart: bool,
 }
 
 /// What becomes of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its request ends so.
+    /// Its request completes with this status.
     End(BlkStatus),
-    /// It is sent again, and that counts.
+    /// It is sent again; counts as a retry.
     Retry,
-    /// It is sent again uncounted, after a while.
+    /// It is sent again after this time; does not count as a retry.
     Requeue(Option<Duration>),
-    /// The transport has to be helped: abort, reset.
+    /// It needs error recovery: abort, reset.
     Recover,
 }
 
-/// What a command's end says about its device.
+/// What a command's outcome says about its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceEvent {
     /// Nothing.
     #[default]
     None,
-    /// It has more commands than it can hold.
+    /// It holds as many commands as it can (TASK SET FULL).
     QueueFull,
-    /// It did what it was asked.
+    /// A command succeeded.
     Good,
     /// Its size has changed (2a/09).
     CapacityChanged,
     /// Its properties or identity have changed, or the list of LUNs (3f/03, 3f/0e): identify it again.
     Changed,
-    /// It was reset, reservations or ALUA states may be others (29, 2a).
+    /// It was reset, or reservations or ALUA states may have changed (29, 2a).
     StateChanged,
 }
 
-/// A verdict, and what was learned.
+/// A verdict on a command, and what its outcome says about the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// Of the command.
+    /// What becomes of the command.
     pub verdict: Verdict,
-    /// Of the device.
+    /// What the device reported.
     pub event: DeviceEvent,
 }
 
-/// How long a device that is becoming ready, or changes its ALUA state, is left alone.
+/// Delay before a command is sent again to a device that is becoming ready or changes its ALUA state.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_ms(1000);
-/// How long one that was busy is (`BLK_MQ_RESOURCE_DELAY`: the kernel's blocked counters come to this when nothing is out).
+/// Delay for a device that was busy (`BLK_MQ_RESOURCE_DELAY`: the kernel's blocked counters amount to this when
+/// nothing is in flight).
 const BUSY_DELAY: Duration = Duration::from_ms(3);
 
-/// Decides.
+/// Decides what becomes of a command, and what its outcome says about the device.
 pub fn judge(outcome: &Outcome, about: &About) -> Judged {
     if outcome.is_good() {
         return Judged { verdict: Verdict::End(BlkStatus::Ok), event: DeviceEvent::Good };
     }
     let event = event(outcome);
     let verdict = match by_host(outcome, about) {
-        // The kernel asks for the rest alone (`scsi_finish_command`); this is as right, and rare.
+        // The kernel requests only the missing part (`scsi_finish_command`). Sending all again is correct too, and
+        // rare.
         Verdict::End(BlkStatus::Ok) if outcome.residual > 0 => Verdict::Retry,
         verdict => verdict,
     };
     let verdict = match verdict {
-        // Time is up for all that would go again.
+        // The retries or the time are used up.
         Verdict::Retry if about.is_last => Verdict::End(ended(outcome)),
         Verdict::Retry | Verdict::Requeue(_) if about.is_late => Verdict::End(ended(outcome)),
         verdict => verdict,
@@ -239,7 +241,7 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
         (SenseKey::AbortedCommand, 0x2e, 1..=3) => Verdict::End(BlkStatus::DurationLimit),
         (SenseKey::AbortedCommand, ..) => unless_fast,
         (SenseKey::NotReady, ..) if about.allow_restart && sense.wants_start() => Verdict::Recover,
-        // Becoming ready, or busy with itself: another state is near.
+        // It becomes ready, or is busy with an operation of its own: its state will change soon.
         (SenseKey::NotReady, 0x04, 0x01 | 0x04..=0x09 | 0x11 | 0x14 | 0x1a | 0x1b | 0x1d | 0x24) => {
             Verdict::Requeue(Some(RETRY_DELAY))
         }

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SCSI error handling: the escalation from abort to taking a device offline.
 //!
-//! A late command is aborted and retried. If that does not work, its host takes no new commands until all commands in flight
-//! have ended or are late as well. Then recovery goes up level by level. After each level TEST UNIT READY (`eh_timeout`)
-//! shows whether it has helped. The levels and their timeouts:
+//! A late command is aborted and retried. If the abort fails, the host takes no new commands until all commands in
+//! flight have completed or are late as well. Then recovery goes up level by level. After each level TEST UNIT READY
+//! (`eh_timeout`) shows whether the device works again. The levels and their timeouts:
 //!
-//! - ask for sense that is missing: `eh_timeout`;
-//! - abort each command: `eh_timeout`. An abort behind others has three times that, unless the host is recovering by then or is
-//!   to give up: those before it may have failed;
+//! - REQUEST SENSE where sense data is missing: `eh_timeout`;
+//! - abort of each command: `eh_timeout`. An abort that waits for others has up to three times that. Its time is not
+//!   extended once the host recovers or gives up, because an earlier abort may have failed;
 //! - START UNIT where the device wants it: `eh_timeout`;
 //! - reset of the LUN: `eh_timeout`;
 //! - reset of the target: `eh_timeout`;
-//! - reset of the host: what its transport says (`host_reset`). Past `eh_deadline` recovery goes to this level at once;
-//! - offline, what no level has helped. While recovery is to give up, it gets here after one second.
+//! - reset of the host: `host_reset` of its transport. After `eh_deadline` recovery goes to this level at once;
+//! - offline: devices that no level has helped. With `set_give_up` recovery reaches this level after one second.
 //!
-//! Guarantees: a command in recovery ends only after its transport has given it back *and* its device has answered again or
-//! is offline. Each of them is released once. Nothing waits without a limit. A reset or probe that recovery no longer polls
-//! is dropped, so its result cannot be taken for a later one's.
+//! Guarantees: a command in recovery completes only after its transport has given it back *and* its device has
+//! answered again or is offline. Each command is released once. Every wait has a limit. A reset or probe that
+//! recovery no longer polls is dropped, so its result is never taken for that of a later one.
 //!
-//! Needs from callers: a call of `EhLadder::next` now and then while `EhLadder::is_calm` is false, at the latest when
-//! `EhLadder::next_due` says. The caller does at once what it asks for, and passes the answer to `EhLadder::result`. Only
-//! one caller at a time.
+//! Needs from callers: calls of `EhLadder::next` while `EhLadder::is_calm` is false, at the latest at
+//! `EhLadder::next_due`. The caller does the returned action at once and passes its result to `EhLadder::result`.
+//! Only one caller at a time.
 //!
-//! A plain value: its owner (`super::recovery`) locks it, and speaks to the transport with it unlocked. Source:
-//! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`, `scsi_eh_flush_done_q`) of Linux
-//! 6.19; the kernel goes through devices one after the other, this does all of a level together.
+//! This is a plain value: its owner (`super::recovery`) locks it, and calls the transport with it unlocked. Source:
+//! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`,
+//! `scsi_eh_flush_done_q`) of Linux 6.19. The kernel recovers one device after the other; this code recovers all
+//! devices of a level together.
 
 use super::disposition::{About, DeviceEvent, HostByte, Judged, Outcome, Verdict, judge};
 use super::sense::{Sense, SenseKey};
@@ -35,16 +36,16 @@ use crate::time::{Duration, Instant};
 
 /// `SCSI_DEFAULT_EH_TIMEOUT`.
 pub(crate) const EH_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often unannounced progress is polled.
+/// Interval at which an action in progress is polled.
 const LOOK: Duration = Duration::from_ms(10);
-/// How long recovery may take, from its start, once it is to give up.
+/// How long recovery may take from its start while it gives up.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
-/// An abort that waits for others has so many times the time of one; then it has failed.
+/// An abort that waits for others fails after this many times `eh_timeout`.
 const MOST_WAITS: u64 = 3;
-/// A device that has something else to tell first is asked this often more (`scsi_eh_tur`).
+/// How many more tests a device gets that answers a test with a retryable status (`scsi_eh_tur`).
 const MORE_TESTS: u8 = 1;
 
-/// What a host spends on help.
+/// Timeouts and options of a host's recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EhOptions {
     pub(super) eh_timeout: Duration,
@@ -53,7 +54,7 @@ pub(super) struct EhOptions {
     pub(super) allow_restart: bool,
 }
 
-/// Which command: at most one is outstanding under it.
+/// Identifies a command: at most one is outstanding under this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommandId {
     pub(super) lun: LunId,
@@ -61,7 +62,7 @@ pub(super) struct CommandId {
     pub(super) tag: Tag,
 }
 
-/// What a device is asked with a command of the midlayer's own.
+/// What a command of the midlayer's own asks of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeKind {
     Sense,
@@ -72,33 +73,33 @@ pub(super) enum ProbeKind {
 /// What the owner is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EhAction {
-    /// Abort the command that was issued then, or see how far that is.
+    /// Abort the command that was issued at this time, or poll that abort.
     Abort(CommandId, Instant),
-    /// Begin a reset, or see how far it is.
+    /// Begin a reset, or poll it.
     Reset(Reset, LunId),
     Probe(LunId, ProbeKind),
-    /// See whether the device has answered.
+    /// Poll the answer to the device's probe.
     Probed(LunId),
-    /// No thread waits for the answer any more.
+    /// Drop a probe: its answer is not polled any more.
     DropProbe(LunId),
-    /// No thread asks any more about a reset that was begun.
+    /// Drop a reset that was begun: its result is not polled any more.
     DropReset(Reset, LunId),
-    /// Give the device up, and have all its commands brought back.
+    /// Take the device offline, and have the transport give back all its commands.
     Offline(LunId),
 }
 
-/// How that went.
+/// The result of an [`EhAction`].
 #[derive(Debug)]
 pub(super) enum EhResult {
     Abort(Abort),
     Reset(Help),
-    /// Whether the question is on its way.
+    /// Whether the probe was sent.
     Sent(bool),
     Answer(Option<Probed>),
     Done,
 }
 
-/// A command that has come back and waits for its device.
+/// A command that the transport gave back and that waits for its device to recover.
 #[derive(Debug)]
 pub(super) struct HeldCommand {
     pub(super) rq: InFlight,
@@ -111,11 +112,11 @@ struct LateCommand {
     id: CommandId,
     issued: Instant,
     step: RecoveryStep,
-    /// When its abort was first asked for, and whether it waits for others since.
+    /// When its abort was first requested; `waits`: whether the abort waits for others since the last request.
     asked: Option<Instant>,
     waits: bool,
     held: Option<HeldCommand>,
-    /// It was brought back by an abort during recovery.
+    /// An abort gave it back during recovery.
     was_aborted: bool,
 }
 
@@ -134,7 +135,7 @@ impl LateCommand {
     }
 }
 
-/// How far something is.
+/// Progress of one recovery action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecoveryStep {
     Todo,
@@ -143,19 +144,20 @@ enum RecoveryStep {
         until: Instant,
         asked: Instant,
     },
-    /// Help has come; now what was out has to come back.
+    /// The action has worked; commands still in flight must be given back by this time.
     Settling(Instant),
-    /// To be asked whether it is ready, and so often once more.
+    /// To be tested with TEST UNIT READY, with this many more tests if the answer is retryable.
     Test(u8),
     Testing {
         until: Instant,
         asked: Instant,
         tries: u8,
     },
-    /// It has not helped, or there was nothing to be done here.
+    /// It did not help, or this level has nothing to do here.
     Failed,
     Over,
-    /// A command that was not given back though its device was given up: it ends when it is.
+    /// A command that the transport has not given back although its device went offline. It completes when it is
+    /// given back.
     Orphan,
 }
 
@@ -181,18 +183,18 @@ impl RecoveryStep {
     }
 }
 
-/// What is under way for a device.
+/// What is in progress for a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pending {
     #[default]
     Nothing,
-    /// The answer to a question.
+    /// The answer to a probe.
     Answer,
-    /// A reset of it alone.
+    /// A reset of this LUN alone.
     Reset,
 }
 
-/// A device whose commands wait for help.
+/// A device whose commands wait for recovery.
 #[derive(Debug)]
 struct UnitRecovery {
     lun: LunId,
@@ -201,7 +203,7 @@ struct UnitRecovery {
 }
 
 impl UnitRecovery {
-    /// What is under way is not waited for any more.
+    /// Drops the probe or reset in progress. Returns the action for that.
     fn drop_owed(&mut self) -> Option<EhAction> {
         match std::mem::take(&mut self.owed) {
             Pending::Nothing => None,
@@ -211,7 +213,7 @@ impl UnitRecovery {
     }
 }
 
-/// How high up it is.
+/// The level that recovery has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EhLevel {
     Sense,
@@ -235,25 +237,25 @@ const EH_LEVELS: [EhLevel; 7] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EhStage {
-    /// Single commands are aborted at most.
+    /// No recovery; single commands may be aborted.
     Calm,
-    /// No new commands: those that are out end or are late.
+    /// No new commands: recovery waits until those in flight have completed or are late.
     Gather,
     Climb(EhLevel),
 }
 
-/// What was done so far, for people.
+/// Counters of error handling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EhStats {
     /// Commands that were late.
     pub late: u64,
-    /// Of those, brought back by an abort.
+    /// Of those, given back by an abort.
     pub aborted: u64,
     /// Times the host stopped for recovery.
     pub recoveries: u64,
     /// Resets that were begun: of a LUN, of a target, of the host.
     pub resets: [u64; 3],
-    /// Devices that were given up.
+    /// Times a device went offline.
     pub offline: u64,
 }
 
@@ -263,13 +265,13 @@ pub(super) struct EhLadder {
     options: EhOptions,
     lates: Vec<LateCommand>,
     freed: Vec<(CommandId, HeldCommand)>,
-    /// What units have reported with their answers to commands of recovery, each event once.
+    /// Events that devices reported in their answers to probes, each once.
     heard: Vec<(LunId, DeviceEvent)>,
     units: Vec<UnitRecovery>,
     stage: EhStage,
-    /// The one reset for all units of the level.
+    /// Progress of the one reset that this level does for all units.
     whole: RecoveryStep,
-    /// Which that is, while it is under way.
+    /// That reset, while it is in progress.
     whole_owed: Option<(Reset, LunId)>,
     gives_up: bool,
     /// When recovery began.
@@ -278,14 +280,14 @@ pub(super) struct EhLadder {
     stats: EhStats,
 }
 
-/// What becomes of a command that has come back while something was wrong.
+/// What becomes of a command that was given back during error handling.
 #[derive(Debug)]
 pub(super) enum Returned {
-    /// What its outcome says.
+    /// Its outcome decides.
     Judge(InFlight),
-    /// It was brought back by help: it is tried again if it may be.
+    /// Recovery has finished with it: it is retried if that is allowed.
     Helped(InFlight),
-    /// It waits.
+    /// It is held until its device has recovered.
     Kept,
 }
 
@@ -311,23 +313,24 @@ impl EhLadder {
         self.stats
     }
 
-    /// There is nothing to do, and no thread waits.
+    /// Whether there is nothing to do and no command is held.
     pub(super) fn is_calm(&self) -> bool {
         self.lates.is_empty() && self.freed.is_empty() && self.heard.is_empty() && self.stage == EhStage::Calm
     }
 
-    /// The host takes no new commands.
+    /// Whether the host takes no new commands.
     pub(super) fn is_recovering(&self) -> bool {
         self.stage != EhStage::Calm
     }
 
-    /// The same, and also while a device's report waits that has to be handled before its commands go again.
+    /// Whether the host takes no new commands: during recovery, and until a device's report is handled while commands
+    /// of that device are to be released.
     pub(super) fn stops_commands(&self) -> bool {
         let waits = |lun: LunId| self.freed.iter().any(|(id, _)| id.lun == lun);
         self.is_recovering() || self.heard.iter().any(|(lun, _)| waits(*lun))
     }
 
-    /// Has recovery end soon from now on, or no more.
+    /// Turns giving up on or off: while it is on, recovery takes one second at most.
     pub(super) fn set_give_up(&mut self, give_up: bool) {
         self.gives_up = give_up;
     }
@@ -336,16 +339,16 @@ impl EhLadder {
         self.gives_up
     }
 
-    /// When to come again though nothing has ended.
+    /// Returns when [`EhLadder::next`] has to be called again although no command has completed.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let waits = self.stage != EhStage::Calm || self.lates.iter().any(|l| l.step != RecoveryStep::Orphan);
         if self.freed.is_empty() { waits.then(|| self.looked + LOOK) } else { Some(self.looked) }
     }
 
-    /// A command is late.
+    /// Notes a command that is late.
     pub(super) fn late(&mut self, id: CommandId, issued: Instant) {
         if let Some(known) = self.lates.iter_mut().find(|l| l.id == id) {
-            // It was another one before, which ended while it was asked about.
+            // The known command was an earlier one with this tag, which completed meanwhile.
             if known.issued != issued && known.is_out() {
                 (known.issued, known.step, known.asked) = (issued, RecoveryStep::Todo, None);
                 known.waits = false;
@@ -364,7 +367,7 @@ impl EhLadder {
         });
     }
 
-    /// A command has come back.
+    /// Handles a command that the transport gave back.
     pub(super) fn came_back(&mut self, id: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
         let found = self.lates.iter().position(|l| l.id == id && l.is_out());
         let about = About { allow_restart: self.options.allow_restart, ..About::default() };
@@ -388,13 +391,13 @@ impl EhLadder {
             return Returned::Kept;
         }
         self.stats.aborted += u64::from(outcome.host == HostByte::Abort);
-        // The others keep their order: aborts go one after the other.
+        // The others keep their order, because aborts are done one after the other.
         self.lates.remove(index);
         if was_helped || is_orphan { Returned::Helped(rq) } else { Returned::Judge(rq) }
     }
 
-    /// What is to be done next, with so many commands of the host out; nothing until something has ended, or
-    /// [`EhLadder::next_due`].
+    /// Returns the next action while `in_flight` commands of the host are in flight. `None`: nothing to do until a
+    /// command has completed, or until [`EhLadder::next_due`].
     pub(super) fn next(&mut self, now: Instant, in_flight: u32) -> Option<EhAction> {
         self.looked = now;
         loop {
@@ -443,7 +446,7 @@ impl EhLadder {
         }
     }
 
-    /// The level to go to at once, because there is no more time for those below.
+    /// Returns the level to skip to when the time for the lower levels is over.
     fn shortcut(&self, now: Instant) -> Option<EhLevel> {
         let spent = now.since(self.since);
         if self.gives_up && spent >= GIVE_UP {
@@ -452,7 +455,7 @@ impl EhLadder {
         self.options.eh_deadline.is_some_and(|most| spent >= most).then_some(EhLevel::Host)
     }
 
-    /// Commands whose abort is to be begun or checked.
+    /// Returns the next command whose abort is to be begun or polled.
     fn next_abort(&mut self, now: Instant) -> Option<EhAction> {
         let begins = matches!(self.stage, EhStage::Calm | EhStage::Climb(EhLevel::Abort));
         for late in self.lates.iter_mut().filter(|l| l.is_out()) {
@@ -482,12 +485,12 @@ impl EhLadder {
         self.units.iter_mut().filter(|u| u.step != RecoveryStep::Over).for_each(|u| u.step = RecoveryStep::Todo);
     }
 
-    /// The reset for all units is not asked about any more.
+    /// Drops the reset for all units.
     fn drop_whole(&mut self) -> Option<EhAction> {
         self.whole_owed.take().map(|(what, lun)| EhAction::DropReset(what, lun))
     }
 
-    /// Cancels what is under way at this level, one thing a call, and moves to another.
+    /// Drops what is in progress at this level, one action a call, and enters another level.
     fn leave_level(&mut self, to: EhLevel) -> Option<EhAction> {
         if let Some(action) = self.units.iter_mut().find_map(UnitRecovery::drop_owed).or_else(|| self.drop_whole()) {
             return Some(action);
@@ -499,7 +502,7 @@ impl EhLadder {
         None
     }
 
-    /// The next thing to do at a level.
+    /// Returns the next action of a level.
     fn climb(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
         let until = now + self.options.eh_timeout;
         if matches!(level, EhLevel::Target | EhLevel::Host)
@@ -514,10 +517,10 @@ impl EhLadder {
             if unit.step == RecoveryStep::Over {
                 continue;
             }
-            // All of it has ended by itself, or what was asked for has settled it.
+            // All its commands have completed by themselves, or the action has settled them.
             let is_settled = of_unit.clone().next().is_none() && unit.owed != Pending::Answer;
             if is_settled || unit.step.is_past(now) {
-                // A device that was given up does not hold up the others.
+                // A device that went offline does not hold up the others.
                 unit.step =
                     if is_settled || level == EhLevel::Offline { RecoveryStep::Over } else { RecoveryStep::Failed };
                 if let Some(action) = unit.drop_owed() {
@@ -567,7 +570,7 @@ impl EhLadder {
         None
     }
 
-    /// The one thing that a level does for all units.
+    /// Returns the next step of the one reset that a level does for all units.
     fn climb_together(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
         let (what, time) = match level {
             EhLevel::Target => (Reset::Target, self.options.eh_timeout),
@@ -588,7 +591,7 @@ impl EhLadder {
         self.whole_owed.map(|(what, lun)| EhAction::Reset(what, lun))
     }
 
-    /// The one reset has ended.
+    /// Notes the result of the reset for all units.
     fn reset_ended(&mut self, well: bool, now: Instant) {
         let until = now + self.options.eh_timeout;
         (self.whole, self.whole_owed) = (RecoveryStep::Over, None);
@@ -597,7 +600,7 @@ impl EhLadder {
         }
     }
 
-    /// All units have been decided on: what was held is released.
+    /// Ends recovery when all units are decided, and releases the held commands.
     fn finish(&mut self) {
         let units = std::mem::take(&mut self.units);
         let mut left = Vec::new();
@@ -606,7 +609,8 @@ impl EhLadder {
             match late.held.take() {
                 Some(held) => self.freed.push((late.id, held)),
                 None => {
-                    // Of a unit that is over only an offline one has commands out; others were late meanwhile.
+                    // Of the recovered units only an offline one still has commands in flight; other commands became
+                    // late meanwhile.
                     if is_of_unit && late.step == RecoveryStep::Failed {
                         late.step = RecoveryStep::Orphan;
                     }
@@ -618,7 +622,7 @@ impl EhLadder {
         self.stage = EhStage::Calm;
     }
 
-    /// How what was asked for went.
+    /// Takes the result of an action.
     pub(super) fn result(&mut self, action: &EhAction, result: EhResult, now: Instant) {
         match (*action, result) {
             (EhAction::Abort(id, issued), EhResult::Abort(how)) => self.abort_said(id, issued, how, now),
@@ -660,15 +664,16 @@ impl EhLadder {
             (Abort::Begun, RecoveryStep::Begun { .. }) if has_waited => {
                 late.step = RecoveryStep::Begun { until, asked: now }
             }
-            // Its time begins with its turn; unless one of those before it has failed, for then there may be no more turns.
+            // Its timeout restarts while it waits. It does not during recovery, because an earlier abort has failed
+            // and its turn may never come.
             (Abort::Waits, RecoveryStep::Begun { .. }) if self.stage == EhStage::Calm && !self.gives_up => {
                 late.step = RecoveryStep::Begun { until: until.min(most), asked: now }
             }
-            // It ended before anything was done about it: it was given back, or will be, as any other.
+            // It completed before the abort began: it was given back, or will be, like any other command.
             (Abort::Gone, RecoveryStep::Todo) => {
                 self.lates.remove(index);
             }
-            // It is with the transport still, and comes with a poll.
+            // The transport still has it, and a poll gives it back.
             (Abort::Gone, RecoveryStep::Begun { .. }) => late.step = RecoveryStep::Over,
             (Abort::Failed, _) => late.step = RecoveryStep::Failed,
             _ => {}
@@ -686,7 +691,7 @@ impl EhLadder {
         }
     }
 
-    /// A device has answered.
+    /// Takes a device's answer to a probe.
     fn answered(&mut self, lun: LunId, answer: &Probed, now: Instant) {
         let EhLadder { units, lates, stage, options, .. } = self;
         let Some(unit) = units.iter_mut().find(|u| u.lun == lun) else { return };
@@ -700,11 +705,11 @@ impl EhLadder {
         let is_good = answer.outcome.is_good();
         unit.step = match (unit.step, *stage) {
             (RecoveryStep::Testing { tries, .. }, _) => match verdict {
-                // It says something that is told once: now it may say how it is.
+                // The device reported a one-time status, so it is tested once more.
                 Verdict::Retry | Verdict::Requeue(_) if tries > 0 && answer.outcome.host == HostByte::Ok => {
                     RecoveryStep::Test(tries - 1)
                 }
-                // Whatever it says, it says something (`scsi_eh_tur`).
+                // Any answer shows that the device responds (`scsi_eh_tur`).
                 Verdict::End(_) | Verdict::Retry | Verdict::Requeue(_) if answer.outcome.host == HostByte::Ok => {
                     RecoveryStep::Over
                 }
@@ -729,7 +734,7 @@ impl EhLadder {
         }
     }
 
-    /// Commands that only lacked a reason have one.
+    /// Releases the commands that only lacked sense data and have it now.
     fn free_explained(&mut self, lun: LunId) {
         let explained = |l: &mut LateCommand| {
             let of_unit = l.id.lun == lun;
@@ -743,7 +748,8 @@ impl EhLadder {
         }
     }
 
-    /// What a LUN answered to its test command, once no more are sent: the receiver may then drop what a test needs.
+    /// Returns the events that a LUN reported during recovery, once no more probes are sent. The receiver may then
+    /// drop what a probe needs.
     pub(super) fn take_heard(&mut self, lun: LunId) -> Vec<DeviceEvent> {
         if self.stage != EhStage::Calm {
             return Vec::new();
@@ -751,7 +757,7 @@ impl EhLadder {
         self.heard.extract_if(.., |(of, _)| *of == lun).map(|(_, event)| event).collect()
     }
 
-    /// Commands of a LUN and hardware queue that wait no longer, up to `most`.
+    /// Returns up to `most` released commands of a LUN and hardware queue.
     pub(super) fn take_freed(&mut self, lun: LunId, hctx: HctxId, most: usize) -> Vec<HeldCommand> {
         let is_of = |(id, _): &mut (CommandId, HeldCommand)| id.lun == lun && id.hctx == hctx;
         self.freed.extract_if(.., is_of).take(most).map(|(_, held)| held).collect()
@@ -761,15 +767,15 @@ impl EhLadder {
 /// How a level begins for a unit.
 enum FirstAction {
     Do(EhAction),
-    /// What it does for commands has been done: it is to be seen whether that has helped.
+    /// Its commands have been aborted: test whether the device works again.
     Test,
-    /// It has to do nothing here.
+    /// Nothing to do at this level.
     Nothing,
-    /// Something else comes first.
+    /// Wait: another action comes first.
     Later,
 }
 
-/// What a level is to do first for a unit with these commands.
+/// Returns what a level does first for a unit with these commands.
 fn begin<'a>(level: EhLevel, lun: LunId, mut of_unit: impl Iterator<Item = &'a LateCommand> + Clone) -> FirstAction {
     let question = |is_of_use: bool, what| {
         if is_of_use { FirstAction::Do(EhAction::Probe(lun, what)) } else { FirstAction::Nothing }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A host adapter: what its transport can have in flight, shared by all its LUNs, and when it takes nothing.
+//! A host adapter: how many commands its transport can have in flight, shared by all its LUNs, and when it takes
+//! none.
 //!
-//! Guarantees: [`HostTemplate`] says how many tags there are, and in how many maps, before there is a disk: `nr_hw_queues`
-//! multiplies them unless `host_tagset`. A host or target that was busy is left alone until one of its commands ends, or a
-//! few attempts have been sat out.
-//! Source: drivers/scsi/hosts.c, scsi_lib.c (`scsi_host_queue_ready`, `scsi_target_queue_ready`) of Linux 6.19; the range of
-//! `nr_hw_queues` after drivers/scsi/storvsc_drv.c (`storvsc_max_hw_queues`).
+//! Guarantees: [`HostTemplate`] says before there is a disk how many tags there are. `nr_hw_queues` multiplies them
+//! unless `host_tagset`. A host or target that was busy gets no commands until one of its commands completes, or a
+//! few attempts have been sat out. Source: drivers/scsi/hosts.c, scsi_lib.c (`scsi_host_queue_ready`,
+//! `scsi_target_queue_ready`) of Linux 6.19; the range of `nr_hw_queues` after drivers/scsi/storvsc_drv.c
+//! (`storvsc_max_hw_queues`).
 
 use super::device::{Device, sit_out};
 use super::eh::{EH_TIMEOUT, EhOptions, EhStats};
@@ -24,20 +25,20 @@ const HOST_BLOCKED: u32 = 7;
 /// `SCSI_DEFAULT_TARGET_BLOCKED`.
 const TARGET_BLOCKED: u32 = 3;
 
-/// What a host is made with (`scsi_host_template`).
+/// Properties of a host (`scsi_host_template`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTemplate {
-    /// Commands per hardware queue, with `host_tagset` in all.
+    /// Commands per hardware queue; with `host_tagset` for all hardware queues together.
     pub can_queue: u32,
-    /// Commands a LUN may have at first; at most `can_queue`.
+    /// Initial queue depth of a LUN; at most `can_queue`.
     pub cmd_per_lun: u32,
     /// Hardware queues; 0 = one per CPU.
     pub nr_hw_queues: u16,
     /// One map of tags for all hardware queues.
     pub host_tagset: bool,
-    /// A LUN's depth follows QUEUE FULL.
+    /// Whether a LUN's depth follows QUEUE FULL.
     pub track_queue_depth: bool,
-    /// How long an abort, a reset of a LUN or target, or a question to a device may take when a command is late.
+    /// How long an abort, a reset of a LUN or target, or a probe of a device may take during error handling.
     pub eh_timeout: Duration,
     /// After this much time of recovery only a reset of the host is tried; `None`: never.
     pub eh_deadline: Option<Duration>,
@@ -61,10 +62,9 @@ impl Default for HostTemplate {
 }
 
 impl HostTemplate {
-    /// Hardware queues on a machine with so many CPUs.
+    /// Returns the number of hardware queues on a machine with this many CPUs.
     ///
-    /// # Errors
-    /// More than there are CPUs: the range.
+    /// # Errors `nr_hw_queues` is larger than the number of CPUs.
     pub fn hw_queues(&self, cpus: u16) -> Result<u16, SettingError> {
         match self.nr_hw_queues {
             0 => Ok(cpus.max(1)),
@@ -73,10 +73,9 @@ impl HostTemplate {
         }
     }
 
-    /// The tags that come of it.
+    /// Returns the tags that this template needs.
     ///
-    /// # Errors
-    /// As of [`HostTemplate::hw_queues`].
+    /// # Errors The errors of [`HostTemplate::hw_queues`].
     pub fn tag_set(&self, cpus: u16) -> Result<TagSetConfig, SettingError> {
         Ok(TagSetConfig {
             nr_hw_queues: self.hw_queues(cpus)?,
@@ -89,7 +88,7 @@ impl HostTemplate {
         })
     }
 
-    /// Commands that all hardware queues together can have.
+    /// Commands that all hardware queues together can have in flight.
     pub fn total_depth(&self, hw_queues: u16) -> u32 {
         if self.host_tagset { self.can_queue } else { self.can_queue.saturating_mul(u32::from(hw_queues)) }
     }
@@ -105,7 +104,7 @@ pub struct ScsiHost {
 }
 
 impl ScsiHost {
-    /// A host whose commands `transport` carries. `L` locks what is done about commands that do not end.
+    /// Makes a host whose commands `transport` carries. `L` is the lock of its error handling.
     pub fn new<L: Lock>(template: HostTemplate, transport: Arc<dyn Transport>) -> Arc<ScsiHost> {
         let HostTemplate { eh_timeout, eh_deadline, allow_restart, .. } = template;
         let host_reset = transport.limits().host_reset;
@@ -119,30 +118,31 @@ impl ScsiHost {
         })
     }
 
-    /// What carries its commands.
+    /// The transport that carries its commands.
     #[inline]
     pub fn transport(&self) -> &dyn Transport {
         self.transport.as_ref()
     }
 
-    /// What was done about commands that did not end.
+    /// Counters of its error handling.
     pub fn eh_stats(&self) -> EhStats {
         self.recovery.stats()
     }
 
-    /// Whether it takes no new commands, because some do not end.
+    /// Whether it takes no new commands because of error handling.
     pub fn is_recovering(&self) -> bool {
         self.recovery.stops_commands()
     }
 
-    /// While it is to give up, recovery lasts at most one second, counted from when the host stopped for commands that do
-    /// not end. Then their devices are offline, and what the transport gives back ends with an error. No recovered command
-    /// is retried meanwhile. A device stays offline when this is taken back, until its state is set.
+    /// Turns giving up on or off. While it is on, recovery lasts at most one second, counted from when the host
+    /// stopped for commands that time out. Then their devices go offline, and commands that the transport gives back
+    /// fail. No recovered command is retried meanwhile. A device stays offline when giving up is turned off, until
+    /// its state is set.
     pub fn set_give_up(&self, give_up: bool) {
         self.recovery.set_give_up(give_up);
     }
 
-    /// What it was made with.
+    /// The template it was made with.
     pub fn template(&self) -> &HostTemplate {
         &self.template
     }
@@ -160,7 +160,7 @@ impl ScsiHost {
 }
 
 impl ScsiHost {
-    /// Lets one more command of a device go, or says what its request is told.
+    /// Admits one more command of a device, or returns the status for its request.
     #[inline]
     pub(super) fn admit(&self, device: &Device) -> Result<(), QueueRqStatus> {
         let relaxed = |n: &AtomicU32| n.load(Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl ScsiHost {
         Ok(())
     }
 
-    /// Whether a host or target that was busy lets a command go.
+    /// Returns whether a host or target that was busy takes a command.
     #[cold]
     fn pass(&self, device: &Device) -> Result<(), QueueRqStatus> {
         // A completion of the device itself runs it again and unblocks it; a device without any is retried after a
@@ -186,7 +186,7 @@ impl ScsiHost {
         Ok(())
     }
 
-    /// A command of the host has ended, whatever came of it.
+    /// Unblocks host and target, because a command of the host has completed with any outcome.
     #[inline]
     pub(super) fn unblock(&self) {
         for blocked in [&self.target_blocked, &self.blocked] {
@@ -196,14 +196,14 @@ impl ScsiHost {
         }
     }
 
-    /// The transport has no room for a command of a device; the answer for the request.
+    /// Notes that the transport has no room for a command of a device. Returns the status for the request.
     #[cold]
     pub(super) fn was_busy(&self, device: &Device) -> QueueRqStatus {
         self.blocked.store(HOST_BLOCKED, Ordering::Relaxed);
         device.busy_status()
     }
 
-    /// The target has none.
+    /// Notes that the target has no room. Returns the status for the request.
     #[cold]
     pub(super) fn target_was_busy(&self, device: &Device) -> QueueRqStatus {
         self.target_blocked.store(TARGET_BLOCKED, Ordering::Relaxed);

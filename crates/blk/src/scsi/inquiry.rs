@@ -2,9 +2,9 @@
 //! What a logical unit says of itself: INQUIRY and its pages of vital product data, READ CAPACITY (16), MODE SENSE (10),
 //! REPORT LUNS.
 //!
-//! Guarantees: any bytes are taken, as they come from a device or the network, cut at any place: what is not there is `None`, or
-//! reads as zero where the standard says that a shorter answer means that. Lengths that an answer tells are believed only as far
-//! as there are bytes. Does not do: send commands, or judge whether values make a disk.
+//! Guarantees: any bytes from a device or the network are accepted, cut at any place. What is missing is `None`, or
+//! reads as zero where the standard gives a shorter answer that meaning. Lengths in an answer are bounded by the
+//! bytes that are there. Does not do: send commands, or judge whether values make a disk.
 //! Source: SPC-5 (6.6, 6.12, 6.32, 7.7), SBC-4 (5.20, 6.5.3, 6.6).
 
 use super::transport::LunId;
@@ -112,7 +112,7 @@ pub struct Designator {
     pub name: Vec<u8>,
 }
 
-/// What makes a logical unit this one and no other: its names, whichever way it is reached by.
+/// Identity of a logical unit: its names, which are the same on every path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// In order of their bytes, of the logical unit only, not of ports.
@@ -127,7 +127,8 @@ impl Identity {
         Identity { designators: designators(designation), serial: serial_number(serial) }
     }
 
-    /// All that it is known by, for comparison: two that have one disk say the same.
+    /// Returns all its names and the serial number as text for comparison: two paths to one disk return the same
+    /// text.
     pub fn in_full(&self) -> String {
         let name = |d: &Designator| -> String {
             let name: String = match d.code_set {
@@ -140,7 +141,7 @@ impl Identity {
         self.designators.iter().map(name).chain(serial).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether there is anything to know it by.
+    /// Whether the unit has any name or serial number.
     pub fn is_known(&self) -> bool {
         !self.designators.is_empty() || self.serial.is_some()
     }

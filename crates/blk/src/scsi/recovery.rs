@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The owner of a host's [`EhLadder`]: carries what it asks for to the transport, and gives devices up.
+//! The owner of a host's [`EhLadder`]: carries out its actions at the transport, and takes devices offline.
 //!
-//! Guarantees: while nothing is wrong a command costs one load of a word that is not written. The ladder's lock is the
-//! innermost one (a transport that gives a command back may hold its own). The transport is called with the ladder
-//! unlocked, by one thread at a time; a second thread returns.
-//! A command that was let through just before recovery began is carried as any other: a reset brings it back, and it waits.
+//! Guarantees: while nothing is wrong a command costs one load of a word that is not written. The ladder's lock is
+//! the innermost one (a transport that gives a command back may hold its own). The transport is called with the
+//! ladder unlocked, by one thread at a time; a second thread returns. A command that was admitted just before
+//! recovery began goes to the transport like any other: a reset gives it back, and it is held.
 
 use super::cdb::Cdb;
 use super::device::{Device, DeviceState};
@@ -24,7 +24,7 @@ const STOPS: u32 = 2;
 
 /// See the module's text.
 pub(super) struct Recovery {
-    /// [`ACTIVE`] and [`STOPS`], as the ladder says.
+    /// [`ACTIVE`] and [`STOPS`], copied from the ladder's state.
     flags: AtomicU32,
     is_driven: AtomicBool,
     shared: Box<dyn Guarded>,
@@ -53,13 +53,13 @@ impl Recovery {
         Recovery { flags: AtomicU32::new(0), is_driven: AtomicBool::new(false), shared }
     }
 
-    /// Something of the host is late, or waits.
+    /// Whether a command of the host is late or held.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         self.flags.load(Ordering::Relaxed) != 0
     }
 
-    /// The host takes no new commands.
+    /// Whether the host takes no new commands.
     #[inline]
     pub(super) fn stops_commands(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & STOPS != 0
@@ -77,7 +77,7 @@ impl Recovery {
         result.expect("it was called")
     }
 
-    /// A device that its commands are counted of.
+    /// Adds a device: its commands count as in flight at the host.
     pub(super) fn join(&self, lun: LunId, device: &Arc<Device>) {
         self.with(|s| s.devices.push((lun, Arc::clone(device))));
     }
@@ -86,7 +86,7 @@ impl Recovery {
         self.with(|s| s.ladder.stats())
     }
 
-    /// Has recovery end soon from now on, or no more.
+    /// Turns giving up on or off: while it is on, recovery takes one second at most.
     pub(super) fn set_give_up(&self, give_up: bool) {
         self.with(|s| s.ladder.set_give_up(give_up));
     }
@@ -100,28 +100,28 @@ impl Recovery {
         if self.is_active() { self.with(|s| s.ladder.next_due()) } else { None }
     }
 
-    /// A command is late.
+    /// Notes a command that is late.
     pub(super) fn late(&self, id: CommandId, issued: Instant) {
         self.with(|s| s.ladder.late(id, issued));
     }
 
-    /// A command has come back.
+    /// Handles a command that the transport gave back.
     pub(super) fn came_back(&self, id: CommandId, rq: InFlight, note: Note, outcome: &Outcome) -> Returned {
         self.with(|s| s.ladder.came_back(id, rq, note, outcome))
     }
 
-    /// Commands of a LUN and hardware queue that wait no longer.
+    /// Returns up to `most` released commands of a LUN and hardware queue.
     pub(super) fn take_freed(&self, lun: LunId, hctx: HctxId, most: usize) -> Vec<HeldCommand> {
         self.with(|s| s.ladder.take_freed(lun, hctx, most))
     }
 
-    /// Reports a LUN's answer to its test command, before any thread can [take](Recovery::take_freed) what waited for
-    /// it.
+    /// Reports a LUN's answers to probes, before any thread can [take](Recovery::take_freed) the commands that waited
+    /// for recovery.
     pub(super) fn tell_heard(&self, lun: LunId, tell: impl Fn(DeviceEvent)) {
         self.with(|s| s.ladder.take_heard(lun).into_iter().for_each(tell));
     }
 
-    /// Does what there is to be done now.
+    /// Carries out the actions that are due now.
     pub(super) fn drive(&self, transport: &dyn Transport, now: Instant) {
         // Pairs with: the store below.
         if self.is_driven.swap(true, Ordering::Acquire) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sense data: what a SCSI device says of a command that did not go well.
 //!
-//! Guarantees: any bytes are taken, as they come from a device or the network: fixed and descriptor format, cut at any
-//! place; what is not there reads as zero, and what is no sense data is `None`.
+//! Guarantees: any bytes from a device or the network are accepted: fixed and descriptor format, cut at any place.
+//! What is missing reads as zero, and bytes that are no sense data give `None`.
 //! Source: SPC-5, 4.4 ("Sense data"); drivers/scsi/scsi_common.c (`scsi_normalize_sense`).
 
 /// Longest sense data that is read: what a command may return (SPC-5, 4.4.1).

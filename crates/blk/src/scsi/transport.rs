@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The lower edge of the midlayer: what carries commands to devices (the kernel's low-level driver), and what it is promised.
+//! The transport interface: what carries commands to devices (the kernel's low-level driver), and the rules for it.
 //!
-//! - The midlayer hands a transport a batch ([`CommandBatch`]) of one LUN and one hardware queue; the transport
-//!   [`accept`](CommandBatch::accept)s commands from its front and gets a [`AcceptedCommand`] for each: the duty to say how it ended, once.
-//! - Ends are pulled: [`Transport::poll`] moves what has ended into [`Outcomes`]. What they mean is not the transport's business.
-//! - As of [`crate::driver`]: several threads at once, its own locks, no calls back.
+//! - The midlayer hands a transport a batch ([`CommandBatch`]) of one LUN and one hardware queue. The transport
+//!   [`accept`](CommandBatch::accept)s commands from its front and gets an [`AcceptedCommand`] for each: the duty to
+//!   report its outcome, once.
+//! - Outcomes are pulled: [`Transport::poll`] moves them into [`Outcomes`]. Their meaning is not the transport's
+//!   business.
+//! - The rules of [`crate::driver`] hold here, too: several threads call at once, a transport does its own locking,
+//!   and it never calls back.
 //!
 //! Source: include/scsi/scsi_host.h (`scsi_host_template`).
 
@@ -17,7 +20,7 @@ use crate::id::{HctxId, Tag};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::time::{Duration, Instant};
 
-/// Which logical unit of a target.
+/// Number of a logical unit at its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LunId(pub u16);
 
@@ -25,14 +28,15 @@ impl LunId {
     /// Most logical units that the simple addressing methods name.
     pub const MAX: u16 = (1 << 14) - 1;
 
-    /// As eight bytes of the wire: peripheral device addressing below 256, flat space addressing from there (SAM-5, 4.7.7).
+    /// Returns the eight bytes for the wire: peripheral device addressing below 256, flat space addressing from there
+    /// (SAM-5, 4.7.7).
     pub fn to_wire(self) -> [u8; 8] {
         assert!(self.0 <= LunId::MAX, "LUN {}: must be at most {}", self.0, LunId::MAX);
         let [high, low] = self.0.to_be_bytes();
         [if self.0 < 256 { 0 } else { high | 0x40 }, low, 0, 0, 0, 0, 0, 0]
     }
 
-    /// What eight bytes of the wire name; `None` if that is no simple address.
+    /// Returns the LUN that eight bytes from the wire name; `None` if they are no simple address.
     pub fn from_wire(bytes: [u8; 8]) -> Option<LunId> {
         let [high, low, rest @ ..] = bytes;
         let simple = rest == [0; 6] && (high == 0 || high >> 6 == 1);
@@ -40,14 +44,14 @@ impl LunId {
     }
 }
 
-/// What goes along with a command.
+/// The data that goes with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing.
     None,
     /// The data of its request goes to the device.
     Write,
-    /// Data comes from the device to that of its request.
+    /// Data from the device goes to the data segments of its request.
     Read,
     /// The parameter list of an UNMAP.
     Unmap([u8; super::cdb::UNMAP_BYTES]),
@@ -57,15 +61,15 @@ pub enum Payload {
 
 /// A command on its way.
 pub struct Command<'a> {
-    /// What the device is told.
+    /// The command descriptor block.
     pub cdb: Cdb,
-    /// What goes along.
+    /// The data that goes with it.
     pub payload: Payload,
     /// Its request: tag, length and data.
     pub rq: RqRef<'a>,
 }
 
-/// The duty to say how one command ended.
+/// The duty to report the outcome of one command.
 #[derive(Debug)]
 #[must_use = "an accepted command must be given back"]
 pub struct AcceptedCommand {
@@ -81,7 +85,7 @@ impl AcceptedCommand {
     }
 }
 
-/// What the midlayer wants to know of a command when it comes back.
+/// What the midlayer needs to know of a command when it is given back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
     /// A device need not know it: it unmaps or zeroes without data of its request.
@@ -95,9 +99,9 @@ pub(super) struct Note {
 pub struct CommandBatch<'a, 'b> {
     pub(super) batch: &'a mut RqBatch<'b>,
     pub(super) disk: &'a ScsiDisk,
-    /// The front command was let through and has its place in the LUN's depth.
+    /// The front command was admitted and is counted in the LUN's depth.
     pub(super) is_admitted: bool,
-    /// Why the front command goes no further.
+    /// Why the front command is not shown.
     pub(super) refused: Option<QueueRqStatus>,
     pub(super) now: Instant,
 }
@@ -115,7 +119,7 @@ impl CommandBatch<'_, '_> {
         self.disk.lun()
     }
 
-    /// The oldest command not yet accepted; `None` when there is none, or none may go now.
+    /// Returns the oldest command not yet accepted; `None` when there is none, or when none is admitted now.
     #[inline]
     pub fn front(&mut self) -> Option<Command<'_>> {
         if self.refused.is_some() || self.batch.remaining() == 0 {
@@ -138,7 +142,8 @@ impl CommandBatch<'_, '_> {
         }
     }
 
-    /// The front command cannot be carried, whatever comes: its request fails with this. Nothing more is shown.
+    /// Rejects the front command, because the transport can never carry it: its request fails with this status. No
+    /// more commands are shown.
     #[cold]
     pub fn refuse(&mut self, status: BlkStatus) {
         self.refused = Some(QueueRqStatus::Error(status));
@@ -167,7 +172,7 @@ impl Drop for CommandBatch<'_, '_> {
     }
 }
 
-/// What a transport's poll found ended.
+/// The commands that a transport's poll gives back.
 pub struct Outcomes<'a> {
     pub(super) done: &'a mut Completions,
     pub(super) disk: &'a ScsiDisk,
@@ -182,8 +187,8 @@ impl Outcomes<'_> {
         self.done.room()
     }
 
-    /// Says how a command ended. Panics when there is no room, or when it is not one of the hardware queue and LUN that
-    /// were polled.
+    /// Reports the outcome of a command. Panics when there is no room, or when the command is not one of the hardware
+    /// queue and LUN that were polled.
     #[inline]
     pub fn push(&mut self, ticket: AcceptedCommand, outcome: &Outcome) {
         self.disk.came_back(self.hctx, ticket, outcome, self.done, self.now);
@@ -193,58 +198,58 @@ impl Outcomes<'_> {
 /// Why a transport takes no more commands now (`SCSI_MLQUEUE_*_BUSY`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// The device has as many as it can hold.
+    /// The device has as many commands as it can hold.
     Device,
-    /// The target has.
+    /// The target has as many as it can hold.
     Target,
-    /// The host has, with all its hardware queues.
+    /// The host has as many as it can hold, over all its hardware queues.
     Host,
-    /// This hardware queue of the host has, or its way is lost for now. Others are not held up, as hosts of their own would
-    /// not be: a session of iSCSI is one in the kernel.
+    /// This hardware queue of the host has as many as it can hold, or has lost its connection for now. The other
+    /// queues continue, like separate hosts: in the kernel each iSCSI session is a host.
     Hctx,
 }
 
-/// What a transport says when it is asked to end a command that is late, or how far that is.
+/// A transport's answer when it is asked to abort a late command, or how far the abort is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
     /// It is being aborted; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended meanwhile.
     Begun,
     /// Another one is being aborted, and its turn comes after that.
     Waits,
-    /// It is not out any more: it has come back, or a coming poll gives it.
+    /// The command is not in flight any more: it has been given back, or a coming poll gives it back.
     Gone,
-    /// There is no such thing here, or it did not help: the command is still out.
+    /// The transport has no abort, or the abort failed: the command is still in flight.
     Failed,
 }
 
-/// What a transport says when it is asked for a reset, or how far that is.
+/// A transport's answer when it is asked for a reset, or how far the reset is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
-    /// It is under way.
+    /// The reset is in progress.
     Begun,
-    /// It has worked: coming polls give back all commands that it touches. Said once.
+    /// The reset has worked: coming polls give back all commands that it affects. Returned once.
     Done,
-    /// There is no such thing here, or it did not work. Said once.
+    /// The transport has no such reset, or it failed. Returned once.
     Failed,
 }
 
 /// The answer to a command of the midlayer's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// What came with it: of REQUEST SENSE, the sense.
+    /// The data that it returned: for REQUEST SENSE, the sense data.
     pub data: Vec<u8>,
 }
 
-/// How much is reset.
+/// Scope of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reset {
     /// One logical unit.
     Lun,
     /// Its target.
     Target,
-    /// The transport: every connection is made anew.
+    /// The transport: every connection is re-established.
     Host,
 }
 
@@ -253,36 +258,38 @@ pub trait Transport: Send + Sync {
     /// Short name of its kind: "iscsi".
     fn name(&self) -> &'static str;
 
-    /// Most bytes of data of one command, and most pieces they lie in.
+    /// Limits of one command, and timeouts.
     fn limits(&self) -> TransportLimits;
 
-    /// Makes ready `nr_hw_queues` hardware queues of `queue_depth` tags each for a LUN, with nothing of it in flight.
+    /// Prepares `nr_hw_queues` hardware queues of `queue_depth` tags each for a LUN that has nothing in flight.
     fn start(&self, lun: LunId, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String>;
 
-    /// Starts commands of one LUN and hardware queue, in order, until [`CommandBatch::front`] shows none, and answers `None`;
-    /// or until it can take no more, and says why.
+    /// Starts commands of one LUN and hardware queue, in order, until [`CommandBatch::front`] shows none; then
+    /// returns `None`. If the transport can take no more before that, returns why.
     fn queue(&self, batch: &mut CommandBatch<'_, '_>, now: Instant) -> Option<Busy>;
 
     /// Moves commands of a LUN and hardware queue that came back to `ended`, as many as there are and fit, without waiting.
     fn poll(&self, lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant);
 
-    /// A command is late: end it, and say when asked again how far that is. A command that was issued at another time than
-    /// `late` says is none of it: [`Abort::Gone`]. Nothing gives a command back whose device may still reach for its data.
+    /// Aborts a late command; further calls return how far the abort is. If the command with this tag was issued at
+    /// another time than `late` says, the answer is [`Abort::Gone`]. A command is never given back while its device
+    /// may still access its data.
     fn abort(&self, _lun: LunId, _hctx: HctxId, _late: TimedOut, _now: Instant) -> Abort {
         Abort::Failed
     }
 
-    /// Begins a reset, and says when asked again how far it is; all commands that it touches come back with
-    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). Each that was begun is asked about to its end, or dropped.
+    /// Begins a reset; further calls return how far it is. All commands that it affects are given back with
+    /// [`HostByte::Reset`](super::disposition::HostByte::Reset). The midlayer polls each reset until it is over, or
+    /// drops it.
     fn reset(&self, _what: Reset, _lun: LunId, _now: Instant) -> Help {
         Help::Failed
     }
 
-    /// No thread asks any more about a reset that was begun: its result must not be given to the caller that asks for
-    /// the next one.
+    /// Drops a reset that was begun: its result must not be returned to the caller that asks for the next one.
     fn drop_reset(&self, _what: Reset, _lun: LunId) {}
 
-    /// Sends a command of the midlayer's own, without data to the device; false if it cannot. A LUN has one at a time.
+    /// Sends a command of the midlayer's own, without data to the device. Returns false if it cannot. A LUN has one
+    /// at a time.
     ///
     /// It bypasses the requests: commands that do not end may hold all tags of a LUN. A reserved tag would need a request,
     /// and a queue that lets this request through while it stops all others.
@@ -290,20 +297,20 @@ pub trait Transport: Send + Sync {
         false
     }
 
-    /// The answer, once it is there.
+    /// Returns the answer to the probe once it is there.
     fn probed(&self, _lun: LunId, _now: Instant) -> Option<Probed> {
         None
     }
 
-    /// No thread waits for the answer any more.
+    /// Drops a probe: its answer is not polled any more.
     fn drop_probe(&self, _lun: LunId) {}
 
-    /// Nothing has helped, and the LUN is offline: all its commands must come back with the next polls. After that no device
-    /// or thread may access their data, whatever connection has to be cut for that.
+    /// The LUN goes offline, because recovery has failed: the next polls must give back all its commands. After that
+    /// no device or thread may access their data, even if a connection has to be cut for that.
     fn abandon(&self, _lun: LunId, _now: Instant) {}
 }
 
-/// What a transport can carry.
+/// Limits and timeouts of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportLimits {
     /// Most sectors of one command.

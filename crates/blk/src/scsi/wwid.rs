@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The world wide identifier by which udev and multipath know a SCSI disk: `wwid` of multipath.conf(5).
 //!
-//! Guarantees: any bytes are taken, and the text may be printed. Of the names in page 0x83 the one that multipath-tools
-//! prefers: NAA (6, 5, 2), EUI-64, a SCSI name, the T10 vendor's, a local NAA; of two equal ones the first. Without any: `S`,
-//! vendor, product and serial number, as scsi_id has it. Does not do: names that are the vendor's own affair (type 0).
+//! Guarantees: any input bytes are accepted, and the text is printable. Of the names in page 0x83 it takes the one
+//! that multipath-tools prefers: NAA (6, 5, 2), EUI-64, a SCSI name, the T10 vendor's, a local NAA; of two equal ones
+//! the first. Without any: `S`, vendor, product and serial number, as scsi_id has it. Does not do: vendor specific
+//! names (type 0).
 //! Source: multipath-tools, libmultipath/discovery.c (`parse_vpd_pg83`); systemd, src/udev/scsi_id (`do_scsi_page80_inquiry`).
 
 use super::inquiry::{Designator, Inquiry, serial_number, text, unit_designators};

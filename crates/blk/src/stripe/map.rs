@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which sector of which stripe a sector is.
+//! Maps a sector of a striped disk to a stripe and a sector there.
 //!
-//! Guarantees: every sector below the capacity lies at one place, no two at the same, and none outside its stripe. Pure
-//! arithmetic; nothing here is changed once it is made. Does not do: take chunks that are no power of two, as dm-stripe does,
-//! for which there is no demand. Source: see [`super`].
+//! Guarantees: every sector below the capacity is mapped, no two to the same place, and none outside its stripe. This
+//! is pure arithmetic; a map does not change once it is made. Does not do: support chunks that are no power of two.
+//! dm-stripe does; there is no demand for it here. Source: see [`super`].
 
 use crate::id::{SECTOR_SHIFT, Sector};
 
@@ -14,7 +14,7 @@ const MAX_CHUNK_SECTORS: u64 = 1 << (30 - SECTOR_SHIFT);
 /// Largest disk, sectors: its size in bytes is a number of 63 bits, as a file's.
 const MAX_SECTORS: u64 = i64::MAX as u64 >> SECTOR_SHIFT;
 
-/// The part of a disk that a stripe is.
+/// A stripe: the part of a disk that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
     /// Where it begins on its disk.
@@ -23,7 +23,7 @@ pub struct Stripe {
     pub nr_sectors: u64,
 }
 
-/// Why there is no such map.
+/// Why a map was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StripeError {
     /// Number of stripes.
@@ -32,7 +32,7 @@ pub enum StripeError {
     /// Bytes of a chunk, and of a logical block.
     #[error("chunk={0}: must be a power of two, {1}..={max} bytes (a logical block to 1 GiB)", max = MAX_CHUNK_SECTORS << SECTOR_SHIFT)]
     Chunk(u64, u32),
-    /// A stripe has not one chunk.
+    /// A stripe is smaller than one chunk.
     #[error(
         "chunk={chunk}: stripe {stripe} has {has} bytes: must be at least one chunk; make it larger or the chunk smaller"
     )]
@@ -57,16 +57,16 @@ pub struct StripeMap {
     /// Number of stripes as a shift, if it is a power of two.
     stripes_shift: Option<u32>,
     starts: Box<[Sector]>,
-    /// Of each stripe, in sectors.
+    /// Sectors used of each stripe.
     used: u64,
 }
 
 impl StripeMap {
-    /// Chunks of `chunk_bytes` over `stripes` in turn. All give as many chunks as the smallest has; what is left of the
-    /// others is not used.
+    /// Makes a map of chunks of `chunk_bytes` that go to the stripes in turn. Every stripe gets as many chunks as fit
+    /// into the smallest; the rest of larger stripes is unused. `block_size` is the largest logical block of the
+    /// stripes in bytes.
     ///
-    /// # Errors
-    /// What does not fit; `block_size` is the largest logical block of the stripes, bytes.
+    /// # Errors The number of stripes, the chunk, or the size of a stripe or of all stripes together is out of range.
     pub fn new(chunk_bytes: u64, block_size: u32, stripes: &[Stripe]) -> Result<StripeMap, StripeError> {
         let (n, chunk) = (stripes.len(), chunk_bytes >> SECTOR_SHIFT);
         if !(2..=MAX_STRIPES).contains(&n) {
@@ -128,7 +128,7 @@ impl StripeMap {
         }
     }
 
-    /// The stripe that a sector lies on, and which one of its disk it is there.
+    /// Returns the stripe that a sector lies on, and the sector on that stripe's disk.
     #[inline]
     pub fn locate(&self, sector: Sector) -> (usize, Sector) {
         let (row, stripe) = self.chunk_of(sector);
@@ -136,7 +136,7 @@ impl StripeMap {
         (stripe, Sector(self.starts[stripe].0 + (row << self.chunk_shift) + within))
     }
 
-    /// How many sectors from this one on, itself among them, lie on its stripe in a row: to the end of its chunk.
+    /// Returns the number of sectors from this one to the end of its chunk, this one included.
     #[inline]
     pub(crate) fn sectors_to_chunk_end(&self, sector: Sector) -> u64 {
         self.chunk_sectors() - (sector.0 & (self.chunk_sectors() - 1))
@@ -153,8 +153,9 @@ impl StripeMap {
         (row << self.chunk_shift) + part
     }
 
-    /// What of `nr_sectors` from `sector` on lies on a stripe, as first sector on its disk and length: one range, however
-    /// many chunks it has. `None` if nothing does. For what carries no data, the order of which is lost.
+    /// Returns the part of a range that lies on a stripe, as first sector on its disk and length. It is one range
+    /// there, however many chunks it has. `None` if no part lies there. This is for operations without data, because
+    /// the order of chunks is lost.
     pub fn range(&self, stripe: usize, sector: Sector, nr_sectors: u64) -> Option<(Sector, u64)> {
         let from = self.before(stripe, sector);
         let to = self.before(stripe, Sector(sector.0 + nr_sectors));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a submitter has at hand on the way down and up: what it knows of the disk ([`Env`]), and what only its own thread
-//! touches ([`Local`]).
+//! What a submitter uses on the data path: its view of the disk ([`Env`]), and what only its own thread touches
+//! ([`Local`]).
 //!
-//! Guarantees: what [`Env`] says of hardware queues is that of one state of the queue. Does not: notice that there is
-//! another one, which entering does (see `inside`).
+//! Guarantees: all that [`Env`] says of hardware queues belongs to one state of the queue. Does not do: notice a new
+//! state. A submitter does that when it enters (see `inside`).
 
 use super::shared::{Remote, SubmitterShared, remote_capacity};
 use crate::bio::BioPool;
@@ -44,7 +44,7 @@ pub(crate) struct Env<L: Lock> {
     /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
     /// driver, and its tag may be kept for the next.
     pub(crate) direct: bool,
-    /// The elevator holds back at times: it is asked after completions.
+    /// The elevator may hold requests back: it has to be asked after completions.
     pub(crate) may_hold: bool,
 }
 
@@ -145,7 +145,8 @@ pub(crate) struct Local {
     pub(crate) next_tick: Instant,
     /// Requests were issued since the last rest: their timeouts have to be watched (see `path::timeout`).
     pub(crate) issued: bool,
-    /// A batch is being handed to the driver: what ends meanwhile must not start another from inside.
+    /// A batch is being handed to the driver: a request that completes meanwhile must not start another batch from
+    /// inside.
     pub(crate) in_driver: bool,
     /// Runs of hctxs are left to the next poll.
     pub(crate) in_interrupt: bool,

@@ -36,8 +36,8 @@ impl<L: Lock> Submitter<L> {
         !gate.is_frozen()
     }
 
-    /// Enters to look after requests that exist. False when the queue is drained and about to be rebuilt: there are
-    /// none, and the hardware queues must not be touched.
+    /// Enters to handle requests that exist. Returns false when the queue is drained and about to be rebuilt: then
+    /// there are none, and the hardware queues must not be touched.
     #[inline]
     pub(super) fn enter_to_poll(&mut self, now: Instant) -> bool {
         self.inside || self.mark_inside(RequestQueue::is_sealed, now)
@@ -80,8 +80,8 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Takes the rebuilt queue's state, and the CPU that is there. Bios that waited meanwhile may ask for what the queue
-    /// has no more.
+    /// Takes over the rebuilt queue's state and the current CPU. Waiting bios may need something that the new state
+    /// does not have.
     #[cold]
     fn refresh(&mut self, now: Instant) {
         // In this order, for the reason given where a submitter is made.

@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// An I/O that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What the bio carried.
+    /// The bio's `user_data`.
     pub user_data: u64,
     /// What it did.
     pub op: Op,
@@ -62,7 +62,7 @@ pub struct Submitter<L: Lock> {
     inside: bool,
     /// The CPU it was made for.
     pub(crate) home: CpuId,
-    /// It is not at home, or still polling hardware queues it came from.
+    /// It is not on its home CPU, or still polls hardware queues of the CPU it came from.
     pub(crate) displaced: bool,
 }
 
@@ -129,7 +129,7 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Submitter<L> {
-    /// Its number: what [`Notify`](crate::queue::Notify) is told.
+    /// Its number, which [`Notify`](crate::queue::Notify) gets.
     pub fn id(&self) -> SubmitterId {
         self.env.id
     }
@@ -144,16 +144,17 @@ impl<L: Lock> Submitter<L> {
         &self.env.q
     }
 
-    /// Which settings of the disk this submitter goes by: another number after it has found others, and then its hardware
-    /// queues may be others too. A look at this submitter only, for a caller that caches what follows from them.
+    /// Number of the disk's settings that this submitter uses. It changes when the submitter adopts other settings;
+    /// its hardware queues may change with it. The call reads only this submitter, for callers that cache values
+    /// derived from the settings.
     #[inline]
     pub fn state_generation(&self) -> u64 {
         self.generation
     }
 
-    /// Sets this submitter's share among those that want the disk, for elevators that share by weight (bfq): 1..=1000.
-    /// `None`, as at the start: (8 - level of the I/O priority) x 10, which is 40 without a priority. It counts from the
-    /// submitter's next turn on. Other elevators do without.
+    /// Sets this submitter's weight for elevators that share by weight (bfq): 1..=1000. `None`, the default: (8 -
+    /// level of the I/O priority) x 10, which is 40 without a priority. It takes effect at the submitter's next turn.
+    /// Other elevators ignore it.
     pub fn set_weight(&mut self, weight: Option<u16>) -> Result<(), SettingError> {
         if let Some(w) = weight
             && !(1..=MAX_WEIGHT).contains(&w)
@@ -220,7 +221,8 @@ impl<L: Lock> Submitter<L> {
         self.serve_owed(now);
     }
 
-    /// Does what requests that ended inside the driver's call have made possible: no completion will come to do it.
+    /// Serves the runs that became due when requests completed inside the driver's call, because no later completion
+    /// does it.
     #[inline]
     fn serve_owed(&mut self, now: Instant) {
         if self.local.owes {
@@ -237,7 +239,7 @@ impl<L: Lock> Submitter<L> {
             self.retry_waiting(now);
         }
         if core::mem::take(&mut self.local.owes) {
-            // Not for ever inside one call: the rest is for the next poll.
+            // The number of passes in one call is bounded: the rest is left to the next poll.
             self.env.wake(self.env.waiter());
         }
     }
@@ -249,7 +251,7 @@ impl<L: Lock> Submitter<L> {
         let index = self.local.free_bios.pop().ok_or(SubmitError::NoBio)?;
         self.env.pool().slot(index as usize).fill(bio, index, now);
         self.env.shared.counters.in_flight.add(1);
-        // Entered first: what the disk supports is asked of the state the bio will meet.
+        // Enters first, so that the bio is checked against the state that it will meet.
         let entered = self.local.waiting.is_empty() && self.enter(now);
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
@@ -344,8 +346,8 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Announces that this submitter may not call again for a while; call it before going to sleep. A freeze then waits for
-    /// it only if it has bios in flight. A tag it kept for its next I/O is free for others.
+    /// Announces that this submitter may not call again for a while; call it before going to sleep. After that a
+    /// freeze waits for this submitter only if it has bios in flight. The tag kept for its next I/O is freed.
     pub fn rest(&mut self) {
         self.return_kept_tag();
         if core::mem::take(&mut self.local.issued) {
@@ -370,7 +372,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// The bio that ended first; its slot is free again.
+    /// Returns the bio that ended first, and frees its slot.
     #[inline(always)] // Its answer belongs in registers.
     pub fn reap_one(&mut self) -> Option<Done> {
         let index = self.local.done.pop_front()?;
@@ -381,8 +383,8 @@ impl<L: Lock> Submitter<L> {
 }
 
 impl<L: Lock> Drop for Submitter<L> {
-    /// Gives the submitter's place back. Panics when bios of it are still inside the block layer (their completions
-    /// would reach the next owner); poll and reap until [`Submitter::outstanding`] is 0 first.
+    /// Frees the submitter's number. Panics when bios of it are still inside the block layer (their completions would
+    /// reach the next owner); poll and reap until [`Submitter::outstanding`] is 0 first.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
@@ -397,7 +399,7 @@ impl<L: Lock> Drop for Submitter<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Ends what other submitters completed for this one.
+    /// Ends bios and requests that other submitters completed for this one.
     #[cold]
     fn take_remote(&self, local: &mut Local, now: Instant) {
         let mut batch = core::mem::take(&mut local.scratch.remote);

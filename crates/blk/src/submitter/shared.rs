@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The half of a submitter that other threads may reach: whether it is inside, its CPU, what others did for it, its counters.
+//! The half of a submitter that other threads access: whether it is inside, its CPU, completions left for it, its
+//! counters.
 
 use crate::bio::PIECE_SLOTS;
 use crate::id::{CpuId, HctxId};

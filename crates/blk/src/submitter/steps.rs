@@ -2,9 +2,9 @@
 //! The parts of a poll, also for callers that choose their order. Such a caller models a machine in which the device's
 //! interrupt, the worker that runs the queue and the waiting process are separate.
 //!
-//! Guarantees: what a part leaves undone the next [`Submitter::poll`] does.
-//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) announces runs that are left. It does not announce
-//! bios that wait: a caller that puts submitters to sleep wakes them. Not for programs that do I/O.
+//! Guarantees: the next [`Submitter::poll`] does what a part leaves undone.
+//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) announces runs that are left. It does not
+//! announce waiting bios: a caller that puts submitters to sleep wakes them. Not for programs that do I/O.
 
 use super::Submitter;
 use crate::lock::Lock;
@@ -16,8 +16,8 @@ impl<L: Lock> Submitter<L> {
         self.poll_and(false, now);
     }
 
-    /// Collects completions, so that tags come free and the elevator is told, and nothing else: hardware queues that have
-    /// to run now are left to the next poll, and so are bios that wait for a tag.
+    /// Only collects completions, so that tags come free and the elevator is notified. Hardware queues that have to
+    /// run now, and bios that wait for a tag, are left to the next poll.
     pub fn poll_interrupt(&mut self, now: Instant) {
         self.return_kept_tag();
         if self.enter_to_poll(now) {

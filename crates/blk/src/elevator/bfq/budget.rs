@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a turn ends, what it is charged, and how large the next budget is.
+//! Why a turn ends, what the queue is charged for it, and how large its next budget is.
 //!
 //! Budgets follow what a queue does with them. A queue that always uses up its budget gets a larger one (throughput). A
 //! queue that leaves the disk waiting gets a smaller one (others wait less). A budget never changes a queue's share: a

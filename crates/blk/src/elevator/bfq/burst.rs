@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many queues that start shortly after each other: a parallel job or a server, not a person.
+//! Detects bursts: many queues that start shortly after each other, as of a parallel job or a server, are not
+//! interactive.
 //!
 //! A burst begins when a new queue starts while no other has requests; every further new queue that starts within
 //! [`INTERVAL`] of the one before belongs to it. With [`LARGE`] queues the burst is large, and its queues, also those

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the source of a queue has been seen to do: seeks, time between its requests, whether I/O bounds it.
+//! Observed behaviour of a queue's submitter: seeks, time between its requests, whether I/O limits it.
 //!
 //! Source: `bfq_update_io_seektime`, `bfq_update_io_thinktime`, `bfq_update_io_intensity`.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bfq's tunables, and the rules that one call into it goes by.
+//! bfq's tunables, and a copy of them that stays the same for one call into the elevator.
 //!
 //! Guarantees: `slice_idle` (ms) and `slice_idle_us` are one value in two units; whichever is set last counts. Names,
 //! units and defaults are the kernel's (Documentation/block/bfq-iosched.rst); values out of range are refused.

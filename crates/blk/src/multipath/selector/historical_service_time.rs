@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `historical-service-time`: the path that has been fast, by a moving average of what requests took on it.
+//! `historical-service-time`: the path that has been fast, by a moving average of its service times.
 //!
 //! Guarantees: averages in fixed point of 10 bits, rounded. The weight of the past falls with the length of a sample, so
 //! that a long sample counts at once. It begins at `base_weight`, falls by one power per 2^24 ns, and is 0 in the last of 64

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `io-affinity`: the path that the submitting CPU was given, else one of a CPU of its node, else any.
+//! `io-affinity`: the path assigned to the submitting CPU, else one assigned to a CPU of its NUMA node, else any.
 //!
 //! Guarantees: a CPU belongs to the first path whose mask names it; a path is taken only if it is usable. Needs from callers:
 //! masks of CPUs below [`MAX_CPUS`]. Source: drivers/md/dm-ps-io-affinity.c.

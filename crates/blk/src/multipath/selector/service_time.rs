@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `service-time`: the path that is expected to be done first with what it has and the new request.
+//! `service-time`: the path expected to finish first, counting what is in flight there and the new request.
 //!
 //! Guarantees: minimises (bytes in flight + bytes of the request) / relative throughput, after the kernel's rules: equal
 //! throughputs, fewer bytes in flight; equal loads or a throughput of 0, the higher throughput; an equal expectation, the
