@@ -6,7 +6,7 @@
 //! reported with the file's line. A disk that the file blacklists is refused with that line. With `detect_prio`, a disk
 //! whose target reports port groups gets `prio alua` and `hardware_handler "1 alua"`. With `detect_checker` it gets the
 //! checker tur. With `detect_pgpolicy`, if its priorities are ALUA's, it gets `group_by_prio`, or `group_by_tpg` with
-//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets neither, whatever the file says.
+//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets none of ALUA's settings, whatever the file says.
 //! Source: multipath-tools, libmultipath/propsel.c (`select_prio`, `select_hwhandler`, `select_checker`, `select_pgpolicy`).
 
 use super::target::{MultipathTarget, PathTarget};
