@@ -77,7 +77,7 @@ impl RingSet {
         }
     }
 
-    /// Goes to the ring of this size that has no owner.
+    /// Switches to the ring of this size that has no owner.
     fn use_shared(&self, depth_log2: usize) {
         self.depth_log2.store(depth_log2, Ordering::Relaxed);
         self.current.store(depth_log2, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl File {
         Ok((File { opened: Arc::new(opened), regions, rings: PerHctx::new() }, warnings))
     }
 
-    /// Whether I/O goes past the page cache.
+    /// Whether I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.opened.direct
     }

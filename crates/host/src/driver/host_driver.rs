@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host needs of a driver beyond `blk::driver::Driver`: a way to wait, and what a device offers beside I/O.
+//! What the host needs of a driver in addition to `blk::driver::Driver`: a way to wait, and what a device offers beside I/O.
 
 use super::issuer::Issuer;
 use super::path::DevicePath;

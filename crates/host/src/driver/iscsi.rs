@@ -2,29 +2,31 @@
 //! `iscsi://`: a logical unit of an iSCSI target, by an initiator of our own, over several sessions, with recovery.
 //!
 //! Synopsis: `iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]`, as libiscsi and QEMU have it (quote the `&` in a shell).
-//! Options: `sessions`, 1..=64, default 4: sessions and so hardware queues at most. `initiator`, our name; default: that of
-//! `/etc/iscsi/initiatorname.iscsi`, else one made of the host's name. `header_digest`, `data_digest`: `none` (default) or
-//! `crc32c`. `recovery_timeout`, seconds for which requests wait for a target that is gone, default 120 (open-iscsi's
-//! `replacement_timeout`); then they end with a transport error. `noop_interval`, default 5, 0 = never, and `noop_timeout`, default
-//! 5: after so many seconds of silence a target is asked whether it is there, and for so many waited for. `target_user`: the target
-//! has to prove to be this one (mutual CHAP).
-//! Passwords: `LIBISCSI_CHAP_PASSWORD` and, of the target, `LIBISCSI_CHAP_TARGET_PASSWORD` in the environment, so that they need
-//! not be on a command line that all users can read.
+//! Options: `sessions`, 1..=64, default 4: the most sessions, and so the most hardware queues. `initiator`: our name;
+//! default: the name in `/etc/iscsi/initiatorname.iscsi`, else a name made of the host's name. `header_digest`,
+//! `data_digest`: `none` (default) or `crc32c`. `recovery_timeout`: seconds for which requests wait for a target that is
+//! gone, default 120 (open-iscsi's `replacement_timeout`); then they fail with a transport error. `noop_interval`: seconds
+//! of silence after which the driver sends the target a NOP-Out, default 5, 0 = never. `noop_timeout`: seconds to wait for
+//! the answer, default 5; then the session counts as lost. `target_user`: the target must prove this identity (mutual CHAP).
+//! Passwords: the environment variables `LIBISCSI_CHAP_PASSWORD` and, for the target, `LIBISCSI_CHAP_TARGET_PASSWORD`. All
+//! users can read a command line.
 //! Example: `iscsi://10.0.0.5/iqn.2026-11.com.example:disks/1?sessions=2`
-//! What becomes of a request: READ, WRITE with FUA, SYNCHRONIZE CACHE, UNMAP or WRITE SAME for discards, WRITE SAME for zeroes.
-//! The SCSI midlayer (`blk::scsi`) makes these commands and retries them. One hardware queue is one session of one connection:
-//! CPUs share no numbers, and each has its own window of commands. Requests that are issued together are sent together. Data
-//! goes from and to where it lies, unless it has digests.
-//! Recovery: a lost session is made again in the background, for ever, with pauses of 20 ms to 1 s. It is the same nexus, so
-//! that the target drops what the old session had. Before the session carries anything, the driver asks the logical unit for
-//! its identity and size; it asks again when the unit reports that it has changed. A unit with another identity is gone:
-//! nothing is sent to it any more. A unit that has grown is the same, with its old size. A unit without a name (no VPD page
-//! 0x83 or 0x80) that is written to is gone when any session is lost. A command that is late (`io_timeout`) is aborted (ABORT
-//! TASK). If that does not help, the logical unit is reset, then the target (warm); then all sessions are made anew. A unit
-//! that does not answer even then is offline until a session finds it again.
-//! [`Iscsi::execute`] sends commands of a user's own, for example persistent reservations.
-//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no discovery by iSNS. The size is
-//! taken once.
+//! What becomes of a request: READ, WRITE with FUA, SYNCHRONIZE CACHE, UNMAP or WRITE SAME for discards, WRITE SAME for
+//! zeroes. The SCSI midlayer (`blk::scsi`) makes these commands and retries them. One hardware queue is one session of one
+//! connection. Each session has its own sequence numbers and command window, so CPUs share none. Requests that are issued
+//! together are sent together. Long data is not copied between the socket and the requests' memory, unless data digests are
+//! on.
+//! Recovery: a lost session is logged in again in the background, without a limit on attempts, with pauses of 20 ms to 1 s.
+//! The new session is of the same nexus, so the target drops the tasks of the old one. Before a session carries requests,
+//! the driver asks the logical unit for its identity and size; it asks again when the unit reports a change. A unit with
+//! another identity counts as gone: no request is sent to it any more. A unit that has grown counts as the same and keeps
+//! its old size. A unit without an identifier (no VPD page 0x83 or 0x80) that is open for writing counts as gone when any
+//! session is lost. A command that is late (`io_timeout`) is aborted (ABORT TASK). If that does not help, the logical unit
+//! is reset, then the target (warm); then all sessions are made anew. A unit that does not answer even then is offline until
+//! a new session reads its identity and size.
+//! [`Iscsi::execute`] sends passthrough commands, for example persistent reservations.
+//! Limits: error recovery level 0, no multiple connections of a session, CHAP with MD5 only, no discovery by iSNS. The size
+//! is read once, when the disk is opened.
 //! Source: RFC 7143; the URL of libiscsi; drivers/scsi/libiscsi.c of Linux 6.19 (recovery, no-ops).
 //! Since: 0.1.
 
@@ -89,17 +91,17 @@ use std::sync::{Arc, OnceLock};
 
 /// Sessions of a disk that names no number.
 pub const DEFAULT_SESSIONS: u16 = 4;
-/// Requests that may wait for those that are submitted right behind them.
+/// Fewer requests than these may wait for the requests that are submitted right after them, to share one send.
 const LAZY: u32 = 32;
 /// Commands a session may have; the target's window may be smaller.
 const CAN_QUEUE: u32 = 1024;
-/// Pieces of memory of one request, within one system call with those of others.
+/// Most memory segments of one request. One system call may send those of several requests.
 const MAX_SEGMENTS: u16 = 128;
-/// `SD_TIMEOUT`.
+/// Time limit of a command (`SD_TIMEOUT`).
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// The number of the session that checks, behind those of hardware queues.
+/// The session number that path checks use; hardware queues have lower numbers.
 const CHECK_SESSION: u16 = u16::MAX;
-/// What a login may take, once a target is there.
+/// Time limit of a login once the target is reachable.
 const LOGIN_TIME: Duration = Duration::from_secs(15);
 
 /// The driver.
@@ -109,7 +111,7 @@ pub struct Iscsi {
     disk: ScsiDisk,
     shared: Arc<Shared>,
     sessions: u16,
-    /// Held while news is handled; other threads wait for that.
+    /// Held while reports of the unit are handled; other threads wait for this.
     acting: parking_lot::Mutex<()>,
 }
 
@@ -121,28 +123,28 @@ struct Shared {
     queues: PerHctx<Queue>,
     regions: Arc<Regions>,
     watch: Arc<Watch>,
-    /// The logical unit is another one.
+    /// The logical unit is not the one that was opened, or can no longer be recognized.
     gone: AtomicBool,
-    /// It is written to, and has no name to know it by.
+    /// The disk is open for writing, and the unit has no identifier by which to recognize it.
     is_nameless: bool,
-    /// It is one way of several to its disk.
+    /// The disk is one path of a multipath disk.
     is_path: bool,
-    /// Sessions that have answered the reset that is under way, by bits.
+    /// Sessions that have answered the reset in progress, as bits.
     reset_done: AtomicU64,
-    /// All sessions are being made anew, to help commands that did not end.
+    /// All sessions are being made anew, because a command did not complete.
     is_resetting: AtomicBool,
-    /// Once it is started.
+    /// Set when the disk is started.
     device: OnceLock<Arc<Device>>,
-    /// How the target served it by this way when it was opened, if that was asked.
+    /// The unit's ALUA state by this path when it was opened, if that was asked.
     first_access: Option<alua::Access>,
-    /// Hears that this may be otherwise now.
+    /// Called when that state may have changed.
     tell_access: OnceLock<NotifyFn>,
-    /// Held by a check: a second login of the same session would have the target end the first.
+    /// Held by a check: a second login to the same session would make the target end the first.
     checking: parking_lot::Mutex<()>,
 }
 
 impl Shared {
-    /// Another session for hardware queue `number`, if the logical unit is still the same.
+    /// Opens another session for hardware queue `number`, if the logical unit is still the same.
     fn dial(&self, number: u16) -> Result<Line<'_>> {
         let wanted = self.initiator.wanted(&self.target, Some(&self.target.name), number)?;
         let mut line = dial(&self.target.portal, &wanted, self.watch.over())?;
@@ -150,14 +152,14 @@ impl Shared {
         if !self.unit.is_still(&unit) {
             return Err(self.is_another(&format!("was {} and is {unit}", self.unit)));
         }
-        // It is there again, and no session is left from before: see `wants`.
+        // The unit is back, and no old session is left: see `wants`.
         if self.is_path {
             self.gone.store(false, Ordering::Relaxed);
         }
         Ok(line)
     }
 
-    /// The same in place of one that was lost.
+    /// Opens a session in place of a lost one.
     fn dial_again(&self, number: u16) -> Result<Line<'_>> {
         if self.is_nameless {
             return Err(self.is_another("has no name by which it would be known again"));
@@ -165,9 +167,9 @@ impl Shared {
         self.dial(number)
     }
 
-    /// Nothing is sent to it any more, nor waits for an answer.
+    /// Marks the unit as gone and drops all sessions: no request is sent or waits for an answer any more. Returns the error.
     fn is_another(&self, how: &str) -> Error {
-        // Relaxed: a thread that sees it late is refused by the absence of a session.
+        // Relaxed: a thread that reads the old value finds no session to send on.
         self.gone.store(true, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_session("the logical unit is not the same any more"));
         let remedy = if self.is_path && !self.is_nameless { "it is looked for again" } else { "open it anew" };
@@ -175,7 +177,7 @@ impl Shared {
         Error::new(ErrorKind::Denied, text)
     }
 
-    /// Asks the logical unit, in a session for nothing else, whether it is ready and still the same.
+    /// Checks, in a session of its own, that the logical unit is ready and still the same.
     fn test_unit_ready(&self, limit: Duration, stop: &OwnedFd) -> Result<()> {
         let _alone = self.alone_to_check(limit)?;
         let mut line = self.dial_to_check(limit, stop)?;
@@ -185,7 +187,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The same for a way that may serve it badly: how it does is asked first, and where it does not, TEST UNIT READY is not.
+    /// Checks a path that may be in an ALUA state that takes no requests. Asks for that state first, and sends TEST UNIT
+    /// READY only if the state takes requests.
     fn check_access(&self, limit: Duration, stop: &OwnedFd) -> Result<Checked> {
         let _alone = self.alone_to_check(limit)?;
         let mut line = self.dial_to_check(limit, stop)?;
@@ -219,21 +222,21 @@ impl Shared {
         Ok(())
     }
 
-    /// No thread asks about a reset any more.
+    /// Forgets a reset: no thread waits for its outcome any more.
     fn forget_reset(&self, function: Function) {
         self.reset_done.store(0, Ordering::Relaxed);
         self.queues.iter().for_each(|q| q.drop_managed(function));
     }
 
-    /// All sessions end, and the target forgets what they had; done when each has another one, failed once no command waits for those that
-    /// have none.
+    /// Drops all sessions, and the target forgets their tasks. Done once every queue has a new session. Failed once no queue
+    /// waits for a session and some have none.
     fn reset_host(&self, now: Instant) -> Help {
         if !self.is_resetting.swap(true, Ordering::Relaxed) {
             let why = "a command did not end, and neither aborting it nor a reset has helped";
             self.queues.iter().for_each(|q| q.drop_session(why));
             return Help::Begun;
         }
-        // Only as a path it is looked for again once it is another one.
+        // Only a path is looked for again after its unit was replaced.
         let is_over = self.is_gone() && !self.is_path;
         let health: Vec<SessionHealth> = self.queues.iter().map(|q| q.health(now)).collect();
         if health.contains(&SessionHealth::Recovering) && !is_over {
@@ -265,8 +268,8 @@ impl Reconnect for Shared {
         self.queues.iter().for_each(|q| q.look_after(&self.regions));
     }
 
-    /// Once the logical unit is another one, nothing is sent to it any more. As a path it is asked again and again, when no session is
-    /// left from before: a unit that comes back is asked on a new one.
+    /// Wants no session once the logical unit is another one. A path is an exception: it is retried once no old session is
+    /// left, so a unit that comes back is identified on a new session.
     fn wants(&self) -> Vec<(Instant, usize)> {
         let wanted = self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.core.wants_connection()?, i)));
         if !self.is_gone() {
@@ -282,7 +285,7 @@ impl Reconnect for Shared {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
         let line = self.dial_again(number as u16)?;
         queue.attach(line, false).map_err(|e| e.within(&self.target.to_string()))?;
-        // It was given up when nothing helped; now it has reported its identity and size.
+        // The device went offline when recovery failed; it has now reported its identity and size.
         if let Some(device) = self.device.get().filter(|d| d.state() == DeviceState::Offline) {
             device.set_state(DeviceState::Running);
         }
@@ -291,30 +294,29 @@ impl Reconnect for Shared {
 }
 
 impl Iscsi {
-    /// Logs in and asks what is there; data comes from and goes to `regions`. With `write` a read-only disk is refused.
+    /// Logs in and opens the logical unit; data comes from and goes to `regions`. With `write`, a read-only disk is refused.
     ///
     /// # Errors
-    /// Denied: wrong credentials, or no disk of a kind that can be used. NotFound: no such portal, target or LUN. Others: the way
-    /// there. The text says which, and what to do.
+    /// Denied: wrong credentials, or no disk of a kind that can be used. NotFound: no such portal, target or LUN. Others:
+    /// the target cannot be reached. The text says which, and what to do.
     pub fn open(target: &IscsiTarget, write: bool, regions: Arc<Regions>) -> Result<Iscsi> {
         Iscsi::open_as(target, write, regions, None)
     }
 
-    /// Opens it as one path of several to the disk. Commands that were in flight when a session was lost are given back only
-    /// when the target has dropped them, or when `recovery_timeout` is over. Only the same nexus, made anew, tells that the
-    /// target has dropped them. A portal that refuses connections tells nothing: something in between may refuse them for a
-    /// target that lives. Commands that are given back end with a transport error, or are retried on any path. After
-    /// `recovery_timeout`, or when the path was [given up](DevicePath::set_give_up), nothing is known: a target that was silent
-    /// for so long may still carry them out. With `asks_access` it is also asked how its target serves it by this path
-    /// ([`ScsiUnit::access`]).
+    /// Opens the disk as one path of several. Commands that were in flight when a session was lost complete only when the
+    /// target has dropped them, or after `recovery_timeout`. Only a new session of the same nexus shows that the target has
+    /// dropped them. A refused connection shows nothing: something in between may refuse it while the target is alive. These
+    /// commands then fail with a transport error, or are retried on any path. After `recovery_timeout`, or when the path was
+    /// [given up](DevicePath::set_give_up), their outcome is unknown: a target that was silent for so long may still carry
+    /// them out. With `asks_access`, the driver also asks for the path's ALUA state ([`ScsiUnit::access`]).
     ///
     /// # Errors
-    /// As of [`Iscsi::open`].
+    /// The errors of [`Iscsi::open`].
     pub fn open_path(target: &IscsiTarget, write: bool, regions: Arc<Regions>, asks_access: bool) -> Result<Iscsi> {
         Iscsi::open_as(target, write, regions, Some(asks_access))
     }
 
-    /// `path`: it is a path, and whether it is asked for its port group's state.
+    /// `path`: `None`: the disk is not a path of a multipath disk. Otherwise: whether its ALUA state is asked.
     fn open_as(target: &IscsiTarget, write: bool, regions: Arc<Regions>, path: Option<bool>) -> Result<Iscsi> {
         let is_path = path.is_some();
         let (watch, initiator) = (Arc::new(Watch::new()?), Initiator::of(target)?);
@@ -359,17 +361,17 @@ impl Iscsi {
         Ok(Iscsi { _reconnector: reconnector, disk, shared, sessions, acting: parking_lot::Mutex::new(()) })
     }
 
-    /// What has happened to the sessions, by hardware queue; and why none can be made, if none can.
+    /// Returns the state of each hardware queue's sessions, and why no session can be made, if none can.
     pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
         (self.shared.queues.iter().map(|q| q.core.status()).collect(), self.shared.watch.refusal())
     }
 
-    /// What the logical unit is known by, for people.
+    /// Returns the logical unit's identity as text for people.
     pub fn identity(&self) -> String {
         self.shared.unit.identity.to_string()
     }
 
-    /// Handles what the unit has reported of itself; a sender after this knows it.
+    /// Handles what the unit has reported about itself. Requests that are sent after this call take it into account.
     #[inline]
     fn take_news(&self) {
         if self.disk.has_news() {
@@ -392,7 +394,7 @@ impl Iscsi {
         });
     }
 
-    /// It says that it may be another one: nothing goes there until it was asked.
+    /// The unit may have become another one: no request is sent until the unit was identified again.
     #[cold]
     fn doubt(&self) {
         self.shared.queues.iter().for_each(Queue::doubt);
@@ -419,7 +421,7 @@ impl Transport for Shared {
         let IscsiTarget { recovery_timeout, noop_interval, noop_timeout, .. } = *target;
         let timeouts = Timeouts { recovery_timeout, noop_interval, noop_timeout, fences: self.is_path };
         for i in 0..nr_hw_queues {
-            // Made before it is known to others.
+            // Made before other threads can see it.
             let fresh = Queue::new(timeouts, lun, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {
@@ -444,8 +446,9 @@ impl Transport for Shared {
         Shared::queue(self, hctx).abort(late, &self.regions, now)
     }
 
-    /// Of a LUN or target: over each session, for each of them has tasks of its own, and its answer comes behind theirs. A
-    /// target is not reset cold: that would end the sessions of others, too. Of the host: all sessions are made anew.
+    /// Resets a LUN or target over each session, because each session has its own tasks and its answer follows theirs. A
+    /// target is not reset cold, because that would end the sessions of other initiators. A host reset makes all sessions
+    /// anew.
     fn reset(&self, what: Reset, _lun: LunId, now: Instant) -> Help {
         let function = match what {
             Reset::Lun => Function::LogicalUnitReset,
@@ -490,7 +493,7 @@ impl Transport for Shared {
     fn probed(&self, _lun: LunId, now: Instant) -> Option<Probed> {
         let Answer { outcome, data, .. } =
             self.queues.iter().find_map(|q| q.own_answer(TaskOwner::Midlayer, &self.regions, now))?;
-        // Shorter than it might have been is no failure of a question.
+        // An answer that is shorter than the buffer is no failure of a probe.
         Some(Probed { outcome: Outcome { residual: 0, ..outcome }, data })
     }
 
@@ -653,12 +656,12 @@ impl DevicePath for Iscsi {
         true
     }
 
-    /// Empty: it does not report an identity.
+    /// Empty: the unit does not report an identity.
     fn identity(&self) -> Option<String> {
         Some(self.shared.unit.identity.in_full())
     }
 
-    /// By TEST UNIT READY in a session of its own.
+    /// Sends TEST UNIT READY in a session of its own.
     fn check(&self, limit: Duration, stop: &OwnedFd) -> Option<Result<()>> {
         Some(self.shared.test_unit_ready(limit, stop).map_err(|e| e.within(&self.shared.target.to_string())))
     }

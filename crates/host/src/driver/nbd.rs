@@ -3,27 +3,27 @@
 //!
 //! Synopsis: `nbd://HOST[:PORT]/EXPORT[?OPTIONS]`, `nbd+unix:///EXPORT?socket=PATH[&OPTIONS]` (quote the `&` in a shell); under TLS
 //! `nbds://[USER@]HOST[:PORT]/EXPORT[?OPTIONS]`, `nbds+unix:///EXPORT?socket=PATH[&OPTIONS]`
-//! Options: `connections`, 1..=64, connections and so hardware queues at most; default: 4 where the server says that several
-//! are safe (CAN_MULTI_CONN), else 1, also if more were asked for. `reconnect_delay`, seconds for which requests wait for a
-//! server that is gone; then, and at once with the default of 0, they end with an I/O error. `timeout`, seconds for which a
-//! request waits for its reply; default 0: for as long as its connection lasts. Of TLS: `tls-certificates`, a directory laid out as
-//! for QEMU, libnbd and GnuTLS: `ca-cert.pem`, the authorities for the server's certificate, with `ca-crl.pem` if it is there, and
-//! `client-cert.pem` with `client-key.pem` for a server that wants one from us; default: the system's authorities, and none.
-//! `tls-hostname`, the name that the server's certificate must be for; default: HOST, and `localhost` for a Unix socket.
-//! `tls-verify-peer=0`: any server is accepted.
+//! Options: `connections`, 1..=64: the most connections, and so the most hardware queues. Default: 4 if the server says that
+//! several are safe (CAN_MULTI_CONN); otherwise 1, even if more were asked for. `reconnect_delay`: seconds for which
+//! requests wait for a server that is gone; then they fail with an I/O error. Default 0: they fail at once. `timeout`:
+//! seconds for which a request waits for its reply; default 0: for as long as its connection lasts. Of TLS:
+//! `tls-certificates`, a directory laid out as for QEMU, libnbd and GnuTLS: `ca-cert.pem`, the authorities for the server's
+//! certificate, and optionally `ca-crl.pem`; `client-cert.pem` and `client-key.pem` for a server that wants a client
+//! certificate. Default: the system's authorities, and no client certificate. `tls-hostname`, the name that the server's
+//! certificate must be for; default: HOST, and `localhost` for a Unix socket. `tls-verify-peer=0`: any server is accepted.
 //! Example: `nbd+unix:///disk0?socket=/run/nbd.sock`, `nbd://storage:10809/disk0?connections=2&reconnect_delay=60`
-//! What becomes of a request: read and write, with their data from and to where it lies; flush; FUA; discard by TRIM; write
-//! zeroes by WRITE_ZEROES, which may make holes. What the server does not offer the disk does not have. One hardware queue is
+//! What becomes of a request: read and write, without a copy of long data; flush; FUA; discard by TRIM; write zeroes by
+//! WRITE_ZEROES, which may make holes. The disk lacks every operation that the server does not offer. One hardware queue is
 //! one connection; requests that are issued together are sent together.
-//! TLS (1.2 and 1.3): first of all, or not at all; without it a server is not used. Nothing that a server has sent before TLS
-//! counts afterwards. Data is copied once more than without TLS, and a connection has some 600 KiB of buffers at most.
-//! Reconnect: as of QEMU's `reconnect-delay`. A lost connection is made again in the background, for ever, with pauses of 20 ms
-//! to 1 s. Requests without an answer are sent again, in order of issue, whatever they are, so the server must tolerate
-//! repeated requests. A server that answers "shutting down" counts as lost if there is a delay. An export that has changed
-//! (size, flags, block sizes) is not used.
-//! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. The connection of the late
-//! request ends with it, as in Linux's nbd: a late reply matches no request, and what else was in flight waits for the next
-//! connection. Without `timeout`, requests wait for a paused server.
+//! TLS (1.2 and 1.3): negotiated before anything else; a server without TLS is refused. Whatever a server sent before TLS is
+//! ignored. Data is copied once more than without TLS, and a connection has at most about 600 KiB of buffers.
+//! Reconnect: as QEMU's `reconnect-delay`. A lost connection is made again in the background, without a limit on attempts,
+//! with pauses of 20 ms to 1 s. Requests without an answer are sent again, in order of issue, whatever they are, so the
+//! server must tolerate repeated requests. With a `reconnect_delay`, a server that answers "shutting down" counts as lost.
+//! An export that has changed (size, flags, block sizes) is not used.
+//! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. As in Linux's nbd, the
+//! connection of the late request is dropped with it, so a late reply matches no request. The other requests in flight wait
+//! for the next connection. Without `timeout`, requests wait for a paused server.
 //! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the
 //! server had acknowledged before the loss only if the server kept it. Like Linux and QEMU this driver does not repeat writes
 //! that were acknowledged. So a server that dies with data in a cache of its own loses it silently. If both servers live and
@@ -72,7 +72,7 @@ use std::sync::Arc;
 /// Requests that may wait for those that are submitted right behind them.
 const LAZY: u32 = 32;
 
-/// What is not as asked.
+/// A warning: the server does not allow several connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneConnection {
     address: NbdAddress,
@@ -97,11 +97,11 @@ pub struct Nbd {
     shared: Arc<Shared>,
     connections: u16,
     limits: Limits,
-    /// The connection that told what is served, until a hardware queue needs it.
+    /// The connection on which the export was read, until a hardware queue needs it.
     first: Mutex<Option<Dialed>>,
 }
 
-/// What reconnecting needs as well.
+/// The state that reconnecting shares with the driver.
 struct Shared {
     target: NbdTarget,
     credentials: Option<Credentials>,
@@ -134,7 +134,7 @@ impl Reconnect for Shared {
         self.queues.iter().enumerate().filter_map(|(i, q)| Some((q.core.wants_connection()?, i))).collect()
     }
 
-    /// Refuses a server whose export is not the same any more.
+    /// Connects again; refuses a server whose export has changed.
     fn attempt(&self, number: usize) -> Result<()> {
         let Some(queue) = self.queues.iter().nth(number) else { return Ok(()) };
         queue.attach(self.dial()?, &self.regions, false);
@@ -142,7 +142,7 @@ impl Reconnect for Shared {
     }
 }
 
-/// Refuses an export that is another one than before.
+/// Refuses an export that differs from the one that was opened.
 fn same(shared: &Shared, dialed: Dialed) -> Result<Dialed> {
     let (was, is) = (&shared.served, &dialed.served);
     if is == was {
@@ -187,7 +187,7 @@ impl Nbd {
         Ok((Nbd { shared, connections, limits, first: Mutex::new(Some(first)), _reconnector: reconnector }, warning))
     }
 
-    /// What has happened to the connections, by hardware queue; and why none can be made, if none can.
+    /// Returns the state of each hardware queue's connections, and why no connection can be made, if none can.
     pub fn status(&self) -> (Vec<QueueStatus>, Option<String>) {
         (self.shared.queues.iter().map(|q| q.core.status()).collect(), self.shared.watch.refusal())
     }
@@ -211,7 +211,7 @@ fn within(target: &NbdTarget, text: String) -> Error {
     Error::new(ErrorKind::Denied, ctx)
 }
 
-/// What an export can do, in the block layer's words.
+/// Returns the limits of an export.
 fn limits(served: &Served) -> std::result::Result<Limits, String> {
     let logical = served.min_block.max(1 << SECTOR_SHIFT);
     let max = served.max_payload / logical * logical;
@@ -267,7 +267,7 @@ impl Driver for Nbd {
         }
         let timeouts = Timeouts { reconnect_delay: target.reconnect_delay, timeout: target.timeout };
         for i in 0..nr_hw_queues {
-            // Made before it is known to others.
+            // Made before other threads can see it.
             let fresh = Queue::new(timeouts, Arc::clone(watch)).map_err(|e| e.to_string())?;
             let queue = queues.get_or_init(i, || fresh);
             if !queue.core.start(queue_depth) {

@@ -7,16 +7,16 @@ use blk::time::Duration;
 use std::ops::Add;
 use std::os::fd::OwnedFd;
 
-/// What became of a driver's connections to its device, so far.
+/// Counts of a driver's connections to its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// How many there are to be.
+    /// Connections that there should be.
     pub wanted: u64,
-    /// How many there are.
+    /// Connections that are up.
     pub up: u64,
-    /// How often one was lost.
+    /// Connections lost so far.
     pub losses: u64,
-    /// Requests that were sent again on the next one.
+    /// Requests that were sent again on the next connection.
     pub replayed: u64,
 }
 
@@ -33,14 +33,14 @@ impl Add for Connections {
     }
 }
 
-/// A device that is reached in ways that may fail, or that says which one it is.
+/// A device whose connections may fail, or that reports an identity.
 pub trait DevicePath {
-    /// How its connections are, if it reaches its device over such.
+    /// Returns the state of its connections, if the driver has any.
     fn connections(&self) -> Option<Connections> {
         None
     }
 
-    /// What has happened at the device since it was opened that the ends of requests do not tell, in sentences for people.
+    /// Returns problems since the device was opened that the results of requests do not show, as sentences for people.
     fn troubles(&self) -> Vec<String> {
         Vec::new()
     }
@@ -51,18 +51,18 @@ pub trait DevicePath {
         false
     }
 
-    /// What its disk is known by, if the disk says such a thing of itself: two with the same name are one.
+    /// Returns the disk's identity, if it reports one: two devices with the same identity are one disk.
     fn identity(&self) -> Option<String> {
         None
     }
 
-    /// Asks the disk, on a way of its own and beside the requests, whether it is there, ready, and the one that was opened. Takes at most
-    /// about `limit`, less when `stop` becomes readable. `None`: it has no such way.
+    /// Checks, with a connection of its own and without the requests, that the disk is reachable, ready, and the one that
+    /// was opened. Takes at most about `limit`, less when `stop` becomes readable. `None`: the driver has no such check.
     fn check(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<()>> {
         None
     }
 
-    /// Its paths, if it has several to one disk.
+    /// Returns the paths of a multipath disk.
     fn topology(&self) -> Option<Topology> {
         None
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the data of a request lies: pieces of memory, named by region and offset, and checked again each time they are reached for.
+//! The memory of a request's data: pieces named by region and offset, which are checked again at each access.
 //!
-//! Guarantees: neighbours in memory are one piece; the list keeps its room, so a slot that is used again allocates nothing.
-//! Needs from callers: pieces that resolve when they are put in, of a request that has not ended.
+//! Guarantees: pieces that adjoin in memory are joined; the list keeps its capacity, so a reused slot allocates nothing.
+//! Needs from callers: pieces that resolve when they are added, and belong to a request in flight.
 
 use crate::mem::{Region, Regions, Span};
 use crate::net::vectored::{Incoming, Outgoing};
@@ -34,7 +34,7 @@ impl Pieces {
         self.0.len()
     }
 
-    /// Behind the others.
+    /// Appends a piece.
     pub(super) fn push(&mut self, data: DataRef, len: u32) {
         match self.0.last_mut() {
             Some(last)
@@ -46,12 +46,12 @@ impl Pieces {
         }
     }
 
-    /// Whether memory of them has gone.
+    /// Whether any of their memory has gone.
     pub(super) fn have_gone(&self, regions: &Regions) -> bool {
         self.0.iter().any(|piece| regions.get(piece.data.region()).is_some_and(Region::has_gone))
     }
 
-    /// Calls `f` with each piece of memory between two offsets of the request, in order, as long as it says so.
+    /// Calls `f` with each piece of memory between two offsets of the request, in order, until it returns false.
     pub(super) fn walk<'a>(&self, at: u32, len: u32, regions: &'a Regions, mut f: impl FnMut(Span<'a>) -> bool) {
         let (mut skip, mut left) = (at, len);
         for piece in &self.0 {
@@ -69,7 +69,7 @@ impl Pieces {
         }
     }
 
-    /// Puts data of a write behind what is to be sent.
+    /// Appends data of a write to `out`.
     pub(super) fn push_source<'a>(&self, at: u32, len: u32, regions: &'a Regions, out: &mut Outgoing<'a>) {
         self.walk(at, len, regions, |span| {
             out.push_span(span);

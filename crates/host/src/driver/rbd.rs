@@ -3,33 +3,33 @@
 //!
 //! Synopsis: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]`, as in QEMU; a backslash takes the meaning from a `:`, `@`, `/`, `=`
 //! Options: `conf`, Ceph's configuration file; default: as Ceph's own programs (`CEPH_CONF`, `/etc/ceph/ceph.conf`), and none if it is not
-//! there. `id`, the user without `client.`; default `admin`. `cluster`, its name; default `ceph`. `images`, 1..=64, how often the image is
-//! opened, each a hardware queue; default 1. `exclusive=1`: takes the exclusive lock for as long as the disk is open, and is refused where
-//! another client has it. Any other name is an option of Ceph's configuration: `mon_host`, `keyring`, `client_mount_timeout` (30 s unless
-//! set), `rados_osd_op_timeout` (seconds after which a request ends with an error; 0 = waits for its OSD for ever), `rbd_cache` (false
-//! unless set).
+//! there. `id`, the user without `client.`; default `admin`. `cluster`, its name; default `ceph`. `images`, 1..=64: how
+//! often the image is opened, each time for one hardware queue; default 1. `exclusive=1`: the disk takes the exclusive lock
+//! for as long as it is open; opening fails if another client has the lock. Any other name is an option of Ceph's
+//! configuration: `mon_host`, `keyring`, `client_mount_timeout` (30 s unless set), `rados_osd_op_timeout` (seconds after
+//! which a request fails; 0 = it waits for its OSD for ever), `rbd_cache` (false unless set).
 //! Example: `rbd:rbd/disk0`, `rbd:vms/tenant1/disk0:id=vm:conf=/etc/ceph/ceph.conf:exclusive=1`, `rbd:rbd/disk0@monday`
-//! What becomes of a request: read, write, flush, discard, and write zeroes, which makes holes unless they are to keep their
-//! space. Reads and writes use pieces of memory where they lie. librbd copies a write once, unless
-//! `rbd_disable_zero_copy_writes=false`, which only is for memory that is not written meanwhile. Completions come by an
-//! eventfd, without a callback's thread in between.
-//! Caches: without librbd's a write has ended when the OSDs have it, and there is no cache to flush. With it (`rbd_cache=true`,
-//! or set for the image) the disk has a write cache, and a flush is librbd's. FUA is a write and a flush: only librbd's calls
-//! for one piece of memory take a flag for it.
-//! Several images: two handles of one image are two clients to Ceph. So there is only one with a cache, or where the image has
-//! the feature exclusive-lock and is written to.
+//! What becomes of a request: read, write, flush, discard, and write zeroes, which makes holes unless the range must keep
+//! its space. Reads and writes use the requests' memory segments directly. librbd copies a write once, unless
+//! `rbd_disable_zero_copy_writes=false`, which is only for memory that does not change during the write. An eventfd signals
+//! completions, without a callback thread in between.
+//! Caches: without librbd's cache a write completes when the OSDs have it, and there is no cache to flush. With the cache
+//! (`rbd_cache=true`, or set for the image) the disk reports a write cache, and a flush calls librbd's flush. FUA is a write
+//! and a flush, because only librbd's calls for a single memory segment take a FUA flag.
+//! Several images: two handles of one image are two clients to Ceph. So `images` must be 1 with a cache, and for an image
+//! with the feature exclusive-lock that is opened for writing.
 //! Lock: for an image with the feature exclusive-lock, librbd takes the lock by itself at the first write. It releases the lock
-//! when another client asks for it. With `exclusive=1` it is taken at once and never released. A client that died has the lock
-//! until its watch has ended, after 30 s. Then the next client takes the lock, and the dead one can write no more (it is
-//! blocklisted).
+//! when another client asks for it. With `exclusive=1` the disk takes the lock when it is opened and never releases it. A
+//! client that died keeps the lock until its watch times out, after 30 s. Then the next client takes the lock, and the dead
+//! one can write no more (it is blocklisted).
 //! Size: that of `rbd resize` here or elsewhere, when it is asked for.
-//! Limits: a snapshot, and what is opened for reading only, is read-only. Discards work in units of
-//! `rbd_discard_granularity_bytes`. A read that hangs cannot be given up, as librbd has its memory: set `rados_osd_op_timeout`
-//! to have it end. The same holds for a path of a multipath disk: without that option its requests wait for their OSDs,
-//! whatever other paths there are. For an image with stripes over several objects (STRIPINGV2) it is not known what is stored:
-//! all of it counts as data. When the image is shrunk, requests behind its end fail. Of a write across the end librbd carries
-//! out the first part and reports success. The first open of a process keeps Ceph's libraries, and their threads last as long
-//! as a disk is open.
+//! Limits: a snapshot is read-only, and so is an image that is opened for reading. Discards work in units of
+//! `rbd_discard_granularity_bytes`. A read that hangs cannot be given up, because librbd still has its memory: set
+//! `rados_osd_op_timeout` to make it fail. The same holds for a path of a multipath disk: without that option its requests
+//! wait for their OSDs, whatever other paths there are. For an image with stripes over several objects (STRIPINGV2) the
+//! driver cannot tell what is stored, so all of it counts as data. When the image is shrunk, requests beyond its end fail.
+//! Of a write across the end librbd carries out the first part and reports success. Ceph's libraries stay loaded once an
+//! image was opened; their threads last as long as a disk is open.
 //! Source: librbd.h and librados.h (Ceph 16), qemu-block-drivers(7).
 //! Since: 0.1.
 
@@ -76,18 +76,18 @@ pub struct Rbd {
     target: RbdTarget,
     read_only: bool,
     limits: Limits,
-    /// Its data goes to several objects in turn.
+    /// The image's data is striped over several objects.
     is_striped: bool,
     object_bytes: u64,
     regions: Arc<Regions>,
     queues: PerHctx<Queue>,
     cluster: Arc<Cluster>,
-    /// The first one: it knows the size, and has the lock if one is wanted.
+    /// The first handle: it reports the size, and holds the lock if `exclusive` is set.
     first: Arc<Image>,
     /// Whether a hardware queue uses it.
     first_is_used: Mutex<bool>,
     sectors: AtomicU64,
-    /// Requests that could not be given up.
+    /// Requests that could not be given up, because librbd has their memory.
     stayed: AtomicUsize,
 }
 
@@ -95,8 +95,8 @@ impl Rbd {
     /// Opens the image; data comes from and goes to `regions`. Without `write` it is opened for reading only.
     ///
     /// # Errors
-    /// Resource: Ceph's libraries are not installed. Denied: it is read-only, or its lock is another's. Usage: options that do not go
-    /// together. Others: the cluster refused, or is not there.
+    /// Resource: Ceph's libraries are not installed. Denied: the image is read-only, or another client has its lock. Usage:
+    /// options that conflict. Others: the cluster refused, or cannot be reached.
     pub fn open(target: &RbdTarget, write: bool, regions: Arc<Regions>) -> Result<Rbd> {
         let within = |e: Error| e.within(&format!("RBD image {target}"));
         if write && target.snapshot.is_some() {
@@ -134,7 +134,7 @@ impl Rbd {
         })
     }
 
-    /// Whether only one client at a time can write to it.
+    /// Whether only one client at a time can write to the image.
     pub(in crate::driver) fn is_of_one_writer(&self) -> Result<bool> {
         Ok(!self.read_only && self.first.features()? & FEATURE_EXCLUSIVE_LOCK != 0)
     }
@@ -144,7 +144,7 @@ impl Rbd {
         self.queues.get(hctx)
     }
 
-    /// A hardware queue that was never there.
+    /// Makes a hardware queue that did not exist before.
     fn make_queue(&self) -> Result<Queue> {
         if !std::mem::replace(&mut *self.first_is_used.lock(), true) {
             return Queue::new(Arc::clone(&self.first));
@@ -191,13 +191,13 @@ fn connect(target: &RbdTarget) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// Whether what was written may be in this host only, or in this process.
+/// Whether written data may be only in a cache of this host or process.
 fn caches(image: &Image) -> bool {
     let is = |name: &str, off: &[&str]| image.option(name).is_some_and(|v| !off.contains(&v.as_str()));
     is("rbd_cache", &["false"]) || is("rbd_persistent_cache_mode", &["disabled", ""])
 }
 
-/// Whether several handles of the image are one disk.
+/// Checks that several handles of the image may serve as one disk.
 fn check_images(target: &RbdTarget, image: &Image, caches: bool, read_only: bool) -> Result<()> {
     let n = target.images;
     if n > 1 && caches {
@@ -215,7 +215,7 @@ fn check_images(target: &RbdTarget, image: &Image, caches: bool, read_only: bool
     Ok(())
 }
 
-/// Takes the lock, unless another client that is alive has it.
+/// Takes the lock, unless another live client has it.
 fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
     if read_only {
         return Err(Error::usage("exclusive=1: a disk opened read-only cannot hold the lock; leave it out"));
@@ -235,7 +235,7 @@ fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
     let owners = image.lock_owners()?;
     let watchers = image.watchers()?;
     let is_alive = |owner: &String| watchers.iter().any(|(address, _)| address == owner);
-    // Taking it from a client that would give it away would fail that one's writes.
+    // To take the lock from a client that would release it on request would make that client's writes fail.
     if !image.owns_lock() && owners.iter().any(is_alive) {
         return Err(taken(&owners));
     }
@@ -290,7 +290,7 @@ impl Driver for Rbd {
             ));
         }
         for i in 0..nr_hw_queues {
-            // Made before it is known to others.
+            // Made before other threads can see it.
             if self.queues.iter().count() <= usize::from(i) {
                 let fresh = self.make_queue().map_err(|e| format!("image {} of {nr_hw_queues}: {e}", i + 1))?;
                 self.queues.get_or_init(i, || fresh);
@@ -364,7 +364,7 @@ impl Space for Rbd {
 
 impl DevicePath for Rbd {
     fn connections(&self) -> Option<Connections> {
-        // As long as it is not shut out librados sees to them.
+        // librados reconnects by itself, unless this client is blocklisted.
         let [wanted, out] =
             [|_: &&Queue| true, |q: &&Queue| q.is_shut_out()].map(|is| self.queues.iter().filter(is).count() as u64);
         (out > 0).then(|| Connections { wanted, up: wanted - out, ..Connections::default() })
@@ -377,7 +377,7 @@ impl DevicePath for Rbd {
                 self.target
             )];
         }
-        // Relaxed: for people.
+        // Relaxed: a number for messages.
         match self.stayed.load(Ordering::Relaxed) {
             0 => Vec::new(),
             n => vec![format!(
@@ -395,7 +395,8 @@ impl DevicePath for Rbd {
     }
 }
 
-/// What is told of the bytes from `start` to `end`, in whole blocks: extents are in order and apart, all others are holes.
+/// Returns the stretches between `start` and `end`, in whole blocks. Extents are in order and do not overlap; all between
+/// them are holes.
 fn stretches(start: u64, end: u64, block: u64, extents: &[(u64, u64)], most: usize) -> Vec<Stretch> {
     let mut found: Vec<Stretch> = Vec::new();
     let mut put = |bytes: u64, is_hole: bool| match found.last_mut() {

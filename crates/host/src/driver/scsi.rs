@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a driver of a SCSI device offers beside reads and writes.
+//! What a driver of a SCSI device offers in addition to reads and writes.
 
 use crate::error::Result;
 use blk::id::HctxId;
@@ -9,12 +9,12 @@ use blk::status::BlkStatus;
 use blk::time::Duration;
 use std::os::fd::OwnedFd;
 
-/// What a check brought that also asked how the target serves the unit by this way.
+/// The result of a check that also asked for the unit's ALUA state on this path.
 #[derive(Debug)]
 pub struct Checked {
-    /// That; `None`: it has no port groups.
+    /// The ALUA state; `None`: the unit has no port groups.
     pub access: Option<Access>,
-    /// Whether it is the one that was opened and, if it is served there at all, ready.
+    /// Whether the unit is the one that was opened and, if it is served on this path at all, ready.
     pub ready: Result<()>,
 }
 
@@ -32,7 +32,7 @@ pub struct ScsiDepth {
     pub queue_depth: u32,
     /// Hardware queues.
     pub nr_hw_queues: u16,
-    /// Commands that the target takes over all its sessions together before it has answered any, as far as is known.
+    /// Commands that the target's windows hold over all sessions together, as far as is known.
     pub window: Option<u64>,
 }
 
@@ -49,45 +49,46 @@ pub struct RawCommand<'a> {
     pub timeout: Duration,
 }
 
-/// How it ended.
+/// How a command completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawAnswer {
-    /// What the session says; if not [`HostByte::Ok`] the rest means nothing.
+    /// The result of the transport; if not [`HostByte::Ok`], the other fields mean nothing.
     pub host: HostByte,
     /// The device's status (SAM-5, table 26).
     pub status: u8,
-    /// Why, in the device's format; empty if all is well.
+    /// Sense data, in the device's format; empty without an error.
     pub sense: Vec<u8>,
     /// Data from the device.
     pub data: Vec<u8>,
     /// Bytes that were asked for or offered, and not transferred.
     pub residual: u32,
-    /// What a request would end with.
+    /// The status that a block request would complete with.
     pub blk_status: BlkStatus,
 }
 
-/// A SCSI device: its port groups (ALUA), commands past the block layer, and queue depths.
+/// A SCSI device: its port groups (ALUA), passthrough commands, and queue depths.
 pub trait ScsiUnit {
-    /// How its target served it by this way when it was opened. `None`: that was not asked, or the target has no port groups.
+    /// Returns the ALUA state of this path when it was opened. `None`: it was not asked, or the target has no port groups.
     fn access(&self) -> Option<Access> {
         None
     }
 
-    /// As [`DevicePath::check`](super::path::DevicePath::check), and how its target serves it by this way. `None`: it has no such way.
+    /// As [`DevicePath::check`](super::path::DevicePath::check), but also asks for this path's ALUA state. `None`: the
+    /// driver cannot.
     fn check_access(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<Checked>> {
         None
     }
 
-    /// Has `tell` called, from inside I/O, when the device reports that it may be served otherwise now. The first
-    /// caller's callback is kept.
+    /// Has `tell` called, from inside I/O, when the device reports that its ALUA state may have changed. The first caller's
+    /// callback is kept.
     fn on_access_change(&self, _tell: NotifyFn) {}
 
-    /// Sends a command past the block layer and waits for its end. `None`: it is no SCSI device.
+    /// Sends a passthrough command and waits for its completion. `None`: the device is no SCSI device.
     fn command(&self, _hctx: HctxId, _command: &RawCommand<'_>) -> Option<Result<RawAnswer>> {
         None
     }
 
-    /// How many commands can be out, of a driver that sends SCSI commands.
+    /// Returns how many commands can be in flight, for a driver that sends SCSI commands.
     fn depth(&self) -> Option<ScsiDepth> {
         None
     }

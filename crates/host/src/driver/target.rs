@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a driver's targets have in common: text in, a value or a reason out, then a driver.
+//! What a driver's targets have in common: text becomes a value or an error, and a value opens a driver.
 
 use super::host_driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct TargetWarning(String);
 
 impl TargetWarning {
-    /// In these words.
+    /// Makes a warning with this text.
     pub fn new(what: impl fmt::Display) -> TargetWarning {
         TargetWarning(what.to_string())
     }
@@ -26,12 +26,12 @@ impl fmt::Display for TargetWarning {
     }
 }
 
-/// What the user of a target will do with it.
+/// How the user of a target will use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Writes, discards or write zeroes will be asked for.
+    /// There will be writes, discards or write zeroes.
     pub write: bool,
-    /// Past the page cache, for files (`direct=1`).
+    /// Files bypass the page cache (`direct=1`).
     pub direct: bool,
     /// At least this many bytes.
     pub min_bytes: u64,
@@ -45,20 +45,20 @@ pub struct Needs {
 pub struct OpenTarget {
     /// The driver.
     pub driver: Arc<dyn HostDriver>,
-    /// What is not as asked.
+    /// How the driver differs from what was asked for.
     pub warnings: Vec<TargetWarning>,
 }
 
 impl OpenTarget {
-    /// Of a driver that is as asked.
+    /// Wraps a driver without warnings.
     pub fn plain(driver: impl HostDriver + 'static) -> OpenTarget {
         OpenTarget { driver: Arc::new(driver), warnings: Vec::new() }
     }
 
-    /// Of a driver for a device with a size of its own.
+    /// Wraps a driver for a device with a size of its own.
     ///
     /// # Errors
-    /// NoSpace, with `what` has so many bytes and `or_else` can be done: it is smaller than `needs` say.
+    /// NoSpace: the device is smaller than `needs` say. The message begins with `what` and ends with the remedy `or_else`.
     pub(crate) fn sized(
         driver: impl HostDriver + 'static,
         needs: &Needs,
@@ -99,13 +99,14 @@ pub trait DriverTarget: Sized {
     /// Makes the driver. Data comes from and goes to `regions`.
     ///
     /// # Errors
-    /// As of the driver.
+    /// The errors of the driver.
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget>;
 
-    /// Whether both are the same data, as far as their texts tell; false if each opening has data of its own, or none.
+    /// Whether both targets are the same data, as far as their texts show; false if each opening has data of its own, or
+    /// none.
     fn is_same_data(&self, other: &Self) -> bool;
 
-    /// The size that the target says; `None`: the device has its own.
+    /// Returns the size that the target's text gives; `None`: the device has its own.
     fn size_bytes(&self) -> Option<u64> {
         None
     }
@@ -120,7 +121,7 @@ pub trait DriverTarget: Sized {
         false
     }
 
-    /// Files and block devices that its data is on, under the names they were given.
+    /// Returns the files and block devices that hold its data, under the names they were given.
     fn files(&self) -> Vec<&Path> {
         Vec::new()
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where threads wait for a hardware queue whose device tells of ends by descriptors: an epoll set of those, and an eventfd
-//! for what they do not tell of.
+//! Where threads wait for a hardware queue whose descriptors signal completions: an epoll set of those, and an eventfd for
+//! events that they do not signal.
 //!
-//! Guarantees: a wake-up, or an end found outside of a poll, ends the sleep of all threads that were asleep, or on
-//! their way to it. The eventfd stays readable until no thread sleeps that could have missed it.
+//! Guarantees: a wake-up, or a completion found outside a poll, ends the sleep of all threads that sleep or are about to.
+//! The eventfd stays readable until no sleeping thread could have missed it.
 //! Needs from callers: one lock around a queue's [`Waiting`] and all that is checked before a sleep.
 
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use rustix::event::epoll;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longest sleep: others wake the sleeper when there is something, so this is only to be on the safe side of overflow.
+/// Longest sleep. Events end sleeps, so the limit only avoids an overflow.
 pub(super) const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
 /// See the module's text.
@@ -49,22 +49,22 @@ impl Waits {
         Ok(waits)
     }
 
-    /// Ends sleeps while `fd` is readable, too.
+    /// Adds `fd` to the set: sleeps end while it is readable.
     pub(super) fn watch(&self, fd: impl AsFd) -> Result<()> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)
     }
 
-    /// What is waited at.
+    /// Returns the epoll set.
     pub(super) fn set(&self) -> &OwnedFd {
         &self.epoll
     }
 
-    /// Its number, for others' sets.
+    /// Returns the set's descriptor, for other sets.
     pub(super) fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
 
-    /// There is something that no descriptor tells of.
+    /// Signals an event that no descriptor signals.
     pub(super) fn signal(&self, waiting: &mut Waiting) {
         if !waiting.signalled {
             waiting.signalled = true;
@@ -72,7 +72,7 @@ impl Waits {
         }
     }
 
-    /// Takes a signal back once no thread is left that could miss it.
+    /// Clears the eventfd once no thread is left that could miss it.
     pub(super) fn calm(&self, waiting: &mut Waiting, has_ended: bool) {
         if waiting.signalled && waiting.threads == 0 && !has_ended {
             waiting.signalled = false;
@@ -80,7 +80,8 @@ impl Waits {
         }
     }
 
-    /// After a poll: `has_ended` if there are ends left, `found_last` if it gave away some and nothing is in flight now.
+    /// Called after a poll. `has_ended`: completions are left; `found_last`: the poll returned some and nothing is in flight
+    /// now.
     pub(super) fn polled(&self, waiting: &mut Waiting, has_ended: bool, found_last: bool) {
         if has_ended {
             self.signal(waiting);

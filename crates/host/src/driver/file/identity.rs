@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a file or block device is known by, so that two names of one are told from two.
+//! The identity of a file or block device, by which two names of the same one are recognized.
 //!
-//! Guarantees: two with the same text are one. The text of a regular file is its inode. That of a block device is the name that
-//! its disk gives itself: `wwid` in sysfs, with the number of the partition, or the device mapper's UUID. So two devices may be
-//! two ways to one disk. A device whose disk gives no name has its device number.
+//! Guarantees: two with the same identity are the same. The identity of a regular file is its inode. That of a block device
+//! is the identifier that its disk reports: `wwid` in sysfs, with the number of the partition, or the device mapper's UUID.
+//! So two devices may be two paths to one disk. A device whose disk reports no identifier has its device number.
 //!
 //! Needs: a disk's `wwid` to be its own, which the vendor promises.
 //! Source: Documentation/ABI/stable/sysfs-block, drivers/scsi/scsi_sysfs.c (`wwid`), drivers/nvme/host/sysfs.c (`wwid`).

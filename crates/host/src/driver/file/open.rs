@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub struct FileOptions {
     /// Writes will be asked for: a file that cannot be written is refused. Without, it is opened read-only.
     pub write: bool,
-    /// Past the page cache (O_DIRECT), if the file takes it.
+    /// Bypasses the page cache (O_DIRECT), if the file supports it.
     pub direct: bool,
     /// The file must have at least this many bytes.
     pub min_bytes: u64,
@@ -172,7 +172,8 @@ impl Opened {
         Sector(self.capacity.load(Ordering::Relaxed))
     }
 
-    /// Gives a regular file another length, or finds out what size there is; how many whole blocks that are.
+    /// Gives a regular file another length, or with `None` reads its present size. Returns the size in sectors, in whole
+    /// blocks.
     pub(super) fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
         let failed = |e: io::Error| Error::os(e, "cannot resize the file");
         let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
@@ -199,7 +200,7 @@ impl Opened {
         self.hold_on_enospc.store(hold, Ordering::Relaxed);
     }
 
-    /// Whether a write that found no space is to be tried again; counts it.
+    /// Whether a write that found no space is to be retried; counts it.
     #[cold]
     pub(super) fn holds(&self) -> bool {
         let hold = self.hold_on_enospc.load(Ordering::Relaxed);
@@ -226,7 +227,7 @@ fn no_read_ahead_by_the_system(file: &fs::File) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
 }
 
-/// Refuses what is neither a regular file nor a block device; tells which of the two.
+/// Refuses anything but a regular file or block device. Returns whether it is a device.
 fn check_kind(path: &Path) -> Result<bool> {
     let meta = fs::metadata(path).map_err(|e| explain_open(e, path, false))?;
     let kind = meta.file_type();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One io_uring for one hctx.
 //!
-//! What passes between threads (submission, sleep, wake-up) is in `handover`; here is what is in the rings. Under
-//! the lock are no system calls but submissions that make room in a full ring, and registrations.
+//! What passes between threads (submission, sleep, wake-up) is in `handover`; the contents of the rings are here. No system
+//! calls are made under the lock, except submissions that make room in a full ring, and registrations.
 //!
 //! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions;
 //! it posts them when the thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter
 //! for. SINGLE_ISSUER and DEFER_TASKRUN are for owners: several threads use the ring. (An owner that polls gets its
 //! deferred completions because io-uring's `submit` sets GETEVENTS where TASKRUN is set, since 0.7.15.)
 //!
-//! Guarantees to the kernel: everything an entry points to (data spans, iovec lists, the zero buffer) outlives the
-//! request. Data is in regions, kept by `regions`; lists and zeroes are the ring's own; `drop` waits for what is in
-//! flight, or where it cannot, because the owner is another thread, leaves all of that allocated for ever.
+//! Guarantees to the kernel: everything an entry points to (data spans, iovec lists, the zero buffer) outlives the request.
+//! Data is in regions, kept by `regions`; lists and zeroes are the ring's own. `drop` waits for requests in flight. If it
+//! cannot wait, because the owner is another thread, it leaks all of that memory.
 
 use super::handover::{Handover, Kernel, Pushed, Reaped};
 use super::open::Opened;
@@ -33,22 +33,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// Marks the entry that ends a sleep.
+/// Marks the completion that ends a sleep.
 const WAKE: u64 = u64::MAX;
 /// Marks advice to read ahead, whose failure is ignored. Every other entry carries a tag.
 const READ_AHEAD: u64 = u64::MAX - 1;
 /// Most entries of the submission ring. It is walked round and round, so a large one costs cache; a larger batch is
 /// submitted in pieces.
 const MAX_SQ_ENTRIES: u32 = 64;
-/// Most requests that one system call hands to the kernel. It plugs what it is handed, so a device that is idle stays so
-/// until the whole call is through: at depth 32, 32 per call made 10-13 % fewer IOPS than 8 or 16 (fio loses the same
-/// with iodepth_batch_submit=32), and 8 cost no more CPU time per I/O than 32.
+/// Most requests that one system call hands to the kernel. The kernel plugs them, so an idle device stays idle until the
+/// whole call is done. At depth 32, 32 per call made 10-13 % fewer IOPS than 8 or 16 (fio loses the same with
+/// iodepth_batch_submit=32), and 8 cost no more CPU time per I/O than 32.
 const COMMIT_CHUNK: usize = 8;
 /// Most pieces of one request: the driver's `max_segments`.
 pub(super) const MAX_PIECES: usize = 128;
 /// Longest sleep of a thread at another one's ring, which it cannot enter.
 const OUTSIDE_WAIT: Duration = Duration::from_ms(1);
-/// When a write that found no space is tried again, if it is not to fail.
+/// Retry time of a write that found no space, if it is not to fail.
 const NO_SPACE_DELAY: Duration = Duration::from_ms(1000);
 /// The kernel registers no larger buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
@@ -71,13 +71,13 @@ struct RingState {
     slots: Box<[Slot]>,
     /// [`MAX_PIECES`] per tag; only the entries of a list in use are ever written.
     pieces: Box<[MaybeUninit<iovec>]>,
-    /// Requests ended before they reached the kernel.
+    /// Requests that failed before they reached the kernel.
     failed: VecDeque<(InFlight, BlkStatus)>,
-    /// Tags of requests that have more to do and found no room in the submission ring.
+    /// Tags of requests with another entry to submit for which the submission ring had no room.
     again: VecDeque<usize>,
     /// Requests that the kernel has, that are in the submission ring or in `again`.
     in_flight: u32,
-    /// Fewer entries than this are left to `wait` or `poll` to submit.
+    /// With fewer entries than this, `wait` or `poll` submits them.
     lazy_below: usize,
     /// By region number.
     registered: Box<[Registered]>,
@@ -168,26 +168,26 @@ impl Ring {
         self.0.wake();
     }
 
-    /// Whether nothing is in it.
+    /// Whether no request is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.0.with_state(|_, state| state.in_flight == 0)
     }
 
-    /// Takes back the registration of buffers, which counts against the memory a process may lock, until requests come
-    /// again. Nothing is in flight.
+    /// Unregisters the buffers, which count against the memory that a process may lock, until requests come again. Nothing
+    /// is in flight.
     pub(super) fn unregister_buffers(&self) {
         self.0.with_state(|uring, state| state.unregister_buffers(&uring.ring));
     }
 
-    /// Gives file and buffers back before the ring is dropped: in a ring of its own only its thread can.
+    /// Unregisters file and buffers before the ring is dropped. Of a ring with an owner, only the owner can do so.
     pub(super) fn retire(&self) {
         self.0.kernel().retire();
     }
 }
 
 impl Uring {
-    /// Puts the next requests, up to a chunk, into the submission ring. The answer as of `Driver::queue_rqs`, and whether
-    /// the system call may be left to `wait`.
+    /// Puts the next requests, up to a chunk, into the submission ring. Returns the answer of `Driver::queue_rqs`, and
+    /// whether the system call may be left to `wait`.
     fn push_chunk(&self, state: &mut RingState, batch: &mut RqBatch<'_>) -> Pushed<QueueRqStatus> {
         let may_enter = self.may_enter();
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
@@ -195,7 +195,7 @@ impl Uring {
         for _ in 0..COMMIT_CHUNK {
             let Some(rq) = batch.front() else { break };
             if sq.is_full() {
-                // What the kernel does not take now is taken by a later call; the poller sees to it.
+                // Entries that the kernel does not take now are submitted by a later call, at the latest by a poll.
                 sq.sync();
                 if may_enter {
                     let _ = self.ring.submit();
@@ -221,13 +221,13 @@ impl Uring {
         Pushed { answer: QueueRqStatus::Queued, lazy: batch.remaining() == 0 && sq.len() < state.lazy_below }
     }
 
-    /// Passes errors that say "later"; all others mean that the ring is used wrongly.
+    /// Ignores errors that mean "later"; panics for all others, because the ring is used wrongly.
     fn check(&self, e: &io::Error) {
         let later = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ETIME, libc::ENOMEM];
         assert!(e.raw_os_error().is_some_and(|n| later.contains(&n)), "io_uring_enter: {e}");
     }
 
-    /// The end of the ring; see its `drop`.
+    /// Waits for requests in flight before the ring is dropped; see its `drop`.
     fn drain(&self, state: &mut RingState) {
         let mut with_kernel = state.in_flight as usize - state.again.len();
         if with_kernel > 0 && !self.may_enter() {
@@ -268,7 +268,7 @@ impl Kernel for Uring {
         self.owner.as_ref().is_none_or(Owner::is_here)
     }
 
-    /// A refusal (EAGAIN, EBUSY, EINTR) leaves entries there; the next poll or wait tries again.
+    /// Submits entries. After a refusal (EAGAIN, EBUSY, EINTR) they stay in the ring, and the next poll or wait retries.
     fn submit(&self) {
         if let Err(e) = self.ring.submit() {
             self.check(&e);
@@ -401,7 +401,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
     attempt(true, true).or_else(|_| attempt(true, false)).or_else(|_| attempt(false, false))
 }
 
-/// How zeroes are written, or not at all because that would not be cheap.
+/// Returns how zeroes are written; `None` if that would not be cheap.
 fn zeroes(flags: OpFlags, file: &Opened) -> Option<Step> {
     let slow = !flags.contains(OpFlags::NOFALLBACK);
     match flags.contains(OpFlags::NOUNMAP) {
@@ -445,7 +445,7 @@ impl RingState {
             Err(status) => return Err((tag, status)),
         };
         let (offset, len) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
-        // Accepted before the file was made smaller: it would grow again.
+        // The request was accepted before the file was made smaller; a write would extend it again.
         if rq.sector().0 + u64::from(rq.nr_sectors()) > file.capacity().0 {
             return Err((tag, BlkStatus::IoErr));
         }
@@ -453,7 +453,7 @@ impl RingState {
         Ok(())
     }
 
-    /// Where a request's data is; pieces that adjoin in memory are joined.
+    /// Returns where a request's data is; pieces that adjoin in memory are joined.
     fn gather(
         &mut self,
         ring: &IoUring,
@@ -507,7 +507,7 @@ impl RingState {
         }
     }
 
-    /// Queues the entry of a slot, later if there is no room now.
+    /// Queues the entry of a slot, or defers it if there is no room now.
     fn push(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize, zeroes: *const u8) {
         let entry = self.slots[index].entry(zeroes).user_data(index as u64);
         // SAFETY: all that the entry points to outlives the request (module's text).
@@ -516,7 +516,7 @@ impl RingState {
         }
     }
 
-    /// After a read: advice to fetch what its stream will want next. Without room for it in the ring there is none.
+    /// After a read, advises the kernel to fetch what its stream will want next. Skipped if the ring has no room.
     #[inline]
     fn push_read_ahead(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize) {
         if let Some((sector, nr_sectors)) = self.slots[index].read_range()

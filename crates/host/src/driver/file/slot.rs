@@ -63,7 +63,7 @@ pub(super) enum Memory {
     },
 }
 
-/// What follows from an answer of the kernel.
+/// What to do after an answer of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done(BlkStatus),
@@ -88,7 +88,7 @@ impl Slot {
         Slot { rq: None, step: Step::Flush, offset: 0, left: 0, memory: Memory::None, retries: 0 }
     }
 
-    /// Sets out on a new request.
+    /// Prepares the slot for a new request.
     pub(super) fn begin(&mut self, rq: InFlight, step: Step, offset: u64, len: u64, memory: Memory) {
         *self = Slot { rq: Some(rq), step, offset, left: len, memory, retries: 0 };
     }
@@ -99,8 +99,8 @@ impl Slot {
         (self.step == Step::Read).then_some((Sector(self.offset >> SECTOR_SHIFT), (self.left >> SECTOR_SHIFT) as u32))
     }
 
-    /// Whether it puts something into the file, and can do so again: a flush that failed must not be repeated, it would
-    /// succeed without the data.
+    /// Whether the step writes data and may be repeated. A failed flush must not be repeated: it would succeed without the
+    /// data.
     pub(super) fn is_write(&self) -> bool {
         matches!(self.step, Step::Write { .. } | Step::ZeroHole { .. } | Step::ZeroRange { .. } | Step::WriteZeroBuffer)
     }
@@ -173,7 +173,7 @@ impl Slot {
         }
     }
 
-    /// What was asked for is not to be had of this file.
+    /// Handles an errno that means that the file does not support the operation.
     fn refused(&mut self, errno: i32) -> Outcome {
         self.step = match self.step {
             Step::ZeroHole { slow: true } => Step::ZeroRange { slow: true },
@@ -203,7 +203,7 @@ impl Slot {
 }
 
 impl Memory {
-    /// What is left of it behind the first `bytes`.
+    /// Returns what is left after the first `bytes`.
     fn behind(self, mut bytes: usize) -> Memory {
         match self {
             Memory::None => Memory::None,
@@ -228,7 +228,7 @@ impl Memory {
     }
 }
 
-/// What an error means; memory that has gone is no other path's to bring back.
+/// Returns the status for an errno. Memory that has gone is a target error, because no other path would restore it.
 fn status_of(errno: i32) -> BlkStatus {
     if errno == libc::EFAULT { BlkStatus::Target } else { BlkStatus::from_errno(errno) }
 }

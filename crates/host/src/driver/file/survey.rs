@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What of a file is stored, and reading of it ahead: calls that may wait for the file system's own reads.
+//! Reports which parts of a file are stored, and reads the file ahead: calls that may wait for the file system's own reads.
 //!
-//! Guarantees: a hole is told only where the file system says that there is one, after all writes that had ended; whole
-//! logical blocks, of which one that is stored in part counts as data. A file that is shorter than its disk, and whatever the file system
-//! refuses to tell, is data: reading it will show what is wrong. Space that was set aside and never written reads as zeroes and
-//! counts as a hole, as the kernel has it.
-//! Not for block devices: the kernel tells nothing of them.
+//! Guarantees: a hole is reported only where the file system reports one after all completed writes. Holes consist of whole
+//! logical blocks; a block that is stored in part counts as data. The part of a disk beyond the end of its file, and
+//! whatever the file system does not report, counts as data: reading it shows what is wrong. Allocated space that was never
+//! written reads as zeroes and counts as a hole, as in the kernel.
+//! Not for block devices: the kernel reports nothing about them.
 //!
 //! Source: lseek(2) (SEEK_DATA, SEEK_HOLE), statx(2), posix_fadvise(2).
 

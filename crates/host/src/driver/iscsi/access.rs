@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the target serves the unit by this way: INQUIRY, page 0x83, REPORT TARGET PORT GROUPS, in a session of its own.
+//! Reads a path's ALUA state: INQUIRY, page 0x83, REPORT TARGET PORT GROUPS, in a session of its own.
 //!
-//! Guarantees: any answer is taken; one that tells of no port groups, or of none of ours, is no error, and a device that knows
-//! no such command has none. One that says that it is about to change is taken at its word. Does not do: judge what it says
-//! (`blk::scsi::alua`). Source: `alua_check_tpgs`, `alua_check_vpd` and `alua_rtpg` of drivers/scsi/device_handler/scsi_dh_alua.c.
+//! Guarantees: any answer is accepted. An answer without port groups, or without ours, is no error, and a device without the
+//! command has none. A state in transition is returned as it is. Does not judge the state (`blk::scsi::alua`). Source:
+//! `alua_check_tpgs`, `alua_check_vpd` and `alua_rtpg` of drivers/scsi/device_handler/scsi_dh_alua.c.
 
 use super::attach::must;
 use super::dial::{Answer, Line};
@@ -17,7 +17,7 @@ use blk::scsi::transport::LunId;
 /// Bytes of an INQUIRY page that are asked for.
 const PAGE_BYTES: u16 = 1024;
 
-/// Asks. `None`: the unit has no port groups, or does not tell of ours.
+/// Asks the unit. `None`: it has no port groups, or does not report ours.
 pub(super) fn access(line: &mut Line<'_>, lun: LunId) -> Result<Option<Access>> {
     let inquiry = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
     let support = Support::parse(&inquiry);

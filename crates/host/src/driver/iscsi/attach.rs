@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a logical unit is, asked in a session of its own: identity, size, limits.
+//! Reads a logical unit's identity, size and limits, in a session of its own.
 //!
 //! Guarantees: what cannot be a disk here is refused with the reason. Does not do: READ CAPACITY (10) of devices that know no other.
 //! Source: SPC-5, SBC-4; which answers are believed: drivers/scsi/sd.c (`sd_revalidate_disk`) of Linux 6.19.
@@ -26,7 +26,7 @@ pub(super) const MAX_SECTORS: u32 = 16 << 11;
 /// Most blocks that a short form of WRITE SAME or UNMAP is trusted with if the device names no number (`SD_MAX_WS16_BLOCKS`).
 const MAX_RANGE_BLOCKS: u64 = 0x7f_ffff;
 
-/// What must not change while a logical unit is in use.
+/// The properties that must not change while a logical unit is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) identity: Identity,
@@ -58,7 +58,7 @@ fn no_unit(lun: LunId) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no LUN {} at this target", lun.0))
 }
 
-/// The answer to a question that has to have one.
+/// Returns the answer to a command that the unit must support.
 pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
     match line.ask(lun, cdb, u32::from(most))? {
         Answer::Good(data) => Ok(data),
@@ -75,8 +75,8 @@ pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: 
     }
 }
 
-/// The answer to one that need not: empty if the device does not know it. Another failure says nothing of the device, and is to be
-/// asked again later: an answer that is left out would make it another one.
+/// Returns the answer to an optional command, empty if the device does not support it. Any other failure is an error, to be
+/// retried later: a missing answer would make the unit look like another one.
 pub(super) fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>> {
     let failed = |how: String| Err(Error::new(ErrorKind::Io, format!("LUN {}: {} {how}", lun.0, name_of(cdb))));
     match line.ask(lun, cdb, u32::from(ALLOCATION))? {
@@ -97,14 +97,15 @@ fn name_of(cdb: &Cdb) -> String {
     }
 }
 
-/// What `ask` is told by one and the same logical unit: it begins anew if that says meanwhile that it may have become another.
+/// Runs `ask`, and repeats it if the unit reports meanwhile that it may have become another one. So all answers are of one
+/// logical unit.
 pub(super) fn settled<T>(
     line: &mut Line<'_>,
     lun: LunId,
     mut ask: impl FnMut(&mut Line<'_>) -> Result<T>,
 ) -> Result<T> {
     for _ in 0..MAX_CHANGES {
-        // INQUIRY does not tell of attentions. What this says beside them does not matter.
+        // INQUIRY does not report unit attentions, so TEST UNIT READY does. Its result does not matter otherwise.
         line.ask(lun, &Cdb::test_unit_ready(), 0)?;
         let before = line.attentions();
         let said = ask(line);
@@ -115,7 +116,7 @@ pub(super) fn settled<T>(
     Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
 }
 
-/// Identity and size: asked again on each connection before it carries anything.
+/// Reads identity and size: on each connection, before it carries requests.
 pub(super) fn identify(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     settled(line, lun, |line| identify_once(line, lun))
 }
@@ -136,12 +137,12 @@ fn identify_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, Capacity)> {
     Ok((Unit { identity, blocks: capacity.blocks, block_size: capacity.block_size }, capacity))
 }
 
-/// Whether it would take a command that uses the medium.
+/// Checks that the unit takes commands that use the medium.
 pub(super) fn is_ready(line: &mut Line<'_>, lun: LunId) -> Result<()> {
     must(line, lun, &Cdb::test_unit_ready(), 0, "TEST UNIT READY").map(drop)
 }
 
-/// All that has to be known of a disk.
+/// Reads all that has to be known of a disk.
 pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     settled(line, lun, |line| attach_once(line, lun))
 }
@@ -163,7 +164,7 @@ fn attach_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     let rotational = is_rotational(&page(vpd::BLOCK_DEVICE_CHARACTERISTICS)?).unwrap_or(true);
     let provisioning = Provisioning::parse(&page(vpd::LOGICAL_BLOCK_PROVISIONING)?);
     let caching = may(line, lun, &Cdb::mode_sense_10(CACHING_PAGE, ALLOCATION))?;
-    // A unit that does not say: no FUA, and as if there were a cache.
+    // A unit that does not report its caching: no FUA, and treated as if it had a write cache.
     let caching = Caching::parse(&caching).unwrap_or(Caching { write_cache: true, ..Caching::default() });
     let has_unmap = capacity.is_thin && provisioning.unmap && takes_unmap(&block_limits);
     let options = DiskOptions {
@@ -186,7 +187,7 @@ fn unmap_zeroes(capacity: &Capacity, provisioning: Provisioning) -> bool {
     capacity.is_thin && capacity.reads_zeroes && provisioning.write_same_16
 }
 
-/// Whether UNMAP may have a descriptor, and that blocks (`sd_read_block_limits` has both).
+/// Whether UNMAP may be used: the unit accepts descriptors and blocks (`sd_read_block_limits` checks both).
 fn takes_unmap(told: &BlockLimits) -> bool {
     told.max_unmap > 0 && told.max_unmap_ranges > 0
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a portal to a session that is ready for commands: connect, log in, follow redirects; and commands one at a time, for what
-//! has to be known before the first request.
+//! Makes a session that is ready for commands: connects to a portal, logs in, follows redirects. Runs single commands, for
+//! what has to be known before the first request.
 //!
-//! Guarantees: returns within [`DIAL_TIME`] or another time that is given, plus what looking up the host's name takes, and soon after `stop` is readable. The
-//! socket does not block, and small messages leave it at once.
+//! Guarantees: returns within [`DIAL_TIME`] or another time that is given, plus the time to look up the host's name, and
+//! soon after `stop` is readable. The socket does not block, and small messages are sent at once.
 
 use super::login::{Failure, Found, Login, MAX_RECV_DATA, Params, Progress, Wanted, found};
 use super::pdu::{Direction, Header, Pdu, RESERVED_TAG, Received, is_before, padding};
@@ -52,12 +52,12 @@ pub(super) struct Line<'a> {
     closed: &'static str,
 }
 
-/// Logs in at a portal, or where it sends us.
+/// Logs in at a portal, or at the portal that it redirects to.
 pub(super) fn dial<'a>(portal: &Portal, wanted: &Wanted, stop: &'a OwnedFd) -> Result<Line<'a>> {
     dial_within(DIAL_TIME, portal, wanted, stop)
 }
 
-/// The same in another time.
+/// As [`dial`], with another time limit.
 pub(super) fn dial_within<'a>(
     within: Duration,
     portal: &Portal,
@@ -107,7 +107,7 @@ const CLOSED_WITHOUT_USER: &str = "the target closed the connection when a login
                                    one; write USER@ before the host, and its password in LIBISCSI_CHAP_PASSWORD";
 
 impl Line<'_> {
-    /// Where the target wants us to go, if it is not here.
+    /// Logs in. Returns the address that the target redirects to, if it does.
     fn log_in(&mut self, wanted: &Wanted) -> Result<Option<String>> {
         let mut login = Login::new(wanted.clone());
         let mut is_first = true;
@@ -179,7 +179,7 @@ impl Line<'_> {
             if let Some(read) = whole {
                 return Ok((read, data));
             }
-            // Each time: a peer that never falls silent is to be left in time, too.
+            // Checked each time, so that a peer that never stops sending cannot exceed the time limit.
             self.wait(PollFlags::IN, "its answer")?;
             let mut room = [0; 4096];
             match rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()) {
@@ -200,7 +200,7 @@ impl Line<'_> {
         }
     }
 
-    /// The next message that is about this tag; questions whether we are there are answered.
+    /// Returns the next message with this tag; answers NOP-Ins meanwhile.
     fn answer(&mut self, tag: u32) -> Result<(Received, Vec<u8>)> {
         loop {
             let (read, data) = self.receive()?;
@@ -229,8 +229,8 @@ impl Line<'_> {
         self.tag
     }
 
-    /// One command that reads up to `most` bytes; unit attentions are counted and skipped, and a busy unit is asked
-    /// again.
+    /// Runs one command that reads up to `most` bytes. Unit attentions are counted and skipped, and the command is repeated
+    /// while the unit is busy.
     pub(super) fn ask(&mut self, lun: LunId, cdb: &Cdb, most: u32) -> Result<Answer> {
         let mut busy = 0;
         for _ in 0..MAX_ATTENTIONS + MAX_BUSY {
@@ -248,7 +248,7 @@ impl Line<'_> {
         Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
     }
 
-    /// Unit attentions so far: what was asked before one may have been answered by another logical unit.
+    /// Returns the number of unit attentions so far. An answer from before one may be another logical unit's.
     pub(super) fn attentions(&self) -> u32 {
         self.attentions
     }
@@ -286,7 +286,7 @@ impl Line<'_> {
         }
     }
 
-    /// The targets that the portal tells of.
+    /// Returns the targets that the portal reports.
     pub(super) fn send_targets(&mut self) -> Result<Vec<Found>> {
         let (tag, mut target_tag, mut all) = (self.next_tag(), RESERVED_TAG, Vec::new());
         let mut text = &b"SendTargets=All\0"[..];
@@ -309,13 +309,13 @@ impl Line<'_> {
         }
     }
 
-    /// Ends the session, in good manners as far as that goes without waiting.
+    /// Logs out if that does not block, and closes the connection.
     pub(super) fn log_out(mut self) {
         let tag = self.next_tag();
         let _ = self.send(Header::logout(tag).with_numbers(self.cmd_sn, self.exp_stat_sn), &[]);
     }
 
-    /// Where it has got to.
+    /// Returns the portal after redirects.
     pub(super) fn portal(&self) -> &Portal {
         &self.portal
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which targets a portal has, and which logical units a target.
 //!
-//! Guarantees: the result can be printed, whatever the target sends. A discovery session is ended before the answer is given. Does
-//! not do: iSNS, SLP; only the portal that is asked is logged in to.
+//! Guarantees: the result is printable, whatever the target sends. A discovery session is logged out before the call
+//! returns. Does not do: iSNS, SLP. Logs in only to the portal that was given.
 //! Source: RFC 7143, 4.3 (discovery), appendix C (SendTargets); SPC-5, 6.33 (REPORT LUNS).
 
 use super::attach::{Unit, identify, must};
@@ -33,11 +33,11 @@ pub struct FoundUnit {
     pub identity: String,
 }
 
-/// The targets that a portal tells of; our name and password are taken from `target`, whose name and LUN do not matter
+/// Returns the targets that a portal reports. Our name and password are those of `target`, whose name and LUN do not matter
 /// ([`parse_portal`](super::parse_portal)).
 ///
 /// # Errors
-/// As of [`Iscsi::open`](super::Iscsi::open).
+/// The errors of [`Iscsi::open`](super::Iscsi::open).
 pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
     let (initiator, never) = (Initiator::of(target)?, crate::event::new()?);
     let wanted = initiator.wanted(target, None, 0)?;
@@ -45,10 +45,10 @@ pub fn discover(target: &IscsiTarget) -> Result<Vec<Found>> {
     line.send_targets().map_err(|e| e.within(&format!("iSCSI portal {}", line.portal())))
 }
 
-/// The disks of the target `name` at the portal of `target`, in the order of the target.
+/// Returns the disks of the target `name` at the portal of `target`, in the order of the target.
 ///
 /// # Errors
-/// As of [`Iscsi::open`](super::Iscsi::open), but for a logical unit that is no disk, which is left out.
+/// The errors of [`Iscsi::open`](super::Iscsi::open), except that a logical unit that is no disk is left out.
 pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>> {
     let (initiator, never) = (Initiator::of(target)?, crate::event::new()?);
     let wanted = initiator.wanted(target, Some(name), 0)?;
@@ -63,7 +63,7 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
                 let bytes = blocks.saturating_mul(u64::from(block_size));
                 units.push(FoundUnit { lun, bytes, block_size, identity: printable(identity.to_string()) });
             }
-            // A controller, or one that is not there: no disk.
+            // A controller, or a unit that does not exist: no disk.
             Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::NotFound) => {}
             Err(e) => return Err(within(e)),
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The identity of a logical unit, asked before anything else is known of it: a login, a few questions, a logout.
 //!
-//! Guarantees: in a session of its own, which disturbs no other; nothing is asked that a unit in standby refuses. Does not do: judge
-//! whether it is a disk (`attach` does).
+//! Guarantees: uses a session of its own, which disturbs no other; sends no command that a unit in standby refuses. Does not
+//! check whether the unit is a disk (`attach` does).
 
 use super::access;
 use super::attach::{may, must, settled};
@@ -17,21 +17,21 @@ use blk::scsi::transport::LunId;
 use blk::scsi::wwid::wwid;
 use std::os::fd::OwnedFd;
 
-/// What it says.
+/// The unit's answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InquiryData {
     /// Vendor, product, revision.
     pub inquiry: Inquiry,
-    /// As udev and multipath have it; `None`: it has no name.
+    /// The WWID in the form of udev and multipath; `None`: the unit has no name.
     pub wwid: Option<String>,
-    /// How its target serves it by this way; `None`: it has no port groups, or does not tell of that way's.
+    /// The ALUA state of the path that was used; `None`: the unit has no port groups, or does not report that path's.
     pub access: Option<alua::Access>,
 }
 
-/// Asks; gives up when `stop` becomes readable.
+/// Asks the unit; fails when `stop` becomes readable.
 ///
 /// # Errors
-/// As of [`Iscsi::open`](super::Iscsi::open).
+/// The errors of [`Iscsi::open`](super::Iscsi::open).
 pub fn inquire(target: &IscsiTarget, stop: &OwnedFd) -> Result<InquiryData> {
     let wanted = Initiator::of(target)?.wanted(target, Some(&target.name), 0)?;
     let within = |e: Error| e.within(&target.to_string());

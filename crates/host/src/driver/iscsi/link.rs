@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A session in its full feature phase, over its one connection: commands and data out, data and responses in, as much as goes
-//! without waiting.
+//! A session in its full feature phase, over its one connection. Sends commands and data, and receives data and responses,
+//! as far as that does not block.
 //!
-//! Guarantees: commands go only within the window that the target keeps open, numbered in order. Long data goes from and to
-//! requests' memory without a copy of ours, unless it has digests (what they are of must not change meanwhile). What we hold
-//! ready to send is bounded, whatever the target asks for. Each task, or command of our own, has at most one R2T sequence open,
-//! and its messages are built when they can be sent. A command does not end well before all its data was sent. Whatever breaks
-//! is a [`Lost`].
+//! Guarantees: commands are sent only within the target's command window, numbered in order. Long data is not copied between
+//! the socket and requests' memory, unless data digests are on (the digested bytes must not change before they are sent).
+//! The amount of data prepared for sending is bounded, whatever the target asks for. Each task, or command of our own, has
+//! at most one R2T sequence open, and its messages are built when they can be sent. A command does not succeed before all
+//! its data was sent. Every failure is a [`Lost`].
 //! Source: RFC 7143, 4.2.2 (numbering), 4.2.5 (data), 11.
 
 use super::dial::Line;
@@ -27,18 +27,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Answers to a target's questions that wait to be sent at most.
+/// Most unsent answers to NOP-Ins of the target.
 const MAX_PONGS: u32 = 64;
-/// Reasons of a reject which mean that the command was not carried out: it is not supported, or too many go past the order
-/// (RFC 7143, 11.17.1).
+/// Reject reasons that mean that the command was not carried out: it is not supported, or there are too many immediate
+/// commands (RFC 7143, 11.17.1).
 const NOT_TAKEN: [u8; 2] = [0x05, 0x06];
-/// Data of one message of which a copy is made.
+/// Most data of one message that is sent from a copy.
 const MAX_COPY: u32 = 256 << 10;
-/// Tag of our question.
+/// Tag of our NOP-Out.
 const PING_TAG: u32 = 0xfffe_0000;
 const TAIL_BYTES: usize = 3 + DIGEST_BYTES;
 
-/// The session is of no use, and why.
+/// The session cannot be used any more; contains the reason.
 #[derive(Debug)]
 pub(super) struct Lost(pub(super) String);
 
@@ -58,12 +58,12 @@ struct Out {
 }
 
 impl Out {
-    /// Whether it carries data of this task.
+    /// Whether this message carries data of this task.
     fn is_of(&self, task: u16) -> bool {
         matches!(&self.body, Body::Of { tag, .. } | Body::Own(tag, _) if *tag == task)
     }
 
-    /// Whether it carries data of a command of ours with this tag on the wire, which was asked for.
+    /// Whether this message carries data that an R2T has asked for, of our own command with this tag on the wire.
     fn answers_own(&self, wire_tag: u32) -> bool {
         Header::is_asked_for(&self.head) && Header::about(&self.head).is_some_and(|(_, tag)| tag == wire_tag)
     }
@@ -79,18 +79,18 @@ enum Body {
     },
     /// A copy of data of a task.
     Own(u16, Vec<u8>),
-    /// Data of ours.
+    /// Data of a command of our own.
     Ours(Vec<u8>),
 }
 
-/// Data of a task that is to be sent, as far as no message was made of it.
+/// Data of a task that has to be sent and is not in a message yet.
 struct Sequence {
     tag: u16,
-    /// Of the R2T that it answers.
+    /// The target's tag of the R2T that it answers.
     target_tag: u32,
     at: u32,
     end: u32,
-    /// Messages so far.
+    /// Messages made so far.
     number: u32,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Session {
     lun: [u8; 8],
     reader: Reader,
     out: VecDeque<Out>,
-    /// What the target has asked for, one of a task at most.
+    /// Sequences that R2Ts have asked for, at most one per task.
     sequences: VecDeque<Sequence>,
     pongs: u32,
     cmd_sn: u32,
@@ -116,7 +116,7 @@ pub(super) struct Session {
 }
 
 impl Link {
-    /// Takes a session over, and has `set` tell of what arrives.
+    /// Takes over a session, and registers its socket with the epoll set `set`.
     pub(super) fn new(line: Line<'_>, lun: [u8; 8], set: &OwnedFd, now: Instant) -> Result<Link, String> {
         let Line { socket, input: left, params, cmd_sn, exp_stat_sn, max_cmd_sn, .. } = line;
         let mut stream = Stream::new(socket, set)?;
@@ -138,7 +138,7 @@ impl Link {
         Ok(Link { stream, session })
     }
 
-    /// Leaves, in good manners as far as that goes without waiting.
+    /// Sends a logout if that does not block, and closes the connection.
     pub(super) fn disconnect(mut self, tasks: &Tasks, regions: &Regions, set: &OwnedFd) {
         let Link { stream, session } = &mut self;
         if stream.sent == 0 {
@@ -148,7 +148,7 @@ impl Link {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     pub(super) fn transmit(&mut self, tasks: &mut Tasks, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
         let Link { stream, session } = self;
         if tasks.own.has_unsent() {
@@ -156,17 +156,17 @@ impl Link {
         }
         match stream.send(&mut Unsent { session, tasks, regions }, set) {
             Ok(()) => Ok(()),
-            // The command's number is taken, and the target waits for its data: there is no way back.
+            // The command's number is used, and the target waits for its data: the session has to be dropped.
             Err(Unsendable::Gone(tag)) => Err(gone(tasks, tag)),
             Err(Unsendable::Failed(why)) => Err(Lost(why)),
         }
     }
 
-    /// Receives what is there.
+    /// Receives what the socket has.
     pub(super) fn receive(&mut self, tasks: &mut Tasks, regions: &Regions, now: Instant) -> Result<(), Lost> {
         let Link { stream, session } = self;
         let mut inbox = PduReceiver { session, tasks, regions, now };
-        // What came behind the login.
+        // Bytes that came after the login.
         stream.take(&mut inbox)?;
         stream.receive(&mut inbox)
     }
@@ -251,7 +251,7 @@ impl Outbox for Unsent<'_> {
     }
 }
 
-/// What the target says.
+/// Handles messages of the target.
 struct PduReceiver<'a> {
     session: &'a mut Session,
     tasks: &'a mut Tasks,
@@ -301,17 +301,17 @@ impl Inbox for PduReceiver<'_> {
 }
 
 impl Session {
-    /// Messages that wait to be sent, or to be made.
+    /// Returns the number of messages that wait to be sent or built.
     pub(super) fn unsent(&self) -> usize {
         self.out.len() + self.sequences.len()
     }
 
-    /// Whether the target takes one more command now.
+    /// Whether the command window is open for one more command.
     pub(super) fn is_open(&self) -> bool {
         !is_before(self.max_cmd_sn, self.cmd_sn)
     }
 
-    /// Commands that it takes now.
+    /// Returns how many more commands fit into the window.
     pub(super) fn window(&self) -> u64 {
         u64::from(self.max_cmd_sn.wrapping_sub(self.cmd_sn).wrapping_add(1))
     }
@@ -340,7 +340,7 @@ impl Session {
         if self.params.header_digest { BHS_BYTES + DIGEST_BYTES } else { BHS_BYTES }
     }
 
-    /// Data of a task as a body; `None` if its memory has gone.
+    /// Returns data of a task as a message body; `None` if its memory has gone.
     fn body(&self, tasks: &Tasks, tag: u16, at: u32, len: u32, regions: &Regions) -> Option<Body> {
         Some(match len {
             0 => Body::None,
@@ -349,7 +349,7 @@ impl Session {
         })
     }
 
-    /// A command is to be sent, with what may go along unasked.
+    /// Queues a command, with the immediate and unsolicited data that may be sent with it.
     pub(super) fn command(&mut self, tag: u16, tasks: &mut Tasks, regions: &Regions) -> Result<(), Lost> {
         let (wire_tag, cdb, way, len) = tasks.command(tag);
         let Params { immediate_data, initial_r2t, first_burst, max_send_data, .. } = self.params;
@@ -365,7 +365,7 @@ impl Session {
         let Some(body) = self.body(tasks, tag, 0, immediate, regions) else { return Err(gone(tasks, tag)) };
         self.push(header, body, immediate);
         if unasked > immediate {
-            // In the order of their commands, so right behind them.
+            // Unsolicited data is sent in the order of the commands, so directly after its own.
             let mut data = Sequence { tag, target_tag: RESERVED_TAG, at: immediate, end: unasked, number: 0 };
             while data.at < data.end {
                 if !self.data(&mut data, tasks, regions) {
@@ -376,7 +376,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next message of a sequence is to be sent. False if its memory has gone.
+    /// Queues the next message of a sequence. Returns false if its memory has gone.
     fn data(&mut self, from: &mut Sequence, tasks: &Tasks, regions: &Regions) -> bool {
         let Sequence { tag, target_tag, at, end, number } = *from;
         let (wire_tag, ..) = tasks.command(tag);
@@ -389,7 +389,7 @@ impl Session {
         true
     }
 
-    /// Makes messages of what was asked for, as many as are sent at once; of an error, the task whose memory has gone.
+    /// Builds messages for the data that R2Ts have asked for, up to one send. The error is the task whose memory has gone.
     fn prepare(&mut self, tasks: &Tasks, regions: &Regions) -> Result<(), u16> {
         while self.out.len() < SEND_BATCH
             && let Some(mut next) = self.sequences.pop_front()
@@ -404,7 +404,7 @@ impl Session {
         Ok(())
     }
 
-    /// Commands of our own go as far as the window is open.
+    /// Queues commands of our own, as far as the command window is open.
     fn send_own(&mut self, tasks: &mut Tasks) {
         while self.is_open()
             && let Some(ToSend { wire_tag, cdb, way, len, out, sent, cmd_sn }) = tasks.own.next_to_send()
@@ -419,7 +419,8 @@ impl Session {
         }
     }
 
-    /// Sends a management function, about this task if it is about one (index, tag on the wire, number). False if too many are out.
+    /// Sends a management function, with the task that it is about, if any (index, tag on the wire, number). Returns false
+    /// if too many are in flight.
     pub(super) fn manage(&mut self, function: Function, task: Option<(u16, u32, u32)>, tasks: &mut Tasks) -> bool {
         let (about, number) = task.map_or((RESERVED_TAG, 0), |(_, wire_tag, cmd_sn)| (wire_tag, cmd_sn));
         let task = task.map(|(index, wire_tag, _)| (index, wire_tag));
@@ -429,7 +430,7 @@ impl Session {
         true
     }
 
-    /// A management function was answered.
+    /// Handles the answer to a management function.
     fn managed(&mut self, tag: u32, response: u8, is_sending: bool, tasks: &mut Tasks) -> Result<(), Lost> {
         match tasks.own.function_ended(tag, response)? {
             (Managed { task: Some((index, wire_tag)), .. }, true) => {
@@ -448,7 +449,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes what the input says; how many bytes of it.
+    /// Handles received bytes. Returns how many of them were used.
     fn take(&mut self, input: &[u8], is_sending: bool, tasks: &mut Tasks, regions: &Regions) -> Result<usize, Lost> {
         let mut left = input;
         loop {
@@ -476,7 +477,7 @@ impl Session {
             self.exp_stat_sn = read.numbers.stat_sn.wrapping_add(1);
         }
         let numbers = read.numbers;
-        // A window that ends before it begins is none (RFC 7143, 4.2.2.1); it never shrinks.
+        // RFC 7143, 4.2.2.1: a window whose end precedes its beginning is ignored; the window never shrinks.
         if !is_before(numbers.max_cmd_sn, numbers.exp_cmd_sn.wrapping_sub(1))
             && is_before(self.max_cmd_sn, numbers.max_cmd_sn)
         {
@@ -484,7 +485,7 @@ impl Session {
         }
     }
 
-    /// Anything but data.
+    /// Handles a message other than read data.
     fn hear(&mut self, read: &Received, is_sending: bool, tasks: &mut Tasks) -> Result<(), Lost> {
         self.note(read);
         match read.pdu {
@@ -544,7 +545,7 @@ impl Session {
             }
             Pdu::NopIn { .. } => {}
             Pdu::TaskManagement { tag, response } => self.managed(tag, response, is_sending, tasks)?,
-            // What a device says of itself comes with the next command, too.
+            // The unit's report (unit attention) comes with the next command, too.
             Pdu::Async { event: 0, .. } => {}
             Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),
             Pdu::Logout { .. } => return Err(Lost("the target has logged us out".into())),
@@ -556,11 +557,11 @@ impl Session {
         Ok(())
     }
 
-    /// A message of ours was not taken: its header is what came along.
+    /// Handles a reject; its data holds the header of the rejected message.
     fn rejected(&mut self, reason: u8, tasks: &mut Tasks) -> Result<(), Lost> {
         match Header::about(self.reader.kept()).filter(|_| NOT_TAKEN.contains(&reason)) {
             Some((Header::TASK_MANAGEMENT, tag)) => Ok(tasks.own.function_rejected(tag)?),
-            // It is there, or it could not say so.
+            // The target is alive, because it has answered.
             Some((Header::NOP_OUT, PING_TAG)) => Ok(()),
             _ => Err(Lost(format!("the target rejected a message (reason {reason:#04x})"))),
         }
@@ -571,13 +572,13 @@ impl Session {
         self.sequences.iter().any(|s| s.tag == task) || self.out.iter().any(|m| m.is_of(task))
     }
 
-    /// Whether data that was asked for does.
+    /// Whether data that an R2T has asked for waits to be sent.
     fn is_answering(&self, task: u16) -> bool {
         let is_asked = |m: &Out| m.is_of(task) && Header::is_asked_for(&m.head);
         self.sequences.iter().any(|s| s.tag == task) || self.out.iter().any(is_asked)
     }
 
-    /// A task has ended: what of its data was not sent is not touched any more.
+    /// A task has completed: drops its unsent data, so that its memory is not read any more.
     fn forget(&mut self, task: u16, is_sending: bool) -> Result<(), Lost> {
         let is_of = |m: &Out| m.is_of(task);
         self.sequences.retain(|s| s.tag != task);
@@ -587,7 +588,7 @@ impl Session {
         if self.out.iter().any(|m| is_of(m) && !Header::is_data_out(&m.head)) {
             return Err(Violation("a command was answered before it was sent".into()).into());
         }
-        // Of a message that has begun the target waits for the rest; what that is, is nothing to it.
+        // The target waits for the rest of a message whose first bytes were sent. The content no longer matters.
         let begun = if is_sending { self.out.pop_front() } else { None };
         self.out.retain(|m| !is_of(m));
         if let Some(mut begun) = begun {
@@ -601,7 +602,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks whether the target is there if it has been silent for `after`; lost if it does not answer within `within`.
+    /// Sends a NOP-Out if the target was silent for `after`. The session is lost if no answer comes within `within`.
     pub(super) fn keep_alive(&mut self, after: Option<Duration>, within: Duration, now: Instant) -> Result<(), Lost> {
         let Some(after) = after else { return Ok(()) };
         let silent =
@@ -618,7 +619,7 @@ fn asks_too_much() -> Lost {
     Violation("it asks for more data of a task whose last was not sent (MaxOutstandingR2T is 1)".into()).into()
 }
 
-/// The memory of a write has gone: it has failed, and the session goes with it.
+/// Fails a write whose memory has gone, and returns the loss of its session.
 fn gone(tasks: &mut Tasks, tag: u16) -> Lost {
     tasks.fail_one(tag);
     Lost("the memory of a write was unmapped or its file shortened while it was sent".into())

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The login of a session: security and operational negotiation, as a state machine over headers and text; no I/O.
 //!
-//! Guarantees: any answer is taken; what does not belong to a login is refused, and a login ends after [`MAX_ROUNDS`] requests at most.
-//! What was negotiated ([`Params`]) is within its ranges. A target that has to prove its identity has done so before a login succeeds,
-//! and with a challenge that was ours alone. Does not do: more than error recovery level 0, one connection of a session, markers,
-//! Kerberos, SRP.
+//! Guarantees: any answer is accepted as input; what does not belong to a login is refused, and a login ends after at most
+//! [`MAX_ROUNDS`] requests. Negotiated values ([`Params`]) are within their ranges. A login succeeds only after a target
+//! that has to prove its identity has done so, with a challenge that only we use. Does not do: error recovery levels above
+//! 0, several connections of a session, markers, Kerberos, SRP.
 //! Source: RFC 7143, 6 (text), 7 (login), 12 (authentication), 13 (keys).
 
 use super::chap;
@@ -13,25 +13,25 @@ use crate::driver::remote::dial::printable;
 use crate::error::{Error, ErrorKind};
 use std::fmt;
 
-/// Requests of one login at most.
+/// Most requests of one login.
 pub const MAX_ROUNDS: u32 = 32;
-/// Text of one answer, over several messages, at most.
+/// Most text of one answer, over several messages.
 const MAX_TEXT: usize = 64 << 10;
 /// Longest text of one request: what every target takes.
 const MAX_REQUEST_TEXT: usize = 8192;
-/// Data segments that we take: as much as one receive brings.
+/// Largest data segment that we accept: as much as one receive can return.
 pub const MAX_RECV_DATA: u32 = 256 << 10;
 const ASKED_MAX_BURST: u32 = 16_776_192;
 const ASKED_FIRST_BURST: u32 = 256 << 10;
 /// Lengths are below 2^24.
 const LENGTHS: std::ops::RangeInclusive<u32> = 512..=0xff_ffff;
 
-/// A text that is not printed.
+/// A text that `Debug` does not print.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// As it is.
+    /// Returns the text itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -58,20 +58,20 @@ pub struct Chap {
     pub password: Secret,
 }
 
-/// What a login is to bring.
+/// What a login asks for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Our name.
     pub initiator: String,
-    /// The target's name; `None`: a session that only discovers.
+    /// The target's name; `None`: a discovery session.
     pub target: Option<String>,
-    /// Which of our sessions.
+    /// Our part of the session identifier.
     pub isid: [u8; 6],
-    /// Our identity.
+    /// Our CHAP name and password.
     pub chap: Option<Chap>,
-    /// The identity that the target must prove.
+    /// The CHAP name and password of the target.
     pub target_chap: Option<Chap>,
-    /// A challenge for the target that was never used before.
+    /// A challenge for the target that was not used before.
     pub challenge: [u8; 16],
     /// Digests of headers.
     pub header_digest: bool,
@@ -82,15 +82,15 @@ pub struct Wanted {
 /// What was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// No data but what was asked for, beside immediate data.
+    /// No unsolicited data, except immediate data.
     pub initial_r2t: bool,
     /// Data may go with its command.
     pub immediate_data: bool,
-    /// Most bytes of data that was not asked for.
+    /// Most bytes of unsolicited data.
     pub first_burst: u32,
-    /// Most bytes that are asked for at once.
+    /// Most bytes of one R2T sequence.
     pub max_burst: u32,
-    /// Most bytes of a data segment that the target takes.
+    /// Most bytes of a data segment that the target accepts.
     pub max_send_data: u32,
     /// Digests of headers.
     pub header_digest: bool,
@@ -123,15 +123,15 @@ impl Default for Params {
 /// Why a login has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The target does not keep to the protocol, or cannot do what is needed.
+    /// The target violates the protocol, or lacks what is needed.
     Violation(String),
-    /// It does not know us, or does not let us.
+    /// The target does not accept our name or password, or denies access.
     Refused(String),
-    /// It has no such target.
+    /// The portal has no such target.
     NotFound(String),
-    /// It cannot now.
+    /// The target cannot log us in now.
     Busy(String),
-    /// It did not prove its identity.
+    /// The target did not prove its identity.
     Impostor(String),
 }
 
@@ -160,22 +160,22 @@ pub enum Progress {
     Continue,
     /// The target is elsewhere: address as `HOST[:PORT][,GROUP]`.
     Redirect(String),
-    /// The session is there.
+    /// The session is in its full feature phase.
     Done(Params),
 }
 
-/// What the security stage has come to.
+/// Progress of the security stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Names, and how to prove them.
+    /// Send the names, and the ways to prove them.
     Offer,
-    /// CHAP was chosen: which kind.
+    /// CHAP was chosen: send the algorithms.
     Algorithm,
-    /// The challenge is there: the answer.
+    /// The target has sent its challenge: send the answer.
     Answer,
-    /// On to the keys of operation.
+    /// Send the operational keys.
     Operational,
-    /// Nothing more to say.
+    /// No keys are left to send.
     Agree,
 }
 
@@ -186,11 +186,11 @@ pub struct Login {
     stage: Stage,
     rounds: u32,
     answer: Vec<u8>,
-    /// The rest of an answer in several messages is to come.
+    /// More messages of this answer follow.
     more: bool,
-    /// Identifier and challenge of the target.
+    /// Identifier and challenge of the target's CHAP.
     challenge: Option<(u8, Vec<u8>)>,
-    /// It has proved its identity.
+    /// The target has proved its identity.
     is_proved: bool,
     params: Params,
 }
@@ -202,8 +202,8 @@ const OUR_ID: u8 = 0x4d;
 impl Login {
     /// A login that has not begun.
     ///
-    /// It begins with the stage of security, though nothing may be proved. If a login leaves that stage out, tgt cannot be
-    /// relied on to end the session that this one replaces. A late write then comes through
+    /// It begins with the security stage, even if nothing has to be proved. After a login without that stage, tgt may not
+    /// end the session that the new one replaces. A late write of the old session is then carried out
     /// (`multipath.rs::a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one`).
     pub fn new(wanted: Wanted) -> Login {
         Login {
@@ -219,7 +219,7 @@ impl Login {
         }
     }
 
-    /// The next request: its header, without its numbers, and its text.
+    /// Returns the next request: its header, without sequence numbers, and its text.
     pub fn request(&mut self) -> Result<(Header, Vec<u8>), Failure> {
         self.rounds += 1;
         if self.rounds > MAX_ROUNDS {
@@ -235,7 +235,7 @@ impl Login {
         Ok((header.with_data(text.len() as u32), text))
     }
 
-    /// Puts keys; which stage is to be next.
+    /// Appends the keys of this step to `text`. Returns the stage that is to be next, if any.
     fn say(&self, text: &mut Vec<u8>) -> Option<Stage> {
         let wanted = &self.wanted;
         let mut put = |key: &str, value: &str| text.extend_from_slice(format!("{key}={value}\0").as_bytes());
@@ -296,7 +296,7 @@ impl Login {
         }
     }
 
-    /// Takes an answer: its header and its data.
+    /// Handles an answer: its header and its data.
     pub fn feed(&mut self, pdu: &Pdu, data: &[u8]) -> Result<Progress, Failure> {
         let Pdu::Login { tag, stage, next, more, tsih, class, detail } = *pdu else {
             return Err(Failure::Violation("the answer to a login is no Login Response".into()));
@@ -380,7 +380,7 @@ impl Login {
                 let (Some(id), Some(challenge)) = (id, challenge) else {
                     return Err(Failure::Violation("CHAP without a challenge that can be read".into()));
                 };
-                // Else a target could have us answer its own question.
+                // Otherwise a target could make us answer its own challenge (reflection).
                 if challenge == self.wanted.challenge {
                     return Err(Failure::Impostor("the target sends our own challenge back".into()));
                 }
@@ -433,7 +433,7 @@ impl Login {
                 "MaxRecvDataSegmentLength" => params.max_send_data = number(LENGTHS)?,
                 "InitialR2T" => params.initial_r2t = *value == "Yes",
                 "ImmediateData" => params.immediate_data = *value == "Yes",
-                // More than was asked for is not taken: it would be held ready to be sent.
+                // A larger burst than was asked for is not used, because all of it would be held ready to be sent.
                 "MaxBurstLength" => params.max_burst = number(LENGTHS)?.min(ASKED_MAX_BURST),
                 "FirstBurstLength" => params.first_burst = number(LENGTHS)?.min(ASKED_FIRST_BURST),
                 "ErrorRecoveryLevel" => {
@@ -442,7 +442,7 @@ impl Login {
                 "DataPDUInOrder" | "DataSequenceInOrder" if *value != "Yes" => {
                     return Err(Failure::Violation(format!("{key}={}: must be Yes", printable(value))));
                 }
-                // Alias and others: of no use here.
+                // Alias and others: ignored.
                 _ => {}
             }
         }
@@ -470,7 +470,7 @@ impl Login {
         }
     }
 
-    /// A refusal in words (RFC 7143, 11.13.5).
+    /// Returns the failure for a login status (RFC 7143, 11.13.5).
     fn refusal(&self, class: u8, detail: u8) -> Failure {
         let target = self.wanted.target.as_deref().unwrap_or("discovery");
         match (class, detail) {
@@ -519,7 +519,7 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<(&str, &str)>, Failure> {
     Ok(all)
 }
 
-/// A target that a portal tells of.
+/// A target that a portal reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its name.
@@ -528,7 +528,7 @@ pub struct Found {
     pub portals: Vec<FoundPortal>,
 }
 
-/// A portal of a target, as another one tells of it.
+/// A portal of a target, as another portal reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundPortal {
     /// `HOST:PORT`.
@@ -537,10 +537,10 @@ pub struct FoundPortal {
     pub group: Option<u16>,
 }
 
-/// Longest name or address that is believed: a host's name with its port, or RFC 7143's longest target name.
+/// Longest name or address that is accepted: a host's name with its port, or RFC 7143's longest target name.
 const MAX_FOUND: usize = 300;
 
-/// Reads the answer to SendTargets: what it gives back can be printed.
+/// Reads the answer to SendTargets. The returned names and addresses are printable.
 pub fn found(text: &[u8]) -> Result<Vec<Found>, Failure> {
     let mut all: Vec<Found> = Vec::new();
     for (key, value) in keys(text)? {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a session has out beside requests: commands of our own, with data in memory of ours, and task management.
+//! What a session has in flight beside requests: commands of our own, with data in memory of ours, and task management.
 //!
-//! Guarantees: an answer is believed only if it is to something that is out, and within what was asked for; all else is a
-//! [`Violation`]. Each has one answer, also when the session is lost. At most [`MAX_OUT`] of each kind are out, and one abort.
+//! Guarantees: an answer is accepted only if it matches something in flight, and its data is within what was asked for; all
+//! else is a [`Violation`]. Each command gets one answer, also when the session is lost. At most [`MAX_OUT`] of each kind
+//! are in flight, and one abort.
 //! Source: RFC 7143, 4.2.2.1 (immediate commands), 11.5, 11.6 and 11.17 (what is rejected).
 
 use super::dial::sense_of;
@@ -10,12 +11,12 @@ use super::link::Lost;
 use super::pdu::{DataIn, Direction, Function, Status, Violation, is_before};
 use blk::scsi::disposition::{About, DeviceEvent, HostByte, Outcome, judge, sam};
 
-/// Tags of ours: above those of tasks, below that of the question whether the target is there.
+/// Tags of our own messages: above those of tasks, below that of our NOP-Out.
 const TAGS: u32 = 0xfffd;
-/// Commands of our own, and management functions, that are out.
+/// Most commands of our own, and most management functions, in flight.
 const MAX_OUT: usize = 1024;
 
-/// Management functions that are kept before it is looked which of them matter.
+/// With so many management functions kept, those that no longer matter are dropped.
 const MANY: usize = 64;
 
 /// Whether a tag on the wire is one of ours.
@@ -23,11 +24,11 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
 }
 
-/// The unit reports a change once, to the next command. The session is dropped so that no later command reaches the changed unit
-/// before that report is read.
+/// The unit reports a change once, with the next command. Then the session is dropped, so that no later command reaches the
+/// changed unit before that report is read.
 const UNHEARD: &str = "the logical unit says that it has changed";
 
-/// Why the session goes then.
+/// Returns why the session is dropped then.
 pub(super) fn unheard() -> Lost {
     Lost(UNHEARD.into())
 }
@@ -43,11 +44,11 @@ pub(super) fn is_of_another(outcome: &Outcome) -> bool {
 pub(super) enum TaskOwner {
     Midlayer,
     User,
-    /// No thread waits any more.
+    /// No thread waits for the answer any more.
     Abandoned,
 }
 
-/// How a command of our own ended.
+/// How a command of our own completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) outcome: Outcome,
@@ -59,15 +60,15 @@ pub(super) struct Answer {
 #[derive(Debug)]
 struct Job {
     owner: TaskOwner,
-    /// Of the midlayer, about how the unit is.
+    /// It is a probe of the midlayer, about the unit's state.
     is_question: bool,
     wire_tag: u32,
     cdb: [u8; 16],
     out: Vec<u8>,
-    /// Bytes of it that were sent.
+    /// Bytes of `out` that were sent.
     sent: u32,
     most: u32,
-    /// Bytes that were announced.
+    /// Bytes that the target has announced.
     begun: u32,
     is_sent: bool,
     cmd_sn: u32,
@@ -79,12 +80,12 @@ struct Job {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Managed {
     pub(super) function: Function,
-    /// Of the task that it is about.
+    /// The task that it is about.
     pub(super) task: Option<(u16, u32)>,
-    /// It touches commands before this number.
+    /// It affects commands before this number.
     pub(super) cmd_sn: u32,
     wire_tag: u32,
-    /// Whether it was done, once that is known.
+    /// Whether the target carried it out, once that is known.
     is_done: Option<bool>,
     is_dropped: bool,
 }
@@ -118,7 +119,7 @@ impl Own {
         self.jobs.iter().any(|j| j.owner == owner)
     }
 
-    /// A command is to go: with this data, or for up to `most` bytes. False if there is one.
+    /// Queues a command, with this data or for up to `most` bytes. Returns false if the owner has one already.
     pub(super) fn begin(&mut self, owner: TaskOwner, cdb: [u8; 16], out: Vec<u8>, most: u32) -> bool {
         if self.has(owner) || self.jobs.len() >= MAX_OUT {
             return false;
@@ -141,7 +142,7 @@ impl Own {
         true
     }
 
-    /// Whether a command is out that may change what is stored: of a user, and not a question.
+    /// Whether a command is in flight that may change data: one of a user, not a probe.
     pub(super) fn has_changing(&self) -> bool {
         self.jobs.iter().any(|j| !j.is_question && j.is_sent && j.answer.is_none() && j.most == 0)
     }
@@ -150,7 +151,7 @@ impl Own {
         self.jobs.iter().any(|j| !j.is_sent)
     }
 
-    /// One that is to be sent, and is from now on.
+    /// Returns a command that is to be sent, and marks it as sent.
     pub(super) fn next_to_send(&mut self) -> Option<ToSend<'_>> {
         let job = self.jobs.iter_mut().find(|j| !j.is_sent)?;
         job.is_sent = true;
@@ -187,14 +188,14 @@ impl Own {
         Ok(())
     }
 
-    /// Data that was told by [`Own::data_begins`].
+    /// Stores data that [`Own::data_begins`] has announced.
     pub(super) fn put(&mut self, wire_tag: u32, bytes: &[u8]) {
         if let Ok(job) = self.find(wire_tag) {
             job.data.extend_from_slice(bytes);
         }
     }
 
-    /// The target asks for data.
+    /// The target asks for data: returns it.
     pub(super) fn asked_for(&mut self, wire_tag: u32, offset: u32, len: u32) -> Result<Vec<u8>, Violation> {
         let job = self.find(wire_tag)?;
         let all = job.out.len() as u32;
@@ -208,12 +209,12 @@ impl Own {
         Ok(job.out[offset as usize..][..len as usize].to_vec())
     }
 
-    /// One has ended; with what data the response had, if it was no other failure of the target.
+    /// Completes a command with the data of its response. `status` is `None` if the target failed.
     pub(super) fn completed(&mut self, wire_tag: u32, status: Option<Status>, data: &[u8]) -> Result<(), Lost> {
         let job = self.find(wire_tag)?;
         let (outcome, sense) = match status {
             None => (Outcome::host(HostByte::Error), Vec::new()),
-            // It has carried out what it has not got: nothing is known.
+            // The target reports success without having asked for all data: the outcome is unknown.
             Some(Status { status: sam::GOOD, .. }) if (job.sent as usize) < job.out.len() => {
                 (Outcome::host(HostByte::Error), Vec::new())
             }
@@ -225,7 +226,7 @@ impl Own {
                 (Outcome { residual: underflow, ..outcome }, sense.get(..told).unwrap_or(sense).to_vec())
             }
         };
-        // The midlayer sends nothing before it has heard it, and may need the session for its next question.
+        // The midlayer sends nothing before it has read the report, and may need the session for its next probe.
         let costs_session = job.owner != TaskOwner::Midlayer && is_of_another(&outcome);
         job.answer = Some(Answer { outcome, data: std::mem::take(&mut job.data), sense });
         self.jobs.retain(|j| j.owner != TaskOwner::Abandoned || j.answer.is_none());
@@ -246,12 +247,12 @@ impl Own {
         unheard
     }
 
-    /// The session is lost.
+    /// Fails all commands, because the session is lost.
     pub(super) fn end_all(&mut self, host: HostByte) {
         self.end(host, |_| true);
     }
 
-    /// Those before this number were ended by a reset.
+    /// Completes the commands before this number, because a reset has ended them.
     pub(super) fn reset_before(&mut self, cmd_sn: u32) {
         self.end(HostByte::Reset, |job| job.is_sent && is_before(job.cmd_sn, cmd_sn));
     }
@@ -263,12 +264,12 @@ impl Own {
         self.jobs.retain(|j| j.owner != TaskOwner::Abandoned || j.answer.is_none());
     }
 
-    /// The session is lost: what was to be managed is gone.
+    /// Forgets the management functions, because the session is lost.
     pub(super) fn forget_managed(&mut self) {
         self.managed.clear();
     }
 
-    /// A function is to be sent: its tag. `None` if too many are out.
+    /// Notes a function that is to be sent. Returns its tag; `None` if too many are in flight.
     pub(super) fn manage(&mut self, function: Function, task: Option<(u16, u32)>, cmd_sn: u32) -> Option<u32> {
         if self.managed.len() >= MANY {
             // What has ended without being asked about.
@@ -282,13 +283,13 @@ impl Own {
         Some(wire_tag)
     }
 
-    /// Whether an abort is out: then another one waits. A target need take one immediate function at a time only, and open-iscsi sends
-    /// one.
+    /// Whether an abort is in flight: then another one waits. A target must accept only one immediate function at a time,
+    /// and open-iscsi sends one.
     pub(super) fn is_aborting(&self) -> bool {
         self.managed.iter().any(|m| m.function == Function::AbortTask && m.is_done.is_none() && !m.is_dropped)
     }
 
-    /// Whether there is such a function, and what has become of it; an end is told once.
+    /// Returns whether there is such a function, and its outcome once that is known; an outcome is returned once.
     pub(super) fn managed(&mut self, function: Function, task: Option<(u16, u32)>) -> Option<Option<bool>> {
         let at = self.managed.iter().position(|m| m.function == function && m.task == task && !m.is_dropped)?;
         let is_done = self.managed[at].is_done;
@@ -298,13 +299,13 @@ impl Own {
         Some(is_done)
     }
 
-    /// No thread waits for functions of this kind any more.
+    /// Forgets functions of this kind: no thread waits for them any more.
     pub(super) fn drop_managed(&mut self, function: Function) {
         self.managed.retain(|m| m.function != function || m.is_done.is_none());
         self.managed.iter_mut().filter(|m| m.function == function).for_each(|m| m.is_dropped = true);
     }
 
-    /// The target answers a function: which it was, and whether it was done.
+    /// Handles an answer to a function. Returns the function, and whether the target carried it out.
     pub(super) fn function_ended(&mut self, wire_tag: u32, response: u8) -> Result<(Managed, bool), Violation> {
         let at = self.find_managed(wire_tag, "answers")?;
         let is_done = match response {
@@ -316,7 +317,7 @@ impl Own {
         Ok((self.end_managed(at, is_done), is_done))
     }
 
-    /// The target has no room for a function, or does not know it: it was not done.
+    /// The target has no room for a function or does not know it: marks the function as not carried out.
     pub(super) fn function_rejected(&mut self, wire_tag: u32) -> Result<(), Violation> {
         let at = self.find_managed(wire_tag, "rejects")?;
         self.end_managed(at, false);
@@ -332,12 +333,12 @@ impl Own {
         let managed = &mut self.managed[at];
         managed.is_done = Some(is_done);
         let managed = *managed;
-        // Of a task that was aborted the task itself tells.
+        // The outcome of an aborted task is the task's own.
         if managed.is_dropped || (is_done && managed.task.is_some()) {
             self.managed.swap_remove(at);
         }
         if is_done && managed.task.is_none() {
-            // The reset has ended what they were about: no thread waits for their answers.
+            // The reset has ended the tasks that the aborts were about: no thread waits for the aborts.
             self.drop_managed(Function::AbortTask);
         }
         managed

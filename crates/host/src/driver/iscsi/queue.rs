@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One hardware queue: its commands, its session, and its waiting threads.
 //!
-//! Guarantees: a command ends once. When a session is lost, the commands in flight end with
-//! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer retries them. It is told [`Busy::Hctx`] until there is
-//! another session. Once requests have waited for as long as they may, they end with
-//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] commands in flight at the loss of a session
-//! end later: when it is known, as far as it can be, that the target will not carry them out any more.
+//! Guarantees: a command completes once. When a session is lost, the commands in flight fail with
+//! [`TransportDisrupted`](HostByte::TransportDisrupted), so the midlayer retries them. The midlayer gets [`Busy::Hctx`]
+//! until there is another session. Requests that have waited for their whole time limit fail with
+//! [`TransportFailfast`](HostByte::TransportFailfast). With [`Timeouts::fences`] the commands of a lost session fail later:
+//! when it is known, as far as possible, that the target will not carry them out any more.
 //!
-//! Needs from callers: the thread of [`crate::driver::remote::reconnect`], which brings a session when there is none, and looks
-//! after a session that no thread polls.
+//! Needs from callers: the thread of [`crate::driver::remote::reconnect`]. It makes a session when there is none, and checks
+//! a session that no thread polls.
 //!
 //! The lock, the connection and the threads that wait are those of [`crate::driver::remote::queue`].
 
@@ -35,15 +35,15 @@ use std::sync::Arc;
 pub(super) struct Timeouts {
     /// How long requests wait for another session.
     pub(super) recovery_timeout: Duration,
-    /// After so long a silence the target is asked whether it is there.
+    /// Silence of the target after which a NOP-Out is sent.
     pub(super) noop_interval: Option<Duration>,
-    /// How long its answer may take.
+    /// How long the answer to a NOP-Out may take.
     pub(super) noop_timeout: Duration,
-    /// Commands of a lost session may go elsewhere when they have ended. So they are kept until there is another session of the
-    /// same nexus, which means the same portal group too: the target has dropped the old one then (RFC 7143, 6.3.5). At the
-    /// latest they end when `recovery_timeout` is over. Without this flag they end at once, and are retried on the queue's next
-    /// session. That session must be of the same nexus: on another one the target could execute the old copy after a newer
-    /// write.
+    /// Commands of a lost session may be retried elsewhere once they have failed. So they are kept until there is a new
+    /// session of the same nexus, which includes the same portal group: then the target has dropped the old session (RFC
+    /// 7143, 6.3.5). At the latest they fail when `recovery_timeout` has passed. Without this flag they fail at once, and
+    /// are retried on the queue's next session. That session must be of the same nexus: on another one the target could
+    /// execute the old copy after a newer write.
     pub(super) fences: bool,
 }
 
@@ -75,9 +75,10 @@ impl remote::Requests for Tasks {
 /// What a queue remembers besides.
 #[derive(Default)]
 pub(super) struct ProtocolState {
-    /// Of the present or last session.
+    /// Portal group of the present or last session.
     portal_group: Option<u16>,
-    /// Commands that change what is stored were out when it was lost: until then another nexus is not used.
+    /// Commands that change data were in flight when the session was lost: no session of another nexus is used before this
+    /// time.
     cut_until: Option<Instant>,
 }
 
@@ -92,11 +93,11 @@ pub(super) struct Queue {
 /// Whether a queue can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionHealth {
-    /// It has its session, or is to have none.
+    /// The queue has its session, or is not in use.
     Up,
     /// Requests wait for another session.
     Recovering,
-    /// They do no more.
+    /// Requests do not wait any more; they fail.
     Failed,
 }
 
@@ -119,7 +120,7 @@ impl Queue {
     /// Uses a session: the first one since a start, or one in place of one that was lost.
     ///
     /// # Errors
-    /// Commands of the lost one wait to be fenced, and this is another nexus.
+    /// Commands of the lost session wait to be fenced, and the new session is of another nexus.
     pub(super) fn attach(&self, line: Line<'_>, is_first: bool) -> Result<()> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -156,7 +157,7 @@ impl Queue {
         state.protocol.portal_group = group;
         let now = clock::now();
         state.attached = now;
-        // The target has forgotten what the one before had.
+        // The target has dropped the tasks of the session before.
         self.end_kept(state, HostByte::TransportDisrupted);
         match Link::new(line, self.lun.to_wire(), self.core.waits.set(), now) {
             Ok(link) => self.core.use_link(state, Box::new(link)),
@@ -166,12 +167,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Ends commands that a lost session has left.
+    /// Fails the commands that a lost session has left.
     fn end_kept(&self, state: &mut State, host: HostByte) {
         state.status.replayed += state.requests.end_all(host) as u64;
     }
 
-    /// Commands that were kept have waited for another session for as long as they may.
+    /// Fails kept commands that have waited for another session for as long as they may.
     fn end_late(&self, state: &mut State, now: Instant) {
         if let LinkState::Lost(until) = state.link
             && (now >= until || state.gives_up)
@@ -191,7 +192,7 @@ impl Queue {
         }
     }
 
-    /// Commands that the target takes now; none without a session.
+    /// Returns how many commands the target takes now; `None` without a session.
     pub(super) fn window(&self) -> Option<u64> {
         let state = self.core.lock();
         if let LinkState::Up(link) = &state.link {
@@ -262,7 +263,7 @@ impl Queue {
         }
     }
 
-    /// The session is of no use any more.
+    /// Drops the session after a failure.
     #[cold]
     fn lose(&self, state: &mut State, lost: Lost) {
         let now = clock::now();
@@ -273,7 +274,8 @@ impl Queue {
         self.core.link_lost(state, lost.0, now, now + patience, true);
         match (patience, self.timeouts.fences) {
             (Duration::ZERO, _) => self.end_kept(state, HostByte::TransportFailfast),
-            // Requests are kept, for their data may still be written; our own questions end, and what was asked for is forgotten.
+            // Commands are kept, because the target may still write their data. Our own commands fail, and management
+            // functions are forgotten.
             (_, true) => {
                 state.requests.own.end_all(HostByte::TransportDisrupted);
                 state.requests.own.forget_managed();
@@ -300,7 +302,7 @@ impl Queue {
         }
     }
 
-    /// Gives the session up if it has nothing to do. Whether there is none now.
+    /// Drops the session if it has nothing in flight. Returns whether there is no session now.
     pub(super) fn leave_if_idle(&self, why: &str) -> bool {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -310,8 +312,8 @@ impl Queue {
         !state.is_up()
     }
 
-    /// Has requests fail that wait for a session, now and until it is taken back; and those that a target has not answered for
-    /// [`LATE`], with their session.
+    /// While set, requests that wait for a session fail. Requests that the target has not answered for [`LATE`] fail too,
+    /// together with their session.
     pub(super) fn set_give_up(&self, give_up: bool) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -361,7 +363,7 @@ impl Queue {
         self.core.sleep(&mut guard, timeout.unwrap_or(MAX_SLEEP));
     }
 
-    /// When a poll has something to do without a word from the target.
+    /// Returns when a poll has something to do although the target has sent nothing.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let state = self.core.lock();
         match state.link {
@@ -382,7 +384,7 @@ impl Queue {
         let task = (late.tag.index() as u16, wire_tag);
         match state.requests.own.managed(Function::AbortTask, Some(task)) {
             Some(None) => Abort::Begun,
-            // One that was done has ended the command.
+            // A successful abort has completed the command.
             Some(Some(_)) => Abort::Failed,
             None if state.requests.own.is_aborting() => Abort::Waits,
             None => {
@@ -397,7 +399,7 @@ impl Queue {
         }
     }
 
-    /// Sends a function for all tasks, or says how far it is; `None` if there is no session.
+    /// Sends a function for all tasks, or returns its progress if it was sent before; `None` if there is no session.
     pub(super) fn manage(&self, function: Function, regions: &Regions, now: Instant) -> Option<Help> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -420,12 +422,12 @@ impl Queue {
         Some(help)
     }
 
-    /// No thread waits any more for a function that was sent.
+    /// Forgets a function that was sent: no thread waits for it any more.
     pub(super) fn drop_managed(&self, function: Function) {
         self.core.lock().requests.own.drop_managed(function);
     }
 
-    /// Sends a command of our own with this data, or for up to `most` bytes; false if it cannot.
+    /// Sends a command of our own, with this data or for up to `most` bytes. Returns false if it cannot be sent.
     pub(super) fn begin_own(&self, owner: TaskOwner, cdb: [u8; 16], out: &[u8], most: u32, regions: &Regions) -> bool {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -437,7 +439,7 @@ impl Queue {
         begun
     }
 
-    /// The answer to it, once it is there.
+    /// Returns the answer to it, once there is one.
     pub(super) fn own_answer(&self, owner: TaskOwner, regions: &Regions, now: Instant) -> Option<Answer> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -449,19 +451,19 @@ impl Queue {
         state.requests.own.take_answer(owner)
     }
 
-    /// No thread waits for it any more.
+    /// Forgets it: no thread waits for it any more.
     pub(super) fn drop_own(&self, owner: TaskOwner) {
         if self.core.lock().requests.own.drop_one(owner) {
             self.drop_session(&unheard().0);
         }
     }
 
-    /// Sleeps until the socket has something, or for so long.
+    /// Sleeps until the socket is readable, or `limit` has passed.
     pub(super) fn pause(&self, limit: Duration) {
         self.core.sleep(&mut self.core.lock(), limit);
     }
 
-    /// Checks, without a poll, whether the session has gone, the target sends something unsolicited, or is still there.
+    /// Without a poll, notices a lost session, reads unsolicited messages, and keeps the session alive.
     pub(super) fn look_after(&self, regions: &Regions) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -482,5 +484,5 @@ fn group_text(group: Option<u16>) -> String {
     group.map_or_else(|| "an unknown portal group".to_owned(), |group| format!("portal group {group}"))
 }
 
-/// Time for the login that `cut_until` has delayed.
+/// Time allowed for the login that `cut_until` has delayed.
 const REMAKE_TIME: Duration = Duration::from_secs(5);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands that a user of the library sends past the block layer, as SG_IO does: descriptor block, data one way, status and sense.
+//! SCSI passthrough: commands that a user of the library sends, as with SG_IO: descriptor block, data one way, status and
+//! sense.
 //!
-//! Guarantees: a command goes over the session of the named hardware queue. This session is the initiator port that targets
-//! know, for which persistent reservations are registered; a session that is made again is the same port. A command that does
-//! not end in time ends with its session, so that its outcome is decided.
+//! Guarantees: a command is sent over the session of the named hardware queue. For the target this session is one initiator
+//! port, for which persistent reservations are registered; a session that is made again is the same port. A command that
+//! does not complete in time ends with its session, so that its outcome is decided.
 //!
-//! Does not do: check what a command does. It may write what the block layer knows nothing of, and is not retried.
+//! Does not check what a command does, and does not retry it. A command may write data without the block layer's knowledge.
 
 use super::own::{Answer, TaskOwner};
 use super::{Iscsi, queue::Queue};
@@ -23,11 +24,11 @@ pub const MAX_RAW_BYTES: usize = 1 << 20;
 const LOOK: Duration = Duration::from_ms(5);
 
 impl Iscsi {
-    /// Sends a command over the session of a hardware queue, and waits for its end. One at a time of each hardware queue; others
-    /// wait.
+    /// Sends a command over the session of a hardware queue, and waits for its completion. Each hardware queue runs one such
+    /// command at a time; others wait.
     ///
     /// # Errors
-    /// Usage: no such hardware queue, or a command that cannot be. Io: no session, or no end, within the time.
+    /// Usage: no such hardware queue, or an invalid command. Io: no session, or no completion, within the time.
     pub fn execute(&self, hctx: HctxId, command: &RawCommand<'_>) -> Result<RawAnswer> {
         let RawCommand { cdb, data_out, data_in, timeout } = *command;
         if !matches!(cdb.len(), 6 | 10 | 12 | 16) {
@@ -48,7 +49,7 @@ impl Iscsi {
         let answer = self.wait_for(queue, padded, data_out, data_in as u32, timeout)?;
         self.disk.overhear(&answer.outcome, clock::now());
         self.take_news();
-        // An answer may be shorter than it might have been.
+        // An answer that is shorter than the buffer is no error.
         let whole = Outcome { residual: 0, ..answer.outcome };
         let blk_status = match blk::scsi::disposition::judge(&whole, &Default::default()).verdict {
             blk::scsi::disposition::Verdict::End(status) => status,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands of one hardware queue that are with the target: where their data lies, how much of it has come, how they end.
+//! Commands of one hardware queue that are in flight: where their data is, how much of it has arrived, and how they
+//! complete.
 //!
-//! Guarantees: a task is found by its tag only while it is out; data comes in order, within what was asked for, and each byte of a
-//! write is asked for once at most; a read that ends well has all its data, and of a write that does all was asked for or sent. Memory of requests is reached for only for tasks that
-//! are out. Does not do: the session's numbers, and what goes over the wire when.
+//! Guarantees: a tag finds its task only while the task is in flight. Data comes in order and within what was asked for; the
+//! target asks for each byte of a write at most once. A read that succeeds has all its data; of a write that succeeds all
+//! data was asked for or sent. Requests' memory is accessed only for tasks in flight. Does not know the session's numbers,
+//! or what is sent when.
 
 use super::dial::sense_of;
 use super::link::Lost;
@@ -20,23 +22,23 @@ use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// A read that is worth a receive to where it belongs.
+/// Length from which a read is received directly into its memory.
 const LARGE: u32 = 32 << 10;
 /// Serial numbers of tasks, above the index; tags beyond are the session's own.
 const SERIALS: u32 = 0x7fff;
-/// What is written over blocks by WRITE SAME.
+/// Data that WRITE SAME writes over the blocks.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
 struct Slot {
-    /// There while the task is out.
+    /// Present while the task is in flight.
     ticket: Option<AcceptedCommand>,
     /// Its tag on the wire.
     wire_tag: u32,
     cdb: [u8; 16],
     payload: Payload,
     len: u32,
-    /// Bytes that came in, or were asked for or sent without being asked for.
+    /// Bytes received, or asked for by the target, or sent unsolicited.
     moved: u32,
     pieces: Pieces,
     /// Its memory has gone.
@@ -54,12 +56,12 @@ pub(super) struct Tasks {
     serial: u32,
     /// See [`Tasks::take_told`].
     has_told: bool,
-    /// What is out beside requests.
+    /// Commands of our own and management functions.
     pub(super) own: Own,
 }
 
 impl Tasks {
-    /// For tags below `depth`.
+    /// Makes room for tags below `depth`.
     pub(super) fn new(depth: usize) -> Tasks {
         let slot = || Slot {
             ticket: None,
@@ -84,7 +86,7 @@ impl Tasks {
         }
     }
 
-    /// The same for another depth, while there are none.
+    /// Makes room for another depth; no task is in flight.
     pub(super) fn resize(&mut self, depth: usize) {
         assert!(self.in_flight == 0 && self.ended.is_empty(), "the depth changes with commands in flight");
         if depth != self.slots.len() {
@@ -97,13 +99,13 @@ impl Tasks {
         self.in_flight
     }
 
-    /// Whether one is out that may change what is stored, of requests or of users.
+    /// Whether a request or user command is in flight that may change data.
     pub(super) fn has_changing(&self) -> bool {
         let changes = |s: &Slot| s.ticket.is_some() && !matches!(s.payload, Payload::None | Payload::Read);
         self.slots.iter().any(changes) || self.own.has_changing()
     }
 
-    /// Those that are out or were not given back.
+    /// Returns how many tasks are in flight or were not handed over yet.
     pub(super) fn held(&self) -> usize {
         self.in_flight + self.ended.len()
     }
@@ -116,7 +118,7 @@ impl Tasks {
         self.large_reads > 0
     }
 
-    /// Notes what a command asks for; its tag, for [`Tasks::begin`].
+    /// Notes what a command asks for. Returns its tag, for [`Tasks::begin`].
     pub(super) fn take(&mut self, command: &Command<'_>, regions: &Regions, now: Instant) -> Result<u16, BlkStatus> {
         let index = command.rq.tag().index();
         let slot = &mut self.slots[index];
@@ -141,7 +143,7 @@ impl Tasks {
         Ok(index as u16)
     }
 
-    /// What [`Tasks::take`] has noted is out.
+    /// Puts the command that [`Tasks::take`] has noted in flight.
     pub(super) fn begin(&mut self, tag: u16, ticket: AcceptedCommand) {
         let slot = &mut self.slots[usize::from(tag)];
         slot.ticket = Some(ticket);
@@ -149,7 +151,7 @@ impl Tasks {
         self.in_flight += 1;
     }
 
-    /// What the command is: tag on the wire, descriptor block, direction, bytes.
+    /// Returns a command: tag on the wire, descriptor block, direction, bytes.
     pub(super) fn command(&self, tag: u16) -> (u32, &[u8; 16], Direction, u32) {
         let slot = &self.slots[usize::from(tag)];
         let way = match slot.payload {
@@ -160,19 +162,19 @@ impl Tasks {
         (slot.wire_tag, &slot.cdb, way, slot.len)
     }
 
-    /// It has this number, and so many bytes of a write go without being asked for.
+    /// Notes the command's number, and how many bytes of a write are sent unsolicited.
     pub(super) fn sends_unasked(&mut self, tag: u16, cmd_sn: u32, bytes: u32) {
         let slot = &mut self.slots[usize::from(tag)];
         (slot.cmd_sn, slot.moved) = (cmd_sn, bytes);
     }
 
-    /// Tag on the wire and number of the command that was issued then, if it is out.
+    /// Returns tag on the wire and number of the command that was issued then, if it is in flight.
     pub(super) fn reference(&self, late: TimedOut) -> Option<(u32, u32)> {
         let slot = self.slots.get(late.tag.index()).filter(|s| s.ticket.is_some() && s.issued == late.issued)?;
         Some((slot.wire_tag, slot.cmd_sn))
     }
 
-    /// The target says that it has aborted this one; false if it has ended meanwhile.
+    /// Completes a task that the target has aborted. Returns false if it has completed meanwhile.
     pub(super) fn aborted(&mut self, index: u16, wire_tag: u32) -> bool {
         let slot = self.slots.get(usize::from(index));
         let is_out = slot.is_some_and(|s| s.ticket.is_some() && s.wire_tag == wire_tag);
@@ -182,7 +184,7 @@ impl Tasks {
         is_out
     }
 
-    /// Commands before this number were ended by a reset: which.
+    /// Completes the commands before this number, because a reset has ended them. Returns which.
     pub(super) fn reset_before(&mut self, cmd_sn: u32) -> Vec<u16> {
         let was_before = |s: &Slot| s.ticket.is_some() && is_before(s.cmd_sn, cmd_sn);
         let all: Vec<usize> = (0..self.slots.len()).filter(|i| was_before(&self.slots[*i])).collect();
@@ -190,7 +192,7 @@ impl Tasks {
         all.into_iter().map(|index| index as u16).collect()
     }
 
-    /// The task that is out under this tag.
+    /// Returns the task in flight with this tag.
     fn find(&self, wire_tag: u32) -> Result<usize, Violation> {
         let index = (wire_tag & 0xffff) as usize;
         let found = self.slots.get(index).is_some_and(|slot| slot.wire_tag == wire_tag && slot.ticket.is_some());
@@ -201,7 +203,7 @@ impl Tasks {
         }
     }
 
-    /// The target asks for data: the task it is of.
+    /// The target asks for data: returns the task.
     pub(super) fn asked_for(&mut self, wire_tag: u32, offset: u32, len: u32) -> Result<u16, Violation> {
         let index = self.find(wire_tag)?;
         let slot = &mut self.slots[index];
@@ -230,35 +232,35 @@ impl Tasks {
         Ok(())
     }
 
-    /// Data of a read that was told by [`Tasks::data_begins`].
+    /// Stores data of a read that [`Tasks::data_begins`] has announced.
     pub(super) fn put(&mut self, wire_tag: u32, at: u32, bytes: &[u8], regions: &Regions) {
         if let Some(pieces) = self.destination(wire_tag) {
             pieces.put(at, bytes, regions);
         }
     }
 
-    /// Where data of a read belongs; `None` if it is left out.
+    /// Returns where data of a read belongs; `None` if the data is discarded.
     pub(super) fn destination(&self, wire_tag: u32) -> Option<&Pieces> {
         let slot = &self.slots[(wire_tag & 0xffff) as usize];
         (!slot.discarded).then_some(&slot.pieces)
     }
 
-    /// The memory of a read has gone. False if that is known.
+    /// Discards a read's data from now on, because its memory has gone. Returns false if that is known.
     pub(super) fn discard(&mut self, wire_tag: u32) -> bool {
         !std::mem::replace(&mut self.slots[(wire_tag & 0xffff) as usize].discarded, true)
     }
 
-    /// Whether memory of it has gone.
+    /// Whether any of a task's memory has gone.
     pub(super) fn has_gone(&self, tag: u16, regions: &Regions) -> bool {
         self.slots[usize::from(tag)].pieces.have_gone(regions)
     }
 
-    /// Pieces that data of a write takes at most.
+    /// Returns the most pieces that data of a write takes.
     pub(super) fn pieces(&self, tag: u16) -> usize {
         self.slots[usize::from(tag)].pieces.len().max(1)
     }
 
-    /// Puts data of a write behind what is to be sent.
+    /// Appends data of a write to `out`.
     pub(super) fn push_data<'a>(&'a self, tag: u16, at: u32, len: u32, regions: &'a Regions, out: &mut Outgoing<'a>) {
         let slot = &self.slots[usize::from(tag)];
         match &slot.payload {
@@ -269,7 +271,7 @@ impl Tasks {
         }
     }
 
-    /// A copy of it that stays as it is; `None` if its memory has gone.
+    /// Returns a copy of a write's data; `None` if its memory has gone.
     pub(super) fn copy_data(&self, tag: u16, at: u32, len: u32, regions: &Regions) -> Option<Vec<u8>> {
         let slot = &self.slots[usize::from(tag)];
         let mut copy = vec![0; len as usize];
@@ -288,7 +290,7 @@ impl Tasks {
         (!slot.pieces.have_gone(regions)).then_some(copy)
     }
 
-    /// A command was completed at the target; with what it is to send still being sent, or not.
+    /// Completes a command that the target has answered; `has_unsent`: some of its data was still to be sent.
     pub(super) fn completed(
         &mut self,
         wire_tag: u32,
@@ -298,7 +300,7 @@ impl Tasks {
     ) -> Result<(), Lost> {
         let index = self.find(wire_tag)?;
         let slot = &self.slots[index];
-        // Of parameter lists some targets say that they took nothing (tgt of UNMAP); of blocks that is a failure.
+        // Some targets report for parameter lists that they took nothing (tgt for UNMAP); for blocks that is a failure.
         let underflow = match slot.payload {
             Payload::Read | Payload::Write => status.underflow,
             Payload::None | Payload::Unmap(_) | Payload::Zeroes(_) => 0,
@@ -320,19 +322,20 @@ impl Tasks {
         Ok(())
     }
 
-    /// Whether a request was told since the last call that the unit has changed, which has cost its session.
+    /// Returns whether, since the last call, a request has received a report that the unit has changed. That report drops
+    /// the session.
     pub(super) fn take_told(&mut self) -> bool {
         std::mem::take(&mut self.has_told)
     }
 
-    /// A command was not: the target failed.
+    /// Completes a command that was not carried out: the target failed.
     pub(super) fn failed(&mut self, wire_tag: u32) -> Result<(), Violation> {
         let index = self.find(wire_tag)?;
         self.end(index, Outcome::host(HostByte::Error));
         Ok(())
     }
 
-    /// The memory of a write has gone: it fails alone, though its session has to be given up.
+    /// Fails a write whose memory has gone. Other tasks are not failed, though the session has to be dropped.
     pub(super) fn fail_one(&mut self, tag: u16) {
         if self.slots[usize::from(tag)].ticket.is_some() {
             self.end(usize::from(tag), Outcome::check(MEMORY_GONE));
@@ -347,12 +350,12 @@ impl Tasks {
         self.ended.push_back((ticket, outcome));
     }
 
-    /// A command that was never out ends so.
+    /// Completes a command that was never in flight.
     pub(super) fn end_at_once(&mut self, ticket: AcceptedCommand, outcome: Outcome) {
         self.ended.push_back((ticket, outcome));
     }
 
-    /// Ends all that are out; how many.
+    /// Completes all tasks in flight. Returns how many.
     pub(super) fn end_all(&mut self, host: HostByte) -> usize {
         let before = self.in_flight;
         for index in 0..self.slots.len() {
@@ -365,12 +368,12 @@ impl Tasks {
         before
     }
 
-    /// Whether one has been out for `time`.
+    /// Whether a task has been in flight for `time`.
     pub(super) fn has_older(&self, time: Duration, now: Instant) -> bool {
         self.slots.iter().any(|slot| slot.ticket.is_some() && now.since(slot.issued) >= time)
     }
 
-    /// Hands ended commands over, as many as fit; how many.
+    /// Hands completed commands over, as many as fit. Returns how many.
     pub(super) fn give_ended(&mut self, to: &mut Outcomes<'_>) -> usize {
         let n = self.ended.len().min(to.room());
         self.ended.drain(..n).for_each(|(ticket, outcome)| to.push(ticket, &outcome));
@@ -378,6 +381,6 @@ impl Tasks {
     }
 }
 
-/// As of a device that cannot be helped: no other try, and no other path, would bring the memory back.
+/// The error of a failed device: no retry, and no other path, would restore the memory.
 const MEMORY_GONE: blk::scsi::sense::Sense =
     blk::scsi::sense::Sense::new(blk::scsi::sense::SenseKey::HardwareError, 0x4b, 0);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hardware handler `1 alua`: has the target serve a path before the group that it is of is used (`pg_init`).
+//! The hardware handler `1 alua`: makes the target serve a path before the path's group is used (`pg_init`).
 //!
-//! Guarantees: each activation has one end, which the disk is told, or the disk ends. Paths are activated at the same time, those of
-//! one group of ports one after the other, so that it gets one order. A state that is about to change is waited for as long as a
-//! transition may take, with no try of `pg_init_retries` used up: those are for targets that are not heard of. I/O waits meanwhile,
-//! as in the kernel.
-//! Needs: paths that are SCSI devices. Does not do: decide, which is [`blk::scsi::alua::activate`]'s.
+//! Guarantees: the disk gets one result for each activation, unless the disk ends. Paths are activated in parallel, but
+//! paths of one port group one after the other, so that the group gets one command. The handler waits for a transition for
+//! as long as a transition may take, and uses up no `pg_init_retries`: those are for targets that do not answer. I/O waits
+//! meanwhile, as in the kernel.
+//! Needs: paths that are SCSI devices. Does not choose the commands: [`blk::scsi::alua::activate`] does.
 //! Source: drivers/scsi/device_handler/scsi_dh_alua.c (`alua_activate`, `alua_rtpg_work`); drivers/md/dm-mpath.c (`pg_init_done`).
 
 use super::watch::WatchSignals;
@@ -22,10 +22,10 @@ use blk::scsi::transport::Probed;
 use blk::time::Duration;
 use std::sync::Arc;
 
-/// How long one command may take; less than the kernel's 60 s, for I/O waits meanwhile.
+/// Time limit of one command; less than the kernel's 60 s, because I/O waits meanwhile.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
 
-/// Takes the disk's wishes down; [`run`] fulfils them.
+/// Records the disk's requests for activation; [`run`] executes them.
 pub(super) struct AluaHandler {
     pub(super) signals: Arc<WatchSignals>,
 }
@@ -40,7 +40,7 @@ impl Handler for AluaHandler {
     }
 }
 
-/// Activates what is wished for when it is due, until the disk ends and what was begun has come to its end.
+/// Activates paths when they are due, until the disk ends and the activations in progress have completed.
 pub(super) fn run(core: &Core) {
     std::thread::scope(|s| {
         while let Some(id) = core.signals.next_wish() {
@@ -48,7 +48,7 @@ pub(super) fn run(core: &Core) {
                 let path = core.paths.iter().find(|p| p.id == id);
                 let how = path.map_or(PgInit::Failed, |path| core.activate(path));
                 core.disk.pg_init_done(id, how, clock::now());
-                // The order may have changed what other paths are worth.
+                // The command may have changed other paths' priorities.
                 core.signals.tell_all();
             });
         }
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// One command over the session of the path's first hardware queue, and its end.
+    /// Sends one command over the session of the path's first hardware queue, and returns its result.
     fn ask(&self, path: &Watched, cdb: &Cdb, data_out: &[u8], most: u32) -> Probed {
         let command = RawCommand { cdb: cdb.as_bytes(), data_out, data_in: most as usize, timeout: COMMAND_TIME };
         let driver = path.driver.inner().filter(|_| !self.signals.is_over());

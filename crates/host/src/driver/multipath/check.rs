@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One path's check: whether it is there, works, and is still the same disk.
 //!
-//! Guarantees: a path that is opened late, or again for its check, does not delay the end of the disk. No check uses a
-//! tag, a slot or a connection of the requests. A path whose driver has lost connections has not passed.
-//! Does not do: decide what follows (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
+//! Guarantees: opening a path late, or again for its check, does not delay the end of the disk. No check uses a tag, a slot
+//! or a connection of the requests. A path whose driver has lost connections does not pass. Does not decide what follows
+//! (`watch`). Source of the kinds: multipath-tools, libmultipath/checkers.
 
 use super::apart::apart;
 use super::prio::{PathUse, standing};
@@ -22,18 +22,18 @@ use std::sync::atomic::Ordering;
 /// What a check has found.
 pub(super) enum Found {
     Up,
-    /// It does not work, and why.
+    /// The path does not work; contains the reason.
     Down(String),
-    /// Its own connections are there, and the checker's way is not, and never was: why.
+    /// The path's connections are up, but the checker has no connection of its own and never had one; contains the reason.
     NoWay(String),
-    /// Its target does not serve the disk there, and why: it fails even if it has never passed.
+    /// The target does not serve the disk on this path; contains the reason. The path fails even if it has never passed.
     Barred(String),
-    /// Its target is about to change how it serves it: it stays what it is.
+    /// The target is about to change the path's state; until then the path stays as it is.
     Pending(String),
 }
 
 impl Found {
-    /// Whether a path that was or was not used becomes one that is.
+    /// Whether this result reinstates a path; `was_active`: the path was active.
     pub(super) fn brings_back(&self, was_active: bool) -> bool {
         matches!(self, Found::Up | Found::NoWay(_)) && !was_active
     }
@@ -45,9 +45,9 @@ pub(super) struct Checker {
     probe: Option<Probe>,
     has_passed: bool,
     stall: Stall,
-    /// It is told when its path's state may be another.
+    /// It is notified when its path's state may have changed.
     hears: bool,
-    /// Its path's priority is another since it was last asked.
+    /// Its path's priority has changed since it was last asked.
     has_changed: bool,
     changing_since: Option<Instant>,
 }
@@ -66,7 +66,7 @@ impl From<String> for CheckFailure {
     }
 }
 
-/// Since when none of a path's requests has ended, though there were some.
+/// Since when a path with requests in flight has completed none of them.
 #[derive(Default)]
 struct Stall {
     ends: u64,
@@ -98,7 +98,7 @@ impl Checker {
         }
     }
 
-    /// Whether the path's priority is another since this was last asked.
+    /// Returns whether the path's priority has changed since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
@@ -108,7 +108,7 @@ impl Checker {
         self.has_passed
     }
 
-    /// Whether the path has had requests for this long, and has ended none of them.
+    /// Whether the path has had requests for this long, and has completed none of them.
     pub(super) fn is_stalled(&self, limit: Duration) -> bool {
         self.stall.since.is_some_and(|since| clock::now().since(since) >= limit)
     }
@@ -170,7 +170,7 @@ impl Checker {
         }
     }
 
-    /// How its target serves it, and whether it is ready. `None`: it need not be, it is served once it is activated.
+    /// Asks for the path's ALUA state, and returns whether the unit is ready. `None`: the path has to be activated first.
     fn ask_access(
         &mut self,
         core: &Core,
@@ -227,7 +227,7 @@ impl Checker {
     }
 }
 
-/// A path whose sessions or connections are not there cannot carry requests, whatever another one says.
+/// A path with missing sessions or connections cannot carry requests, even if the checker's own connection works.
 fn has_all_connections(driver: &dyn HostDriver) -> Result<(), String> {
     match driver.path().connections() {
         Some(c) if c.up < c.wanted => {

@@ -37,15 +37,15 @@ pub type Prober = Box<dyn Fn(Arc<Regions>) -> Result<Arc<dyn HostDriver>> + Send
 
 /// A path to be.
 pub struct Path {
-    /// By which messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// The higher the better.
+    /// Its priority, the higher the better.
     pub prio: u32,
     /// For io-affinity and service-time.
     pub args: PathArgs,
     /// Makes its driver.
     pub open: Opener,
-    /// For the checker `directio`; `None`: it cannot be had.
+    /// Makes the driver for the checker `directio`; `None`: there is none.
     pub probe: Option<Prober>,
     /// How it is checked; [`PathChecker::Auto`] is none of its own here.
     pub checker: PathChecker,
@@ -54,16 +54,16 @@ pub struct Path {
 /// The driver.
 pub struct Multipath {
     pub(super) core: Arc<Core>,
-    // Ends its threads, which use the rest, when it is dropped.
+    // Its threads use the other fields; dropping it ends them.
     _watcher: Watcher,
 }
 
-/// A path, for people and programs; with [`Multipath::status`] what `multipath -ll` shows.
+/// A path's state; with [`Multipath::status`] it has what `multipath -ll` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathHealth {
     /// Its number in [`Multipath::status`].
     pub id: PathId,
-    /// By which messages call it.
+    /// Its name in messages.
     pub name: String,
     /// Its priority.
     pub prio: u32,
@@ -83,11 +83,11 @@ pub(super) struct Core {
     pub(super) paths: Box<[Watched]>,
     pub(super) hctx_waits: Arc<PerHctx<HctxWaits>>,
     pub(super) signals: Arc<WatchSignals>,
-    /// Held while paths and disk are told to give up, or not to: one after the other.
+    /// Held while paths and disk change between giving up and not, so that changes do not overlap.
     pub(super) giving_up: Mutex<()>,
-    /// Held while paths are sorted into new groups.
+    /// Held while paths are regrouped.
     pub(super) sorting: Mutex<()>,
-    /// Held while a target is told to serve a group of ports, by its number.
+    /// Held while a target activates a port group, by the group's number.
     pub(super) orders: Mutex<BTreeMap<u16, Arc<Mutex<()>>>>,
     pub(super) max_hw_queues: u16,
 }
@@ -96,9 +96,9 @@ pub(super) struct Core {
 pub(super) struct Watched {
     pub(super) id: PathId,
     pub(super) prio: AtomicU32,
-    /// How its target serves the disk there, as far as that was asked.
+    /// The path's ALUA state, as far as it was asked.
     pub(super) access: Mutex<Option<Access>>,
-    /// Its last check has asked that.
+    /// Whether its last check has asked for the ALUA state.
     pub(super) was_asked: AtomicBool,
     pub(super) driver: Arc<PathDriver>,
     pub(super) open: Arc<Opener>,
@@ -107,12 +107,12 @@ pub(super) struct Watched {
 }
 
 impl Multipath {
-    /// Opens all paths at once, and makes a disk of them. Those that cannot be reached now are tried again by their checkers. Also
-    /// returned: what is wrong with those.
+    /// Opens all paths at once, and makes a disk of them. The checkers retry paths that cannot be reached now. Also returns
+    /// the problems of those paths.
     ///
     /// # Errors
-    /// Usage: no path, or too many. Others: no path can be opened, one is refused for what it is asked for, or they lead to different
-    /// disks.
+    /// Usage: no path, or too many. Others: no path can be opened, a path is refused because it does not fit its request, or
+    /// the paths lead to different disks.
     pub fn open(options: MultipathOptions, paths: Vec<Path>) -> Result<(Multipath, Vec<String>)> {
         if options.prio == Prioritizer::Alua && options.path_selector == blk::multipath::Selector::IoAffinity {
             let text = "path_selector=io-affinity: its paths stay in their groups, and prio=alua sorts them anew; use service-time or another";
@@ -171,7 +171,7 @@ impl Multipath {
         self.core.disk.status()
     }
 
-    /// How its paths are, by number.
+    /// Returns the health of its paths, by number.
     pub fn health(&self) -> Vec<PathHealth> {
         let of = |p: &Watched| PathHealth {
             id: p.id,
@@ -189,13 +189,13 @@ impl Multipath {
         &self.core.disk
     }
 
-    /// What it was told.
+    /// Returns the options that it was opened with.
     pub fn options(&self) -> &MultipathOptions {
         &self.core.options
     }
 }
 
-/// Nothing can be opened, and why, by path: all reasons, or the one that is for good.
+/// Returns the error for a disk none of whose paths can be opened: all reasons by path, or only a permanent one.
 pub(super) fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
     if let Some(i) = failed.iter().position(|(_, e)| watch::is_for_good(e)) {
         let (path, e) = failed.swap_remove(i);
@@ -212,7 +212,7 @@ pub(super) fn none_opened(mut failed: Vec<(&str, Error)>) -> Error {
     }
 }
 
-/// What paths are worth when they are opened.
+/// Returns the paths' priorities when they are opened.
 fn prios(options: &MultipathOptions, paths: &[Path], access: &[Option<Access>]) -> Vec<u32> {
     match options.prio {
         Prioritizer::Const => paths.iter().map(|p| p.prio).collect(),
@@ -308,7 +308,8 @@ impl Core {
         self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
     }
 
-    /// Requests wait for a path again. Called while a path works; after its time is over queueing is off until then.
+    /// Lets requests wait for a path again; called while a path works. Queueing is off from the end of its time limit until
+    /// then.
     pub(super) fn allow_queueing(&self) {
         if self.options.no_path_retry != NoPathRetry::Fail {
             self.disk.queue_if_no_path(clock::now());
@@ -329,7 +330,7 @@ impl Driver for Multipath {
         self.core.disk.capacity()
     }
 
-    /// With the paths that can be started; the others have failed.
+    /// Starts the paths that can be started; the others have failed.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> std::result::Result<(), String> {
         let core = &self.core;
         if nr_hw_queues > core.max_hw_queues {
@@ -427,8 +428,8 @@ impl DevicePath for Multipath {
         all
     }
 
-    /// Also, what waits for a path fails meanwhile, and what a path fails goes down no other: a path that gives up does not know
-    /// what its device still carries out.
+    /// While set, requests also fail instead of waiting for a path, and a failed request is not retried on another path: a
+    /// path that gives up does not know what its device still carries out.
     fn set_give_up(&self, give_up: bool) -> bool {
         let core = &self.core;
         let _one = core.giving_up.lock();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which paths make a priority group, and which group is the best: `path_grouping_policy`.
 //!
-//! Guarantees: every path is in one group; better groups come first, equal ones in the order of their paths. A group's priority is
-//! that of its paths; of a group of ports the mean of those that are used, so that what an absent one was worth once does not count.
-//! Paths that no group of ports is known of are one. Source: multipath-tools, libmultipath/pgpolicies.c (`group_by_match`,
-//! `sort_pathgroups`).
+//! Guarantees: every path is in one group; better groups come first, equal ones in the order of their paths. A group's
+//! priority is that of its paths. For a port group it is the mean over the active paths, so that an outdated priority of a
+//! failed path does not count. Paths without a known port group form one group. Source: multipath-tools,
+//! libmultipath/pgpolicies.c (`group_by_match`, `sort_pathgroups`).
 
 use super::options::PathGroupingPolicy;
 use std::cmp::Reverse;
 
-/// A path, as far as its place among others depends on it.
+/// The properties of a path that decide its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) prio: u32,
@@ -42,7 +42,7 @@ pub(super) fn grouped(policy: PathGroupingPolicy, paths: &[Member]) -> Vec<Vec<u
     }
 }
 
-/// The mean priority of the used ones; of all, as they were last, if none is.
+/// Returns the mean priority of the active paths; if none is active, that of all paths as it was last.
 fn worth(paths: &[Member], group: &[usize]) -> u64 {
     let is_any_used = group.iter().any(|p| paths[*p].is_used);
     let counted = group.iter().map(|p| paths[*p]).filter(|p| p.is_used || !is_any_used);

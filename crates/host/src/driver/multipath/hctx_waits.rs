@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where threads wait for a hardware queue of a disk of several paths: one epoll set of the paths' own descriptors, and an
-//! eventfd for what those do not tell of.
+//! Where threads wait for a hardware queue of a multipath disk: one epoll set of the paths' own descriptors, and an eventfd
+//! for events that those do not signal.
 //!
 //! Guarantees: a completion at any path, a wake-up, or a request that waits to be given back ends the sleep of all threads.
-//! This includes threads that are on their way to sleep. While no thread sleeps and nothing was signalled, I/O pays one load
-//! for it.
+//! This includes threads that are about to sleep. While no thread sleeps and nothing was signalled, this costs I/O one load.
 //!
-//! Needs from callers: paths that have no descriptor end by time, and their time limits the sleep.
+//! Needs from callers: paths without a descriptor complete requests by time, and the next such time limits the sleep.
 
 use crate::driver::waits::{Waiting, Waits};
 use crate::error::Result;
@@ -21,7 +20,7 @@ pub(super) struct HctxWaits {
     waiting: Mutex<Waiting>,
     /// A thread sleeps, or is to be told that there is nothing any more.
     stirred: AtomicBool,
-    /// Polls and sleeps in a row that brought nothing.
+    /// Consecutive polls and sleeps without a result.
     in_vain: AtomicU32,
 }
 
@@ -53,8 +52,8 @@ impl HctxWaits {
         self.note(&waiting);
     }
 
-    /// Sleeps until there is something; `limit` is asked for when others can see the sleeper, `None` = there is no
-    /// reason to. `is_ready`: something waits to be given back.
+    /// Sleeps until there is an event. `limit` is called once other threads can see the sleeper; `None`: there is no reason
+    /// to sleep. `is_ready`: a request waits to be returned.
     pub(super) fn sleep(&self, seen: u64, is_ready: impl Fn() -> bool, limit: impl FnOnce() -> Option<Duration>) {
         let mut waiting = self.waiting.lock();
         // Published, then in-flight requests are checked; a thread that changes those checks this. Pairs with: HctxWaits::is_stirred
@@ -90,7 +89,7 @@ impl HctxWaits {
         self.note(&waiting);
     }
 
-    /// There is something that no path's descriptor tells of.
+    /// Signals an event that no path's descriptor signals.
     #[cold]
     pub(super) fn tell(&self) {
         let mut waiting = self.waiting.lock();
@@ -98,7 +97,7 @@ impl HctxWaits {
         self.note(&waiting);
     }
 
-    /// Counts what brought nothing; whether it was `most` times in a row.
+    /// Counts a poll or sleep without a result. Returns whether it was the `most`th in a row.
     pub(super) fn in_vain(&self, most: u32) -> bool {
         let n = self.in_vain.load(Ordering::Relaxed) + 1;
         self.in_vain.store(if n >= most { 0 } else { n }, Ordering::Relaxed);

@@ -4,8 +4,9 @@
 //! Guarantees: plain values, from any reader (a target's text, a configuration, multipath.conf). Words are read by
 //! [`FromStr`] and written back by `Display`. Does not do: check the paths.
 //!
-//! What differs from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands go elsewhere at once) and is about sessions and
-//! connections of ours; `path_checker` has a word `auto`, the default: the checker that fits the path.
+//! What differs from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands are retried on another path at
+//! once), and applies to this driver's own sessions and connections; `path_checker` has the value `auto`, the default: the
+//! checker that fits the path.
 
 use blk::multipath::{BASE_WEIGHT, MAX_WEIGHT, Selector};
 use blk::suggest::did_you_mean;
@@ -33,13 +34,13 @@ pub struct MultipathOptions {
     pub path_grouping_policy: PathGroupingPolicy,
     /// `prio`: the source of a path's priority. Default `const`.
     pub prio: Prioritizer,
-    /// `prio_args exclusive_pref_bit`: a group of ports that is preferred and optimized is above all. Default: no.
+    /// `prio_args exclusive_pref_bit`: a port group that is preferred and optimized has the highest priority. Default: no.
     pub exclusive_pref_bit: bool,
     /// `hardware_handler`. Default: none.
     pub hardware_handler: HardwareHandler,
-    /// `pg_init_retries` of `features`: how often the handler tries again, 0..=[`MAX_PG_INIT_RETRIES`]. Default 0.
+    /// `pg_init_retries` of `features`: how often the handler retries, 0..=[`MAX_PG_INIT_RETRIES`]. Default 0.
     pub pg_init_retries: u32,
-    /// `pg_init_delay_msecs` of `features`: before it does, up to [`MAX_PG_INIT_DELAY_MS`]. Default: 2 s.
+    /// `pg_init_delay_msecs` of `features`: delay before a retry, up to [`MAX_PG_INIT_DELAY_MS`]. Default: 2 s.
     pub pg_init_delay: Option<Duration>,
     /// `failback`. Default `manual`.
     pub failback: Failback,
@@ -49,12 +50,12 @@ pub struct MultipathOptions {
     pub path_checker: PathChecker,
     /// `polling_interval`: time between checks of a path that has failed or has just come back, 1 s to [`MAX_SECONDS`]. Default 5 s.
     pub polling_interval: Duration,
-    /// `max_polling_interval`: up to which it doubles while a path stays up. Default: 4 times `polling_interval`.
+    /// `max_polling_interval`: the interval doubles up to this while a path stays up. Default: 4 times `polling_interval`.
     pub max_polling_interval: Option<Duration>,
     /// `checker_timeout`: how long a check may take. Default 15 s, where the kernel has 30.
     pub checker_timeout: Duration,
-    /// `fast_io_fail_tmo`: how long the commands of a lost session wait for it to be made again before they go down another
-    /// path; `None` is `off`: as long as the path's own settings say. Default 5 s.
+    /// `fast_io_fail_tmo`: how long the commands of a lost session wait for the session to be made again before they are
+    /// retried on another path. `None` is `off`: the path's own settings apply. Default 5 s.
     pub fast_io_fail_tmo: Option<Duration>,
 }
 
@@ -99,7 +100,7 @@ impl MultipathOptions {
         }
     }
 
-    /// Whether paths are asked how their targets serve the disk.
+    /// Whether paths are asked for their ALUA state.
     pub fn asks_access(&self) -> bool {
         self.prio == Prioritizer::Alua || self.hardware_handler == HardwareHandler::Alua
     }
@@ -111,31 +112,31 @@ pub enum Prioritizer {
     /// The number given for the path; 1 unless set.
     #[default]
     Const,
-    /// Its target, by the state of the group of ports that it goes by.
+    /// The ALUA state of the port group that the path leads to.
     Alua,
 }
 
-/// `hardware_handler`: what has a controller serve a path before it is used.
+/// `hardware_handler`: how a path is activated before it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HardwareHandler {
     /// None.
     #[default]
     None,
-    /// `1 alua`: SET TARGET PORT GROUPS, where the target takes such orders.
+    /// `1 alua`: SET TARGET PORT GROUPS, if the target supports explicit transitions.
     Alua,
 }
 
 /// `path_grouping_policy`: which paths make a priority group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathGroupingPolicy {
-    /// Each path one of its own.
+    /// Each path is a group of its own.
     #[default]
     Failover,
-    /// All paths one.
+    /// All paths are one group.
     Multibus,
-    /// Paths of one priority.
+    /// Paths of the same priority are a group.
     GroupByPrio,
-    /// Paths by one group of their target's ports, with [`Prioritizer::Alua`].
+    /// Paths to the same port group of their target are a group, with [`Prioritizer::Alua`].
     GroupByTpg,
 }
 
@@ -175,7 +176,7 @@ pub enum PathChecker {
     Tur,
     /// A read of the first block, by a descriptor, connection or session of its own.
     Directio,
-    /// Not at all: a path that failed is tried again after `polling_interval`.
+    /// No check: a failed path is retried after `polling_interval`.
     None,
 }
 
@@ -247,7 +248,7 @@ fn of_word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {
 impl FromStr for Prioritizer {
     type Err = MustBe;
 
-    /// `sysfs` is what the kernel has asked the target by the same commands, and has the same numbers.
+    /// `sysfs` means priorities that the kernel has read by the same commands, with the same numbers.
     fn from_str(text: &str) -> Result<Self, MustBe> {
         match text {
             "const" | "none" => Ok(Prioritizer::Const),
@@ -372,7 +373,7 @@ impl fmt::Display for NoPathRetry {
 /// `historical-service-time 2 BASE_WEIGHT THRESHOLD`.
 ///
 /// # Errors
-/// No such selector, or arguments that it has not.
+/// No such selector, or invalid arguments.
 pub fn selector(text: &str) -> Result<Selector, MustBe> {
     let rule = MustBe(
         "round-robin, queue-length, service-time, io-affinity or historical-service-time, then 0 or, of the last, 1 BASE_WEIGHT or \

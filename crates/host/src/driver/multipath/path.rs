@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One path: a driver that may come later than its disk, and may be taken out of use.
+//! One path: a driver that may be opened later than its disk, and may be taken out of use.
 //!
-//! Guarantees: a path whose driver is not there, was not started, or leads to another disk gets no request: it refuses each with a
-//! path's error, and another path does it. A driver is let in only if its size, blocks, limits and identity are the disk's.
+//! Guarantees: a path whose driver is missing, was not started, or leads to another disk carries no requests. It fails each
+//! with a path error, so that another path retries it. A driver is admitted only if its size, blocks, limits and identity
+//! match the disk's.
 //! A disk starts if one of its paths does.
-//! Does not do: check whether it works (`check`), decide when it is used again (`watch`).
+//! Does not check whether the path works (`check`), and does not decide when it is reinstated (`watch`).
 
 use super::hctx_waits::HctxWaits;
 use crate::driver::host_driver::HostDriver;
@@ -23,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Common {
     pub(super) limits: Limits,
     pub(super) capacity: Sector,
-    /// What the logical unit is known by; `None`: its kind of path knows no such thing.
+    /// The logical unit's identity; `None`: paths of this kind have none.
     pub(super) identity: Option<String>,
 }
 
@@ -73,7 +74,7 @@ impl Common {
     }
 }
 
-/// What requests must be like to fit any of these.
+/// Returns the limits that fit all of these drivers.
 pub(super) fn strictest<'a>(drivers: impl Iterator<Item = &'a Arc<dyn HostDriver>>) -> Limits {
     let all: Vec<Limits> = drivers.map(|d| d.limits()).collect();
     let chunk_sectors = all.iter().map(|l| l.chunk_sectors).filter(|c| *c > 0).min().unwrap_or(0);
@@ -87,14 +88,14 @@ pub(super) struct PathDriver {
     pub(super) name: String,
     inner: OnceLock<Arc<dyn HostDriver>>,
     common: Common,
-    /// Requests may go there.
+    /// Whether the path may carry requests.
     usable: AtomicBool,
     started: Mutex<Option<(u16, u32)>>,
     hctx_waits: Arc<PerHctx<HctxWaits>>,
     trouble: Mutex<Option<String>>,
     /// Checks that passed.
     pub(super) passes: AtomicU64,
-    /// Requests that have ended, by hctx.
+    /// Requests completed, by hctx.
     ends: PerHctx<AtomicU64>,
 }
 
@@ -159,10 +160,10 @@ impl PathDriver {
         Ok(())
     }
 
-    /// Has a path that could not be started, or not be opened, started now: with this driver, if it has none.
+    /// Starts a path that could not be started or opened; `driver`: its driver, if it has none.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the path cannot be started.
     pub(super) fn revive(&self, driver: Option<Arc<dyn HostDriver>>) -> Result<(), String> {
         if let Some(driver) = driver {
             self.common.admit(driver.as_ref())?;
@@ -172,12 +173,12 @@ impl PathDriver {
         if self.is_usable() { Ok(()) } else { self.bring_up(*started) }
     }
 
-    /// When the first of its requests ends, if it ends them by time, or has ended some.
+    /// Returns when its next request completes, if the path completes requests by time, or has completed ones.
     pub(super) fn next_due(&self, hctx: HctxId) -> Option<Instant> {
         self.inner().filter(|_| self.is_usable())?.next_due(hctx)
     }
 
-    /// Whether its completions are told by a descriptor.
+    /// Whether a descriptor signals its completions.
     pub(super) fn has_fd(&self, hctx: HctxId) -> bool {
         self.is_usable() && self.inner().is_some_and(|d| d.ring_fd(hctx).is_some())
     }
@@ -187,7 +188,7 @@ impl PathDriver {
         self.ends.iter().fold(0, |sum, ends| sum.wrapping_add(ends.load(Ordering::Relaxed)))
     }
 
-    /// Nothing of ours is there: it reads its device's unsolicited reports.
+    /// Reads the device's unsolicited reports; the path has no requests in flight.
     pub(super) fn attend(&self, hctx: HctxId) {
         if let Some(driver) = self.inner().filter(|_| self.is_usable()) {
             driver.wait(hctx, 1, Some(Duration::ZERO));

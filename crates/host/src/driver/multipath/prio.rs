@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What paths are worth as their targets say (`prio alua`), and new groups when that changes.
+//! Priorities of paths as their targets report them (`prio alua`), and regrouping when they change.
 //!
-//! Guarantees: priorities are those of multipath-tools; a path that cannot be asked keeps the last one, as one that is about to
-//! change does. Before paths are sorted into new groups all that are used have been asked, so that no group is chosen by a state of
-//! yesterday. When they are is `failback`'s: `immediate` at once, a number of seconds after those; `manual` and `followover` not
-//! while the group in use has a path. Does not do: ask a path (`check`). Source: multipathd/main.c (`update_prio`,
-//! `need_switch_pathgroup`), libmultipath/prioritizers/alua.c.
+//! Guarantees: priorities are those of multipath-tools. A path that cannot be asked keeps its last priority, and so does one
+//! whose state is about to change. Before paths are regrouped all active ones are asked, so that no group is chosen by an
+//! outdated state. `failback` decides when: `immediate` at once, a number of seconds after those; `manual` and `followover`
+//! not while the group in use has a path. Does not ask a path itself: `check` does. Source: multipathd/main.c
+//! (`update_prio`, `need_switch_pathgroup`), libmultipath/prioritizers/alua.c.
 
 use super::groups::{self, Member};
 use crate::clock;
@@ -16,20 +16,20 @@ use blk::scsi::alua::{Access, AccessState, TRANSITION_TIME};
 use blk::time::Duration;
 use std::sync::atomic::Ordering;
 
-/// What the others may take to report their priority, when one path is another: a silent one keeps its priority, and
-/// delays no other for longer.
+/// Time limit for the other paths to report their priority when one path's has changed. A silent path keeps its priority,
+/// and delays no other for longer.
 const ASKING_TIME: Duration = Duration::from_secs(1);
 
 /// What the state of its target's ports lets a path be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PathUse {
-    /// Whatever its checker says.
+    /// Any use: the checker decides.
     Open,
-    /// Not as it is, but its handler can have it served (`PATH_GHOST`).
+    /// No use as it is, but the hardware handler can activate it (`PATH_GHOST`).
     Ghost,
-    /// Nothing, and why.
+    /// No use; contains the reason.
     Barred(String),
-    /// As it was, until its state is another: look again soon (`PATH_PENDING`).
+    /// The use it had, until the transition is over: it is checked again soon (`PATH_PENDING`).
     Pending(String),
 }
 
@@ -48,7 +48,7 @@ pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_tra
 }
 
 impl Core {
-    /// Takes note of what a path's target says. Whether its place among the others may be another.
+    /// Notes what a path's target reports. Returns whether the path may belong in another group.
     pub(super) fn note_access(&self, path: &Watched, mut access: Option<Access>) -> bool {
         let before = path.prio.load(Ordering::Relaxed);
         let now = match (&access, self.options.prio) {
@@ -62,7 +62,7 @@ impl Core {
         let mut known = path.access.lock();
         let has_moved = by_tpg && tpg(&known) != tpg(&access);
         if let (Some(new), Some(old)) = (&mut access, &*known) {
-            // One that is changing may say just that.
+            // A target in transition may report only the transition.
             new.transition = new.transition.or(old.transition);
         }
         *known = access;
@@ -70,7 +70,8 @@ impl Core {
         now != before || has_moved
     }
 
-    /// A path's priority is another, or it is about to come back: the other used ones are asked, all at once, and sorted.
+    /// Regroups the paths after a path's priority has changed or before it is reinstated. All other active paths are asked
+    /// first, at once.
     pub(super) fn sort_anew(&self, but: &Watched) {
         if self.options.prio == Prioritizer::Const {
             return;
@@ -90,7 +91,7 @@ impl Core {
         self.sort(false, Some(but.id));
     }
 
-    /// Sorts them by the priorities of now, one that is about to be used counted as used. With `leaves` the group in use may be left
+    /// Regroups by the present priorities; the path `coming` counts as active. With `leaves` the group in use may be left
     /// whatever `failback` says.
     fn sort(&self, leaves: bool, coming: Option<PathId>) {
         let wanted = self.groups_wanted(coming);
@@ -134,7 +135,7 @@ impl Core {
         groups.into_iter().map(ids).collect()
     }
 
-    /// The better group is to be used from now on: of groups that are as the priorities are.
+    /// Switches to the best group, after regrouping by the present priorities.
     pub(super) fn fail_back(&self) {
         if self.options.prio != Prioritizer::Const {
             let _one = self.sorting.lock();
@@ -146,7 +147,7 @@ impl Core {
         }
     }
 
-    /// The best group that has a path, if another is used, or is the next that is.
+    /// Returns the best group that has a path, if another group is in use or comes next.
     pub(super) fn better(&self) -> Option<usize> {
         let Status { group, groups, .. } = self.disk.status();
         let best = groups.iter().position(|g| g.paths.iter().any(|p| p.is_active))?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The checker `directio`: a read of the first block, through a second driver for the same path.
 //!
-//! Guarantees: it has a descriptor, connection or session of its own, with memory of its own; its tags are of a block layer of its
-//! own. It is kept from one check to the next. A read that does not come back is waited for by the next check, and never given up: a
-//! driver may still write to its memory.
+//! Guarantees: the checker has a descriptor, connection or session of its own, memory of its own, and tags of a block layer
+//! of its own. They are kept from one check to the next. A read that does not complete is never given up, because a driver
+//! may still write to its memory: the next check waits for it.
 
 use super::path::Common;
 use super::watch::WatchSignals;
@@ -58,12 +58,12 @@ impl Probe {
         Ok(Probe { inner: Some(Box::new(inner)), is_out: false })
     }
 
-    /// Whether a read has not come back.
+    /// Whether a read is still in flight.
     pub(super) fn is_out(&self) -> bool {
         self.is_out
     }
 
-    /// Reads the first block, or waits on for the read that is out.
+    /// Reads the first block, or waits for the read in flight.
     pub(super) fn read(&mut self, limit: Duration, signals: &WatchSignals) -> Result<(), String> {
         let began = clock::now();
         if !self.is_out {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The settings of a disk once its identity is known: `conf`, a multipath.conf(5), and what is detected.
+//! Determines the settings of a disk once its identity is known: from a `conf` (multipath.conf(5)) and by detection.
 //!
-//! Guarantees: what was given with the target itself goes before anything that a file says or that is detected, but for `detect_prio=yes`
-//! given beside `prio`. Nothing is opened before all of it goes together; what does not is refused with the file's line. A disk that
-//! the file blacklists is refused with the line that does it. With `detect_prio`, a disk whose target tells of port groups has `prio alua` and
-//! `hardware_handler "1 alua"`; with `detect_checker` the checker tur; with `detect_pgpolicy`, if priorities are ALUA's,
-//! `group_by_prio`, or `group_by_tpg` with `detect_pgpolicy_use_tpg`. One whose target tells of none has neither, whatever the file says.
+//! Guarantees: options of the target itself take precedence over those of a file or of detection, except that
+//! `detect_prio=yes` takes precedence over `prio`. Nothing is opened before all options are consistent; a conflict is
+//! reported with the file's line. A disk that the file blacklists is refused with that line. With `detect_prio`, a disk
+//! whose target reports port groups gets `prio alua` and `hardware_handler "1 alua"`. With `detect_checker` it gets the
+//! checker tur. With `detect_pgpolicy`, if its priorities are ALUA's, it gets `group_by_prio`, or `group_by_tpg` with
+//! `detect_pgpolicy_use_tpg`. A disk whose target reports no port groups gets none of ALUA's settings, whatever the file says.
 //! Source: multipath-tools, libmultipath/propsel.c (`select_prio`, `select_hwhandler`, `select_checker`, `select_pgpolicy`).
 
 use super::target::{MultipathTarget, PathTarget};
@@ -25,7 +26,7 @@ const ABOUT_OTHERS: [&str; 2] = ["conf", "detect_prio"];
 struct DiskFacts {
     identity: Identity,
     has_port_groups: bool,
-    /// The kind of its paths, if they have no vendor and product.
+    /// The kind of its paths, if these have no vendor and product.
     unasked: Option<&'static str>,
 }
 
@@ -39,11 +40,11 @@ impl MultipathTarget {
         Config::open(path).map(Some).map_err(|why| Error::usage(format!("conf: {why}")))
     }
 
-    /// Settles all options by its `conf` and by what its disk reports of itself, for which one path is logged in to. The target that is
-    /// returned has all of them given, and no `conf`; the notes that come with it are for the user.
+    /// Settles all options by `conf` and by what the disk reports about itself, for which the driver logs in to one path.
+    /// The returned target has all options given, and no `conf`; the notes are for the user.
     ///
     /// # Errors
-    /// Usage: what is wrong with the file, or does not go together. Denied: the disk is blacklisted. Others: no path answers.
+    /// Usage: the file is wrong, or options conflict. Denied: the disk is blacklisted. Others: no path answers.
     pub fn settle(&self) -> Result<(MultipathTarget, Vec<String>)> {
         if self.conf.is_none() && self.detect_prio != Some(true) {
             return Ok((self.clone(), Vec::new()));
@@ -137,7 +138,7 @@ impl MultipathTarget {
 }
 
 impl DiskFacts {
-    /// Which parts of a file are not about it, because it cannot be asked.
+    /// Returns a note about the parts of a file that do not apply, because its paths have no vendor and product.
     fn says_less(&self, config: &Config) -> Option<String> {
         let kind = self.unasked.filter(|_| !config.devices.is_empty() || !config.multipaths.is_empty())?;
         let file = &config.file;
@@ -151,7 +152,7 @@ impl DiskFacts {
     }
 }
 
-/// Asks what can be asked: paths are of one kind.
+/// Asks the disk for its facts; all paths are of one kind.
 fn disk_facts(paths: &[PathTarget]) -> Result<DiskFacts> {
     let unasked = |kind, wwid| {
         let identity = Identity { wwid, ..Identity::default() };
@@ -181,7 +182,7 @@ fn known(said: InquiryData) -> DiskFacts {
     DiskFacts { identity, has_port_groups: access.is_some(), unasked: None }
 }
 
-/// All paths at once, until one has answered: a silent one delays no other.
+/// Asks all paths at once, until one has answered, so a silent path delays no other.
 fn ask(paths: &[PathTarget]) -> Result<InquiryData> {
     let enough = event::new()?;
     let asked: Vec<Result<InquiryData>> = std::thread::scope(|s| {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `multipath:[OPTION=VALUE,...:]TARGET+TARGET...`: a disk of several paths as a target.
 //!
-//! Guarantees: text in, a value or a reason out; nothing is opened before [`MultipathTarget::open`]. A `+` begins another target only
-//! where one can begin: before a kind with its `:`, `/` or `.`; so `nbd+unix://` stays whole. A list of targets needs no such rule
-//! ([`MultipathTarget::new`]). Paths are called by their texts, without passwords. Does not do: read a `conf` before that (`settle`).
+//! Guarantees: the text becomes a value, or an error with the reason; nothing is opened before [`MultipathTarget::open`]. A
+//! `+` separates two targets only if a kind with its `:`, a `/` or a `.` follows; so `nbd+unix://` stays whole. A list of
+//! targets needs no such rule ([`MultipathTarget::new`]). Messages name paths by their text, without passwords. Does not
+//! read a `conf`: `settle` does.
 
 use super::options::{
     MAX_PG_INIT_DELAY_MS, MAX_PG_INIT_RETRIES, MAX_PRIO, MAX_SECONDS, MustBe, no_prioritizer, seconds,
@@ -52,13 +53,13 @@ const OPTIONS: [&str; 17] = [
 /// A path as it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathTarget {
-    /// What reaches the disk.
+    /// The target that leads to the disk.
     pub spec: TargetSpec,
-    /// As messages call it.
+    /// Its name in messages.
     pub name: String,
-    /// The higher the better; 1 unless set.
+    /// Its priority, the higher the better; 1 unless set.
     pub prio: u32,
-    /// CPUs that it is for, with `path_selector=io-affinity`.
+    /// CPUs that use this path, with `path_selector=io-affinity`.
     pub cpus: Vec<u16>,
 }
 
@@ -71,13 +72,14 @@ pub struct MultipathTarget {
     pub paths: Vec<PathTarget>,
     /// `conf`: a file in the syntax of multipath.conf(5) for options that are not given here. Read when the disk is opened.
     pub conf: Option<PathBuf>,
-    /// `detect_prio`: whether a disk with port groups (ALUA) is asked for them. `None`: as `conf` says; without one it is not.
+    /// `detect_prio`: whether a disk is asked for its port groups (ALUA). `None`: as `conf` says; without a `conf` it is not
+    /// asked.
     pub detect_prio: Option<bool>,
     /// The options that were given, by name, with the text of their values.
     pub(super) given: Vec<(&'static str, String)>,
 }
 
-/// What does not go together with the rest, and why.
+/// An option that conflicts with others, and why.
 pub(super) struct Conflict {
     pub(super) option: &'static str,
     pub(super) text: String,
@@ -104,7 +106,7 @@ pub fn parse(rest: &str) -> Result<MultipathTarget> {
     MultipathTarget::new(&set, &split(targets))
 }
 
-/// Targets that are joined by `+`.
+/// Splits targets that are joined by `+`.
 fn split(targets: &str) -> Vec<&str> {
     let (mut all, mut from) = (Vec::new(), 0);
     for (at, _) in targets.match_indices('+') {
@@ -119,7 +121,7 @@ fn split(targets: &str) -> Vec<&str> {
 }
 
 impl MultipathTarget {
-    /// Of options by name, and targets.
+    /// Makes a target from options by name and the texts of its paths.
     ///
     /// # Errors
     /// Usage, with the rule.
@@ -186,7 +188,7 @@ impl MultipathTarget {
         };
         let o = &mut self.options;
         match name {
-            // Behind a ':' there are paths, behind a ',' other options.
+            // A ':' would begin the paths, a ',' the next option.
             "conf" if value.is_empty() || value.contains([':', ',']) => {
                 return Err("must be the name of a file in the syntax of multipath.conf(5), without ':' and ','".into());
             }
@@ -236,13 +238,13 @@ impl MultipathTarget {
         Ok(())
     }
 
-    /// The first given option that has no effect with this kind of paths.
+    /// Returns the first given option that has no effect with this kind of paths.
     fn without_effect<'a>(&self, mut given: impl Iterator<Item = &'a str>) -> Option<&'a str> {
         let is_scsi = is_scsi(&self.paths.first()?.spec);
         given.find(|name| *name == "fast_io_fail_tmo" && !is_scsi)
     }
 
-    /// What `io-affinity` needs, and what only it has.
+    /// Checks that `io-affinity` has its CPUs, and that no other selector has any.
     fn check_cpus(&self) -> std::result::Result<(), Conflict> {
         let o = &self.options;
         let by_cpu = o.path_selector == Selector::IoAffinity;
@@ -268,11 +270,11 @@ impl MultipathTarget {
         Ok(())
     }
 
-    /// Refuses what does not go together.
+    /// Refuses options that conflict.
     pub(super) fn check(&self) -> std::result::Result<(), Conflict> {
         let o = &self.options;
         self.check_cpus()?;
-        // What is still to be learned may make it so.
+        // ALUA may still come from the `conf` or from detection.
         let may_be_alua = self.conf.is_some() || self.detect_prio == Some(true);
         if o.path_grouping_policy == PathGroupingPolicy::GroupByTpg && o.prio != Prioritizer::Alua && !may_be_alua {
             let text = "path_grouping_policy=group_by_tpg: needs to know the target port groups of the paths: add prio=alua, or use \
@@ -316,7 +318,7 @@ impl MultipathTarget {
         }
     }
 
-    /// What is not checked, of kinds of paths that have no identity.
+    /// Returns a warning about what is not checked, for kinds of paths that have no identity.
     fn on_your_word(&self, write: bool) -> Option<String> {
         let [first, _, ..] = self.paths.as_slice() else { return None };
         let kind = match &first.spec {
@@ -343,7 +345,8 @@ impl MultipathTarget {
         ))
     }
 
-    /// Its paths, ready to be opened, as told here: without what a `conf` says. Data comes from and goes to `regions`.
+    /// Returns its paths, ready to be opened, with the options given here and without those of a `conf`. Data comes from and
+    /// goes to `regions`.
     pub fn paths_to_open(&self, needs: &Needs, regions: &Arc<Regions>) -> Vec<Path> {
         self.warning_paths(needs, regions, &Arc::default())
     }
@@ -381,7 +384,7 @@ impl DriverTarget for Box<MultipathTarget> {
         parse(rest).map(Box::new)
     }
 
-    /// As of [`MultipathTarget::settle`] and [`Multipath::open`].
+    /// See [`MultipathTarget::settle`] and [`Multipath::open`].
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget> {
         let (settled, notes) = self.settle()?;
         let warnings = Warnings::default();
@@ -412,14 +415,15 @@ fn conflict(option: &'static str, text: String) -> std::result::Result<(), Confl
     Err(Conflict { option, text })
 }
 
-/// CPUs of `0x` and a hexadecimal mask with a bit set. Groups of digits in one piece: a ',' ends an option.
+/// Returns the CPUs of a mask: `0x` and hexadecimal digits, with at least one bit set. The digits have no separators,
+/// because a ',' ends an option.
 fn cpus_of_mask(text: &str) -> Option<Vec<u16>> {
     let digits = text.strip_prefix("0x")?.as_bytes();
     let groups: Option<Vec<_>> = digits.rchunks(8).rev().map(|group| str::from_utf8(group).ok()).collect();
     parse_cpu_mask(&groups?.join(",")).filter(|cpus| !cpus.is_empty())
 }
 
-/// What is not as asked of any path.
+/// Warnings that a path differs from what was asked for.
 type Warnings = Arc<Mutex<Vec<TargetWarning>>>;
 
 /// Whether paths of this kind take SCSI commands.
@@ -427,7 +431,7 @@ fn is_scsi(spec: &TargetSpec) -> bool {
     matches!(spec, TargetSpec::Iscsi(_))
 }
 
-/// What `auto` means for a kind of path.
+/// Returns the checker; `auto` is resolved by the kind of path.
 fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
     if asked != PathChecker::Auto {
         return asked;
@@ -439,14 +443,14 @@ fn checker(asked: PathChecker, spec: &TargetSpec) -> PathChecker {
     }
 }
 
-/// Ceph's limit for a request; none unless it is set.
+/// Ceph's time limit of a request; Ceph has none unless this is set.
 const OP_TIMEOUT: &str = "rados_osd_op_timeout";
 
-/// How long an NBD server may be silent before its requests go down another path, unless its target says so. As the kernel's SCSI
-/// commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Checked every `io_timeout`.
+/// How long an NBD server may be silent before its requests are retried on another path, unless its target sets `timeout`.
+/// The value is that of the kernel's SCSI commands (`SD_TIMEOUT`, drivers/scsi/sd.h). Checked every `io_timeout`.
 const NBD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A target that is not the only way: it gives its requests back instead of waiting for as long as it takes.
+/// Makes a target one path of several: its requests fail after a time limit, so that another path can retry them.
 fn as_path(spec: TargetSpec, options: &MultipathOptions) -> TargetSpec {
     match spec {
         TargetSpec::Iscsi(mut target) => {
@@ -461,7 +465,7 @@ fn as_path(spec: TargetSpec, options: &MultipathOptions) -> TargetSpec {
     }
 }
 
-/// Opens an image as a path, alone or one of several; `is_read`: its checker reads it.
+/// Opens an image as a path, alone or one of several. `is_read`: its checker reads the image.
 fn open_rbd(target: &RbdTarget, needs: &Needs, regions: Arc<Regions>, is_alone: bool, is_read: bool) -> Result<Rbd> {
     let rbd = Rbd::open(target, needs.write, regions)?;
     let refused = |text: &str| Err(Error::usage(format!("RBD image {target} {text}")));
@@ -511,7 +515,7 @@ fn open_path(
     Ok(disk)
 }
 
-/// A second way along a path, as narrow as it can be.
+/// Makes the checker's own driver for a path, with as few resources as possible.
 fn prober(spec: TargetSpec, needs: Needs) -> Prober {
     let narrow = match spec {
         TargetSpec::Iscsi(target) => {

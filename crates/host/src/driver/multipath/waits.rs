@@ -37,7 +37,7 @@ impl Core {
         self.of_mask(self.disk.busy_paths(hctx)).filter_map(|p| p.driver.next_due(hctx)).min()
     }
 
-    /// As of [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
+    /// See [`HostDriver::wait_since`](crate::driver::host_driver::HostDriver::wait_since).
     pub(super) fn wait(&self, seen: u64, hctx: HctxId, timeout: Option<Duration>) {
         let waits = self.hctx_waits.get(hctx);
         let limit = || {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The path checkers: one thread for each path, that checks it, brings it back, and fails it when it does not answer.
+//! The path checkers: one thread per path that checks the path, reinstates it, and fails it when it does not answer.
 //!
-//! Guarantees: a path comes back only after a check has passed that began after it had failed, which includes that it is still the same
-//! disk. A path that stays up is asked less and less often, one that has failed every `polling_interval`. A check that has never passed
-//! fails no path: it may be the checker's way that is missing; unless the path ends none of its requests either, for `checker_timeout`.
-//! A path whose connections are there, and to which the checker has never had a way, is used again as one without a checker. A check
-//! that takes long delays no other path's by more than a second. Threads end with the disk, soon; one that has sent a command to activate
-//! a path, when that has ended or is late (10 s).
+//! Guarantees: a path is reinstated only after a check has passed that began after the path had failed; the check includes
+//! that it is still the same disk. A path that stays up is checked less and less often, a failed one every
+//! `polling_interval`. A checker that has never passed fails no path, because the fault may be the checker's own connection.
+//! The exception is a path that has completed none of its requests for `checker_timeout`. A path whose connections are up,
+//! and whose checker has never had a connection, is reinstated as one without a checker. A slow check delays no other path's
+//! by more than a second. The threads end soon after the disk; a thread that has sent a command to activate a path ends when
+//! that command has completed or is late (10 s).
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::activate;
@@ -28,25 +29,25 @@ use std::thread::JoinHandle;
 /// transition is checked again: a tick of multipathd.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Whether another try would not help: what was asked for is wrong, or is not to be had so.
+/// Whether a retry is useless: the request for a path is wrong, or cannot be met.
 pub(super) fn is_for_good(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Usage | ErrorKind::Denied | ErrorKind::NoSpace)
 }
 
-/// What the threads wait at. Told of from inside I/O.
+/// The signals that the threads wait for. They are set from inside I/O.
 pub(super) struct WatchSignals {
     signs: Mutex<SignalState>,
     changed: Condvar,
-    /// Readable when the disk ends: what waits in a check gives up.
+    /// Readable when the disk ends: threads that wait in a check return.
     over: OwnedFd,
 }
 
 #[derive(Default)]
 struct SignalState {
     is_over: bool,
-    /// Paths that have failed and whose threads have not heard it yet.
+    /// Failed paths whose threads have not noticed it yet.
     failed: u64,
-    /// Paths that may be worth something else now.
+    /// Paths whose priority may have changed.
     told: u64,
     /// When the better group is to be used.
     failback_at: Option<Instant>,
@@ -67,25 +68,25 @@ impl WatchSignals {
         }
     }
 
-    /// A path is to be checked soon.
+    /// Asks for an early check of a path.
     pub(super) fn tell(&self, path: PathId) {
         self.signs.lock().told |= 1 << path.index();
         self.changed.notify_all();
     }
 
-    /// All are.
+    /// Asks for an early check of all paths.
     pub(super) fn tell_all(&self) {
         self.signs.lock().told = u64::MAX;
         self.changed.notify_all();
     }
 
-    /// A path is to be activated then.
+    /// Asks for the activation of a path at this time.
     pub(super) fn wish(&self, path: PathId, at: Instant) {
         self.signs.lock().wishes.push((path, at));
         self.changed.notify_all();
     }
 
-    /// Sleeps until a path is to be activated. `None`: the disk ends.
+    /// Sleeps until a path is to be activated, and returns the path. `None`: the disk ends.
     pub(super) fn next_wish(&self) -> Option<PathId> {
         let mut signs = self.signs.lock();
         loop {
@@ -103,7 +104,7 @@ impl WatchSignals {
         }
     }
 
-    /// Sleeps for so long, less if the disk ends. Whether it does.
+    /// Sleeps for this time, or until the disk ends. Returns whether the disk ends.
     pub(super) fn is_over_within(&self, time: Duration) -> bool {
         let until = clock::now() + time;
         let mut signs = self.signs.lock();
@@ -130,7 +131,7 @@ impl WatchSignals {
         self.changed.notify_all();
     }
 
-    /// Sleeps until a check of this path is due, it fails, or a failback is due. What it was; `None`: the disk ends.
+    /// Sleeps until a check of this path is due, the path fails, or a failback is due. Returns which; `None`: the disk ends.
     fn sleep(&self, path: usize, next: Instant) -> Option<Woken> {
         let mut signs = self.signs.lock();
         loop {
@@ -226,7 +227,7 @@ fn run(core: &Core, number: usize) {
                 let was_active = core.is_active(path);
                 let found = checker.check(core, path);
                 last = clock::now();
-                // Before it may come back: the better group is to be one of today.
+                // Before the path is reinstated, so that the better group is chosen by current priorities.
                 if checker.take_changed() || found.brings_back(was_active) {
                     core.sort_anew(path);
                 }
@@ -245,7 +246,7 @@ fn run(core: &Core, number: usize) {
 enum Judged {
     Stays,
     Changes,
-    /// It is about to be something else.
+    /// Its state is about to change.
     Soon,
 }
 
@@ -254,7 +255,7 @@ impl Core {
         self.disk.status().groups.iter().flat_map(|g| &g.paths).any(|p| p.id == path.id && p.is_active)
     }
 
-    /// What a check's result means to its path; `was_active`: when the check began.
+    /// Applies a check's result to its path; `was_active`: the path was active when the check began.
     fn judge(&self, path: &Watched, found: Found, was_active: bool, checker: &Checker) -> Judged {
         let status = self.disk.status();
         let is_active = self.is_active(path);
@@ -285,7 +286,7 @@ impl Core {
                     return Judged::Stays;
                 }
             }
-            // It failed meanwhile, and that is the newer news.
+            // The path failed during the check, which is the newer information.
             (true, false) if was_active => {}
             (true, false) => {
                 self.disk.reinstate_path(path.id);
@@ -298,7 +299,7 @@ impl Core {
         Judged::Changes
     }
 
-    /// A path is used again; `before`: as the groups were without it.
+    /// Reinstates a path; `before`: the groups without it.
     fn came_back(&self, path: &Watched, before: &[GroupStatus]) {
         let had_none =
             before.iter().any(|g| g.paths.iter().any(|p| p.id == path.id) && g.paths.iter().all(|p| !p.is_active));

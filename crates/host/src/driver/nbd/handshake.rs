@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's way from the server's greeting to the first request. No socket, no clock. It has fixed newstyle, TLS if the
-//! client wants it, structured replies if the server has them, and `NBD_OPT_GO` with block sizes. For servers that do not know
-//! GO there is `NBD_OPT_EXPORT_NAME`.
+//! A client's handshake, from the server's greeting to the first request. No socket, no clock. It is fixed newstyle, with
+//! TLS if the client wants it, structured replies if the server has them, and `NBD_OPT_GO` with block sizes. Servers that do
+//! not know GO get `NBD_OPT_EXPORT_NAME`.
 //!
-//! Guarantees: a client that asks for TLS has it or an error. Everything except the greeting's flags (they only set an answer's
-//! length) is negotiated after TLS starts. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of memory, an end
-//! after [`MAX_REPLIES`] replies. The result is consistent (sizes are powers of two in range). The server's words are cut and
-//! made printable before they are in an error.
+//! Guarantees: a client that asks for TLS gets TLS or an error. Everything except the greeting's flags (they only set an
+//! answer's length) is negotiated after TLS starts. Whatever a server sends: no panic, at most [`MAX_REPLY`] bytes of
+//! memory, and an end after [`MAX_REPLIES`] replies. The result is consistent (sizes are powers of two in range). A server's
+//! text is truncated and made printable before an error contains it.
 //!
 //! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server sends
 //! nothing unasked, so the caller receives nothing too early: what comes behind the answer to `NBD_OPT_STARTTLS` is TLS's,
@@ -79,14 +79,14 @@ pub struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    /// For the export with this name, at most [`MAX_STRING`] bytes; under TLS and in no other way, or without.
+    /// Begins a handshake for the export with this name, at most [`MAX_STRING`] bytes. `tls`: under TLS, or not at all.
     pub fn new(export: &'a str, tls: bool) -> Handshake<'a> {
         let (stage, style) = (Stage::Greeting, ReplyStyle::Simple);
         let want = GREETING_BYTES;
         Handshake { export, tls, stage, want, no_zeroes: false, style, replies: 0, size_and_flags: None, blocks: None }
     }
 
-    /// Whether the server has agreed to TLS, which is to be begun now.
+    /// Whether the server has agreed to TLS, and TLS is to begin now.
     pub fn wants_tls(&self) -> bool {
         self.stage == Stage::Tls
     }
@@ -96,11 +96,11 @@ impl<'a> Handshake<'a> {
         self.want
     }
 
-    /// Takes the bytes that were wanted; what there is to send is put behind `out`. The export, and how the server replies,
-    /// when both sides are ready for requests.
+    /// Handles the bytes that were wanted, and appends to `out` what has to be sent. Returns the export, and how the server
+    /// replies, when both sides are ready for requests.
     ///
     /// # Errors
-    /// The server is none, or will not serve this export.
+    /// The peer is no NBD server, or does not serve this export.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<(Served, ReplyStyle)>> {
         assert_eq!(bytes.len(), self.want, "bytes that were not wanted");
         let mut input = BytesIn::new(bytes);
@@ -241,7 +241,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// The data of `NBD_OPT_GO`: the name, and that block sizes will be kept.
+/// Returns the data of `NBD_OPT_GO`: the name, and that the client keeps to block sizes.
 fn go_data(export: &str) -> Vec<u8> {
     let mut data = (export.len() as u32).to_be_bytes().to_vec();
     data.extend(export.as_bytes());
@@ -254,7 +254,7 @@ fn garbled(what: &str) -> Error {
     Error::new(ErrorKind::Io, format!("the server breaks the NBD protocol in {what}"))
 }
 
-/// Never without: an attacker between client and server could answer like this.
+/// Returns the error for a server without TLS. There is no fallback: an attacker in between could send this answer.
 fn no_tls(kind: u32, said: &[u8]) -> Error {
     let text = format!(
         "TLS, which nbds:// requires, is refused by the server (NBD error {kind:#x}){}: turn it on there, or write nbd:// if \
@@ -264,7 +264,7 @@ fn no_tls(kind: u32, said: &[u8]) -> Error {
     Error::new(ErrorKind::Denied, text)
 }
 
-/// What a server says, if it says anything.
+/// Returns a server's text for a message, if it has sent any.
 fn quoted(said: &[u8]) -> String {
     let said = printable(said);
     if said.is_empty() { said } else { format!(" (it says: {said})") }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One hardware queue: its requests, its connection, and its waiting threads.
 //!
-//! Guarantees: a request ends once, by its reply, by its age, or because the connection was away for too long; a connection
-//! that is lost takes none of them with it, they are sent again on the next one, in their order.
-//! Needs from callers: the thread of [`crate::driver::remote::reconnect`], which brings a connection when there is none, and
-//! looks after one that no thread polls ([`Queue::look_after`]).
+//! Guarantees: a request completes once: by its reply, by its timeout, or because there was no connection for too long. A
+//! lost connection fails no requests: they are sent again on the next connection, in their order.
+//! Needs from callers: the thread of [`crate::driver::remote::reconnect`]. It makes a connection when there is none, and
+//! checks a connection that no thread polls ([`Queue::look_after`]).
 //!
 //! The lock, the connection and the threads that wait are those of [`crate::driver::remote::queue`].
 
@@ -23,7 +23,7 @@ use blk::status::{BlkStatus, QueueRqStatus};
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
 
-/// What becomes of requests without an answer.
+/// Time limits of requests without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     /// How long they wait for another connection.
@@ -61,7 +61,8 @@ impl remote::Requests for Requests {
 /// What a queue remembers besides.
 #[derive(Default)]
 pub(super) struct ProtocolState {
-    /// While it gives up: a connection was given up for its silence, and requests wait for the one in its place until then.
+    /// With give-up set: a connection was dropped because the server was silent, and requests wait for the next one until
+    /// then.
     spared_until: Option<Instant>,
 }
 
@@ -95,14 +96,14 @@ impl Queue {
         }
     }
 
-    /// Uses a connection: the first one since a start, or one in place of one that was lost. What waited goes out.
+    /// Uses a connection: the first one since a start, or one in place of a lost one. Sends the requests that wait.
     pub(super) fn attach(&self, dialed: Dialed, regions: &Regions, is_first: bool) {
         let mut state = self.core.lock();
         if !state.needs_connection(is_first) {
             return;
         }
         let now = clock::now();
-        // Those that waited longer than they may have ended; no poll has found it yet.
+        // Some may have waited for too long without a poll to notice it.
         self.expire(&mut state, now);
         state.attached = now;
         match Link::new(dialed, self.core.waits.set()) {
@@ -136,7 +137,7 @@ impl Queue {
         QueueRqStatus::Queued
     }
 
-    /// Sends what waits to be sent.
+    /// Sends as much as the socket takes.
     fn transmit(&self, state: &mut State, regions: &Regions) {
         let LinkState::Up(link) = &mut state.link else { return };
         if let Err(lost) = link.transmit(&mut state.requests, regions, self.core.waits.set()) {
@@ -144,17 +145,17 @@ impl Queue {
         }
     }
 
-    /// Receives from the server.
+    /// Receives what the socket has.
     fn receive(&self, state: &mut State, regions: &Regions) {
         let LinkState::Up(link) = &mut state.link else { return };
-        // A server that is told to stop by its owner answers with this; the next one will do it.
+        // A server that its administrator stops answers with this error; the next server carries the request out.
         let keep_on_shutdown = self.timeouts.reconnect_delay > Duration::ZERO;
         if let Err(lost) = link.receive(&mut state.requests, regions, keep_on_shutdown, self.core.waits.set()) {
             self.lose(state, lost);
         }
     }
 
-    /// The connection is of no use any more.
+    /// Drops the connection after a failure.
     #[cold]
     fn lose(&self, state: &mut State, lost: Lost) {
         let now = clock::now();
@@ -195,7 +196,7 @@ impl Queue {
         self.core.tell_ends(state);
     }
 
-    /// Ends what has waited for a connection for too long.
+    /// Fails requests that have waited for a connection for too long.
     fn expire(&self, state: &mut State, now: Instant) {
         if waits_until(state).is_some_and(|until| now >= until) {
             state.requests.fail_all(BlkStatus::IoErr);
@@ -242,7 +243,7 @@ impl Queue {
         self.core.sleep(&mut guard, limit);
     }
 
-    /// When a poll has something to do without a word from the server.
+    /// Returns when a poll has something to do although the server has sent nothing.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let state = self.core.lock();
         if state.requests.has_ended() {
@@ -251,8 +252,8 @@ impl Queue {
         waits_until(&state).filter(|_| state.requests.in_flight() > 0)
     }
 
-    /// A request is late. If its connection has had its time, it and all others that have waited as long end here, and the
-    /// connection with them: a later reply matches no request.
+    /// Handles a late request. If its connection has had its time, the request and all others that have waited as long fail,
+    /// and the connection is dropped, so a later reply matches no request.
     pub(super) fn timeout(&self, late: TimedOut, now: Instant) -> TimeoutAnswer {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -271,7 +272,7 @@ impl Queue {
         TimeoutAnswer::Done
     }
 
-    /// Checks, without a poll, whether the connection has gone or the server sends something unsolicited.
+    /// Without a poll, notices a lost connection and reads unsolicited messages.
     pub(super) fn look_after(&self, regions: &Regions) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -281,12 +282,12 @@ impl Queue {
     }
 }
 
-/// Why a connection to a server that is well is given up.
+/// Why a connection to a working server is dropped.
 const HALF_SENT: &str = "the memory of a write was unmapped or its file shortened while it was sent";
-/// Why one to a server that does not answer is.
+/// Why a connection to a silent server is dropped.
 const GIVEN_UP: &str = "requests that it had were given up by an operator";
-/// How long requests wait at least for the connection in place of such a one: the longest pause before an attempt, and what that
-/// may take.
+/// How long requests wait at least for the connection after one to a silent server: the longest pause before an attempt, and
+/// the time of an attempt.
 const REMAKE_TIME: Duration = Duration::from_secs(1 + super::dial::DIAL_TIME.as_secs());
 const _: () = assert!(REMAKE_TIME.as_ns() >= LONG_LIFE.as_ns() + super::dial::DIAL_TIME.as_nanos() as u64);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a server answers in the transmission phase: received bytes in, data and ends of requests out. No socket, no memory of
-//! requests, no clock.
+//! Parses a server's replies in the transmission phase: received bytes in, data and completions of requests out. No socket,
+//! no memory of requests, no clock.
 //!
-//! Guarantees, whatever a server sends: no panic, no memory but a bounded list per scattered read; data is accepted
-//! only for a read that is out, inside its range, each byte of it once; a read succeeds only with all of its bytes; an end is
-//! reported once per request that was [`Calls::begin`]-ed. Everything else is a [`Violation`], after which the connection is of no
-//! use. The outcome does not depend on how the bytes were cut.
+//! Guarantees, whatever a server sends: no panic, and no memory except a bounded list per scattered read. Data is accepted
+//! only for a read in flight, inside its range, each byte of it once. A read succeeds only with all of its bytes. A
+//! completion is reported once per request that was [`Calls::begin`]-ed. Everything else is a [`Violation`], after which the
+//! connection must not be used. The outcome does not depend on how the bytes were split.
 //! Needs from callers: bytes that [`Replies::next`] leaves in its window come again in front of the next ones; they are fewer
 //! than [`MOST_LEFT`].
 //! Source: the NBD protocol, sections "Simple reply message" and "Structured reply chunk message".
@@ -27,12 +27,12 @@ const MAX_SCATTERED: usize = 64;
 /// No request.
 const NONE: u64 = 0;
 
-/// What a server must not send. The connection ends.
+/// Something that a server must not send. The connection is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// A reply begins with something else.
     Magic(u32),
-    /// A reply to a request that is not out.
+    /// A reply to a request that is not in flight.
     Cookie(u64),
     /// A kind of chunk that was not asked for.
     Chunk(u16),
@@ -40,7 +40,7 @@ pub enum Violation {
     Length(u32),
     /// Data outside of the read, or given already.
     Range,
-    /// A read that ends well without all of its data.
+    /// A read that succeeds without all of its data.
     Missing,
     /// A simple reply to a read although structured ones are agreed on.
     Simple,
@@ -150,7 +150,7 @@ struct Call {
     error: Option<NbdError>,
 }
 
-/// The requests that are out, by tag.
+/// The requests in flight, by tag.
 #[derive(Debug)]
 pub struct Calls {
     calls: Box<[Call]>,
@@ -160,7 +160,7 @@ pub struct Calls {
 /// The tag in a cookie; the rest of it tells uses of a tag apart.
 const TAG_BITS: u32 = 16;
 
-/// What the server is to give back with its answer: `serial` must be another one for each use of a tag, and not 0.
+/// Returns the cookie that the server repeats in its answer. `serial` must differ for each use of a tag, and not be 0.
 pub fn cookie(tag: u16, serial: u64) -> u64 {
     serial << TAG_BITS | u64::from(tag)
 }
@@ -171,7 +171,8 @@ impl Calls {
         Calls { calls: (0..depth).map(|_| Call::default()).collect(), large_reads: 0 }
     }
 
-    /// A request is out. Its tag is that of the cookie. Panics when it is not below the depth, or out already.
+    /// Puts a request in flight, with the tag of the cookie. Panics when the tag is not below the depth, or in flight
+    /// already.
     pub fn begin(&mut self, cookie: u64, is_read: bool, offset: u64, len: u32) {
         let call = &mut self.calls[usize::from(cookie as u16)];
         assert!(call.cookie == NONE, "tag {} sent twice", cookie as u16);
@@ -248,8 +249,8 @@ impl Replies {
         Replies { style, next: Next::Reply }
     }
 
-    /// Data of a read that comes next: whose, from which of its bytes on, how much. It may be received to where it belongs
-    /// and told of by [`Replies::payload_received`] instead.
+    /// Returns which data of a read comes next: tag, offset in the request, length. It may be received directly into its
+    /// memory and reported by [`Replies::payload_received`] instead.
     pub fn payload_left(&self) -> Option<(u16, u32, u32)> {
         match self.next {
             Next::Payload { tag, at, left, .. } => Some((tag, at, left)),

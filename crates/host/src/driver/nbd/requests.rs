@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The requests of one hardware queue: what each asks for, where its data is, whether it was sent, and how it ended.
 //!
-//! Guarantees: nothing here depends on a connection, so all of it outlives one: [`Requests::recall`] makes every request that
-//! is out one that is still to be sent, under another cookie. What the server may be answering is in [`Calls`], and only that.
-//! Memory of requests is named by region and offset and checked again each time it is reached for.
+//! Guarantees: nothing here depends on a connection, so all of it outlives one: [`Requests::recall`] makes every request
+//! that was sent one that is still to be sent, with another cookie. [`Calls`] holds exactly the requests that the server may
+//! be answering. Memory of requests is named by region and offset and checked again at each access.
 
 use super::replies::{Calls, cookie};
 use crate::driver::pieces::Pieces;
@@ -19,14 +19,14 @@ use std::collections::VecDeque;
 
 #[derive(Debug)]
 struct Slot {
-    /// There while the request has not ended.
+    /// Present until the request completes.
     rq: Option<InFlight>,
     command: u16,
     flags: u16,
     offset: u64,
     len: u32,
     pieces: Pieces,
-    /// Its memory has gone: data for it is left out, and its end is an error.
+    /// Its memory has gone: data for it is discarded, and it fails.
     discarded: bool,
     cookie: u64,
     /// Requests were begun in this order.
@@ -54,7 +54,7 @@ impl Slot {
     }
 }
 
-/// Of a request whose memory has gone: no other path would bring it back.
+/// The error of a request whose memory has gone: no other path would restore it.
 const MEMORY_GONE: BlkStatus = BlkStatus::Target;
 
 /// See the module's text.
@@ -84,7 +84,7 @@ impl Requests {
         }
     }
 
-    /// The same for another depth, while there are none.
+    /// Makes room for another depth; no request is in flight.
     pub(super) fn resize(&mut self, depth: usize) {
         assert!(self.in_flight == 0 && self.ended.is_empty(), "the depth changes with requests in flight");
         if depth != self.slots.len() {
@@ -94,22 +94,22 @@ impl Requests {
         }
     }
 
-    /// Requests that have not ended.
+    /// Returns how many requests are in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Those of them that were not sent, or not wholly.
+    /// Returns how many of them were not sent, or not completely.
     pub(super) fn unsent(&self) -> usize {
         self.unsent.len()
     }
 
-    /// Those of them that the server has.
+    /// Returns how many of them were sent and not answered.
     pub(super) fn sent(&self) -> usize {
         self.in_flight - self.unsent.len()
     }
 
-    /// Whether some have ended and were not given away.
+    /// Whether completed requests were not handed over yet.
     pub(super) fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
@@ -122,7 +122,7 @@ impl Requests {
         &mut self.calls
     }
 
-    /// Notes what a request asks for; its tag, for [`Requests::begin`].
+    /// Notes what a request asks for. Returns its tag, for [`Requests::begin`].
     pub(super) fn take(&mut self, rq: &RqRef<'_>, regions: &Regions, now: Instant) -> Result<u16, BlkStatus> {
         let tag = rq.tag().index();
         let slot = &mut self.slots[tag];
@@ -173,7 +173,7 @@ impl Requests {
         &self.slots[usize::from(self.unsent[index])]
     }
 
-    /// Headers of the oldest unsent requests; how many there are.
+    /// Copies the headers of the oldest unsent requests. Returns how many there are.
     pub(super) fn headers(&self, into: &mut [[u8; REQUEST_BYTES]]) -> usize {
         let n = into.len().min(self.unsent.len());
         for (i, header) in into[..n].iter_mut().enumerate() {
@@ -191,7 +191,7 @@ impl Requests {
         if slot.command == command::WRITE { slot.pieces.len() } else { 0 }
     }
 
-    /// Puts its payload behind what is to be sent; how many bytes.
+    /// Appends its payload to `out`. Returns the number of bytes.
     pub(super) fn push_payload<'a>(&self, index: usize, regions: &'a Regions, out: &mut Outgoing<'a>) -> usize {
         let slot = self.unsent_slot(index);
         if slot.command != command::WRITE {
@@ -207,7 +207,7 @@ impl Requests {
         slot.command == command::WRITE && slot.pieces.have_gone(regions)
     }
 
-    /// The oldest `n` unsent requests are with the server.
+    /// Marks the oldest `n` unsent requests as sent.
     pub(super) fn went_out(&mut self, n: usize) {
         for tag in self.unsent.drain(..n) {
             let slot = &self.slots[usize::from(tag)];
@@ -222,25 +222,25 @@ impl Requests {
         }
     }
 
-    /// The memory of a read has gone. False if that is known.
+    /// Discards a read's data from now on, because its memory has gone. Returns false if that is known.
     pub(super) fn discard(&mut self, tag: u16) -> bool {
         !std::mem::replace(&mut self.slots[usize::from(tag)].discarded, true)
     }
 
-    /// Where data of a read belongs; `None` if it is left out.
+    /// Returns where data of a read belongs; `None` if the data is discarded.
     pub(super) fn destination(&self, tag: u16) -> Option<&Pieces> {
         let slot = &self.slots[usize::from(tag)];
         (!slot.discarded).then_some(&slot.pieces)
     }
 
-    /// Data of a read.
+    /// Stores data of a read.
     pub(super) fn put(&mut self, tag: u16, at: u32, bytes: &[u8], regions: &Regions) {
         if let Some(pieces) = self.destination(tag) {
             pieces.put(at, bytes, regions);
         }
     }
 
-    /// Zeroes that were read.
+    /// Stores zeroes of a read.
     pub(super) fn zero(&mut self, tag: u16, at: u32, len: u32, regions: &Regions) {
         self.slots[usize::from(tag)].pieces.walk(at, len, regions, |span| {
             span.zero();
@@ -261,7 +261,7 @@ impl Requests {
         self.ended.push_back((rq, status));
     }
 
-    /// The connection is gone: all that are out are to be sent again, oldest first. How many had been sent.
+    /// The connection is lost: queues all sent requests again, oldest first. Returns how many had been sent.
     pub(super) fn recall(&mut self) -> usize {
         let sent = self.sent();
         self.calls.clear();
@@ -280,7 +280,7 @@ impl Requests {
         }
     }
 
-    /// Ends all that are out. The connection is gone.
+    /// Fails all requests. The connection is gone.
     pub(super) fn fail_all(&mut self, status: BlkStatus) {
         self.calls.clear();
         self.unsent.clear();
@@ -296,7 +296,8 @@ impl Requests {
         self.slots.iter().any(|slot| slot.rq.is_some() && now.since(slot.since) >= timeout)
     }
 
-    /// Ends those that have been with the present connection for `timeout`. It has to be given up: they are still in its line.
+    /// Fails those that have been with the present connection for `timeout`. The connection has to be dropped, because the
+    /// server may still answer them.
     pub(super) fn fail_older(&mut self, timeout: Duration, now: Instant) {
         self.unsent.clear();
         for tag in 0..self.slots.len() {
@@ -307,7 +308,7 @@ impl Requests {
         }
     }
 
-    /// Whether the request with this tag that was issued then has not ended.
+    /// Whether the request with this tag that was issued then is still in flight.
     pub(super) fn is_out(&self, tag: Tag, issued: Instant) -> bool {
         self.slots.get(tag.index()).is_some_and(|s| s.rq.is_some() && s.issued == issued)
     }
@@ -317,7 +318,7 @@ impl Requests {
         self.slots[tag.index()].since
     }
 
-    /// Hands ended requests over, as many as fit.
+    /// Hands completed requests over, as many as fit.
     pub(super) fn give_ended(&mut self, done: &mut Completions) {
         let n = self.ended.len().min(done.room());
         self.ended.drain(..n).for_each(|(rq, status)| done.push(rq, status));

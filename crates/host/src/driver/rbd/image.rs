@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cluster, an open image of it, and I/O on that: librbd's handles as values that are given back once.
+//! A cluster, an open image of it, and the image's I/O: librbd's handles as values that are released exactly once.
 //!
-//! Guarantees: a cluster outlives its images, an image the I/O it was given; an [`Io`] that went in comes out of [`Image::poll`]
-//! exactly once, and its list of pieces stays in place until then. No callback of ours runs on a thread of Ceph's: completions are
-//! told by an eventfd and fetched.
-//! Needs from callers: the memory of an [`Io`]'s pieces is not reused before the I/O has come out, but for a write of an
-//! image that [`Image::copies_writes`].
+//! Guarantees: a cluster outlives its images, and an image outlives its I/O. [`Image::poll`] returns each submitted [`Io`]
+//! exactly once, and the I/O's list of pieces stays in place until then. No callback of ours runs on a thread of Ceph's: an
+//! eventfd signals completions, and `poll` fetches them.
+//! Needs from callers: the memory of an [`Io`]'s pieces is not reused before `poll` has returned the I/O. Writes of an image
+//! that [`Image::copies_writes`] are an exception.
 //! Blocking: everything but [`Image::submit`] and [`Image::poll`] may wait for the cluster.
-//! Source: `rados/librados.h` and `rbd/librbd.h` (Ceph 16); librbd reads the array of pieces of a read when it ends, that of a write in
-//! the call.
+//! Source: `rados/librados.h` and `rbd/librbd.h` (Ceph 16). librbd reads a read's array of pieces when the read completes,
+//! and a write's during the call.
 
 use super::library::{
     ConfigOption, EVENT_TYPE_EVENTFD, Handle, ImageInfo, LOCK_EXCLUSIVE, Library, Watcher, ZEROES_THICK,
@@ -41,7 +41,7 @@ fn check(code: c_int, what: impl FnOnce() -> String) -> Result<()> {
     if code < 0 { Err(failed(code, what())) } else { Ok(()) }
 }
 
-/// A connection to a cluster, or what will be one.
+/// A connection to a cluster, made by [`Cluster::connect`].
 pub(super) struct Cluster {
     library: &'static Library,
     handle: Handle,
@@ -53,8 +53,8 @@ unsafe impl Send for Cluster {}
 unsafe impl Sync for Cluster {}
 
 impl Cluster {
-    /// Not connected yet. `cluster` and `user` are `ceph` and `admin` unless set; configuration is that of `conf`, or of the default
-    /// places as far as there is one.
+    /// Makes a handle that is not connected yet. `cluster` and `user` are `ceph` and `admin` unless set. Reads the
+    /// configuration file `conf`; without it, the file in the default places, if there is one.
     pub(super) fn new(cluster: Option<&str>, user: Option<&str>, conf: Option<&Path>) -> Result<Cluster> {
         let library = Library::get()?;
         let (name, cluster) = (format!("client.{}", user.unwrap_or("admin")), c_string(cluster.unwrap_or("ceph"))?);
@@ -88,7 +88,7 @@ impl Cluster {
         }
     }
 
-    /// What one of Ceph's options is set to.
+    /// Returns the value of one of Ceph's options.
     pub(super) fn option(&self, name: &str) -> Option<String> {
         let (key, mut text) = (c_string(name).ok()?, [0 as c_char; 4096]);
         // SAFETY: a live handle, a string, and a buffer of the length that is told.
@@ -97,7 +97,7 @@ impl Cluster {
         (code >= 0).then(|| unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 
-    /// Connects; how long that may take is `client_mount_timeout`.
+    /// Connects, within `client_mount_timeout`.
     pub(super) fn connect(&self) -> Result<()> {
         // SAFETY: a handle that is not connected.
         let code = unsafe { (self.library.rados_connect)(self.handle) };
@@ -140,7 +140,7 @@ pub(super) enum Action {
     Write,
     Flush,
     Discard,
-    /// `thick`: without holes.
+    /// `thick`: the zeroes are written and allocate space.
     WriteZeroes {
         thick: bool,
     },
@@ -148,7 +148,7 @@ pub(super) enum Action {
 
 /// One I/O. Made once and used again.
 pub(super) struct Io {
-    /// Whose it is, for the caller.
+    /// The caller's identifier of the I/O.
     pub(super) cookie: u64,
     pub(super) action: Action,
     /// Bytes of the image.
@@ -195,12 +195,12 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
-/// More clients of an image than this are nonsense.
+/// Most clients of an image that are believed.
 const MAX_WATCHERS: usize = 1 << 16;
 
-/// What `rbd_diff_iterate2` has told.
+/// Extents that `rbd_diff_iterate2` has reported.
 struct Diff {
-    /// What ends before is left out.
+    /// Extents that end before this offset are left out.
     from: u64,
     extents: Vec<(u64, u64)>,
     most: usize,
@@ -214,7 +214,7 @@ extern "C" fn note_extent(offset: u64, len: size_t, exists: c_int, diff: *mut c_
         let is_full = diff.extents.len() == diff.most;
         match diff.extents.last_mut() {
             Some((at, n)) if *at + *n == offset => *n += len,
-            // Extents out of order say nothing of what lies between them.
+            // The caller cannot tell what lies between extents that are out of order.
             Some((at, n)) if *at + *n > offset => return -libc::EINVAL,
             _ if is_full => return -libc::ECANCELED,
             _ => diff.extents.push((offset, len)),
@@ -259,12 +259,12 @@ impl Image {
         Ok(Image { library, handle, context, completed, cluster: Arc::clone(cluster) })
     }
 
-    /// Readable when [`Image::poll`] may find something. It is the caller's to empty, before it polls.
+    /// An eventfd that is readable when [`Image::poll`] may find something. The caller drains it before it polls.
     pub(super) fn completed(&self) -> BorrowedFd<'_> {
         self.completed.as_fd()
     }
 
-    /// Its size in bytes as it is now: librbd follows changes made elsewhere.
+    /// Returns the size in bytes as it is now: librbd follows changes made by other clients.
     pub(super) fn size(&self) -> Result<u64> {
         let mut size = 0;
         // SAFETY: an open image, and where the number goes.
@@ -288,7 +288,7 @@ impl Image {
         check(code, || "cannot find out the RBD image's features".to_owned()).map(|()| features)
     }
 
-    /// One of Ceph's options, as it is for this image: an image may have its own.
+    /// Returns the value of one of Ceph's options for this image, because an image may override it.
     pub(super) fn option(&self, name: &str) -> Option<String> {
         let mut most: c_int = 0;
         let mut all: Vec<ConfigOption> = Vec::new();
@@ -319,12 +319,12 @@ impl Image {
         value.or_else(|| self.cluster.option(name))
     }
 
-    /// Whether the memory of a write is its owner's again when [`Image::submit`] returns.
+    /// Whether a write's memory may be reused when [`Image::submit`] has returned.
     pub(super) fn copies_writes(&self) -> bool {
         self.option("rbd_disable_zero_copy_writes").as_deref() == Some("true")
     }
 
-    /// Whether it can write zeroes without sending them.
+    /// Whether the image can write zeroes without sending them.
     pub(super) fn writes_zeroes(&self) -> bool {
         self.library.rbd_aio_write_zeroes.is_some()
     }
@@ -335,11 +335,12 @@ impl Image {
         check(code, || format!("cannot give the RBD image {bytes} bytes"))
     }
 
-    /// Ranges of bytes that are stored, in order, up to `most` of them; and up to where that is all. Without a shared view of what is
-    /// being written: what ended before the call is seen. The first may begin before `offset`. An error where librbd tells them out of
-    /// order: object by object, with [`FEATURE_STRIPINGV2`]. `object`: [`Image::object_bytes`].
+    /// Returns ranges of bytes that are stored, in order, at most `most` of them, and the offset up to which they are
+    /// complete. Only writes that completed before the call are sure to be seen. The first range may begin before `offset`.
+    /// Fails if librbd reports ranges out of order, which it does object by object with [`FEATURE_STRIPINGV2`]. `object`:
+    /// [`Image::object_bytes`].
     pub(super) fn extents(&self, object: u64, offset: u64, end: u64, most: usize) -> Result<(Vec<(u64, u64)>, u64)> {
-        // From the beginning of an object: some versions get the places wrong that they tell of a part of one.
+        // Begins at an object's first byte, because some versions report wrong offsets for a part of an object.
         let from = offset / object * object;
         let (len, mut diff) = (end - from, Diff { from: offset, extents: Vec::new(), most });
         let to = (&raw mut diff).cast();
@@ -364,14 +365,14 @@ impl Image {
         code >= 0 && owns != 0
     }
 
-    /// Takes the exclusive lock for good: other clients are refused until the image is closed.
+    /// Takes the exclusive lock and keeps it: other clients are refused until the image is closed.
     pub(super) fn acquire_lock(&self) -> Result<()> {
         // SAFETY: an open image.
         let code = unsafe { (self.library.rbd_lock_acquire)(self.handle, LOCK_EXCLUSIVE) };
         check(code, || "cannot take the RBD image's exclusive lock".to_owned())
     }
 
-    /// The owner of the exclusive lock: addresses.
+    /// Returns the addresses of the exclusive lock's owners.
     pub(super) fn lock_owners(&self) -> Result<Vec<String>> {
         let (mut mode, mut most) = (0, 8);
         let mut list = [null_mut::<c_char>(); 8];
@@ -390,8 +391,8 @@ impl Image {
         Ok(owners)
     }
 
-    /// The clients that have the image open for writing, ourselves too: addresses and client numbers. A dead client's
-    /// entry ends after 30 s.
+    /// Returns the clients that have the image open for writing, including this one: addresses and client numbers. A dead
+    /// client's entry times out after 30 s.
     pub(super) fn watchers(&self) -> Result<Vec<(String, i64)>> {
         let (mut most, mut list) = (64, Vec::new());
         let code = loop {
@@ -415,7 +416,7 @@ impl Image {
         Ok(all)
     }
 
-    /// Begins an I/O; an error ends it at once, with its errno.
+    /// Starts an I/O. If librbd refuses it, returns its errno and the I/O.
     pub(super) fn submit(&self, io: Box<Io>) -> std::result::Result<(), (i32, Box<Io>)> {
         let l = self.library;
         let io = Box::into_raw(io);
@@ -456,7 +457,7 @@ impl Image {
         Err((-code, unsafe { Box::from_raw(io) }))
     }
 
-    /// Gives what has ended to `each`, with its result: bytes, or a negative errno.
+    /// Passes each completed I/O to `each`, with its result: bytes, or a negative errno.
     pub(super) fn poll(&self, mut each: impl FnMut(Box<Io>, i64)) {
         let mut list = [null_mut(); 32];
         loop {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One hardware queue: an image of its own, the requests it has, and the threads that wait for them.
 //!
-//! Guarantees: a request ends once: by what librbd says, or, of those that leave no memory with librbd, by being given up. A wake-up ends
-//! the sleep of all threads that were asleep, or on their way to it.
-//! Needs from callers: nothing in flight when it ends. What was given up and librbd still has then keeps the image open until the process
-//! ends: closing it would wait for that.
+//! Guarantees: a request completes once: by librbd's result, or by being given up, if librbd does not have its memory. A
+//! wake-up ends the sleep of all threads that sleep or are about to.
+//! Needs from callers: nothing in flight when the queue is dropped. An I/O that was given up and that librbd still has then
+//! keeps the image open until the process ends, because closing would wait for it.
 //!
-//! One lock for all: the calls under it do not wait. librbd's eventfd says that it has ended something; the other one that there is
-//! something of which that does not tell: ends that were found outside of a poll, or a wake-up. It stays readable until no thread sleeps that
-//! could have missed it.
+//! One lock for all: calls under it do not wait. librbd's eventfd signals its completions. The other eventfd signals what
+//! librbd does not: completions found outside a poll, and wake-ups. It stays readable until no sleeping thread could have
+//! missed it.
 
 use super::image::{Action, Image, Io};
 use crate::clock;
@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// A request that was not answered for this long is given up when that is asked for.
+/// With give-up set, a request that was not answered for this long is given up.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Queue {
@@ -48,7 +48,7 @@ struct QueueState {
     begun: u64,
     waiting: Waiting,
     gives_up: bool,
-    /// The cluster takes nothing from this client any more.
+    /// The cluster has blocklisted this client.
     is_shut_out: bool,
 }
 
@@ -128,7 +128,7 @@ impl Queue {
         QueueRqStatus::Queued
     }
 
-    /// Takes what librbd has ended.
+    /// Fetches librbd's completions.
     fn collect(&self, state: &mut QueueState) {
         // Emptied first: what ends from now on makes it readable again.
         event::drain(self.image.completed());
@@ -149,7 +149,7 @@ impl Queue {
         self.waits.polled(&mut state.waiting, !state.ended.is_empty(), found_last);
     }
 
-    /// Ends that librbd does not tell of are told by the eventfd.
+    /// Signals, by the eventfd, completions that librbd does not signal.
     fn tell_ends(&self, state: &mut QueueState) {
         if !state.ended.is_empty() {
             self.waits.signal(&mut state.waiting);
@@ -186,13 +186,13 @@ impl Queue {
         self.state.lock().is_shut_out
     }
 
-    /// When a poll has something to do without a word from librbd.
+    /// Returns when a poll has something to do although librbd has signalled nothing.
     pub(super) fn next_due(&self) -> Option<Instant> {
         (!self.state.lock().ended.is_empty()).then_some(Instant::ZERO)
     }
 
-    /// See [`DevicePath::set_give_up`](crate::driver::path::DevicePath::set_give_up); how many had to stay, because librbd still has their
-    /// memory.
+    /// See [`DevicePath::set_give_up`](crate::driver::path::DevicePath::set_give_up). Returns how many requests stay in
+    /// flight, because librbd still has their memory.
     pub(super) fn set_give_up(&self, give_up: bool) -> usize {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -219,7 +219,7 @@ impl QueueState {
     fn end(&mut self, mut io: Box<Io>, result: i64) {
         self.with_library -= 1;
         self.is_shut_out |= result == -i64::from(libc::ESHUTDOWN);
-        // One that was given up may come late: its tag is another's by now, or there are fewer.
+        // An I/O that was given up may complete late, when another request has its tag or there are fewer tags.
         if let Some(slot) = self.slots.get_mut((io.cookie & 0xffff) as usize)
             && slot.cookie == io.cookie
             && let Some(rq) = slot.rq.take()
@@ -235,7 +235,8 @@ impl QueueState {
         self.slots.iter().any(|slot| slot.rq.is_some() && now.since(slot.issued) >= LATE)
     }
 
-    /// Ends what has been out for too long and leaves nothing with librbd that is its owner's; how many stay.
+    /// Fails requests that have been in flight for too long and whose memory librbd does not use. Returns how many stay in
+    /// flight.
     fn give_up_late(&mut self, copies_writes: bool, now: Instant) -> usize {
         let mut stay = 0;
         for slot in &mut self.slots {
@@ -258,7 +259,7 @@ impl QueueState {
     }
 }
 
-/// What librbd is to do for a request.
+/// Fills in the I/O for a request.
 fn describe(io: &mut Io, rq: &RqRef<'_>, regions: &Regions) -> std::result::Result<(), BlkStatus> {
     io.clear();
     io.action = match rq.op() {
@@ -275,7 +276,7 @@ fn describe(io: &mut Io, rq: &RqRef<'_>, regions: &Regions) -> std::result::Resu
     Ok(())
 }
 
-/// How an I/O has ended. A short read was one over the image's end: the image was shrunk.
+/// Returns the status of a completed I/O. A read that is short went beyond the image's end: the image was shrunk.
 fn status(action: Action, len: u64, result: i64) -> BlkStatus {
     match result {
         bytes @ 0.. if action == Action::Read && bytes as u64 != len => BlkStatus::IoErr,

@@ -63,9 +63,9 @@ pub(crate) struct Credentials {
 
 struct Loaded {
     config: Arc<ClientConfig>,
-    /// Files that need not be there.
+    /// Which optional files were found.
     found: Found,
-    /// What was logged of files that cannot be used.
+    /// The last problem that was logged about unusable files.
     problem: Option<Problem>,
 }
 
@@ -79,7 +79,7 @@ struct Found {
 }
 
 impl Credentials {
-    /// Reads the files of a target at this host; `None`: at a socket of this machine.
+    /// Reads the files of a target at this host; `None`: at a Unix socket of this machine.
     ///
     /// # Errors
     /// The first thing that is wrong.
@@ -95,7 +95,7 @@ impl Credentials {
         Ok(Credentials { tls: tls.clone(), name, loaded })
     }
 
-    /// For the next connection, from files as they are now.
+    /// Returns the settings for the next connection, from the files as they are now.
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         let mut loaded = self.loaded.lock();
         match load(&self.tls, loaded.found) {
@@ -114,7 +114,7 @@ impl Credentials {
         self.name.clone()
     }
 
-    /// Why TLS with the server has failed, and what to do.
+    /// Returns the error for a failed TLS handshake, with its remedy.
     pub(crate) fn explain(&self, e: &io::Error) -> Error {
         let inner = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         let (kind, text) = match inner {
@@ -132,7 +132,7 @@ impl Credentials {
         Error::new(kind, text)
     }
 
-    /// What may be behind it when a server leaves without a word.
+    /// Returns the likely cause when a server closes the connection without an alert.
     pub(crate) fn hint(&self) -> String {
         if self.loaded.lock().found.own {
             return "; perhaps it does not accept our certificate".to_owned();
@@ -302,7 +302,7 @@ fn trusted(
     }
 }
 
-/// Takes any server for the right one, if only it has the key of the certificate that it shows.
+/// Accepts any server that has the key of its certificate.
 #[derive(Debug)]
 struct NoServerVerification(Arc<CryptoProvider>);
 

@@ -70,7 +70,7 @@ impl<'a> Deadline<'a> {
     /// A socket connected to this address.
     ///
     /// # Errors
-    /// Os: as of the system. Io: not in time.
+    /// Os: the system's error. Io: the time limit has passed.
     fn connect_tcp(&self, address: &SocketAddr) -> Result<OwnedFd> {
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         self.connect(family, |socket| {
@@ -85,7 +85,8 @@ impl<'a> Deadline<'a> {
     /// others.
     ///
     /// # Errors
-    /// Os: its name cannot be looked up. NotFound: it has no address. As of [`Deadline::connect_tcp`] for the last address.
+    /// Os: its name cannot be looked up. NotFound: it has no address. Otherwise the error of [`Deadline::connect_tcp`] for
+    /// the last address.
     pub(crate) fn connect_host(&self, host: &str, port: u16) -> Result<OwnedFd> {
         let found = (host, port).to_socket_addrs().map_err(|e| Error::os(e, "cannot look up its name"))?;
         self.connect_to_one(&found.collect::<Vec<_>>())
@@ -105,7 +106,7 @@ impl<'a> Deadline<'a> {
     /// A socket of this family that `connect` connects.
     ///
     /// # Errors
-    /// As of [`Deadline::connect_tcp`].
+    /// The errors of [`Deadline::connect_tcp`].
     pub(crate) fn connect(
         &self,
         family: AddressFamily,
@@ -130,7 +131,7 @@ impl<'a> Deadline<'a> {
     /// Sends all of `bytes`. `doing` names what took too long, `broke_off` what failed otherwise.
     ///
     /// # Errors
-    /// Os: as of the system. Io: not in time.
+    /// Os: the system's error. Io: the time limit has passed.
     pub(crate) fn send(&self, socket: &OwnedFd, mut bytes: &[u8], doing: &str, broke_off: &str) -> Result<()> {
         while !bytes.is_empty() {
             match rustix::net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -149,7 +150,7 @@ pub(crate) fn failed(e: Errno, what: &str) -> Error {
     Error::os(io::Error::from(e), what)
 }
 
-/// The beginning of a peer's text, without what a terminal would obey.
+/// Returns the beginning of a peer's text, without terminal control characters.
 pub(crate) fn printable(text: impl AsRef<[u8]>) -> String {
     let text = String::from_utf8_lossy(text.as_ref());
     text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()

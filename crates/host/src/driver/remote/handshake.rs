@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connected socket during the handshake, sent to and received from in turn; under TLS from when the protocol says so.
+//! A connected socket during the handshake, which sends and receives in turn; under TLS as soon as the protocol starts it.
 //!
 //! Guarantees: TLS begins, or the call fails. No byte beyond those asked for is received before TLS begins, so plain text behind them
 //! goes to TLS, which rejects it. No call outlasts the deadline, also if the peer sends without an end.
@@ -15,7 +15,7 @@ use rustls::ClientConnection;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What the error for a passed deadline names.
+/// What the error for an exceeded deadline names.
 const DOING: &str = "the handshake";
 
 /// See the module's text.
@@ -28,7 +28,7 @@ pub(crate) struct HandshakeSocket<'a> {
 }
 
 impl<'a> HandshakeSocket<'a> {
-    /// `credentials` are those of TLS, if that is to begin.
+    /// `credentials`: for TLS, if TLS may begin.
     pub(crate) fn new(
         socket: OwnedFd,
         deadline: Deadline<'a>,
@@ -94,11 +94,11 @@ impl<'a> HandshakeSocket<'a> {
         Ok(())
     }
 
-    /// The same under TLS; whether all of them came before the end.
+    /// As [`HandshakeSocket::receive`], under TLS. Returns whether all bytes came before the end of the stream.
     fn receive_tls(&self, tls: &mut TlsStream<ClientConnection>, bytes: &mut [u8]) -> Result<bool> {
         let mut filled = 0;
         while filled < bytes.len() {
-            // Records without data, which come as fast as they are taken, are nothing to wait for.
+            // Records without data never block the receive, so the deadline is checked here, too.
             self.deadline.check(DOING)?;
             let received = tls.receive(self.socket.as_fd(), |piece| {
                 let room = bytes.get_mut(filled..).unwrap_or_default();
@@ -129,7 +129,7 @@ impl<'a> HandshakeSocket<'a> {
         self.deadline.send(&self.socket, bytes, DOING, "the handshake ended early")
     }
 
-    /// The same under TLS.
+    /// As [`HandshakeSocket::send`], under TLS.
     fn send_tls(&self, tls: &mut TlsStream<ClientConnection>, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let n = tls.write(bytes).map_err(|e| self.explain(&e))?;

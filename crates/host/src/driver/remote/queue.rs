@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hardware queue over a connection: its requests, its connection, and the threads that wait for it.
 //!
-//! Guarantees: a wake-up ends the sleep of all threads that were asleep, or on their way to it; a lost connection wakes the
-//! [reconnecting thread](super::reconnect). Requests' memory is touched only under the lock, and not after the request has ended.
-//! Needs from protocols: the calls under the lock do not wait; what becomes of requests when a connection is lost is theirs.
+//! Guarantees: a wake-up ends the sleep of all threads that sleep or are about to; a lost connection wakes the [reconnecting
+//! thread](super::reconnect). Requests' memory is accessed only under the lock, and not after the request has completed.
+//! Needs from protocols: calls under the lock do not wait. The protocol decides what happens to requests when a connection
+//! is lost.
 //!
 //! One lock for all. The eventfd signals completions found outside a poll, and wake-ups; sockets signal neither. It stays readable
 //! until no thread sleeps that could have missed it.
@@ -29,19 +30,19 @@ pub(crate) const LONG_LIFE: Duration = Duration::from_secs(1);
 /// What has happened to a queue's connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueStatus {
-    /// There is to be a connection.
+    /// The queue is in use, so there should be a connection.
     pub used: bool,
     /// There is a connection now.
     pub connected: bool,
     /// Connections lost so far.
     pub losses: u64,
-    /// Requests so far that were out when a connection was lost, and were sent again or given back.
+    /// Requests so far that were in flight when a connection was lost, and were sent again or failed.
     pub replayed: u64,
     /// Why the last one was lost.
     pub last_loss: Option<String>,
 }
 
-/// All queues' connections together.
+/// Sums the connections of all queues.
 pub(crate) fn sum_of(queues: impl Iterator<Item = QueueStatus>) -> Connections {
     let one = |q: QueueStatus| Connections {
         wanted: u64::from(q.used),
@@ -52,7 +53,7 @@ pub(crate) fn sum_of(queues: impl Iterator<Item = QueueStatus>) -> Connections {
     queues.map(one).fold(Connections::default(), Add::add)
 }
 
-/// How often connections were lost, and why the last one was; `None` if none was.
+/// Returns how often connections were lost, and why the last one was; `None` if none was.
 pub(crate) fn losses_of(queues: &[QueueStatus]) -> Option<(String, &str)> {
     let last = queues.iter().filter_map(|q| q.last_loss.as_deref()).next_back()?;
     let losses: u64 = queues.iter().map(|q| q.losses).sum();
@@ -113,7 +114,7 @@ impl<P: Protocol> QueueState<P> {
         matches!(self.link, LinkState::Up(_))
     }
 
-    /// Whether a connection is of use: the first one since a start, or one in place of one that was lost.
+    /// Whether a connection can be used: the first one since a start, or one in place of a lost one.
     pub(crate) fn needs_connection(&self, is_first: bool) -> bool {
         match self.link {
             LinkState::Unused => is_first,
@@ -122,7 +123,7 @@ impl<P: Protocol> QueueState<P> {
         }
     }
 
-    /// The queue is not in use any more; its connection, if it had one.
+    /// Takes the queue out of use. Returns its connection, if it had one.
     pub(crate) fn end(&mut self) -> Option<P::Link> {
         self.status.connected = false;
         match std::mem::replace(&mut self.link, LinkState::Unused) {
@@ -161,7 +162,7 @@ impl<P: Protocol> Queue<P> {
         self.state.lock()
     }
 
-    /// Makes it ready for tags below `depth`; whether it has, or once had, a connection.
+    /// Makes room for tags below `depth`. Returns whether the queue has, or once had, a connection.
     pub(crate) fn start(&self, depth: u32) -> bool {
         let mut state = self.lock();
         state.requests.resize(depth as usize);
@@ -218,7 +219,7 @@ impl<P: Protocol> Queue<P> {
         QueueStatus { used: !matches!(state.link, LinkState::Unused), ..state.status.clone() }
     }
 
-    /// Ends that no socket tells of are told by the eventfd.
+    /// Signals, by the eventfd, completions that no socket signals.
     #[inline]
     pub(crate) fn tell_ends(&self, state: &mut QueueState<P>) {
         if state.requests.has_ended() {
@@ -226,7 +227,7 @@ impl<P: Protocol> Queue<P> {
         }
     }
 
-    /// Takes a signal back once no thread is left that could miss it.
+    /// Clears the eventfd once no thread is left that could miss it.
     pub(crate) fn calm(&self, state: &mut QueueState<P>) {
         self.waits.calm(&mut state.waiting, state.requests.has_ended());
     }

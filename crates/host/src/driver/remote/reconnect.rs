@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The thread that sees to a disk's links, one per hardware queue: connections to an NBD server, sessions with an iSCSI target.
-//! It replaces each that was lost, and notices the loss of those that are not in use at the moment.
+//! The thread that maintains a disk's links, one per hardware queue: connections to an NBD server, sessions with an iSCSI
+//! target. It replaces lost links, and notices the loss of links that are not in use at the moment.
 //!
-//! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; one that does not is
-//! asked less and less often. Due queues take turns, so one refused link does not starve the others. The thread ends with its handle.
-//! Does not do: judge whether the peer is still the same; that is [`Reconnect::attempt`]'s.
+//! Guarantees: a peer that comes back is found within [`LONGEST_PAUSE`] and the time of one attempt; a peer that stays away
+//! is tried less and less often. Due queues take turns, so one refused link does not starve the others. The thread ends with
+//! its handle. Does not check whether the peer is still the same: [`Reconnect::attempt`] does.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -25,29 +25,29 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often links are checked without a notification.
 const LOOK: Duration = Duration::from_secs(1);
-/// The wake-up, among numbers of hardware queues.
+/// The event number of the wake-up; other events have numbers of hardware queues.
 const WAKEUP: u64 = u64::MAX;
 
 /// Links that are made again.
 pub(crate) trait Reconnect: Send + Sync + 'static {
     /// The thread's name.
     const THREAD: &'static str;
-    /// What its links are called.
+    /// The name of its links in messages.
     const LINKS: &'static str;
 
-    /// What the thread waits at.
+    /// Returns what the thread waits for.
     fn watch(&self) -> &Watch;
 
-    /// Checks, without a poll, whether links have gone.
+    /// Without a poll, notices links that were lost.
     fn look_after(&self);
 
     /// Queues that need a link, each with the earliest time for an attempt.
     fn wants(&self) -> Vec<(Instant, usize)>;
 
-    /// Brings a hardware queue another link.
+    /// Makes another link for a hardware queue.
     ///
     /// # Errors
-    /// There is none now.
+    /// No link can be made now.
     fn attempt(&self, number: usize) -> Result<()>;
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Reconnector<K: Reconnect> {
     links: Arc<K>,
 }
 
-/// What the thread waits at, and what it has to say.
+/// What the thread waits for, and its last error.
 pub(crate) struct Watch {
     set: OwnedFd,
     /// A link was lost.
@@ -89,12 +89,12 @@ impl Watch {
         &self.over
     }
 
-    /// What links are added to, so that the leaving of their peers is noticed.
+    /// Returns the epoll set that links are added to, so that a disconnect of their peers is noticed.
     pub(crate) fn set(&self) -> &OwnedFd {
         &self.set
     }
 
-    /// Why there is no other link, if the last attempt has failed.
+    /// Returns why there is no other link, if the last attempt has failed.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.refusal.lock().clone()
     }
@@ -163,7 +163,7 @@ fn run(links: &impl Reconnect) {
     }
 }
 
-/// Whose turn it is after `last`: of those whose time has come the next one, in a circle; else the first whose time comes.
+/// Returns the next attempt: round robin after `last` among those that are due, otherwise the earliest.
 fn next(wanted: &[(Instant, usize)], last: usize, now: Instant) -> Option<(Instant, usize)> {
     let due = wanted.iter().filter(|(from, _)| *from <= now);
     let in_turn = due.min_by_key(|(_, number)| (*number <= last, *number));
@@ -187,7 +187,7 @@ fn attempt(links: &impl Reconnect, number: usize, pause: &mut Pause) {
     }
 }
 
-/// Attempts it, and looks after the other links meanwhile: a peer that says nothing may take all the time that one has.
+/// Makes the attempt, and checks the other links meanwhile: a silent peer may take all the time of an attempt.
 fn attempt_beside<K: Reconnect>(links: &K, number: usize) -> Result<()> {
     let (watch, is_done) = (links.watch(), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connected socket that carries requests: batches of messages out, replies in, as much as goes without waiting.
+//! A connected socket that carries requests: sends batches of messages and receives replies, as far as that does not block.
 //!
 //! Guarantees: one system call for many messages; payload goes from and to requests' memory without a copy where the protocol
 //! lets it, through one receive buffer where it is short. A socket that is full is watched until all is sent. Memory that
@@ -27,7 +27,7 @@ pub(crate) const SEND_BATCH: usize = 64;
 /// Receives of one call, when each brought as much as there was room for.
 pub(crate) const MAX_RECEIVES: u32 = 4;
 
-/// Where each message of a batch ends, in bytes from its beginning.
+/// Where each message of a batch ends, as an offset from the batch's beginning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     ends: [usize; SEND_BATCH],
@@ -122,16 +122,16 @@ pub(crate) trait Inbox {
     /// Whether long reads are out whose payload may go to where it belongs.
     fn has_large_reads(&self) -> bool;
 
-    /// Takes what these bytes say; how many of them that was. `is_sending`: part of the oldest message that is to be sent was sent.
+    /// Handles these bytes. Returns how many of them were used. `is_sending`: part of the oldest unsent message was sent.
     ///
     /// # Errors
     /// The connection is lost by what it says.
     fn take(&mut self, input: &[u8], is_sending: bool) -> Result<usize, Self::Lost>;
 
-    /// The memory of the read whose payload comes has gone: the payload is discarded from now on. Whether that is something new.
+    /// Discards the payload of the current read from now on, because its memory has gone. Returns false if that is known.
     fn discard(&mut self) -> bool;
 
-    /// Whether the peer has something to answer.
+    /// Whether the peer has requests to answer.
     fn awaits_more(&self) -> bool;
 
     /// Why the connection is lost, in words for people.
@@ -153,10 +153,10 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Takes a socket over that does not block, and has `set` tell of what arrives.
+    /// Takes over a socket that does not block, and registers it with the epoll set `set`.
     ///
     /// # Errors
-    /// There is no waiting for it; in words for people.
+    /// The socket cannot be waited for; the text is for people.
     pub(crate) fn new(socket: OwnedFd, set: &OwnedFd) -> Result<Stream, String> {
         Stream::with(socket, None, INPUT_BYTES, set)
     }
@@ -177,7 +177,7 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// The set has nothing to tell any more.
+    /// Removes the socket from the epoll set.
     pub(crate) fn unwatch(&self, set: &OwnedFd) {
         let _ = epoll::delete(set, &self.socket);
     }
@@ -191,7 +191,7 @@ impl Stream {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     pub(crate) fn send<O: Outbox>(&mut self, outbox: &mut O, set: &OwnedFd) -> Result<(), O::Lost> {
         if self.tls.is_some() {
             return self.send_sealed(outbox, set);
@@ -228,7 +228,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends a last message, if none is sent in part, as far as that goes without waiting.
+    /// Sends a last message if no other is sent in part and that does not block.
     pub(crate) fn leave(&mut self, bye: &[u8]) {
         if self.sent > 0 {
             return;
@@ -241,7 +241,7 @@ impl Stream {
         let _ = out.send(self.socket.as_fd());
     }
 
-    /// Receives what is there and has it taken.
+    /// Receives what the socket has, and handles it.
     pub(crate) fn receive<I: Inbox>(&mut self, inbox: &mut I) -> Result<(), I::Lost> {
         if self.tls.is_some() {
             return self.receive_sealed(inbox);
@@ -264,7 +264,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One receive: bytes there were, and that there was room for.
+    /// Receives once. Returns how many bytes came, and for how many there was room.
     fn receive_once<I: Inbox>(&mut self, inbox: &mut I) -> io::Result<(usize, usize)> {
         let mut incoming = Incoming::new();
         let direct = match inbox.payload().filter(|p| self.filled == 0 && p.left >= DIRECT_BYTES) {

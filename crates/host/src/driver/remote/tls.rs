@@ -78,7 +78,7 @@ impl Stream {
     /// Takes over a socket whose TLS has begun. `most_left` is [`Inbox::MOST_LEFT`].
     ///
     /// # Errors
-    /// As of [`Stream::new`].
+    /// The errors of [`Stream::new`].
     pub(crate) fn sealed(
         socket: OwnedFd,
         tls: Box<TlsStream<ClientConnection>>,
@@ -90,14 +90,14 @@ impl Stream {
         Stream::with(socket, Some(sealed), 2 * most_left, set)
     }
 
-    /// Whether it is under TLS. TLS says things of its own (changed keys, tickets), so such a stream is received from also when nothing
-    /// is awaited: what is not received keeps the socket readable.
+    /// Whether the stream is under TLS. TLS sends messages of its own (changed keys, tickets), so such a stream is read even
+    /// when no reply is awaited: unread messages keep the socket readable.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether TLS has something to send, or a full socket has kept something from being sent. Only a send looks after both: a bare flush
-    /// would stop watching the socket though messages wait for it.
+    /// Whether TLS has something to send, or a full socket has kept something from being sent. Only a send handles both: a
+    /// bare flush would stop watching the socket although messages wait for it.
     pub(crate) fn owes(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| self.full || tls.stream.wants_write())
     }
