@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replies of the transmission phase.
 //!
-//! Guarantees: each function writes one whole reply, or what precedes a content chunk's data, as the negotiated [`ReplyStyle`]
-//! has it. It writes into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`. Block status, and errors
-//! with a message, go behind what is in a vector. Heads allocate nothing.
+//! Guarantees: each function writes one whole reply, or the part before a content chunk's data, in the negotiated [`ReplyStyle`]. It
+//! writes into a [`HeadBuf`] of the caller's, so that one `writev` sends head and data. Block status, and errors with a message, are
+//! appended to a vector. Heads allocate nothing.
 //!
-//! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap.
-//! [`ReplyHead`] is the other direction, for clients.
+//! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap. [`ReplyHead`] is the
+//! other direction, for clients.
 //!
 //! Source: the NBD protocol, sections "Simple reply message", "Structured reply chunk message", "Extended reply chunk
 //! message", "Structured reply types", "Error values".

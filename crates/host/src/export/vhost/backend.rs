@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One front end's connection: what its messages say becomes virtqueues on IOThreads.
 //!
-//! Guarantees: a virtqueue runs from the time it has a kick until its base is asked for, the device is reset or the connection
-//! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused and its
-//! sender dropped, by the reader of the socket: most messages have no answer, and the front end would continue as if they were done.
+//! Guarantees: a virtqueue runs from its first kick descriptor until its base is asked for, the device is reset or the connection ends. A
+//! memory slot is removed only when nothing is in flight in it. A message that breaks a rule is refused, and the reader of the socket
+//! drops the front end. Most messages have no answer, so the front end would continue as if they had succeeded.
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One virtqueue of a block device, on the IOThread that serves it: requests out of the ring into the block layer, their
-//! ends back.
+//! One virtqueue of a block device, on the IOThread that serves it: requests from the ring into the block layer, and used buffers back.
 //!
-//! Guarantees: data goes between the guest's memory and the driver without a copy where the guest's buffers are whole sectors.
-//! Else it goes through a buffer of our own. A request is given back once all bios of it have ended, with its status and the
-//! number of bytes written. What was given back is published and signalled once per round. A driver that breaks a rule of the
-//! ring gets nothing more from this queue; what is in flight still ends.
+//! Guarantees: if the guest's buffers are whole sectors, data goes between the guest's memory and the driver without a copy. Otherwise it
+//! goes through a bounce buffer. A request is given back once all its bios have completed, with its status and the number of bytes
+//! written. Used requests are published and signalled once per round. A driver that breaks a rule of the ring gets nothing more from this
+//! queue; what is in flight still completes.
 //!
 //! Source: virtio 1.3, sections 2.6 to 2.8 and 5.2.6.
 
