@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a disk written for a while, and put back.
+//! Writes settings of a disk for a while, and restores them.
 //!
-//! Guarantees: what was there before is on disk ([`state`](super::state)) before the first write, so that it is put back whatever
-//! happens: by [`SettingsGuard::put_back`] or when a [`SettingsGuard`] is dropped (an error, a panic); by [`put_back_all`] where the process is
-//! ended without that; by the next use of the disk or [`put_back_left`] after a kill. Only what was changed, or changed with it, is
-//! put back, in an order in which nothing resets what came before, and read again. Needs from callers: no I/O out that
-//! never ends ([`SettingsGuard::leave`]): the kernel changes an elevator when the disk is idle, and waits for that. Does not: keep other
-//! programs from writing the same settings meanwhile.
+//! Guarantees: the old values are on disk ([`state`](super::state)) before the first write, so that they are restored whatever happens.
+//! [`SettingsGuard::put_back`] or the drop of a [`SettingsGuard`] does so (an error, a panic), [`put_back_all`] where the process ends
+//! without that, and the next use of the disk or [`put_back_left`] after a kill. Only settings that were changed, directly or as a side
+//! effect, are restored, in an order in which nothing resets earlier ones. They are read again afterwards. Needs from callers: no I/O in
+//! flight that never completes ([`SettingsGuard::leave`]). The kernel changes an elevator when the disk is idle, and waits for that. Does
+//! not: keep other programs from writing the same settings meanwhile.
 
 use super::device::KernelDevice;
 use super::in_use;

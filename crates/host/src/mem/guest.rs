@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that another process has, too: a guest's, of which a vhost-user front end sends descriptors.
 //!
-//! Guarantees: a [`Window`] reaches only bytes of its region, checked when it is made and at each access; every access is
-//! atomic, so whatever the other side does meanwhile shows old or new values and nothing worse. Of a file that the other side
-//! makes shorter under the mapping the missing pages read as zeroes, and an alarm is raised (`fault`).
+//! Guarantees: a [`Window`] reaches only bytes of its region, checked when it is made and at each access. Every access is atomic, so
+//! concurrent changes by the other process show old or new values and nothing worse. If the other process truncates the file under the
+//! mapping, the missing pages read as zeroes, and an alarm is raised (`fault`).
 
 use super::fault::{Alarm, Watch};
 use super::{BUFFER_ALIGN, Region};

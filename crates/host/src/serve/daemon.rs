@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A plan carried out: IOThreads run, disks are open and locked, exports listen; and the way from there to another plan.
 //!
-//! Guarantees: it starts as a whole or not at all. What is the same in another plan continues undisturbed while the rest
-//! changes. [`Daemon::plan`] is what really runs, also after a change that failed in part. Images stay locked as long as they
-//! are served. When a disk or the daemon ends, its clients are dropped first. Then what is in flight ends, then it is closed,
-//! so nothing that was acknowledged is lost.
+//! Guarantees: the daemon starts as a whole or not at all. What is the same in another plan continues undisturbed while the rest changes.
+//! [`Daemon::plan`] is what really runs, also after a change that failed in part. Images stay locked as long as they are served. When a
+//! disk or the daemon ends, its clients are dropped first. Then its I/O in flight completes, then the disk is closed, so nothing that was
+//! acknowledged is lost.
 
 use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};

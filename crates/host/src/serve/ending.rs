@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An export ends when its clients' I/O has ended, which may never happen; so each end has a thread of its own.
+//! Ending exports. An export ends when its clients' I/O has completed, which may never happen. So each end has a thread of its own.
 //!
-//! Guarantees: what ends is dropped, whatever becomes of its [`Ending`]; a caller waits for it as long as it wants to. By force
-//! ([`Ending::give_up`]) its disks' I/O ends with errors, if their drivers can do that; nothing else of a driver is changed.
-//! Writes that are held for want of space end so, too. Does not do: take it back. Clients were let go already.
+//! Guarantees: the export is dropped, whatever happens to its [`Ending`]; a caller waits for it as long as it wants to. By force
+//! ([`Ending::give_up`]) the I/O of its disks fails, if their drivers support that; nothing else of a driver is changed. Writes that are
+//! held because space ran out fail, too. Does not do: cancel an end, because the clients were disconnected already.
 
 use super::disk::ServedDisk;
 use crate::error::{Error, ErrorKind};

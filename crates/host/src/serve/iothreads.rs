@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All IOThreads of a daemon, and where each source is.
 //!
-//! Guarantees: a source is served by one thread at a time; it is moved or handed back only when nothing of it is in flight, and
-//! meanwhile its client waits and no other does; a handle never reaches another source than its own, also when that has
-//! left. Threads come and go at run time; one that serves something cannot go.
-//! Needs from callers: it outlives the disks' I/O; nothing here is called from an IOThread.
+//! Guarantees: one thread at a time serves a source. A source is moved or handed back only when nothing of it is in flight; meanwhile its
+//! client waits and no other does. A handle never reaches a source other than its own, even after that has left. Threads can be added and
+//! removed at run time; one that serves something cannot be removed. Needs from callers: it outlives the disks' I/O; nothing here is
+//! called from an IOThread.
 
 use super::adaptive::Polling;
 use super::disk::{Parts, ServedDisk};

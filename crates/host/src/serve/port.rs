@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An IOThread's entry to one disk: its submitter, what it waits for there, and buffers for sources that bring none.
+//! An IOThread's entry to one disk: its submitter, its descriptors to wait on, and buffers for sources that have none.
 //!
-//! Guarantees: a bio that was submitted enters the block layer once, in order of submission if it could not at once; but one that
-//! writes to blocks that are being rewritten ([`rewrite`](super::rewrite)) waits for that, and lets others pass. Needs from callers:
-//! nothing is taken from a client while there is no room ([`Port::has_capacity`]).
+//! Guarantees: a submitted bio enters the block layer once; bios that cannot enter at once do so in order of submission. The exception is
+//! a bio that writes to blocks that are being rewritten ([`rewrite`](super::rewrite)): it waits for that, and lets others pass. Needs
+//! from callers: nothing is taken from a client while there is no room ([`Port::has_capacity`]).
 
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;

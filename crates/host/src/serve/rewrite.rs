@@ -2,15 +2,15 @@
 //! Blocks of a disk that are being rewritten (read, changed in part and written back), and the writes that wait for
 //! that.
 //!
-//! Guarantees: a rewrite has its blocks for itself from when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`])
-//! to when it is given back. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the
-//! block layer, whichever export it comes by. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is
-//! woken. Writes that were inside when the first rewrite came are counted, not known. They may go anywhere, and no rewrite
-//! reads before they have ended. A disk without rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a
-//! lock that its IOThread has for itself.
+//! Guarantees: a rewrite has its blocks exclusively from when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`]) until it
+//! releases them. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the block layer,
+//! whichever export it comes from. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is woken. For writes that
+//! were inside when the first rewrite came, only their number is known. They may go anywhere, and no rewrite reads before they have
+//! completed. On a disk without rewrites ([`Rewrites::expect`]) this costs a load per round; otherwise a write takes a lock that only its
+//! IOThread uses.
 //!
-//! Needs from callers: a hold ends after I/O of its own only, and the owner of one waits for no other. Reads are not held back:
-//! one that overlaps a write may see either, as on any disk.
+//! Needs from callers: a hold waits for its own I/O only, and its owner waits for no other hold. Reads are not held back: one that
+//! overlaps a write may see old or new data, as on any disk.
 
 use super::disk::Waker;
 use super::port::SourceId;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A running export as the daemon sees it.
 //!
-//! Dropped, an export lets its clients go, waits for what they asked for, and ends.
+//! When it is dropped, an export disconnects its clients, waits for their I/O, and ends.
 
 use crate::error::Result;
 use blk::time::Duration;
