@@ -22,16 +22,16 @@ use std::time::Duration;
 
 /// Passes over settings that reset each other.
 const PASSES: usize = 3;
-/// How long settings are put back at most where the process is to end now.
+/// Longest time for restoring settings when the process is about to exit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was changed; `None`: it is put back.
+/// The changes to restore; `None`: they are restored already.
 type Shared = Arc<Mutex<Option<Changes>>>;
 
 /// All that this process has changed.
 static KEPT: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
-/// Settings of a disk that are others than its own for as long as this lives.
+/// Temporary settings of a disk, restored when this is dropped.
 pub struct SettingsGuard(Shared);
 
 struct Changes {
@@ -49,8 +49,8 @@ struct Outcome {
 }
 
 impl SettingsGuard {
-    /// Writes what is planned, and says what the kernel made of it. `None`: nothing had to be changed. Settings that an earlier
-    /// process has left are put back first.
+    /// Writes planned settings, and returns what the kernel made of them. `None`: nothing had to be changed. Settings that an earlier
+    /// process has left behind are restored first.
     ///
     /// # Errors
     /// The disk's settings are in use by another process, the state cannot be kept, or the kernel refuses a value: then
@@ -120,7 +120,7 @@ impl SettingsGuard {
         put_back(&self.0)
     }
 
-    /// Leaves the settings as they are, for `mqblk restore`: there is I/O out that does not end.
+    /// Leaves the settings as they are, for `mqblk restore`, because I/O in flight does not complete.
     #[must_use]
     pub fn leave(self) -> String {
         let disk = self.0.lock().take().map(|c| c.device.disk).unwrap_or_default();

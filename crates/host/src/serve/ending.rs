@@ -54,7 +54,7 @@ impl Ending {
         self.disks.iter().filter_map(Weak::upgrade)
     }
 
-    /// Waits for it until then; whether it has ended.
+    /// Waits for the end until `until`. Returns whether it has ended.
     pub(super) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         matches!(self.ended.recv_timeout(left), Err(RecvTimeoutError::Disconnected))
@@ -65,13 +65,13 @@ impl Ending {
         let _ = self.ended.recv();
     }
 
-    /// Has the I/O of its disks end with errors, and waits for its end again; whether it has come.
+    /// Makes the I/O of its disks fail, and waits for the end again. Returns whether it has ended.
     pub(super) fn give_up(&self) -> bool {
         let until = Instant::now() + END_TIME;
         let mut ended = false;
         while !ended && Instant::now() < until {
-            // What was held back above the driver comes to it when there is room: that is given up, too. A disk is not kept: its
-            // being closed is part of the end.
+            // Requests held back above the driver reach it when there is room; they are given up, too. No disk is kept here, because
+            // closing it is part of the end.
             self.disks().for_each(|d| _ = d.set_give_up(true));
             ended = self.wait(until.min(Instant::now() + AGAIN));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space,
-//! lost connections to a server, and the end of each problem.
+//! and lost connections to a server. It also logs when connections or space are back.
 //!
 //! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.
 //! The I/O path is not involved. A disk ends when its owner drops it. Does not do: say which request failed.

@@ -44,10 +44,10 @@ pub struct Extent {
     pub flags: u32,
 }
 
-/// The error that says how an I/O ended; none if it went well.
+/// Returns the error for an I/O's status; `None` for success.
 ///
-/// `NBD_ENOTSUP` is for fast zeroes alone, so what a disk does not support is otherwise `NBD_EINVAL`. What the protocol
-/// has no number for is `NBD_EIO`; a disk that is gone, too, for `NBD_ESHUTDOWN` would say that the server goes.
+/// `NBD_ENOTSUP` is for fast zeroes alone, so anything else that a disk does not support is `NBD_EINVAL`. A status without a number in
+/// the protocol is `NBD_EIO`. So is a disk that is gone, because `NBD_ESHUTDOWN` would say that the server goes.
 pub fn error_of(status: BlkStatus, request: &Request) -> Option<NbdError> {
     let fast_zero = request.command == Command::WriteZeroes && request.fast_zero();
     Some(match status {

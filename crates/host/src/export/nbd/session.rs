@@ -86,7 +86,7 @@ impl Request {
         self.flags & flag::REQ_ONE != 0
     }
 
-    /// What its replies need of it.
+    /// Returns what replies need of the request.
     #[inline]
     pub const fn reply_to(&self) -> ReplyTo {
         ReplyTo { cookie: self.cookie, offset: self.offset }
@@ -122,7 +122,7 @@ pub enum Event<'a> {
     },
     /// A request to refuse.
     Refused(Refusal),
-    /// The client leaves: answer what is out, then close. What follows it is ignored.
+    /// The client disconnects: answer what is in flight, then close. Bytes behind it are ignored.
     Disconnect,
 }
 

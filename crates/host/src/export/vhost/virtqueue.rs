@@ -33,8 +33,8 @@ use std::sync::atomic::Ordering;
 /// Requests taken in one round. The client works on the first ones while the rest are served: on the null disk, one IOThread,
 /// a client that sleeps, depth 128: 2.14 M IOPS with 128, 3.47 M with 16, 3.12 M with 8; at depth 32 1.53, 1.67 and 1.27 M.
 const ROUND: usize = 16;
-/// Requests taken in the first round after a wait, twice as many in each round after it: the client has just made many available and
-/// is about to sleep, unless the first of them ends before.
+/// Requests taken in the first round after a wait; each round after it takes twice as many. The client has just made many available and
+/// is about to sleep, unless the first of them completes before.
 const FIRST_ROUND: usize = 2;
 const SECTOR: u32 = 512;
 
