@@ -144,7 +144,7 @@ fn users(text: &str) -> usize {
     with(|s| s.shown.iter().filter(|(_, n)| n == text).count())
 }
 
-/// How large fio is to take a target for, without opening it for good.
+/// Returns the size that fio is to see for a target, without keeping the target open.
 ///
 /// # Errors
 /// It cannot be opened.

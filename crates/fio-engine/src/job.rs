@@ -69,7 +69,7 @@ pub struct Job {
     buffers: Option<ForeignBuffers>,
     /// Buffers of single I/Os that lie elsewhere.
     strays: Vec<(u64, ForeignBuffers)>,
-    /// What ended while another I/O was submitted.
+    /// I/O that completed while another was submitted.
     early: Vec<(u64, i32)>,
     /// What was reaped last.
     events: Vec<(u64, i32)>,
@@ -184,7 +184,7 @@ impl Job {
         refused
     }
 
-    /// The bio of an I/O, or why it has none.
+    /// Returns the bio of an I/O, or why it has none.
     #[inline]
     fn bio(&self, io: &Io) -> std::result::Result<Bio, Queued> {
         if io.op == Op::Flush {

@@ -149,8 +149,7 @@ impl Region {
         byte.fetch_or(bits, Ordering::Release);
     }
 
-    /// Has the processor fetch the line of byte `at`, to be written soon, too, if `WRITE`. Nothing else comes of it, nor of a byte
-    /// outside.
+    /// Prefetches the cache line of byte `at`, for writing, too, if `WRITE`. Has no other effect, and none for a byte outside.
     #[inline]
     pub(crate) fn prefetch<const WRITE: bool>(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]

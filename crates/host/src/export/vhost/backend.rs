@@ -77,8 +77,8 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
-/// Rejects descriptors other than eventfds. An IOThread waits for them and writes to them. With other files the front end decides how
-/// long that takes, and whether it ends (a file of its own FUSE mount).
+/// Rejects descriptors other than eventfds, and makes eventfds non-blocking. An IOThread waits for them and writes to them. With other
+/// files the front end decides how long that takes, and whether it ends (a file of its own FUSE mount).
 fn check_event(fd: Option<&File>) -> Result<()> {
     let Some(fd) = fd else { return Ok(()) };
     if !stuck::is_eventfd(fd) {
