@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables of a TOML file, read key by key with the line number of every error.
 //!
-//! Guarantees: every key is asked for or refused; a value of the wrong type or out of its range is refused with both; what
-//! is wrong in one place does not hide what is wrong in others; messages are safe to print. Does not do: know any key.
-//! The form of messages is that of job files: `serve.toml:7: queue_size=100: must be ... (export 'a')`.
+//! Guarantees: every key is read or refused. A value of the wrong type or out of its range is refused; the message gives both. An error
+//! in one place does not hide errors in others. Messages are safe to print. Does not do: know any key. The form of messages is that of
+//! job files: `serve.toml:7: queue_size=100: must be ... (export 'a')`.
 
 use blk::suggest::did_you_mean;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A whole file as a value that serde makes of it, and the lines of its keys.
+//! Reads a whole file into a value by serde, and finds the lines of its keys.
 //!
-//! Does not do: tell more than the first thing that is wrong.
+//! Does not do: report more than the first error.
 
 use crate::reader::{Lines, one_line, printable};
 use serde::de::DeserializeOwned;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The edge to fio: the functions it calls, and reading and writing its structures at the offsets of [`layout`](crate::layout).
 //!
-//! Guarantees: what is read or written are single fields of live structures of a fio whose layout is known; everything else is
-//! done by the safe modules. Needs from callers, that is from fio: what its engines are promised. A `thread_data`, `io_u` or
-//! `fio_file` that is passed is live during the call; an `io_u` that was queued, its buffer with it, is left alone until the engine
-//! has given it back; calls for a job come from the thread the job runs on, except for the size of a file, which is asked for
-//! before.
+//! Guarantees: only single fields of live structures are read or written, of a fio whose layout is known; everything else is done by the
+//! safe modules. Needs from callers, that is from fio: what it promises its engines. A `thread_data`, `io_u` or `fio_file` that is passed
+//! is live during the call. fio leaves a queued `io_u` and its buffer alone until the engine has given it back. Calls for a job come from
+//! the thread the job runs on, except for the size of a file, which is asked for before.
 //!
 //! Source: fio 3.33, ioengines.h, HOWTO ("External engines").
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The disks that are open in this process, and what was learned of the jobs before the first began.
+//! The disks that are open in this process, and the jobs that fio showed before the first began.
 //!
-//! Guarantees: jobs of one process that name the same target in the same way (`direct` included) get the same disk. It stays
-//! open until the process ends, so what a RAM disk holds is there for the next job. A forked job opens its own: rings and maps
-//! of another process are not used. Nothing here starts a thread, so fio may fork after any call.
+//! Guarantees: jobs of one process that name the same target in the same way (`direct` included) get the same disk. It stays open until
+//! the process ends, so the next job finds the data of a RAM disk. A forked job opens disks of its own, because it cannot use rings and
+//! maps of another process. Nothing here starts a thread, so fio may fork after any call.
 
 use crate::name::Named;
 use host::disk::Disk;
@@ -144,7 +144,7 @@ fn users(text: &str) -> usize {
     with(|s| s.shown.iter().filter(|(_, n)| n == text).count())
 }
 
-/// How large fio is to take a target for, without opening it for good.
+/// Returns the size that fio is to see for a target, without keeping the target open.
 ///
 /// # Errors
 /// It cannot be opened.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One job of fio: its files into disks, what it has submitted, and what has ended.
+//! One job of fio: its files, mapped to disks, its submitted I/O, and its completed I/O.
 //!
-//! Guarantees: each I/O that was taken is shown by [`Job::event`] after one [`Job::reap`], with its errno; an I/O that ends while it is
-//! submitted is told so at once. What is gathered (`iodepth_batch_submit` above 1) goes to the disk as one batch at
-//! [`Job::commit`]. Needs from callers: all calls come from one thread; an I/O's buffer was lent ([`Job::lend`]) before.
+//! Guarantees: [`Job::event`] returns each accepted I/O once, with its errno, after one [`Job::reap`]. I/O that completes during
+//! submission is reported at once. Gathered I/O (`iodepth_batch_submit` above 1) goes to the disk as one batch at [`Job::commit`]. Needs
+//! from callers: all calls come from one thread; an I/O's buffer was lent ([`Job::lend`]) before.
 
 use crate::disks::{self, JobPlace, OpenDisk};
 use crate::layout::JobOptions;
@@ -69,7 +69,7 @@ pub struct Job {
     buffers: Option<ForeignBuffers>,
     /// Buffers of single I/Os that lie elsewhere.
     strays: Vec<(u64, ForeignBuffers)>,
-    /// What ended while another I/O was submitted.
+    /// I/O that completed while another was submitted.
     early: Vec<(u64, i32)>,
     /// What was reaped last.
     events: Vec<(u64, i32)>,
@@ -184,7 +184,7 @@ impl Job {
         refused
     }
 
-    /// The bio of an I/O, or why it has none.
+    /// Returns the bio of an I/O, or why it has none.
     #[inline]
     fn bio(&self, io: &Io) -> std::result::Result<Bio, Queued> {
         if io.op == Op::Flush {
@@ -224,7 +224,7 @@ impl Job {
         }
     }
 
-    /// Waits until `min` I/Os have ended, and takes up to `max`: [`Job::event`] shows them. How many.
+    /// Waits until `min` I/Os have completed, and takes up to `max`, which [`Job::event`] returns. Returns how many it took.
     pub fn reap(&mut self, min: usize, max: usize) -> usize {
         self.events.clear();
         let early = self.early.len().min(max);
@@ -241,7 +241,7 @@ impl Job {
         self.events.len()
     }
 
-    /// I/O and errno of the `n`-th that was reaped.
+    /// Returns number and errno of the `n`-th I/O that was reaped.
     #[inline]
     pub fn event(&self, n: usize) -> Option<(u64, i32)> {
         self.events.get(n).copied()
@@ -304,7 +304,7 @@ impl Job {
         done.status.errno()
     }
 
-    /// Waits for all that is out. Its ends are not shown any more.
+    /// Waits for all I/O in flight. Its completions are not reported any more.
     pub fn drain(&mut self) {
         self.commit();
         while self.out() > 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known of fio's structures: byte offsets, by version.
+//! Layouts of fio's structures: byte offsets, by version.
 //!
 //! fio has no stable interface for engines outside its tree; `FIO_IOOPS_VERSION` only says that something may have changed. All
 //! fields here lie before any `#ifdef` of their structure, so they do not depend on how a fio was configured. Of `thread_data`

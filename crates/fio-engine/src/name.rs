@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a job's `filename` means: a target as of `mqblk run --target`, and settings behind a question mark.
 //!
-//! `TARGET[?setting=value[&setting=value]...]`. In a job file fio wants each `:` of a file name written as `\:`. Settings from
-//! the environment (`MQBLK_SET=setting=value,...`) come first, those of the name over them. Besides the settings of a run
-//! there is `direct=0|1`, over the job's own `direct`.
+//! `TARGET[?setting=value[&setting=value]...]`. In a job file fio requires each `:` of a file name as `\:`. Settings from the environment
+//! (`MQBLK_SET=setting=value,...`) apply first; those of the name override them. Besides the settings of a run there is `direct=0|1`,
+//! which overrides the job's own `direct`.
 
 use blk::settings::QueueConfig;
 use host::driver::{iscsi, nbd};

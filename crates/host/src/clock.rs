@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The real clock of the stack: [`now`], in nanoseconds of `CLOCK_MONOTONIC`.
 //!
-//! A clock is read several times per I/O, so its price counts. [`start`] uses the CPU's time stamp counter if it is invariant
-//! (ticks at a constant rate in every power state). The kernel itself must keep time by it, too. `start` calibrates the counter
-//! against `CLOCK_MONOTONIC`; from then on `now` is one `rdtsc`, a multiplication and a shift. Everywhere else, and before
-//! `start`, `now` is `clock_gettime` through the vDSO. Both have the same zero point, so a process may take readings before and
-//! after `start`.
+//! A clock is read several times per I/O, so its price counts. [`start`] uses the CPU's time stamp counter if it is invariant (ticks at a
+//! constant rate in every power state) and the kernel itself keeps time by it. `start` calibrates the counter against `CLOCK_MONOTONIC`;
+//! from then on `now` is one `rdtsc`, a multiplication and a shift. Everywhere else, and before `start`, `now` is `clock_gettime` through
+//! the vDSO. Both have the same zero point, so a process may take readings before and after `start`.
 //!
-//! Not promised: that readings on two CPUs are ordered to the nanosecond (`Instant::since` saturates). Nor that a run of hours
-//! agrees with `CLOCK_MONOTONIC` to better than some parts per million: the calibration is not repeated.
+//! Not promised: readings on two CPUs that are ordered to the nanosecond (`Instant::since` saturates). Over hours `now` may differ from
+//! `CLOCK_MONOTONIC` by some parts per million, because the calibration is not repeated.
 
 use blk::time::Instant;
 use std::sync::OnceLock;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Making a file large enough to be a target.
 //!
-//! Guarantees: what is in an existing file stays as it is; a file is only ever made longer, never truncated. If the work fails
-//! or is interrupted, a file that was made here is removed and one that was extended has its old size again. Refused before
-//! anything is written: directories, special files, block devices that are too small, and a size for which the file system has
-//! no room.
+//! Guarantees: the content of an existing file stays as it is; a file is only ever extended, never truncated. If the work fails or is
+//! interrupted, a file that was created here is removed, and one that was extended has its old size again. Refused before anything is
+//! written: directories, special files, block devices that are too small, and a size for which the file system has no room.
 //!
-//! Layouts. `Allocate` reserves blocks (fallocate): writes will find their space. Reads of blocks that were never written are
-//! answered by the file system without asking the device. `WriteOut` writes them all, as fio lays out the files of a read job,
-//! so that reads reach the device.
+//! Layouts. `Allocate` reserves blocks (fallocate), so writes find their space. The file system answers reads of blocks that were never
+//! written without asking the device. `WriteOut` writes all blocks, as fio lays out the files of a read job, so that reads reach the
+//! device.
 
 use crate::error::{Error, ErrorKind, Result};
 use std::ffi::CString;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Listening sockets made by another process and passed to this one: socket activation.
 //!
-//! Guarantees: descriptors are taken once, and only those that are meant for this process, that are open and that listen. A
-//! caller that asks for a socket at an address gets a copy, so an export may end and begin again at the same socket. None of
-//! them is ever removed from the file system. Needs from callers: [`take`] is called before this process opens anything that
-//! could get one of these numbers: they are for the sockets alone. Does not do: ask systemd for anything.
+//! Guarantees: descriptors are taken once, and only those that are meant for this process, are open and listen. A caller that asks for a
+//! socket at an address gets a copy, so an export may end and begin again at the same socket. None of the sockets is ever removed from
+//! the file system. Needs from callers: [`take`] is called before this process opens anything that could get one of these descriptor
+//! numbers. Does not do: ask systemd for anything.
 //!
 //! Source: sd_listen_fds(3): `LISTEN_PID`, `LISTEN_FDS`, `LISTEN_FDNAMES`, descriptors from 3 on.
 

@@ -2,8 +2,8 @@
 //! The real machine: clock, memory, drivers, exports. Nearly all of mqblk's system calls and `unsafe` code are here; a module that
 //! needs `unsafe` says so in this file, and `crates/xtask/src/tidy/confine.rs` lists the three files of other crates that do.
 //!
-//! A program opens a [`TargetSpec`], makes a [`Disk`] of its driver and gives each of its threads a [`Submitter`], as the example
-//! `threads` does. [`run`] does so for job files, [`serve`] for clients. Modules, those on a request's way first:
+//! A program opens a [`TargetSpec`], makes a [`Disk`] of its driver and gives each of its threads a [`Submitter`]: see the example
+//! `threads`. [`run`] does this for job files, [`serve`] for clients. Modules on a request's path come first:
 //!
 //! | module | what it is |
 //! |---|---|
@@ -12,22 +12,22 @@
 //! | [`serve`] | disks for clients on IOThreads, from a plan to the end |
 //! | [`mem`] | memory that bios point into: [`Regions`], [`BufferPool`] |
 //! | [`disk`] | an open disk: the block layer, its driver, ways to wait |
-//! | [`target`] | what a disk is on: read as text, then opened |
+//! | [`target`] | target specifications: parsed from text, then opened |
 //! | [`driver`] | drivers: memory, models, files, NBD, RBD, iSCSI, multipath |
 //! | [`nbd`] | the NBD protocol, for driver and export |
 //! | [`net`] | sockets, waits and TLS, for drivers and exports |
 //! | [`kernel`] | the kernel's own block devices, their settings and counters |
-//! | [`create`] | files that are made large enough to be a target |
-//! | [`multipath_conf`] | multipath.conf(5), and what it says of a disk |
-//! | [`clock`] | the time, which every call below takes |
+//! | [`create`] | creates and extends files for use as a target |
+//! | [`multipath_conf`] | multipath.conf(5): parsing, and the options of a disk |
+//! | [`clock`] | the clock, whose time every call takes |
 //! | [`topology`] | the CPUs of this machine |
 //! | [`process`] | processor time of threads, and pinning |
-//! | [`calibrate`] | what things cost on this host |
-//! | [`handed`] | sockets that another process has made |
-//! | [`service`] | what the service manager is told |
+//! | [`calibrate`] | costs of operations on this host |
+//! | [`handed`] | sockets from another process (socket activation) |
+//! | [`service`] | notifications to the service manager |
 //! | [`privileges`] | giving up root |
 //! | [`secrets`] | names of targets without their passwords |
-//! | [`shell`] | words of commands that are printed |
+//! | [`shell`] | quoting of words in printed commands |
 //! | [`error`] | the one error type |
 
 pub mod error;
@@ -72,7 +72,7 @@ pub mod export;
 // Its types are in every signature here.
 pub use blk;
 
-// The names that a program with a disk needs first.
+// Re-exports: the types that every program with a disk needs.
 pub use disk::{Disk, Submitter};
 pub use error::{Error, Result};
 pub use mem::{BufferPool, Regions};

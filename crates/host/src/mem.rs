@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that I/O goes to and comes from: regions, the table that numbers them, and pools of buffers in them.
 //!
-//! Guarantees. A [`DataRef`] may come from anywhere (a job, a guest, a bug). `Regions::resolve` makes a pointer of it only
-//! after checking region number and range. For a region that belongs to a [`BufferPool`] it also checks that every slot it
-//! touches is lent out for I/O. So safe code can neither leave a region nor get a slice of memory that I/O may change: slices
-//! exist only of slots that are not lent ([`BufferPool::with_slot`]), I/O goes only to slots that are. Spans do not leave this
-//! crate, whose drivers use them only until they complete the request. A region stays in its table until it is taken out. Only
-//! a caller that knows of no I/O to it may do that, so a resolved pointer stays valid.
+//! Guarantees. A [`DataRef`] may come from anywhere (a job, a guest, a bug). `Regions::resolve` makes a pointer of it only after checking
+//! region number and range. For a region that belongs to a [`BufferPool`] it also checks that every slot in the range is lent for I/O. So
+//! safe code can neither leave a region nor get a slice of memory that I/O may change. Slices exist only of slots that are not lent
+//! ([`BufferPool::with_slot`]); I/O goes only to slots that are. Spans do not leave this crate, whose drivers use them only until they
+//! complete the request. A region stays in its table until it is taken out. Only a caller that knows of no I/O to the region may do that,
+//! so a resolved pointer stays valid.
 //!
 //! Concurrent I/O to the same bytes is allowed, as on real hardware. Copies (`Span::copy_to`, `Span::zero`) are done by machine
 //! code that the compiler cannot see into. So a race shows old or new bytes and is not undefined behaviour.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Giving up root once everything that needs it is open.
 //!
-//! Guarantees: [`Account::assume`] changes every thread of the process or fails; afterwards no thread has a capability or
-//! another user, which is looked up where the kernel shows it, and there is no way back. Needs from callers: a failure ends the
-//! process, for some of it may have happened. Does not do: filter system calls.
+//! Guarantees: [`Account::assume`] changes every thread of the process or fails. Afterwards no thread has a capability or another user,
+//! and there is no way back; this is checked in what the kernel reports. Needs from callers: a failure ends the process, because some of
+//! the changes may have happened. Does not do: filter system calls.
 //!
 //! Source: setresuid(2), setgroups(2) with nptl(7): the C library's functions change all threads, the system calls one.
 

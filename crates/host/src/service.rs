@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the service manager that started this process is told: that it serves, reloads, ends, and that it is alive.
+//! Notifications to the service manager that started this process: that it serves, reloads, ends, and that it is alive.
 //!
-//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that is not there costs nothing and stops nothing; one that is busy
-//! is waited for, `PATIENCE` at most, but not with a sign of life, of which there are more: that
-//! is sent only while every IOThread answers, at twice the pace that is asked for.
+//! Guarantees: without `$NOTIFY_SOCKET` nothing happens; a manager that is not there costs nothing and stops nothing. A busy manager is
+//! waited for, `PATIENCE` at most; a watchdog message, of which there are more, does not wait. Watchdog messages are sent only while
+//! every IOThread answers, at twice the requested rate.
 //!
 //! Source: sd_notify(3), sd_watchdog_enabled(3).
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Signalling an event descriptor of a client that may make that wait.
 //!
-//! Whether a write waits is a flag of the open file, which the client has too: it can be changed between any check and the
-//! write, and an event descriptor cannot be opened anew nor be written with `RWF_NOWAIT` (Linux 6.18). A write that cannot wait
-//! costs a ring (see `export::vhost::call`), which takes twice as long as a plain one. So here a plain write is made, by
-//! a thread that is watched: a thread seen in the same write twice is freed by a signal.
+//! Whether a write waits is a flag of the open file, which the client shares: it can be changed between any check and the write. An event
+//! descriptor can neither be opened anew nor be written with `RWF_NOWAIT` (Linux 6.18). A write that cannot wait needs a ring (see
+//! `export::vhost::call`), which takes twice as long as a plain write. So a watched thread makes a plain write here: a thread seen in the
+//! same write twice is interrupted by a signal.
 //!
-//! Guarantees: [`signal`] ends, after 3 [`TICK`]s at most; one that does not wait costs a write and two plain stores. A thread is
-//! watched from its first call to its end. Needs from callers: an [event descriptor](is_eventfd), since a write to
-//! something else may wait where no signal is heard. Does not do: anything with SIGURG that reaches a thread elsewhere; it
-//! interrupts one call, as any signal may.
+//! Guarantees: [`signal`] returns after 3 [`TICK`]s at most; one that does not wait costs a write and two plain stores. A thread is
+//! watched from its first call until it ends. Needs from callers: an [event descriptor](is_eventfd), because a write to something else
+//! may wait where no signal interrupts it. Does not do: anything with SIGURG that reaches a thread elsewhere; it interrupts one call, as
+//! any signal may.
 //!
 //! Source: eventfd(2); signal(7), "Interruption of system calls".
 

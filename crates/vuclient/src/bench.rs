@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Closed-loop load on a vhost-user-blk server, cheap enough that the server is what is measured.
 //!
-//! Guarantees: each queue keeps `iodepth` requests with the server; the warm-up is not counted; a
-//! failed or missing answer ends the bench with an error. In the loop nothing is allocated, requests
-//! and completions go in batches, and no clock is read. With `latency` one clock reading per batch is added, which
-//! ends its requests and begins their successors. Without it only the mean is known, by Little's law.
+//! Guarantees: each queue keeps `iodepth` requests in flight; the warm-up is not counted; a failed or missing answer ends the bench with
+//! an error. In the loop nothing is allocated, requests and completions go in batches, and no clock is read. With `latency` one clock
+//! reading per batch is added: it is the completion time of the batch and the start time of the next requests. Without it only the mean
+//! is known, by Little's law.
 //! Needs as many CPUs as threads plus the server's, or it measures the scheduler. At depth 1 without `poll` it
 //! measures how fast this machine wakes a thread, not the server: compare servers there with `poll`.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Closed-loop load by a driver that costs as little as a right one can, so that the server is what is measured.
 //!
-//! [`bench`](mod@crate::bench) uses blkio, which costs some 200 ns a request: more than a good server takes. Here each of
-//! `iodepth` requests per queue keeps its chain, header and buffer ([`crate::raw::fixed_queue`]). It reads or writes one place
-//! of the disk, somewhere, over and over. With `rewrite` header and status are written each time, as a guest's driver does, and
-//! the places are random. That is slower, and for disks that are not null. Guarantees and phases are those of `bench`. Needs a
-//! server with the protocol features MQ and CONFIG. With REPLY_ACK what the server refuses is known at once.
+//! [`bench`](mod@crate::bench) uses blkio, which costs some 200 ns a request: more than a good server takes. Here each of `iodepth`
+//! requests per queue keeps its chain, header and buffer ([`crate::raw::fixed_queue`]). It reads or writes the same place of the disk
+//! over and over. With `rewrite` header and status are written each time, as a guest's driver does, and the places are random. That is
+//! slower, and meant for disks other than null. Guarantees and phases are those of `bench`. Needs a server with the protocol features MQ
+//! and CONFIG. With REPLY_ACK a refusal by the server is known at once.
 //! Source: virtio 1.2, 2.7, 2.8 and 5.2.
 
 use std::time::Duration;

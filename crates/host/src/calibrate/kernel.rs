@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host's kernel takes: a system call, waking a thread, switching to it, an interrupt; and its hypervisor, an exit.
+//! What operations of the host's kernel cost: a system call, waking a thread, switching to it, an interrupt; and a VM exit of its
+//! hypervisor.
 //!
-//! Guarantees: what is measured beside the thing itself (the system call around it, reading the clock) is measured as well and
-//! taken off. Does not do: a device's interrupt, which no program can cause. A timer's interrupt represents it: its handler
-//! does less than a driver's. In a virtual machine the time includes what the hypervisor does to deliver it.
+//! Guarantees: overhead of the measurement (the system call around an operation, reading the clock) is measured as well and subtracted.
+//! Does not do: a device's interrupt, which no program can cause. A timer's interrupt represents it: its handler does less than a
+//! driver's. In a virtual machine the time includes what the hypervisor does to deliver the interrupt.
 
 use super::{CostKind, Probe, line, per_op};
 use crate::clock;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cache lines: an atomic operation on one that is here, and one that goes to and fro between two CPUs.
+//! Cache lines: an atomic operation on a local line, and one on a line that moves between two CPUs.
 //!
-//! Guarantees: the two CPUs of a pair are as far apart as the topology says. Does not do: tell a line that was written from one that
-//! was only read; a lock's line is always written.
+//! Guarantees: the two CPUs of a pair are as far apart as the topology says. Does not do: distinguish lines that were written from lines
+//! that were only read; a lock's line is always written.
 
 use super::{CostKind, Probe, per_op};
 use crate::clock;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What things cost on this host: cache lines, system calls, wake-ups, interrupts, and our own block layer, in nanoseconds.
 //!
-//! Guarantees: what was measured has a median and quartiles over samples that were taken in turns, so that a busy moment falls on
-//! all alike; what could not be measured says why. Every probe ends, whatever else the machine does. Needs from callers: a
-//! started clock ([`crate::clock::start`]), and some seconds. Does not do: decide what a simulator makes of it; change anything of
-//! the host.
+//! Guarantees: what was measured has a median and quartiles. The samples of all probes are interleaved, so that a busy moment affects all
+//! alike. What could not be measured has a reason. Every probe ends, whatever else the machine does. Needs from callers: a started clock
+//! ([`crate::clock::start`]), and some seconds. Does not do: decide how a simulator uses the costs; change anything on the host.
 //!
 //! | module | what it measures |
 //! |---|---|

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What our own block layer and job engine take for an I/O, on the null device: without its locks, and its locks.
+//! What our own block layer and job engine cost per I/O on the null device: the code without its locks, and the locks.
 //!
-//! Guarantees: the block layer is that of a run, on a lock that reads the clock when it is taken and given back; what that reading
-//! costs is taken off. Does not do: caches that another program fills; a program with much of its own data pays more.
+//! Guarantees: the block layer is that of a run. Its lock reads the clock when it is taken and released; the cost of these readings is
+//! subtracted. Does not do: caches that another program fills. A program with much data of its own pays more.
 
 use super::{CostKind, Probe, line, per_op};
 use crate::clock;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a thread's bios go in: the submitter of a plain disk, or of a striped one.
+//! A thread's entry to a disk: the submitter of a plain disk, or of a striped one.
 //!
-//! Guarantees: both are used alike; a plain disk pays one comparison per call. Does not do: more than pass calls on.
+//! Guarantees: both have the same calls; a plain disk pays one comparison per call. Does not do: anything beyond passing calls on.
 
 use crate::disk::device::Submitter;
 use blk::bio::Bio;

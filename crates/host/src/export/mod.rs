@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The upper edge: what clients outside this process speak to reach a disk.
+//! Exports: the protocols by which clients outside this process reach a disk.
 
 pub mod fuse;
 pub mod nbd;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The types of exports that exist.
+//! The table of export types.
 //!
-//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) matches on these rows.
-//! A new type is handled everywhere, or the build fails. Does not: cover a second type whose exports share a server; only NBD's
-//! `begin` may return `Ok(None)`.
+//! Guarantees: every consumer (the configuration's reader, checks, the daemon, printed plans and commands) matches on these rows. A new
+//! type is handled everywhere, or the build fails. Does not: support a second type whose exports share a server; only NBD's `begin` may
+//! return `Ok(None)`.
 
 use super::fuse::spec::FusePlan;
 use super::nbd::spec::NbdPlan;

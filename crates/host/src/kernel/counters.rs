@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the kernel counts of a device (/sys/block/DEV/stat), and what `iostat -x` makes of it.
 //!
-//! Guarantees: differences are over the time between two looks; what nothing was counted of is `None`, not 0. Needs:
-//! `queue/iostats` to be 1, or the kernel counts nothing. Does not: know more than milliseconds, as the kernel's counters do.
+//! Guarantees: differences are over the time between two readings. A figure without a count is `None`, not 0. Needs: `queue/iostats` to
+//! be 1, or the kernel counts nothing. Does not: resolve less than milliseconds, as the kernel's counters do not.
 //!
 //! Source: Linux Documentation/block/stat.rst; sysstat's iostat(1) for the names of the figures.
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a disk written for a while, and put back.
+//! Writes settings of a disk for a while, and restores them.
 //!
-//! Guarantees: what was there before is on disk ([`state`](super::state)) before the first write, so that it is put back whatever
-//! happens: by [`SettingsGuard::put_back`] or when a [`SettingsGuard`] is dropped (an error, a panic); by [`put_back_all`] where the process is
-//! ended without that; by the next use of the disk or [`put_back_left`] after a kill. Only what was changed, or changed with it, is
-//! put back, in an order in which nothing resets what came before, and read again. Needs from callers: no I/O out that
-//! never ends ([`SettingsGuard::leave`]): the kernel changes an elevator when the disk is idle, and waits for that. Does not: keep other
-//! programs from writing the same settings meanwhile.
+//! Guarantees: the old values are on disk ([`state`](super::state)) before the first write, so that they are restored whatever happens.
+//! [`SettingsGuard::put_back`] or the drop of a [`SettingsGuard`] does so (an error, a panic), [`put_back_all`] where the process ends
+//! without that, and the next use of the disk or [`put_back_left`] after a kill. Only settings that were changed, directly or as a side
+//! effect, are restored, in an order in which nothing resets earlier ones. They are read again afterwards. Needs from callers: no I/O in
+//! flight that never completes ([`SettingsGuard::leave`]). The kernel changes an elevator when the disk is idle, and waits for that. Does
+//! not: keep other programs from writing the same settings meanwhile.
 
 use super::device::KernelDevice;
 use super::in_use;
@@ -22,16 +22,16 @@ use std::time::Duration;
 
 /// Passes over settings that reset each other.
 const PASSES: usize = 3;
-/// How long settings are put back at most where the process is to end now.
+/// Longest time for restoring settings when the process is about to exit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was changed; `None`: it is put back.
+/// The changes to restore; `None`: they are restored already.
 type Shared = Arc<Mutex<Option<Changes>>>;
 
 /// All that this process has changed.
 static KEPT: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
-/// Settings of a disk that are others than its own for as long as this lives.
+/// Temporary settings of a disk, restored when this is dropped.
 pub struct SettingsGuard(Shared);
 
 struct Changes {
@@ -49,8 +49,8 @@ struct Outcome {
 }
 
 impl SettingsGuard {
-    /// Writes what is planned, and says what the kernel made of it. `None`: nothing had to be changed. Settings that an earlier
-    /// process has left are put back first.
+    /// Writes planned settings, and returns what the kernel made of them. `None`: nothing had to be changed. Settings that an earlier
+    /// process has left behind are restored first.
     ///
     /// # Errors
     /// The disk's settings are in use by another process, the state cannot be kept, or the kernel refuses a value: then
@@ -120,7 +120,7 @@ impl SettingsGuard {
         put_back(&self.0)
     }
 
-    /// Leaves the settings as they are, for `mqblk restore`: there is I/O out that does not end.
+    /// Leaves the settings as they are, for `mqblk restore`, because I/O in flight does not complete.
     #[must_use]
     pub fn leave(self) -> String {
         let disk = self.0.lock().take().map(|c| c.device.disk).unwrap_or_default();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's own block devices: what they are, their users, their settings in sysfs, their counters.
 //!
-//! Modules in the order a run meets them: `device` finds the disk behind a path; `in_use` and `signature` say what would be
-//! lost; `settings` says what of the settings asked can be written there; `keep` writes them and puts them back, whatever
-//! happens; `counters` is what `iostat` reads.
+//! Modules in the order a run uses them: `device` finds the disk behind a path; `in_use` and `signature` report what would be lost;
+//! `settings` finds which requested settings can be written there; `keep` writes and restores them, whatever happens; `counters` reads
+//! what `iostat` reads.
 //!
 //! Sources: Linux Documentation/ABI/stable/sysfs-block, Documentation/admin-guide/iostats.rst, block/blk-sysfs.c, block/elevator.c.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of the requested settings can be written to a disk of this kernel, which have no effect on it, and which are refused.
 //!
-//! Guarantees: whatever can be refused without writing is refused here, with what there is instead; nothing is written. Does
-//! not: know which values the kernel takes (`keep` learns that when it writes them).
+//! Guarantees: whatever can be refused without writing is refused here; the message names the alternative. Nothing is written. Does not:
+//! know which values the kernel accepts (`keep` learns that when it writes them).
 
 use super::device::{KernelDevice, attribute};
 use super::sysfs::{self, IOSCHED, QUEUE_DEPTH, Values};

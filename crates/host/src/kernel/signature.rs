@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What lies on a device: file systems, partition tables, volumes, by the marks that they put at known places.
+//! Signatures on a device: file systems, partition tables and volumes, recognised by magic numbers at known places.
 //!
-//! Guarantees: reads only; the common ones of Linux, BSD and Windows are known. Does not: prove that a device is free; data
-//! without a mark (a database's raw volume that leaves none, an encrypted one without a header) looks like nothing.
+//! Guarantees: reads only; the common signatures of Linux, BSD and Windows are known. Does not: prove that a device is free. Data without
+//! a signature (a database's raw volume that leaves none, an encrypted one without a header) is not recognised.
 //!
 //! Source: the superblock layouts that util-linux's libblkid looks for.
 

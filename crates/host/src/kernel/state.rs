@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What settings a disk had before they were changed, in a file that outlives the program.
+//! The settings that a disk had before they were changed, in a file that outlives the program.
 //!
-//! Guarantees: [`StateFile::save`] returns when the state is on disk, whole or not at all. [`StateFile::load`] returns no other
-//! boot's and no other disk's state. While a [`StateFile`] lives no other process has one of the disk. The directory is its
-//! user's alone: /run/mqblk of root, $XDG_RUNTIME_DIR/mqblk of others. Like the settings it does not outlive the boot where
-//! /run is in memory. Where it is not, the boot's number is in the file.
+//! Guarantees: [`StateFile::save`] returns when the state is on disk, whole or not at all. [`StateFile::load`] never returns the state of
+//! another boot or another disk. While a [`StateFile`] lives, no other process has one of the same disk. Only its user can access the
+//! directory: /run/mqblk of root, $XDG_RUNTIME_DIR/mqblk of others. Where /run is in memory, the file does not outlive the boot, as the
+//! settings do not. Elsewhere the boot's identifier is in the file.
 
 use super::device::KernelDevice;
 use super::sysfs::Values;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens when the pages of a client's memory go away under us: its file was made shorter, or has no room for a page.
+//! Handling of pages that a client takes away from its memory: its file was truncated, or has no room for a page.
 //!
-//! Guarantees: an access of this process to a [`Watch`]ed range ends, whatever the client does to its file. The page that is
-//! not there (SIGBUS) becomes a private zero page. The [`Alarm`] of the range is raised before any thread can read a zero of
-//! it. So a thread that sees no alarm after a read has read the client's data. Other ranges, and other clients, notice nothing.
+//! Guarantees: an access of this process to a [`Watch`]ed range always returns, whatever the client does to its file. The missing page
+//! (SIGBUS) becomes a private zero page. The [`Alarm`] of the range is raised before any thread can read a zero of that page. So a thread
+//! that sees no alarm after a read has read the client's data. Other ranges, and other clients, notice nothing.
 //!
-//! System calls that find no page (`io_uring`, `pwritev`) fail with EFAULT as ever, as long as it was not accessed before.
-//! A SIGBUS from elsewhere goes to the handler that was there before: it kills, as it should.
+//! System calls that find no page (`io_uring`, `pwritev`) fail with EFAULT as usual, as long as this process has not accessed the page
+//! before. A SIGBUS from elsewhere goes to the previous handler: it kills, as it should.
 //!
 //! Files that cannot shrink (`F_SEAL_SHRINK`, as QEMU's memory-backend-memfd has it) need none of this. Clients are not asked
 //! for them, since file-backed and huge-page guests cannot have seals.

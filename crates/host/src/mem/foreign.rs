@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of this process that this crate did not make: the buffers of a program that loaded us.
+//! Memory of this process that this crate did not make: buffers of a program that loaded this library.
 //!
-//! Guarantees: [`ForeignBuffers::data`] names bytes inside the range it was made for and no others. Needs from callers: what
-//! [`ForeignBuffers::new`] asks for. Does not: keep slots apart as a [`BufferPool`](super::BufferPool) does, for only the
-//! program knows which of its buffers it has handed over; register the memory with io_uring, for it goes away with its job.
+//! Guarantees: [`ForeignBuffers::data`] names bytes inside the range it was made for and no others. Needs from callers: see
+//! [`ForeignBuffers::new`]. Does not: keep slots apart as a [`BufferPool`](super::BufferPool) does, because only the program knows which
+//! of its buffers it has submitted. Does not register the memory with io_uring, because the memory goes away with its job.
 
 use super::{Region, Regions};
 use crate::error::{Error, Result};

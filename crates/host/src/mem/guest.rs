@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that another process has, too: a guest's, of which a vhost-user front end sends descriptors.
 //!
-//! Guarantees: a [`Window`] reaches only bytes of its region, checked when it is made and at each access; every access is
-//! atomic, so whatever the other side does meanwhile shows old or new values and nothing worse. Of a file that the other side
-//! makes shorter under the mapping the missing pages read as zeroes, and an alarm is raised (`fault`).
+//! Guarantees: a [`Window`] reaches only bytes of its region, checked when it is made and at each access. Every access is atomic, so
+//! concurrent changes by the other process show old or new values and nothing worse. If the other process truncates the file under the
+//! mapping, the missing pages read as zeroes, and an alarm is raised (`fault`).
 
 use super::fault::{Alarm, Watch};
 use super::{BUFFER_ALIGN, Region};
@@ -149,8 +149,7 @@ impl Region {
         byte.fetch_or(bits, Ordering::Release);
     }
 
-    /// Has the processor fetch the line of byte `at`, to be written soon, too, if `WRITE`. Nothing else comes of it, nor of a byte
-    /// outside.
+    /// Prefetches the cache line of byte `at`, for writing, too, if `WRITE`. Has no other effect, and none for a byte outside.
     #[inline]
     pub(crate) fn prefetch<const WRITE: bool>(&self, at: usize) {
         #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether a configuration keeps a disk from being multipathed: `blacklist`, `blacklist_exceptions`, `product_blacklist`.
 //!
-//! Guarantees: each criterion is judged by itself, an exception only against its own: vendor and product, then the protocol, then the
-//! WWID. What is not known of a disk matches nothing, not even `!`. Does not do: `devnode` and `property`, which are about names and
-//! properties that a kernel and udev give. Source: multipath-tools, libmultipath/blacklist.c (`filter_path`).
+//! Guarantees: the criteria are judged one after the other: vendor and product, the protocol, the WWID. An exception counts only against
+//! its own criterion. A property that is unknown for a disk matches nothing, not even `!`. Does not do: `devnode` and `property`, which
+//! are about names and properties that a kernel and udev give. Source: multipath-tools, libmultipath/blacklist.c (`filter_path`).
 
 use super::read::shown;
 use super::{Config, Ere, Identity, Listed, ListedBy, Problem};

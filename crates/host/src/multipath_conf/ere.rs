@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! POSIX extended regular expressions: those that vendor, product and revision of multipath.conf are.
+//! POSIX extended regular expressions, as used for vendor, product and revision in multipath.conf.
 //!
-//! Guarantees: an expression means what it means to multipath-tools, as libc's regcomp(3) and regexec(3) read it for both;
-//! what is compiled has a bound. Bytes are compared, as in the C locale. Does not: say where it matched.
+//! Guarantees: an expression means the same as to multipath-tools, which uses libc's regcomp(3) and regexec(3). The compiled size is
+//! bounded. Bytes are compared, as in the C locale. Does not: say where it matched.
 
 use std::ffi::CString;
 use std::fmt;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! multipath.conf(5): read, and asked what it says of a disk.
+//! multipath.conf(5): parsed, and resolved for a disk.
 //!
-//! Guarantees: [`Config::parse`] takes any text and never panics; it finds all that is wrong, each with its line, and
-//! takes nothing then. What is accepted and changes nothing here, or does something else, is a warning with its line.
-//! [`Config::resolve`] says of each option what holds for a disk and which line says so, in the order of
-//! multipath-tools: multipaths, protocol, overrides, devices (of those that match, the last), defaults, built in.
+//! Guarantees: [`Config::parse`] takes any text and never panics. It reports all errors, each with its line; with any error it returns no
+//! configuration. An option that is accepted but has no effect here, or another one, is a warning with its line. [`Config::resolve`]
+//! returns for each option the value that applies to a disk and the line that sets it. The order is that of multipath-tools: multipaths,
+//! protocol, overrides, devices (of those that match, the last), defaults, built in.
 //!
-//! Stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a word that is
-//! nearly an option, a value without a closing quote or followed by more, a section that is not closed. An option that
-//! resembles none that is known here, as newer versions may have, is a warning. There is no table of known hardware: what
-//! `devices` does not say is not known. Drop-in directories are not read.
+//! Stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a word that is nearly an
+//! option, a value without a closing quote or followed by more, a section that is not closed. An option that resembles no known one, as
+//! newer versions may have, is a warning. There is no table of known hardware: only `devices` sets values per hardware. Drop-in
+//! directories are not read.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -2,8 +2,8 @@
 //! The options of multipath.conf(5): the sections of each, its valid values, its default,
 //! and what it does here.
 //!
-//! Guarantees: a value that is accepted is kept in one way of writing it, which reads back as itself. One that
-//! multipath knows and that changes nothing here is accepted, and says so. The order is that of `multipath -t`.
+//! Guarantees: an accepted value is stored in one canonical spelling, which reads back as itself. An option that multipath knows and that
+//! has no effect here is accepted, with a warning. The order is that of `multipath -t`.
 //! Source: multipath-tools 0.9 and 0.10, multipath.conf(5).
 
 use super::ere::Ere;

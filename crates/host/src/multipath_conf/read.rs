@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sections and lines of multipath.conf(5).
 //!
-//! Guarantees: one pass, no recursion; after an error it continues where the next line makes sense, so that one error
-//! is told once.
+//! Guarantees: one pass, no recursion. After an error, parsing continues where the next line makes sense, so that one error is reported
+//! once.
 
 use super::ere::Ere;
 use super::options::{self, OPTIONS, OptionDef, Sections};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a configuration says of one disk, option by option, and where it says so.
+//! The options that a configuration sets for one disk, and the line that sets each.
 //!
 //! Guarantees: for each option the first of these that gives it: a `multipath` of its WWID, a `protocol` of its
 //! paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, built in; of several `multipath`,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be interrupted.
 //!
-//! Guarantees: a socket that a program has, even one that does not listen yet, is not taken from it; what is removed at the end is
-//! what was made; the process's umask stays as it is. Needs /proc, for a socket with permissions of its own.
+//! Guarantees: a socket that a program has open, even one that does not listen yet, is not replaced. Only a socket that was made here is
+//! removed at the end. The process's umask stays as it is. Needs /proc, for a socket with permissions of its own.
 //!
 //! Source: unix(7), "Pathname socket ownership and permissions"; umask(2); Linux, net/unix/af_unix.c.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TLS between a peer's socket and the layer that reads and writes messages, at a server's end and at a client's.
 //!
-//! Guarantees: memory for a connection is bounded. Ciphertext that was received and not decrypted has at most [`RECEIVE_BYTES`]
-//! and one record more. Plaintext that was not taken has at most one record; nothing is decrypted before. Ciphertext that was
-//! not sent has at most [`SEND_BYTES`] and one record more. One call to the kernel receives many records and one sends many.
-//! Where data lies in a disk's memory it is decrypted to there with one copy.
+//! Guarantees: memory for a connection is bounded. Received ciphertext that is not decrypted has at most [`RECEIVE_BYTES`] and one record
+//! more. Plaintext that was not taken has at most one record; the next record is decrypted only after that. Ciphertext that was not sent
+//! has at most [`SEND_BYTES`] and one record more. One call to the kernel receives many records and one sends many. Data for a disk's
+//! memory is decrypted into that memory with one copy.
 //!
 //! Needs from callers: a socket that does not block; [`TlsStream::receive`] again as long as [`TlsStream::has_more`] says so;
 //! [`TlsStream::flush`] as long as [`TlsStream::wants_write`] says so. A failed stream is not used any more.

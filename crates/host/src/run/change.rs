@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Changes settings of a disk under I/O.
 //!
-//! Guarantees: several settings given together take effect as a whole or not at all, and no I/O is lost, repeated or failed
-//! by it. What need not stop the disk does not; everything else freezes it: new I/O waits until what is in flight has
-//! ended, then the queues are built anew. Of disks that share tags those settings that are the set's change for all of them.
+//! Guarantees: several settings given together take effect as a whole or not at all. No I/O is lost, repeated or failed by the change. A
+//! setting that can change without a freeze does not stop the disk. Every other one freezes the disk: new I/O waits until the I/O in
+//! flight has completed, then the queues are built anew. A setting of a tag set changes for all disks that share the tags.
 
 use super::settings::RUN_SETTINGS;
 use crate::clock;
@@ -20,17 +20,17 @@ use std::sync::atomic::Ordering;
 
 /// Longest time a change waits for I/O in flight to end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time without new I/O because a CPU went or came.
+/// Longest time without new I/O because a CPU went offline or came online.
 const CPU_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it looks.
+/// Interval at which a waiting change checks for I/O in flight.
 const LOOK: std::time::Duration = std::time::Duration::from_micros(50);
 
 type Settings<'a> = &'a [(String, String)];
 
 impl Disk {
-    /// Changes settings, `(name, value)` each, under the names that a run is given them by. Returns how long no I/O could
-    /// begin, or `None` if it was not stopped. The error names the first setting that does not fit; then nothing has changed. So it is when
-    /// I/O in flight has not ended after 30 s.
+    /// Changes settings, given as `(name, value)` under the names that a run takes. Returns how long no I/O could begin, or `None` if I/O
+    /// was not stopped. The error names the first setting that does not fit; then nothing has changed. The same holds if I/O in flight
+    /// has not completed after 30 s.
     pub fn change(&self, settings: Settings<'_>) -> Result<Option<Duration>> {
         let (of_set, own): (Vec<_>, Vec<_>) = settings.iter().cloned().partition(|(name, _)| self.shares(name));
         if let Some((name, value)) = settings.iter().find(|(name, _)| RUN_SETTINGS.iter().any(|s| s.name == name))
@@ -48,13 +48,12 @@ impl Disk {
         }
     }
 
-    /// Takes away and brings back CPUs until those are there that `online` says; which ones went or came. The last one
-    /// stays.
+    /// Takes CPUs offline or online until the disk has those for which `online` is true. Returns which CPUs changed. The last one stays.
     pub(super) fn follow_cpus(&self, online: &dyn Fn(CpuId) -> bool) -> Result<Vec<(CpuId, bool)>> {
         let cpus = (0..self.queue.config().topology.nr_cpus).map(|cpu| CpuId::new(u32::from(cpu)));
         let mut other: Vec<_> = cpus.map(|cpu| (cpu, online(cpu))).collect();
         other.retain(|(cpu, online)| self.queue.is_online(*cpu) != *online);
-        // Those that come first, so that a CPU is online.
+        // CPUs that come online are first, so that one is always online.
         other.sort_by_key(|(_, online)| !online);
         if other.is_empty() {
             return Ok(other);
@@ -65,7 +64,7 @@ impl Disk {
                     self.queue.online(*cpu);
                     true
                 }
-                // Of a drained queue a CPU is gone at once.
+                // In a drained queue a CPU is offline at once.
                 false => self.queue.begin_offline(*cpu).is_ok() && self.queue.is_offline(*cpu),
             });
             Ok(())
@@ -73,7 +72,7 @@ impl Disk {
         Ok(other)
     }
 
-    /// Whether a change of these settings is one of the disk's tag set, and so of all its disks.
+    /// Whether these settings belong to the disk's tag set, so that a change applies to all its disks.
     pub fn is_of_set(&self, settings: Settings<'_>) -> bool {
         settings.iter().any(|(name, _)| self.shares(name))
     }
@@ -111,7 +110,7 @@ impl Disk {
     }
 }
 
-/// Changes settings of a disk that shares its tags with no other; as of [`Disk::change`].
+/// Changes settings of a disk that shares its tags with no other; see [`Disk::change`].
 pub(crate) fn change_settings(
     queue: &Arc<Queue>,
     settings: Settings<'_>,
@@ -141,8 +140,8 @@ pub(crate) fn change_settings(
     Ok(Some(froze))
 }
 
-/// Gives a disk that shares its tags with no other other settings altogether: what is not in `config` is as it is by default. Its
-/// CPUs stay. How long no I/O could begin.
+/// Replaces all settings of a disk that shares its tags with no other: what is not in `config` gets its default. The CPUs stay. Returns
+/// how long no I/O could begin.
 pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen: &Frozen<'_>) -> Result<Duration> {
     let replace = |present: &mut QueueConfig| {
         let QueueConfig { ref topology, no_sched_by_default, .. } = *present;
@@ -154,7 +153,7 @@ pub(crate) fn replace_settings(queue: &Arc<Queue>, config: &QueueConfig, frozen:
     frozen.call(queue, PATIENCE, || queue.rebuild(replace))
 }
 
-/// Waits until nothing of a disk is in flight, and keeps it so until [`Queue::unfreeze`]. How long that took.
+/// Waits until nothing of a disk is in flight, and keeps it so until [`Queue::unfreeze`]. Returns how long that took.
 pub(crate) fn drain(queue: &Arc<Queue>) -> Result<Duration> {
     let began = clock::now();
     queue.begin_freeze();
@@ -165,7 +164,7 @@ pub(crate) fn drain(queue: &Arc<Queue>) -> Result<Duration> {
     drained.map(|()| clock::now().since(began))
 }
 
-/// Waits until nothing is in flight of what was told to freeze.
+/// Waits until nothing is in flight in `what`, which was frozen before.
 fn wait_drained(what: &dyn Freeze, patience: Duration) -> Result<()> {
     let began = clock::now();
     while !what.is_drained() {
@@ -188,7 +187,7 @@ pub(crate) struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Calls `rebuild` when nothing is in flight. How long that took, waiting included.
+    /// Calls `rebuild` when nothing is in flight. Returns how long that took, waiting included.
     fn call(
         &self,
         what: &dyn Freeze,
@@ -201,7 +200,7 @@ impl Frozen<'_> {
         what.begin();
         let _thaw = Thaw(what);
         wait_drained(what, patience)?;
-        // A driver that was started with a shape once can go back to it, so after an error the disk continues.
+        // A driver that was once started with a shape can go back to that shape, so after an error the disk continues.
         rebuild().map_err(usage)?;
         // A thread that was alone may not be any more; one that is finds out at its next wait.
         self.driver.issuer().unclaim();

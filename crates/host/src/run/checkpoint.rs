@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What every job thread does now and then beside its I/O: it tells how far it is, and checks whether it is to stop.
+//! What every job thread does now and then beside its I/O: it reports its progress, and checks whether it is to stop.
 //!
-//! Guarantees: a thread that calls [`Checkpoint::look`] whenever [`Checkpoint::is_due`] ends soon after its run is told to stop, whatever its
-//! load and its devices are: the load is stopped, and when a device cannot end what is out ([`give_up`](super::give_up)), the thread is told
-//! to leave that. Needs from callers: a thread that is told so returns from its loop, calls [`Checkpoint::end`], and forgets what the I/O that is out
-//! needs. Does not do: wait, or end I/O.
+//! Guarantees: a thread that calls [`Checkpoint::look`] whenever [`Checkpoint::is_due`] ends soon after its run is told to stop, whatever
+//! its load and its devices are. The load is stopped. When a device cannot complete the I/O in flight ([`give_up`](super::give_up)), the
+//! thread is told to leave that I/O. Needs from callers: the thread then returns from its loop, calls [`Checkpoint::end`], and leaks the
+//! memory that the I/O in flight needs. Does not do: wait, or complete I/O.
 
 use crate::process::{self, UsageScope};
 use blk::time::{Duration, Instant};

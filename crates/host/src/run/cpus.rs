@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tells the disks of a run which CPUs of this machine go offline or come back.
 //!
-//! Guarantees: a run follows at most a second after the kernel lists other CPUs as online. The software queues and hardware
-//! queues of CPUs that are gone are drained and used no more. Those of CPUs that are back are used again. Job threads go where
-//! the kernel puts them. Does not: watch when the disk's CPU count was set (`nr_cpus`), or the process may not use all of the
-//! machine's; keep a CPU from going, as the kernel's block layer can.
+//! Guarantees: a run follows at most a second after the kernel changes its list of online CPUs. The software queues and hardware queues
+//! of CPUs that went offline are drained and not used. They are used again when the CPUs are back. The kernel decides where job threads
+//! run. Does not: watch when the disk's CPU count was set (`nr_cpus`), or when the process may use only some of the machine's CPUs; keep
+//! a CPU from going offline, as the kernel's block layer can.
 
 use crate::clock;
 use crate::disk::Disk;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Devices of the kernel that a job thread has its I/O at, through an io_uring of its own and nothing of ours.
+//! Block devices of the kernel, used by a job thread through an io_uring of its own, without our block layer.
 //!
-//! Guarantees: a short transfer is continued. What the job submits together goes to the kernel in one call, as with fio, for that is what
-//! it plugs and merges; only a depth of one shares its call with the wait. A device that does not end its I/O when the run is to stop
-//! counts as stuck. Does not do: polled I/O (`hipri`), discards without waiting (BLKDISCARD, as fio's engine).
+//! Guarantees: a short transfer is continued. What the job submits together goes to the kernel in one call, as with fio, because the
+//! kernel plugs and merges per call. Only at a depth of one does the submission share its call with the wait. A device that does not
+//! complete its I/O when the run is to stop counts as stuck. Does not do: polled I/O (`hipri`), discards without waiting (BLKDISCARD, as
+//! fio's engine).
 //!
-//! Guarantees to the kernel: the buffers that entries point to are the pools', which outlive the ring, or are forgotten with it.
+//! Guarantees to the kernel: the buffers that entries point to belong to the pools. The pools outlive the ring, or are leaked together
+//! with it.
 
 use super::checkpoint::Live;
 use super::job_loop::JobDevice;
@@ -27,21 +29,21 @@ use std::sync::atomic::Ordering;
 
 /// Most entries of a submission ring (IORING_MAX_ENTRIES).
 const MAX_SQ_ENTRIES: u32 = 32768;
-/// Times an I/O is tried again after EAGAIN or EINTR before the job is told.
+/// Retries of an I/O after EAGAIN or EINTR before the job gets the error.
 const MAX_RETRIES: u8 = 8;
-/// How long a device may take to end what is out when the run is to stop.
+/// How long a device may take to complete the I/O in flight when the run is to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The kernel registers no larger buffer.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
 /// The devices of a thread that is ready to run.
 pub(super) struct DirectDevices {
-    /// Of each volume.
+    /// One device for each volume.
     pub(super) devices: Vec<Arc<OwnedFd>>,
     pub(super) regions: Arc<Regions>,
 }
 
-/// An I/O that is out.
+/// The I/O of a slot.
 #[derive(Clone, Copy)]
 struct Slot {
     op: Op,
@@ -49,46 +51,46 @@ struct Slot {
     ioprio: u16,
     offset: u64,
     left: u32,
-    /// Of its buffer.
+    /// Start of the slot's buffer.
     base: *mut u8,
-    /// Where the rest of its data is: behind `base` after a short transfer.
+    /// Where the rest of the data is: behind `base` after a short transfer.
     addr: *mut u8,
     retries: u8,
 }
 
 struct Volume {
     device: Arc<OwnedFd>,
-    /// Its slots begin here, counted through all volumes.
+    /// Number of the volume's first slot; slots are counted through all volumes.
     first_slot: u32,
-    /// Its buffers' number among those that are registered with the ring.
+    /// Index of the volume's buffers among those that are registered with the ring.
     registered: Option<u16>,
 }
 
-/// See the module's text.
+/// The devices of a job thread and its io_uring: see the module's text.
 pub(super) struct Direct {
     ring: IoUring,
     volumes: Vec<Volume>,
-    /// By number through all volumes: where its buffer is, and what it is doing.
+    /// Indexed by the slot's number through all volumes: the slot's buffer and its I/O.
     slots: Vec<Slot>,
-    /// I/Os the kernel has, or that are in the submission ring.
+    /// I/Os in flight at the kernel, or in the submission ring.
     out: u32,
-    /// The submission ring holds what the kernel has not been told of.
+    /// The submission ring holds entries that were not submitted yet.
     is_unsubmitted: bool,
-    /// A wait has had the kernel post what had ended.
+    /// A wait has already made the kernel post its completions.
     is_polled: bool,
-    /// I/Os that ended without the ring.
+    /// I/Os that completed without the ring.
     ended: VecDeque<(u32, BlkStatus)>,
     live: Arc<Live>,
-    /// Since when the run is to stop.
+    /// Start of the patience when the run is to stop: the first check for stuck I/O, or the last completion after it.
     stopping: Option<Instant>,
-    /// Of the last poll.
+    /// Time of the last poll.
     now: Instant,
-    /// What the kernel knows of is mapped as long as they are.
+    /// Keeps the buffers mapped that the kernel knows.
     _regions: Arc<Regions>,
 }
 
 impl DirectDevices {
-    /// Of the calling thread, whose I/O has its data in these pools, one of each volume.
+    /// Opens the devices for the calling thread, with its buffers in these pools, one for each volume.
     pub(super) fn open(self, pools: &mut [BufferPool], batch: u32, live: Arc<Live>) -> Result<Direct> {
         clock::sleep_precisely();
         let all: u32 = pools.iter().map(BufferPool::slots).sum();
@@ -139,8 +141,8 @@ impl DirectDevices {
     }
 }
 
-/// A ring that the calling thread alone uses, with the helpful flags that the kernel knows: SINGLE_ISSUER is of Linux 6.0,
-/// DEFER_TASKRUN of 6.1.
+/// Makes a ring that only the calling thread uses. Sets the flags that make it faster if the kernel knows them: SINGLE_ISSUER (Linux 6.0)
+/// and DEFER_TASKRUN (6.1).
 fn build(depth: u32, batch: u32) -> io::Result<IoUring> {
     let entries = batch.clamp(8, depth.max(8)).next_power_of_two().min(MAX_SQ_ENTRIES);
     let attempt = |owned: bool| {
@@ -171,8 +173,8 @@ impl Direct {
         self.is_unsubmitted = true;
     }
 
-    /// Submits what is in the ring, and waits for `want` completions, at most until `timeout`. Whatever is refused for the moment is
-    /// tried again by the next call.
+    /// Submits what is in the ring, and waits for `want` completions, but not longer than `timeout`. Entries that the kernel does not
+    /// take now are submitted by the next call.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) {
         let submitter = self.ring.submitter();
         let _ = match timeout {
@@ -208,7 +210,7 @@ impl JobDevice for Direct {
         slot.begin(bio);
         if matches!(bio.op, Op::Discard | Op::WriteZeroes) {
             let (offset, len) = (slot.offset, u64::from(slot.left));
-            // What comes before it in its batch is not to wait for it.
+            // Earlier I/Os of the batch must not wait for this one.
             self.enter(0, None);
             self.ended.push_back((number, zap(&self.volumes[volume].device, bio.op, offset, len)));
         } else {
@@ -224,7 +226,7 @@ impl JobDevice for Direct {
 
     #[inline]
     fn finish_plug(&mut self, _now: Instant) {
-        // Alone, it goes with the wait that follows.
+        // At a depth of one, the wait that follows submits the I/O.
         if self.slots.len() > 1 {
             self.enter(0, None);
         }
@@ -239,7 +241,7 @@ impl JobDevice for Direct {
         (self.is_polled, self.now) = (false, now);
     }
 
-    /// Does not look for what has ended: that would take the kernel's time, which is measured here.
+    /// Does not look for completions: that would take the kernel's time, which is measured here.
     fn spin(&mut self, now: Instant) {
         if self.is_unsubmitted {
             self.poll(now);
@@ -257,7 +259,7 @@ impl JobDevice for Direct {
             let slot = entry.user_data() as u32;
             if let Some(status) = self.slots[slot as usize].answer(entry.result()) {
                 self.out -= 1;
-                // A slow disk that gets on is none that has to be given up.
+                // A slow disk that makes progress is not given up.
                 self.stopping = self.stopping.map(|_| self.now);
                 self.tell_in_flight();
                 return Some(self.ended(slot, status));
@@ -296,12 +298,12 @@ impl JobDevice for Direct {
 }
 
 impl Slot {
-    /// With its buffer here.
+    /// Makes a slot with its buffer at `base`.
     fn new(base: *mut u8) -> Slot {
         Slot { op: Op::Flush, flags: OpFlags::NONE, ioprio: 0, offset: 0, left: 0, base, addr: base, retries: 0 }
     }
 
-    /// Another I/O begins in it.
+    /// Begins another I/O in the slot.
     #[inline]
     fn begin(&mut self, bio: &Bio) {
         let ioprio = (bio.prio.class() as u16) << 13 | u16::from(bio.prio.level());
@@ -309,7 +311,7 @@ impl Slot {
         *self = Slot { op: bio.op, flags: bio.flags, ioprio, offset, left, base, addr: base, retries: 0 };
     }
 
-    /// The submission entry for what is left.
+    /// Returns the submission entry for the rest of the I/O.
     #[inline]
     fn entry(&self, device: types::Fixed, registered: Option<u16>) -> squeue::Entry {
         let (offset, len, prio) = (self.offset, self.left, self.ioprio);

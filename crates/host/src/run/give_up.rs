@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! I/O that does not end when a run is told to stop: its device is away, or does not answer.
+//! I/O that does not complete when a run is told to stop: its device is away, or does not answer.
 //!
-//! Guarantees: a device has [`PATIENCE`] to end what is out. Then its driver gives up what is late, as far as it can
-//! ([`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up)), again and again, for what waited above it comes to it. What a
-//! driver could not give up within [`LAST`] more, because a library has its memory (librbd a read's), is left out: the job threads
-//! end without it. Its memory stays mapped until the process ends.
-//! Needs from callers: [`GiveUp::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up (a file:
-//! it ends, or the kernel holds the thread anyway).
+//! Guarantees: a device has [`PATIENCE`] to complete what is in flight. Then its driver gives up late requests, as far as it can
+//! ([`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up)). It does so repeatedly, because requests that waited in the
+//! block layer reach it later. A driver may be unable to give up a request because a library has its memory (librbd for a read). After
+//! [`LAST`] more, such a request is left out: the job threads end without it, and its memory stays mapped until the process ends.
+//! Needs from callers: [`GiveUp::look`] every few milliseconds. Does not: leave out the I/O of a driver that gives nothing up, such as a
+//! file. Such I/O completes, or the kernel holds the thread anyway.
 
 use crate::disk::Disk;
 use blk::id::HctxId;

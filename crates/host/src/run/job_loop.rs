@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The loop of a job thread: carries what a load asks for to a device, and completions back.
 //!
-//! Guarantees: every I/O that the load handed out is completed before the loop ends, also when the run is stopped. The exception is
-//! a device that cannot end its I/O ([`checkpoint`](super::checkpoint)): the loop then ends without it, and what that I/O needs is
-//! never freed. One clock reading serves everything between two system calls or polls.
-//! Needs from devices: what [`JobDevice`] says of its calls.
+//! Guarantees: every I/O that the load handed out is completed before the loop ends, also when the run is stopped. The exception is a
+//! device that cannot complete its I/O ([`checkpoint`](super::checkpoint)). The loop then ends without that I/O, and the memory that the
+//! I/O needs is never freed. One clock reading serves everything between two system calls or polls. Needs from devices: see the calls of
+//! [`JobDevice`].
 //!
 //! One generic loop serves all devices. On the null driver it takes 0.96 to 0.98 of the processor time per I/O of a loop for
 //! one disk alone (medians of 11 pairs at depths 1 and 32).
@@ -25,62 +25,63 @@ use workload::verify::VerifyError;
 
 /// Where the I/O of a job thread goes.
 pub(super) trait JobDevice {
-    /// I/O may end while it is submitted. The clock reading that follows the submission is then the time of its end, too.
+    /// I/O may complete during its submission. The clock reading that follows the submission is then the completion time, too.
     const ENDS_IN_SUBMIT: bool;
-    /// An I/O that is submitted alone is announced by [`JobDevice::plug`] and ended by [`JobDevice::finish_plug`], too.
+    /// A single I/O is also announced by [`JobDevice::plug`] and ended by [`JobDevice::finish_plug`].
     const PLUGS_SINGLE: bool;
 
-    /// I/O of a batch to this volume follows, up to `nr_ios`; `is_first`: none of the batch came before.
+    /// Announces up to `nr_ios` I/Os of a batch to this volume. `is_first`: none of the batch came before.
     fn plug(&mut self, volume: usize, is_first: bool, nr_ios: u32);
 
-    /// Takes an I/O, which comes back with its slot as `user_data`.
+    /// Takes an I/O, whose completion carries its slot as `user_data`.
     ///
     /// # Errors
-    /// There is no room until some of what is out has ended.
+    /// There is no room until some of the I/O in flight has completed.
     fn submit(&mut self, volume: usize, bio: &Bio, now: Instant) -> Result<(), SubmitError>;
 
-    /// Issues what was submitted so far of a batch that goes on.
+    /// Issues what was submitted so far of a batch that continues.
     fn flush_plug(&mut self, now: Instant);
 
     /// Issues a batch.
     fn finish_plug(&mut self, now: Instant);
 
-    /// Collects what has ended. Does not wait.
+    /// Collects completions. Does not wait.
     fn poll(&mut self, now: Instant);
 
-    /// Spends time that the load wants burnt.
+    /// Burns time on the CPU while the load wants that.
     fn spin(&mut self, now: Instant) {
         self.poll(now);
     }
 
-    /// The next I/O of those that were collected.
+    /// Returns the next I/O of the collected completions.
     fn reap_one(&mut self) -> Option<Done>;
 
-    /// Whether some were collected.
+    /// Whether completions were collected and not reaped.
     fn is_ready(&mut self) -> bool;
 
-    /// I/Os that were submitted and not reaped.
+    /// Returns the number of I/Os that were submitted and not reaped.
     fn outstanding(&self) -> u32;
 
     /// Whether to wait before polling, because the wait also submits or polls.
     fn waits_first(&self) -> bool;
 
-    /// Waits until `min` I/Os may have ended, for `timeout` at most, or for no reason. With nothing out it sleeps for `timeout`.
+    /// Waits until `min` I/Os may have completed, for `timeout` at most; it may return early for no reason. With nothing in flight it
+    /// sleeps for `timeout`.
     fn wait(&mut self, min: u32, timeout: Option<Duration>);
 
-    /// Whether a stopping run has I/O out that will never end.
+    /// Whether a stopping run has I/O in flight that will never complete.
     fn is_stuck(&mut self, now: Instant) -> bool;
 
-    /// The loop has ended, with nothing out.
+    /// Called when the loop has ended with nothing in flight.
     fn leave(&mut self) {}
 
-    /// What was traced.
+    /// Returns the events that were traced.
     fn traces(&mut self) -> Vec<ThreadTrace> {
         Vec::new()
     }
 }
 
-/// Buffers of a load's volumes, of which there are one or two. Slots are counted through them.
+/// Buffers of a load's volumes, of which there are one or two. Slots are numbered through both.
 struct Buffers {
     first: BufferPool,
     second: Option<BufferPool>,
@@ -128,7 +129,7 @@ struct JobLoop<L: Load + ?Sized, D> {
     now: Instant,
 }
 
-/// Runs a load to its end; `batch`: I/Os that it submits at once.
+/// Runs a load to its end. `batch`: the number of I/Os that it submits at once.
 pub(super) fn run_load<L: Load + ?Sized, D: JobDevice>(
     mut load: Box<L>,
     pools: Vec<BufferPool>,
@@ -162,7 +163,7 @@ pub(super) fn run_load<L: Load + ?Sized, D: JobDevice>(
     let verify_errors = std::mem::take(&mut l.verify_errors);
     let end = ThreadEnd { stats: l.load.stats().clone(), verify_errors, traces: l.device.traces() };
     if leaves {
-        // The device may still write to its buffers, and end what it has out.
+        // The device may still write to its buffers, and complete what is in flight.
         std::mem::forget(l);
     }
     end
@@ -205,7 +206,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         assert!(self.device.outstanding() == 0, "the load ended with I/O outstanding");
     }
 
-    /// Now and then: tells how far the load is and looks whether it is to stop.
+    /// Reports the progress of the load now and then, and checks whether it is to stop.
     #[inline]
     fn look_around(&mut self) {
         if self.checkpoint.is_due(self.now) {
@@ -214,7 +215,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
     }
 
     fn look_around_now(&mut self) {
-        // I/O that ends while it is submitted needs no poll, but others may wait for what one does.
+        // I/O that completes during submission needs no poll, but other I/O may wait for what a poll does.
         self.device.poll(self.now);
         let (device, now) = (&mut self.device, self.now);
         self.checkpoint.look(self.load.as_mut(), now, || device.is_stuck(now));
@@ -242,7 +243,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
         if alone {
             self.now = clock::now();
-            // The only I/O that can be out ended while it was submitted: one clock reading serves both ends.
+            // The only I/O that can be in flight completed during submission: one clock reading serves both times.
             if D::ENDS_IN_SUBMIT
                 && self.is_single
                 && let Some(done) = self.device.reap_one()
@@ -257,8 +258,8 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
     }
 
-    /// Waits for free bio slots, which the pieces of large I/Os use up. Completed I/Os are not handed to the load here: it has not
-    /// been told of all submissions yet.
+    /// Waits for free bio slots, which the pieces of large I/Os use up. Does not hand completed I/Os to the load: the load does not know
+    /// all submissions yet.
     #[cold]
     fn wait_for_bio(&mut self) {
         self.device.flush_plug(self.now);
@@ -268,7 +269,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         self.look_around();
     }
 
-    /// Ends a batch: its I/Os count as submitted from here. The clock is read again, for the submission took its time.
+    /// Ends a batch: its I/Os count as submitted from here. The clock is read again because the submission took time.
     #[inline]
     fn commit(&mut self) {
         if self.queued > 0 {
@@ -279,10 +280,10 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
     }
 
-    /// Completes `min` to `max` I/Os, waiting for them. A load that is told to stop meanwhile issues nothing after that; all that is
-    /// in flight is waited for, however slow the device, as long as it may end.
+    /// Waits for `min` I/Os and completes up to `max`. A load that is told to stop meanwhile issues nothing after that. Everything in
+    /// flight is waited for, however slow the device, as long as it may complete.
     fn reap(&mut self, min: u32, max: u32) {
-        // What ended while it was submitted is there already, and was seen under the clock reading that followed.
+        // I/O that completed during submission is collected already, and took its time from the clock reading that followed.
         if D::ENDS_IN_SUBMIT
             && max == 1
             && let Some(done) = self.device.reap_one()
@@ -318,7 +319,7 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
     }
 
-    /// Hands up to `max` ended I/Os to the load; how many there were.
+    /// Hands up to `max` completed I/Os to the load. Returns how many there were.
     fn complete(&mut self, max: u32) -> u32 {
         let mut n = 0;
         while n < max
@@ -333,13 +334,13 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         n
     }
 
-    /// The buffer of an ended I/O is the load's again; `complete` is how the load is told.
+    /// Returns the buffer of a completed I/O to the load; `complete` notifies the load.
     #[inline]
     fn hand_back(&mut self, done: Done, complete: impl FnOnce(&mut L, u32, BlkStatus, Instant) -> Completed) {
         let slot = done.user_data as u32;
         if done.op.has_data() {
             let (_, pool, own) = self.buffers.of(slot);
-            // SAFETY: the I/O with this buffer has ended: a device returns each once.
+            // SAFETY: the I/O with this buffer has completed: a device returns each once.
             unsafe { pool.give_back(own) };
         }
         if complete(&mut self.load, slot, done.status, self.now).needs_verify {
@@ -358,11 +359,11 @@ impl<L: Load + ?Sized, D: JobDevice> JobLoop<L, D> {
         }
     }
 
-    /// Nothing may be issued before `until`; what ends meanwhile is completed.
+    /// Issues nothing before `until`; completes I/O meanwhile.
     fn wait_until(&mut self, until: Instant) {
         self.now = clock::now();
         if !self.device.waits_first() {
-            // What ended while it was submitted is there already.
+            // I/O that completed during submission is collected already.
             self.device.poll(self.now);
         }
         if self.complete(u32::MAX) == 0 && self.now < until {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs on the kernel's own block devices (`kernel:/dev/X`): checked, opened, their settings written.
 //!
-//! Guarantees: everything that can be refused without a write is refused before the first one; settings are written last, and put back
-//! when the run ends or fails ([`kernel::SettingsGuard`](crate::kernel::SettingsGuard)). A device in use, or that a job would write over
-//! something known, is refused unless `force`. Needs: devices of the kernel only in one run, for what a setting means is not the
-//! same elsewhere.
+//! Guarantees: everything that can be refused without a write is refused before the first write. Settings are written last, and restored
+//! when the run ends or fails ([`kernel::SettingsGuard`](crate::kernel::SettingsGuard)). Without `force` a device is refused if it is in
+//! use, or if a job would overwrite a known signature on it. Needs: only kernel devices in one run, because settings mean something else
+//! on other targets.
 
 use super::direct::DirectDevices;
 use super::give_up::GivenUp;
@@ -44,14 +44,14 @@ pub struct KernelTarget {
     _claim: Option<Arc<Claim>>,
 }
 
-/// What happened on one of them while it was measured.
+/// What happened on one of the kernel's devices while it was measured.
 #[derive(Clone, Debug)]
 pub struct KernelOutcome {
     /// The target as the user named it.
     pub name: String,
     /// What it is: kind, size, model.
     pub identity: String,
-    /// What the kernel counted, `None` where it is told not to (`iostats=0`).
+    /// What the kernel counted; `None` if its counters are off (`iostats=0`).
     pub counters: Option<DiskCounters>,
 }
 
@@ -66,7 +66,7 @@ impl KernelTarget {
     }
 }
 
-/// What the run comes to on the kernel's devices: what they counted, and what was given up, on ours and on these.
+/// Returns the outcome of the run on the kernel's devices: their counters, and what was given up on all devices.
 pub(super) fn conclude(
     kernel: &[KernelTarget],
     watch: &Watch<'_>,
@@ -81,7 +81,8 @@ pub(super) fn conclude(
     (counted, given_up)
 }
 
-/// Ends what was kept. Returns what could not be put back. With I/O out that does not end, the kernel would wait for it.
+/// Restores settings. Returns what could not be restored. Restores none with I/O in flight that does not complete, because the kernel
+/// would wait for that I/O.
 pub(super) fn put_back(kept: Vec<SettingsGuard>, is_idle: bool) -> Vec<String> {
     let end = |kept: SettingsGuard| if is_idle { kept.put_back() } else { vec![kept.leave()] };
     kept.into_iter().flat_map(end).collect()
@@ -89,7 +90,7 @@ pub(super) fn put_back(kept: Vec<SettingsGuard>, is_idle: bool) -> Vec<String> {
 
 /// A target that is open.
 struct Opened {
-    /// Direct and through the page cache, as jobs ask for it.
+    /// The descriptor for direct I/O, if jobs ask for it.
     direct: Option<Arc<OwnedFd>>,
     buffered: Option<Arc<OwnedFd>>,
     bytes: u64,
@@ -177,7 +178,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Refuses what a job means to our block layer only.
+/// Refuses job options that only our block layer can carry out.
 fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     for job in target.users.iter().map(|u| &jobs[u.instance.job]) {
         let refuse = |text: &str| Err(Error::usage(format!("{text} (job '{}', line {})", job.name, job.line)));
@@ -193,7 +194,7 @@ fn check_jobs(jobs: &[Job], target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Whether the jobs on each disk all go past the page cache: its partitions have one queue with one value of each setting.
+/// Whether the jobs on each disk all bypass the page cache. Partitions of a disk share one queue, with one value of each setting.
 fn effects(jobs: &[Job], targets: &[Target]) -> Result<Vec<(String, Effect)>> {
     let mut effects: Vec<(String, Effect)> = Vec::new();
     for target in targets {
@@ -216,12 +217,12 @@ fn writes(job: &Job) -> bool {
     job.rw.has(Dir::Write) || job.rw.has(Dir::Trim) || job.oltp.is_some()
 }
 
-/// What a run has claimed, by the kernel's name of it: one claim for all targets that need it.
+/// Claims of a run, by the kernel's name of the device: one claim for all targets that need it.
 #[derive(Default)]
 struct Claims(Vec<(String, Arc<Claim>)>);
 
 impl Claims {
-    /// The claim of a device, or of its disk. `Ok(Err(user))`: it is in use.
+    /// Claims a device, or its whole disk. `Ok(Err(user))`: the device is in use.
     fn take(&mut self, device: &KernelDevice, whole_disk: bool) -> Result<std::result::Result<Arc<Claim>, String>> {
         let name = if whole_disk { &device.disk } else { &device.name };
         if let Some((_, claim)) = self.0.iter().find(|(claimed, _)| claimed == name) {
@@ -242,7 +243,7 @@ impl Claims {
     }
 }
 
-/// Rejects a device in use: to write to it, or to its disk's settings, which are shared.
+/// Rejects a device in use if the run writes to it, or to its disk's settings, which are shared.
 fn guard(
     device: &KernelDevice,
     writes: bool,
@@ -274,7 +275,7 @@ fn guard(
     Ok(None)
 }
 
-/// Opens it, and refuses to write over what is known.
+/// Opens the device, and refuses to overwrite a known signature.
 fn open(
     jobs: &[Job],
     target: &Target,
@@ -386,6 +387,6 @@ fn worker(
         pools.push(buffers(job, volume, regions)?);
     }
     let device = WorkerDevice::Direct(DirectDevices { devices, regions: Arc::clone(regions) });
-    // The kernel's submitters are not ours: their CPU does not matter.
+    // The kernel's software queues do not depend on this CPU.
     Ok(ready(job, load, pools, device, (pin_of(job, instance), CpuId::new(0)), &plan.stop))
 }

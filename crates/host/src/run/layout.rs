@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files below a run's targets: made, made longer, guarded.
+//! The files of a run's targets: created, extended, checked.
 //!
 //! Guarantees: only files that the user named are made or touched, and a mounted device is not written to unless the job allows it.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs a job file on this machine: one thread per job instance, each with a submitter of its disk.
 //!
-//! [`prepare`] checks and opens everything. [`Prepared::run`] starts the threads when their turn comes, and tells an observer
-//! how it goes. It returns what was measured, also when it was stopped before its end, whatever its devices do then.
+//! [`prepare`] checks and opens everything. [`Prepared::run`] starts the threads at their start times, and reports progress to an
+//! observer. It returns what was measured, also when the run was stopped early, whatever the devices do then.
 
 pub(crate) mod settings;
 mod waiter;
@@ -72,15 +72,15 @@ pub struct RunOutcome {
     pub threads: Vec<Option<ThreadEnd>>,
     /// Which job instance each thread is.
     pub instances: Vec<Instance>,
-    /// Per target, over [`RunOutcome::measured`]; of a stripe the sums over its devices.
+    /// Per target, over [`RunOutcome::measured`]; for a stripe the sums over its devices.
     pub disks: Vec<DiskOutcome>,
-    /// Instead of that, of a run on the kernel's devices.
+    /// Outcomes of a run on the kernel's devices, instead of `disks`.
     pub kernel: Vec<KernelOutcome>,
-    /// Names of the devices: what [`ThreadTrace::disk`] counts.
+    /// Names of the devices, indexed by [`ThreadTrace::disk`].
     pub devices: Vec<String>,
     /// From the first thread's start to the last one's end.
     pub elapsed: Duration,
-    /// The measured part of it: without the first group's `ramp_time`.
+    /// The measured part of `elapsed`: without the first group's `ramp_time`.
     pub measured: Duration,
     /// Resources of the whole process over [`RunOutcome::measured`].
     pub process: CpuUse,
@@ -88,19 +88,19 @@ pub struct RunOutcome {
     pub ios: u64,
     /// Bios in flight over [`RunOutcome::measured`], while threads ran.
     pub in_flight: InFlight,
-    /// CPUs that went away or came back meanwhile.
+    /// CPUs that went offline or came back during the run.
     pub cpus: Vec<CpuChange>,
-    /// It was stopped before its end.
+    /// The run was stopped before its end.
     pub stopped: bool,
-    /// Disks whose I/O did not end when it was stopped.
+    /// Disks whose I/O did not complete when the run was stopped.
     pub given_up: Vec<GivenUp>,
-    /// Settings of the kernel's devices that could not be put back.
+    /// Settings of the kernel's devices that could not be restored.
     pub not_put_back: Vec<String>,
 }
 
 impl Prepared {
-    /// Runs all threads. `observe` is called every few milliseconds. The error is that of the first thread which could
-    /// not run at all; I/O errors are part of the measurements.
+    /// Runs all threads. Calls `observe` every few milliseconds. Returns the error of the first thread that could not run at all; I/O
+    /// errors are part of the measurements.
     pub fn run(self, observe: &mut dyn FnMut(&Progress)) -> Result<RunOutcome> {
         let mut schedule = Schedule::new(self.instances.clone());
         let mut workers: Vec<_> = self.workers.into_iter().map(Some).collect();
@@ -174,7 +174,7 @@ fn spawn(i: usize, worker: Worker, ended: mpsc::Sender<usize>) -> Result<JoinHan
     std::thread::Builder::new()
         .name(format!("job-{i}"))
         .spawn(move || {
-            // Sent also when the thread panics, or the run would wait for it for ever.
+            // Sent also when the thread panics; otherwise the run would wait for it forever.
             let _tell = ExitNotice(ended, i);
             worker.run()
         })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A target, open: one device with its queues, or several that it is striped over.
+//! An open target: one device with its queues, or several devices that it is striped over.
 
 use crate::disk::{Disk, Shared};
 use crate::driver::HostDriver;

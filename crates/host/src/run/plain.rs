@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The disk that a job thread has its I/O at, with what only one disk allows: a hardware queue of the thread's own, lazy submission, and
-//! polling instead of waiting (`hipri`).
+//! The single disk of a job thread, with what only one disk allows: a hardware queue of the thread's own, lazy submission, and polling
+//! instead of waiting (`hipri`).
 
 use super::checkpoint::ThreadTrace;
 use super::job_loop::JobDevice;

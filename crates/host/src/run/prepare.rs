@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From a job file to disks and job threads that are ready to run.
 //!
-//! Everything that can be refused is refused here, before the first I/O. A file is created or made longer only if the user
-//! named it: as `filename`, by fio's naming rule, or as target. Nothing else is written.
+//! Everything that can be refused is refused here, before the first I/O. A file is created or extended only if the user named it: as
+//! `filename`, by fio's naming rule, or as target. Nothing else is written.
 
 use super::checkpoint::Live;
 use super::kernel::{self, KernelTarget};
@@ -37,7 +37,7 @@ use workload::schedule::{self, Instance};
 
 /// What a run is to be made of, besides the jobs.
 pub struct RunPlan<'a> {
-    /// Put under every job instead of its `filename`.
+    /// Target of every job, instead of its `filename`.
     pub target: Option<&'a str>,
     /// Settings of every disk, an unset CPU count being this host's, and of the run ([`RUN_SETTINGS`](super::RUN_SETTINGS)).
     pub settings: &'a [(String, String)],
@@ -47,7 +47,7 @@ pub struct RunPlan<'a> {
     pub stop: Arc<AtomicBool>,
     /// Fresh random number for jobs that want one (`randrepeat=0`).
     pub entropy: u64,
-    /// Also a kernel device that is in use, or has something on it that a job writes over. For `kernel:` targets only.
+    /// Also allows a kernel device that is in use, or that has a signature which a job overwrites. For `kernel:` targets only.
     pub force: bool,
 }
 
@@ -55,15 +55,15 @@ pub struct RunPlan<'a> {
 pub struct Prepared {
     pub(super) workers: Vec<Worker>,
     pub(super) instances: Vec<Instance>,
-    /// One per device, with its name: the target's, or `TARGET#N` of what a target is striped over.
+    /// One per device, with its name: the target's, or `TARGET#N` for device N of a striped target.
     pub disks: Vec<(String, Arc<Disk>)>,
     /// The distinct targets.
     pub targets: Vec<RunTarget>,
-    /// Instead of both: the kernel's devices, of a run on those.
+    /// The kernel's devices, instead of `disks` and `targets`, in a run on those.
     pub kernel: Vec<KernelTarget>,
-    /// Their settings until it ends.
+    /// Guards that restore the settings of the kernel's devices when the run ends.
     pub(super) kept: Vec<SettingsGuard>,
-    /// Warnings for the user: what is not as asked.
+    /// Warnings for the user: what differs from the request.
     pub warnings: Vec<TargetWarning>,
     /// Some job has a `ramp_time`.
     pub(super) ramps: bool,
@@ -85,14 +85,14 @@ impl Prepared {
         &self.instances
     }
 
-    /// Has every thread trace the life of its requests, up to `events` events of 32 bytes each at each device; those that come
-    /// later are counted ([`ThreadEnd::traces`](super::ThreadEnd::traces)). 0 = no trace.
+    /// Makes every thread trace the life of its requests, up to `events` events of 32 bytes each at each device. Later events are only
+    /// counted ([`ThreadEnd::traces`](super::ThreadEnd::traces)). 0 = no trace.
     pub fn trace(&mut self, events: usize) {
         // The kernel's requests are not ours to trace.
         self.workers.iter_mut().for_each(|w| w.submitting.trace_events = events);
     }
 
-    /// Has every job keep its latencies over time ([`workload::stats::JobStats::slices`]); transaction loops have none.
+    /// Makes every job keep its latencies over time ([`workload::stats::JobStats::slices`]); transaction loops have none.
     pub fn keep_slices(&mut self) {
         self.workers.iter_mut().for_each(|w| w.load.load_mut().keep_slices());
     }
@@ -105,18 +105,18 @@ pub(super) struct Target {
     pub(super) users: Vec<User>,
 }
 
-/// A thread that uses a target, as which of its volumes.
+/// A thread that uses a target, and the volume that the target is for it.
 pub(super) struct User {
     pub(super) instance: Instance,
     /// 0: its data; 1: its redo log, if that is elsewhere.
     pub(super) volume: usize,
 }
 
-/// A target that was started.
+/// The disks of a target that was started.
 struct Started {
     opened: Opened,
     disks: Vec<Arc<Disk>>,
-    /// Number of the first of them in the run.
+    /// Number in the run of the target's first disk.
     first: usize,
 }
 
@@ -200,7 +200,7 @@ fn settings_of(plan: &RunPlan<'_>) -> Result<RunSettings> {
     Ok(settings)
 }
 
-/// Distinct targets in order of first use. A target that stands for all stands for redo logs, too.
+/// Returns the distinct targets in order of first use. A target that replaces those of all jobs replaces the redo logs, too.
 fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<Vec<Target>> {
     let mut targets: Vec<Target> = Vec::new();
     for i in instances {
@@ -212,7 +212,7 @@ fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<V
             None => job.file_name(i.instance, &has_kind),
         };
         let redo = job.redo_file_name(i.instance, &has_kind).filter(|_| over.is_none() && !is_null);
-        // On the same target it is behind the data.
+        // On the same target the redo log is behind the data.
         let redo = redo.filter(|redo| *redo != text);
         for (volume, text) in std::iter::once(text).chain(redo).enumerate() {
             let user = User { instance: i.clone(), volume };
@@ -228,13 +228,13 @@ fn targets(jobs: &[Job], instances: &[Instance], over: Option<&str>) -> Result<V
     Ok(targets)
 }
 
-/// What `ioengine=null` asks for: a null disk large enough for the job, whatever `filename` says.
+/// Returns the target for `ioengine=null`: a null disk large enough for the job, whatever `filename` says.
 fn null_target(job: &Job, instance: u32) -> String {
     let size = reach(job, instance).unwrap_or(0).max(NullOptions::default().size_bytes);
     format!("null:size={size}")
 }
 
-/// One past the last byte an instance touches, as far as the job says it in bytes.
+/// Returns the end of the bytes that an instance touches, if the job gives it in bytes.
 pub(super) fn reach(job: &Job, instance: u32) -> Option<u64> {
     let bytes = |e: &Extent| if let Extent::Bytes(b) = e { Some(*b) } else { None };
     let start = bytes(&job.offset)?.saturating_add(bytes(&job.offset_increment)?.saturating_mul(u64::from(instance)));
@@ -242,7 +242,7 @@ pub(super) fn reach(job: &Job, instance: u32) -> Option<u64> {
     job.filesize_bytes.or_else(|| Some(start.saturating_add(bytes(job.size.as_ref()?)?)))
 }
 
-/// Bytes that the redo logs of a job take on a target of their own, as far as the job says it in bytes.
+/// Returns the bytes that the redo logs of a job take on a target of their own, if the job gives them in bytes.
 pub(super) fn redo_bytes(job: &Job) -> Option<u64> {
     match job.oltp.as_ref()?.redo_size? {
         Extent::Bytes(bytes) => Some(bytes.saturating_mul(u64::from(job.numjobs))),
@@ -250,7 +250,7 @@ pub(super) fn redo_bytes(job: &Job) -> Option<u64> {
     }
 }
 
-/// The threads of fio jobs on a target.
+/// Makes the threads of fio jobs on a target.
 fn threads(jobs: &[Job], target: &Target, opened: &Opened, entropy: u64) -> Result<Vec<(Instance, JobThread)>> {
     let block = opened.block_bytes();
     let users = target.users.iter().map(|u| &u.instance).filter(|i| jobs[i.job].oltp.is_none());
@@ -275,24 +275,24 @@ pub(super) fn check_block(job: &Job, option: &str, bytes: u64, block: u32) -> Re
     )))
 }
 
-/// What transaction loops have out on a target.
+/// Returns the volumes of transaction loops on a target.
 fn loops_of<'a>(jobs: &'a [Job], target: &'a Target) -> impl Iterator<Item = Volume> + 'a {
     target.users.iter().filter_map(|u| Some((&jobs[u.instance.job], jobs[u.instance.job].oltp.as_ref()?))).flat_map(
         |(job, oltp)| {
             let data = Volume { slots: oltp.most_ios(), slot_bytes: job.max_block_bytes() as u32 };
-            // Behind the data, or alone.
+            // The redo log is behind the data, or alone.
             [data, Volume { slots: 1, slot_bytes: REDO_WRITE_MAX }]
         },
     )
 }
 
-/// Buffers of a volume of a job's thread.
+/// Makes the buffers for one volume of a job's thread.
 pub(super) fn buffers(job: &Job, volume: Volume, regions: &Regions) -> Result<BufferPool> {
     let bytes = (volume.slot_bytes as usize).max(512);
     BufferPool::new(regions, volume.slots, bytes, true).map_err(|e| e.within(&buffers_asked(job, volume)))
 }
 
-/// What the buffers of a job come to, and what makes them less, for the message when they cannot be had.
+/// Returns how much memory the buffers of a job need and which option lowers it, for the message when allocation fails.
 fn buffers_asked(job: &Job, volume: Volume) -> String {
     let (depth, slot) = (u64::from(volume.slots), u64::from(volume.slot_bytes).max(512));
     let all = depth.saturating_mul(slot).saturating_mul(u64::from(job.numjobs));
@@ -305,7 +305,7 @@ fn buffers_asked(job: &Job, volume: Volume) -> String {
     )
 }
 
-/// Bio slots per submitter: the depth, and for each I/O the pieces it may be split into.
+/// Returns the bio slots per submitter: the depth, and for each I/O the pieces that it may be split into.
 fn bios_needed(volumes: impl Iterator<Item = Volume>, driver: &dyn HostDriver, config: &QueueConfig) -> u32 {
     let piece = piece_sectors(&driver.limits(), config.max_sectors_kb);
     let need = volumes
@@ -319,11 +319,11 @@ fn bios_needed(volumes: impl Iterator<Item = Volume>, driver: &dyn HostDriver, c
     need.clamp(64, u64::from(MAX_BIOS_PER_SUBMITTER).min(1 << 20)) as u32
 }
 
-/// Sectors of the pieces that a large I/O is split into; the first one, up to a physical block, may be shorter.
+/// Returns the sectors of the pieces that a large I/O is split into; the first one, up to a physical block, may be shorter.
 fn piece_sectors(limits: &Limits, max_sectors_kb: Option<u32>) -> u32 {
     let max_sectors = max_sectors_kb.map_or(limits.max_sectors, |kb| kb.saturating_mul(2).min(limits.max_hw_sectors));
     let physical = limits.physical_block_size >> 9;
-    // Cuts fall on physical blocks; where a piece cannot hold one, on logical blocks.
+    // Cuts fall on physical blocks, or on logical blocks if a piece cannot hold a physical one.
     let whole = max_sectors / physical * physical;
     if whole > 0 { whole } else { limits.logical_block_sectors() }
 }
@@ -353,7 +353,7 @@ pub(super) fn check_size(shown: &str, has: u64, needs: u64) -> Result<()> {
     Err(Error::new(ErrorKind::NoSpace, text))
 }
 
-/// The CPUs a thread is kept on.
+/// Returns the CPUs that a thread is pinned to.
 pub(super) fn pin_of(job: &Job, user: &Instance) -> Option<Vec<u32>> {
     job.cpus_allowed.as_ref().map(|cpus| match job.cpus_allowed_policy {
         CpusPolicy::Shared => cpus.clone(),
@@ -361,11 +361,11 @@ pub(super) fn pin_of(job: &Job, user: &Instance) -> Option<Vec<u32>> {
     })
 }
 
-/// Where a thread runs and submits: its CPUs, and the one whose software queue it uses.
+/// Returns the CPUs that a thread runs on, and the CPU whose software queue it uses.
 fn place(job: &Job, user: &Instance, disk: &Disk) -> (Option<Vec<u32>>, CpuId) {
     let nr_cpus = u32::from(disk.queue.config().topology.nr_cpus);
     let pin = pin_of(job, user);
-    // A thread pinned to one CPU submits from that CPU's software queue; others are dealt out in turn.
+    // A thread pinned to one CPU submits to that CPU's software queue; others are distributed round robin.
     let cpu = match pin.as_deref() {
         Some([one]) => *one % nr_cpus,
         _ => (user.number - 1) % nr_cpus,
@@ -373,7 +373,7 @@ fn place(job: &Job, user: &Instance, disk: &Disk) -> (Option<Vec<u32>>, CpuId) {
     (pin, CpuId::new(cpu))
 }
 
-/// The thread of a fio job.
+/// Makes the thread of a fio job.
 fn worker(
     job: &Job,
     user: &Instance,
@@ -393,7 +393,7 @@ fn worker(
     Ok(ready(job, WorkerLoad::Job(Box::new(thread)), pools, device, place(job, user, &target.disks[0]), stop))
 }
 
-/// The thread of a transaction loop, with data and redo on these targets; they may be one.
+/// Makes the thread of a transaction loop, with data and redo on these targets, which may be the same.
 fn oltp_worker(
     job: &Job,
     user: &Instance,
@@ -432,7 +432,7 @@ pub(super) fn ready(
     Worker { load, pools, device, submitting, pin, live, stop, batch }
 }
 
-/// Tells every thread on which CPUs the others on its disk are.
+/// Gives every thread the CPUs of the other threads on its disk.
 fn introduce(workers: &mut [Worker]) {
     let homes: Vec<(Vec<usize>, CpuId)> = workers.iter().map(|w| (w.disks(), w.submitting.cpu)).collect();
     for (i, w) in workers.iter_mut().enumerate() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long an IOThread looks before it sleeps: QEMU's settings, but what counts is whether looking catches anything.
+//! How long an IOThread polls before it sleeps. The settings are QEMU's; the decision depends on whether polling catches anything.
 //!
 //! QEMU lengthens polling after a slept wait that was shorter than the maximum, and stops it after a longer one. Both go wrong
 //! where waking up takes about as long: a thread that has slept once may never poll again, and waits near the maximum make it poll
 //! in vain forever. Here each miss lengthens polling, and each catch cancels two misses. Too many misses turn polling off; then one
 //! wait in N is polled as a trial.
 //!
-//! That is for clients, which come back sooner the sooner they are answered. A disk takes its time: to look for longer than a
-//! sleep costs only burns CPU. So waits with I/O out have their own state, a quarter of the greatest time, and one miss ends it.
+//! That is for clients, which send again sooner the sooner they are answered. A disk takes its own time: polling for longer than a sleep
+//! costs only burns CPU. So waits with I/O in flight have their own state, a quarter of the longest time, and one miss ends their
+//! polling.
 //! Source: QEMU's `IOThread` properties `poll-max-ns`, `poll-grow`, `poll-shrink`, and what util/aio-posix.c does with them.
 
 use super::trial::TIMES;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which queue is to go to another IOThread, by load.
+//! Chooses a queue to move to another IOThread, by load.
 //!
-//! Guarantees: at most one move per look. A move takes load off the busiest IOThread that has load to give: at least [`WORTH`]
-//! of that thread's time. It never makes another one busier than that was. So under a steady load the moves come to an end. A
-//! queue goes only where its export may be. Needs from callers: looks at equal intervals. Does not do: move.
+//! Guarantees: at most one move per look. A move takes load off the busiest IOThread that has load to give: at least [`WORTH`] of that
+//! thread's time. The other IOThread never becomes busier than the busiest one was. So under a steady load the moves come to an end. A
+//! queue goes only to IOThreads that its export may use. Needs from callers: looks at equal intervals. Does not do: move.
 
 use super::{SourceHandle, ThreadReport};
 use blk::time::Duration;

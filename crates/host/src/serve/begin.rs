@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From what a plan says of a disk, an IOThread or an export to the thing itself.
+//! Opens disks and begins IOThreads and exports as a plan describes them.
 //!
 //! Guarantees: a plan that asks for the impossible is rejected with a remedy. Does not do: keep what it makes.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a plan as it was asked for to one that fits together: names, references, ranges, settings, mappings.
+//! Checks a plan and makes a consistent one of it: names, references, ranges, settings, mappings.
 //!
-//! Guarantees: all that is wrong with a plan is told at once, each with its place, so that a reader of files can say the
-//! line; a [`CheckedPlan`] has at least one IOThread, disk and export, every export its disk, every virtqueue its IOThread.
-//! Needs from callers: [`HostFacts`] of the machine that will serve. Does not do: open a file, bind a socket, or check
-//! that they are there (see `super::preflight`).
+//! Guarantees: all errors of a plan are reported at once, each with its place, so that a reader of files can give the line. A
+//! [`CheckedPlan`] has at least one IOThread, disk and export; every export has its disk, every virtqueue its IOThread. Needs from
+//! callers: [`HostFacts`] of the machine that will serve. Does not do: open a file, bind a socket, or check that they exist (see
+//! `super::preflight`).
 
 use super::cpus;
 use super::disk::limit_of_stripe;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A plan carried out: IOThreads run, disks are open and locked, exports listen; and the way from there to another plan.
 //!
-//! Guarantees: it starts as a whole or not at all. What is the same in another plan continues undisturbed while the rest
-//! changes. [`Daemon::plan`] is what really runs, also after a change that failed in part. Images stay locked as long as they
-//! are served. When a disk or the daemon ends, its clients are dropped first. Then what is in flight ends, then it is closed,
-//! so nothing that was acknowledged is lost.
+//! Guarantees: the daemon starts as a whole or not at all. What is the same in another plan continues undisturbed while the rest changes.
+//! [`Daemon::plan`] is what really runs, also after a change that failed in part. Images stay locked as long as they are served. When a
+//! disk or the daemon ends, its clients are dropped first. Then its I/O in flight completes, then the disk is closed, so nothing that was
+//! acknowledged is lost.
 
 use super::balance::{Balance, Move};
 use super::begin::{self, OpenDisk};
@@ -37,7 +37,7 @@ pub struct Daemon {
     /// Numbers of IOThreads by name.
     numbers: HashMap<String, usize>,
     plan: CheckedPlan,
-    /// What has let its clients go and waits for its I/O.
+    /// Exports that have disconnected their clients and wait for their I/O.
     endings: Vec<Ending>,
     watch: DiskWatch,
     began: Instant,
@@ -56,7 +56,7 @@ pub struct Changes {
     pub done: Vec<String>,
     /// Warnings for the user: what is not as asked.
     pub warnings: Vec<TargetWarning>,
-    /// What could not be done; it is not in the plan that runs.
+    /// Changes that failed; they are not in the running plan.
     pub failed: Vec<Error>,
 }
 
@@ -106,12 +106,12 @@ impl Daemon {
         }
     }
 
-    /// How long it has been there.
+    /// Returns how long the daemon has run.
     pub fn uptime(&self) -> Duration {
         crate::clock::now().since(self.began)
     }
 
-    /// What runs.
+    /// Returns the running plan.
     pub fn plan(&self) -> &CheckedPlan {
         &self.plan
     }
@@ -121,7 +121,7 @@ impl Daemon {
         self.disks.get(name).map(|d| &d.served)
     }
 
-    /// All disks that are open: also those that are no more in the plan, whose I/O is waited for.
+    /// Returns all open disks, including those that left the plan and still wait for their I/O.
     pub fn open_disks_now(&self) -> Vec<Arc<ServedDisk>> {
         let served = self.disks.values().map(|d| Arc::clone(&d.served));
         let mut all: Vec<_> = served.chain(self.endings.iter().flat_map(Ending::disks)).collect();
@@ -143,12 +143,12 @@ impl Daemon {
         all
     }
 
-    /// How many sockets are listened on.
+    /// Returns the number of listening sockets.
     pub fn listeners(&self) -> usize {
         self.count_at(ExportPlace::Socket) + self.servers.len()
     }
 
-    /// How many files are mounted.
+    /// Returns the number of mounted files.
     pub fn mounts(&self) -> usize {
         self.count_at(ExportPlace::Mount)
     }
@@ -157,7 +157,7 @@ impl Daemon {
         self.exports.values().filter(|e| e.place() == place).count()
     }
 
-    /// What the IOThreads do. Those that sleep are woken for it.
+    /// Returns reports of the IOThreads. Sleeping threads are woken for it.
     pub fn report(&self) -> Vec<ThreadReport> {
         self.threads.report()
     }
@@ -179,7 +179,7 @@ impl Daemon {
         }
     }
 
-    /// Checks whether certificates were renewed: a line for each server whose certificates were, or could not be.
+    /// Checks whether certificates were renewed. Returns a line for each server whose certificates were, or could not be.
     pub fn renew_certificates(&self) -> Vec<String> {
         let look = |s: &Server| match s.nbd.tls()?.renew() {
             Renewal::Same => None,
@@ -189,12 +189,12 @@ impl Daemon {
         self.servers.iter().filter_map(look).collect()
     }
 
-    /// The block device of this host that an export is, if it is one.
+    /// Returns the block device of this host for an export that is one.
     pub fn block_device(&self, export: &str) -> Option<String> {
         self.exports.get(export)?.block_device()
     }
 
-    /// A view of it as it is now, which can be read while it is being changed.
+    /// Returns a view of the daemon as it is now, which can be read while the daemon is being changed.
     pub fn view(&self) -> View {
         let disks = self.disks.iter().map(|(name, d)| (name.clone(), Arc::downgrade(&d.served)));
         let certificates = |export: &Export<'_>| self.server(&export.plan.nbd()?.listen)?.nbd.certificates();
@@ -214,9 +214,9 @@ impl Daemon {
         self.plan.exports().filter_map(|e| Some((e.plan.name.clone(), of(&e)?))).collect()
     }
 
-    /// Goes from the plan that runs to another one; what is the same in both is not touched. What ends lets its clients go when what
-    /// they asked for has ended. If that takes longer than 10 s, the end continues in the background and counts as failed; with
-    /// `by_force` the I/O ends with errors then, which all users of the disk see.
+    /// Changes the running plan to another one; what is the same in both is not touched. An export that ends disconnects its clients when
+    /// their requests have completed. If that takes longer than 10 s, the end continues in the background and counts as failed. With
+    /// `by_force` the I/O fails instead, which all users of the disk see.
     ///
     /// # Errors
     /// What is in the way of it, as far as that can be known; nothing was done then.
@@ -226,8 +226,8 @@ impl Daemon {
         Ok(self.carry_out(new, &steps, ChangeMode { all_or_nothing: false, by_force }))
     }
 
-    /// Whether an export or disk that is no more in the plan still waits for the end of its I/O. With `by_force` that ends with
-    /// errors now, as of [`Daemon::change`].
+    /// Whether an export or disk that left the plan still waits for its I/O. With `by_force` that I/O fails now, as in
+    /// [`Daemon::change`].
     ///
     /// # Errors
     /// It has not ended yet: why, and what to do.
@@ -247,7 +247,7 @@ impl Daemon {
         stuck.map_or(Ok(any), Err)
     }
 
-    /// As of [`ServedDisk::resize`]; clients are notified. Also returns, in sentences, which clients keep the old size.
+    /// As [`ServedDisk::resize`]; clients are notified. Also returns, in sentences, which clients keep the old size.
     pub fn resize(&self, disk: &str, bytes: Option<u64>) -> Result<(u64, Vec<String>)> {
         let served = self.disk(disk).ok_or_else(|| Error::usage(format!("there is no disk '{disk}'")))?;
         let now = served.resize(bytes)?;
@@ -276,8 +276,8 @@ impl Daemon {
         Err(Error::new(ErrorKind::Io, text))
     }
 
-    /// Checks the load of IOThreads, and moves a virtqueue or client if that is worth it; what it did. Virtqueues that were
-    /// listed in a mapping stay, those that were dealt over named IOThreads go to one of these.
+    /// Checks the load of IOThreads, and moves a virtqueue or client if that is worth it. Returns what it did. Virtqueues that a mapping
+    /// lists stay; those that were distributed over named IOThreads move only among these.
     ///
     /// # Errors
     /// The move was not possible; nothing has changed.

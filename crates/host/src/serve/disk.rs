@@ -32,7 +32,7 @@ use std::sync::{Arc, OnceLock};
 /// One disk, ready for ports. Its owner keeps its drivers open, and its images locked: fields are dropped in this
 /// order.
 pub struct ServedDisk {
-    /// What clients know it by.
+    /// The disk's name for clients.
     pub name: String,
     members: Box<[Member]>,
     /// Which of them has what, if there are several.
@@ -158,7 +158,7 @@ impl ServedDisk {
         })
     }
 
-    /// Keeps the locks of its images as long as it is there, until its last owner drops it. What is returned hangs up when it is gone: its
+    /// Keeps the locks of the disk's images until its last owner drops it. The returned receiver disconnects when the disk is gone: its
     /// drivers are closed then, and the locks are free.
     ///
     /// # Panics
@@ -183,7 +183,7 @@ impl ServedDisk {
         self.map.as_deref()
     }
 
-    /// What it can take, of several members the strictest of each.
+    /// Returns the disk's limits; for several members the strictest of each.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -197,12 +197,12 @@ impl ServedDisk {
         }
     }
 
-    /// Counters, of several members the sums.
+    /// Returns the disk's counters; for several members the sums.
     pub fn stats(&self) -> DiskStats {
         members::stats(&self.members)
     }
 
-    /// Counters of the hardware queues, of several members one behind the other.
+    /// Returns the counters of the hardware queues; for several members one after the other.
     pub fn hctx_stats(&self) -> Vec<HctxStats> {
         members::hctx_stats(&self.members)
     }
@@ -223,8 +223,8 @@ impl ServedDisk {
         self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
     }
 
-    /// As of [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), at all targets; writes are not held for want of space meanwhile. Whether all targets have one
-    /// of the two.
+    /// As [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), for all targets; writes are not held for want of space
+    /// meanwhile. Returns whether each target can give up, or holds writes.
     pub(super) fn set_give_up(&self, give_up: bool) -> bool {
         // Relaxed: changed by one thread at a time, which changes the daemon.
         let holds = self.holds_on_enospc.load(Ordering::Relaxed);
@@ -235,14 +235,15 @@ impl ServedDisk {
         self.members.iter().map(give_up_one).fold(true, |all, one| all & one)
     }
 
-    /// As of [`Space::set_hold_on_enospc`](crate::driver::Space::set_hold_on_enospc), at each target; the numbers of those that have no such mode.
+    /// As [`Space::set_hold_on_enospc`](crate::driver::Space::set_hold_on_enospc), for each target. Returns the numbers of the targets
+    /// that have no such mode.
     pub fn set_hold_on_enospc(&self, hold: bool) -> Vec<usize> {
         self.holds_on_enospc.store(hold, Ordering::Relaxed);
         let without = |(i, m): (usize, &Member)| (!m.driver.space().set_hold_on_enospc(hold)).then_some(i);
         self.members.iter().enumerate().filter_map(without).collect()
     }
 
-    /// A way in for the IOThread with this number.
+    /// Makes an entry to the disk for the IOThread with this number.
     pub(super) fn io_path(&self, thread: u16) -> Result<IoPath> {
         let submitter = |m: &Member| {
             let cpus = m.queue.config().topology.nr_cpus;
@@ -270,7 +271,7 @@ impl ServedDisk {
         self.all_or_none(|m| change_settings(&m.queue, settings, false, &self.frozen(m)))
     }
 
-    /// Has these settings instead of all it had, under I/O; how long no I/O could begin.
+    /// Replaces all settings, under I/O. Returns how long no I/O could begin.
     ///
     /// # Errors
     /// As of [`ServedDisk::change`].
@@ -313,8 +314,8 @@ impl ServedDisk {
         Ok(froze)
     }
 
-    /// Gives the disk another size, or with `None` finds out what size its image has now. I/O continues, except that
-    /// a disk that becomes smaller is drained first: what lies beyond the new end is gone. The size in bytes.
+    /// Gives the disk another size, or with `None` finds out the size that its image has now. I/O continues, except that a disk that
+    /// becomes smaller is drained first, because the data beyond the new end is lost. Returns the size in bytes.
     ///
     /// # Errors
     /// Usage: it is striped, and where its data lies depends on its size's being what it was. As of [`Space::resize`](crate::driver::Space::resize) and
@@ -344,8 +345,8 @@ impl ServedDisk {
         Ok(resized?.0 << SECTOR_SHIFT)
     }
 
-    /// Waits until nothing is in flight, and lets nothing begin until [`ServedDisk::resume`]; clients wait. How long that
-    /// took. Nothing happens if it is drained.
+    /// Waits until nothing is in flight, and lets nothing begin until [`ServedDisk::resume`]; clients wait. Returns how long that took.
+    /// Does nothing if the disk is drained.
     ///
     /// # Errors
     /// Usage: I/O in flight has not ended after 30 s. New I/O begins again then.
@@ -376,7 +377,7 @@ impl ServedDisk {
         Ok(took)
     }
 
-    /// Ends a [`ServedDisk::drain`]; whether there was one.
+    /// Ends a [`ServedDisk::drain`]. Returns whether there was one.
     pub fn resume(&self) -> bool {
         let mut drained = self.drained.lock();
         let was = std::mem::replace(&mut *drained, false);

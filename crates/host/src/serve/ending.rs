@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An export ends when its clients' I/O has ended, which may never happen; so each end has a thread of its own.
+//! Ending exports. An export ends when its clients' I/O has completed, which may never happen. So each end has a thread of its own.
 //!
-//! Guarantees: what ends is dropped, whatever becomes of its [`Ending`]; a caller waits for it as long as it wants to. By force
-//! ([`Ending::give_up`]) its disks' I/O ends with errors, if their drivers can do that; nothing else of a driver is changed.
-//! Writes that are held for want of space end so, too. Does not do: take it back. Clients were let go already.
+//! Guarantees: the export is dropped, whatever happens to its [`Ending`]; a caller waits for it as long as it wants to. By force
+//! ([`Ending::give_up`]) the I/O of its disks fails, if their drivers support that; nothing else of a driver is changed. Writes that are
+//! held because space ran out fail, too. Does not do: cancel an end, because the clients were disconnected already.
 
 use super::disk::ServedDisk;
 use crate::error::{Error, ErrorKind};
@@ -54,7 +54,7 @@ impl Ending {
         self.disks.iter().filter_map(Weak::upgrade)
     }
 
-    /// Waits for it until then; whether it has ended.
+    /// Waits for the end until `until`. Returns whether it has ended.
     pub(super) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         matches!(self.ended.recv_timeout(left), Err(RecvTimeoutError::Disconnected))
@@ -65,13 +65,13 @@ impl Ending {
         let _ = self.ended.recv();
     }
 
-    /// Has the I/O of its disks end with errors, and waits for its end again; whether it has come.
+    /// Makes the I/O of its disks fail, and waits for the end again. Returns whether it has ended.
     pub(super) fn give_up(&self) -> bool {
         let until = Instant::now() + END_TIME;
         let mut ended = false;
         while !ended && Instant::now() < until {
-            // What was held back above the driver comes to it when there is room: that is given up, too. A disk is not kept: its
-            // being closed is part of the end.
+            // Requests held back above the driver reach it when there is room; they are given up, too. No disk is kept here, because
+            // closing it is part of the end.
             self.disks().for_each(|d| _ = d.set_give_up(true));
             ended = self.wait(until.min(Instant::now() + AGAIN));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `serve` asks of every type of export: the contract of the values that an `[[export]]` is read into.
+//! The contract between `serve` and every type of export: the values that an `[[export]]` is read into.
 //!
 //! Guarantees, by the implementations: only `ExportSpec::preflight` and `ExportSpec::begin` look at the machine, and only
 //! `begin` changes it. Messages are `KEY=VALUE: rule; remedy`. An export is registered in `export/registry.rs`, a line each.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A helper thread per disk, for work that may block an IOThread: surveys of what is stored, and reading ahead.
+//! A helper thread per disk, for work that may block an IOThread: surveys of allocated blocks, and reading ahead.
 //!
-//! Guarantees: the thread answers each request once, in the order of all requests to its disk, and wakes the IOThread that sent it.
-//! The thread starts with the first request. Needs from callers: they bound how many of their requests are out, and wait for
-//! those before they end.
+//! Guarantees: the thread answers each request once, in the order of all requests to its disk, and wakes the IOThread that sent it. The
+//! thread starts with the first request. Needs from callers: they bound their requests in flight, and wait for those before they end.
 
 use super::disk::Waker;
 use super::members::Stored;

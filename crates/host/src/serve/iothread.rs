@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! IOThreads: each a thread that serves its sources in rounds, polls for a while, then sleeps.
 //!
-//! Guarantees: a source is handed back only when nothing of it is in flight; a kick, a completion, a timer, a command or a
-//! wake-up from another thread ends a sleep. One clock reading serves a round.
+//! Guarantees: a source is handed back only when nothing of it is in flight. A kick, a completion, a timer, a command or a wake-up from
+//! another thread ends a sleep. One clock reading serves a round.
 
 use super::adaptive::{Adaptive, For};
 use super::disk::ServedDisk;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All IOThreads of a daemon, and where each source is.
 //!
-//! Guarantees: a source is served by one thread at a time; it is moved or handed back only when nothing of it is in flight, and
-//! meanwhile its client waits and no other does; a handle never reaches another source than its own, also when that has
-//! left. Threads come and go at run time; one that serves something cannot go.
-//! Needs from callers: it outlives the disks' I/O; nothing here is called from an IOThread.
+//! Guarantees: one thread at a time serves a source. A source is moved or handed back only when nothing of it is in flight; meanwhile its
+//! client waits and no other does. A handle never reaches a source other than its own, even after that has left. Threads can be added and
+//! removed at run time; one that serves something cannot be removed. Needs from callers: it outlives the disks' I/O; nothing here is
+//! called from an IOThread.
 
 use super::adaptive::Polling;
 use super::disk::{Parts, ServedDisk};
@@ -187,7 +187,7 @@ impl IoThreads {
         Ok(all)
     }
 
-    /// Starts one more; its number, which may be that of one that has gone.
+    /// Starts one more thread. Returns its number, which may be that of a removed thread.
     pub fn start_one(&self, options: &ThreadOptions) -> Result<usize> {
         let mut threads = self.threads.write();
         let number = threads.iter().position(Option::is_none).unwrap_or(threads.len());
@@ -287,7 +287,7 @@ impl IoThreads {
         ServedDisk::new(name.to_owned(), parts, regions, config, cpus, &self.wakeups).map(Arc::new)
     }
 
-    /// Has a thread serve a source of a disk from now on.
+    /// Makes a thread serve a source of a disk from now on.
     pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: impl Source) -> Result<SourceHandle> {
         let location = Mutex::new(SourceLocation { thread, id: SourceId(0) });
         // Relaxed: only different from all others.
@@ -299,18 +299,17 @@ impl IoThreads {
         Ok(SourceHandle(record))
     }
 
-    /// Takes a source away, when nothing of it is in flight any more; nothing if it has left by itself.
+    /// Takes a source away, when nothing of it is in flight any more. Returns `None` if it has left by itself.
     pub fn remove(&self, handle: &SourceHandle) -> Option<Box<dyn Source>> {
         let location = handle.0.location.lock();
         self.take(*location, handle)
     }
 
-    /// Has another thread serve a source from now on. It is in between until what is in flight has ended; how long that
-    /// took.
+    /// Moves a source to another thread. No thread serves the source until what is in flight has completed. Returns how long that took.
     ///
     /// # Errors
-    /// Usage: the source has left, or there is no such thread. Io: what is in flight has not ended after 10 s. Then it stays where
-    /// it is, and continues there.
+    /// Usage: the source has left, or there is no such thread. Io: what is in flight has not completed after 10 s. Then the source stays
+    /// and continues where it is.
     pub fn move_to(&self, handle: &SourceHandle, thread: usize) -> Result<Duration> {
         let mut location = handle.0.location.lock();
         if location.thread == thread {
@@ -335,7 +334,7 @@ impl IoThreads {
         Ok(clock::now().since(began))
     }
 
-    /// Has its thread do something to a source, and waits for what comes of it; nothing if it has left.
+    /// Calls a function on a source, on its thread, and returns the result; `None` if the source has left.
     ///
     /// # Panics
     /// The source was added as another type.
@@ -358,7 +357,7 @@ impl IoThreads {
         handle.0.location.lock().thread
     }
 
-    /// What all of them do. Those that sleep are woken for it.
+    /// Returns reports of all threads. Sleeping threads are woken for it.
     pub fn report(&self) -> Vec<ThreadReport> {
         let (reply, answers) = mpsc::channel();
         for (number, running) in self.threads.read().iter().enumerate() {

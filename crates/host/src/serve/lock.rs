@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Locks on images: one writer, or any number of readers, among mqblk and QEMU alike.
 //!
-//! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks opens
-//! the image in a conflicting way. The locks end with the value or the process, however it ends. Needs a file system that has
-//! locks of open file descriptions (all local ones). Does not do: keep off programs that do not ask, or QEMU's tools that only
-//! look and do not mind a writer (qemu-img info, qemu-io -r).
+//! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks opens the image in
+//! a conflicting way. The locks end with the value or the process, however it ends. Needs a file system that has locks of open file
+//! descriptions (all local ones). Does not do: exclude programs that do not ask for locks, or QEMU's tools that only read and accept a
+//! writer (qemu-img info, qemu-io -r).
 //!
 //! The form is QEMU's, so that the two see each other: shared locks on single bytes. Byte 100 + n is for a permission that is
 //! used, byte 200 + n for one that others must not use. n is 0 for consistent read, 1 for write, 3 for resize. The opener then

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a served disk is made of: one device with its queues, or several that it is striped over.
+//! Members of a served disk: one device with its queues, or several that the disk is striped over.
 //!
-//! Guarantees: counters are sums over all members; what is reported of stored data is true of the disk, not of a member. Does
-//! not do: I/O.
+//! Guarantees: counters are sums over all members; reports of allocated blocks are about the disk, not about a member. Does not do: I/O.
 
 use crate::disk::Queue;
 use crate::driver::{Allocation, HostDriver, Stretch};

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Serving disks to VMs and hosts.
 //!
-//! What is to be served, as a value:
+//! The plan of a daemon, as a value:
 //!
-//! - [`plan`]: what was asked for
-//! - [`check`]: makes it a value that fits together
-//! - [`preflight`]: asks the machine whether it can be done
+//! - [`plan`]: the requested plan
+//! - [`check`]: makes a consistent plan of it
+//! - [`preflight`]: checks on this machine whether it can be carried out
 //! - [`mapping`]: the rules of virtqueues and IOThreads
 //! - [`lock`]: keeps a second writer off an image
-//! - [`reload`]: what changes from one plan to the next
+//! - [`reload`]: the changes from one plan to the next
 //!
-//! Serving it: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It checks all of
-//! them in rounds, and polls for a while when there is nothing to do (`adaptive`). Then it sleeps until a kick, a completion, a
-//! timer or another thread's `wakeup`. [`daemon`] puts both together; `watch` logs what goes wrong with its disks.
+//! The daemon that carries it out: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It checks
+//! all of them in rounds, and polls for a while when there is nothing to do (`adaptive`). Then it sleeps until a kick, a completion, a
+//! timer or another thread's `wakeup`. [`daemon`] combines the two; `watch` logs problems of its disks.
 
 #[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
 pub mod lock;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An IOThread's entry to one disk: its submitter, what it waits for there, and buffers for sources that bring none.
+//! An IOThread's entry to one disk: its submitter, its descriptors to wait on, and buffers for sources that have none.
 //!
-//! Guarantees: a bio that was submitted enters the block layer once, in order of submission if it could not at once; but one that
-//! writes to blocks that are being rewritten ([`rewrite`](super::rewrite)) waits for that, and lets others pass. Needs from callers:
-//! nothing is taken from a client while there is no room ([`Port::has_capacity`]).
+//! Guarantees: a submitted bio enters the block layer once; bios that cannot enter at once do so in order of submission. The exception is
+//! a bio that writes to blocks that are being rewritten ([`rewrite`](super::rewrite)): it waits for that, and lets others pass. Needs
+//! from callers: nothing is taken from a client while there is no room ([`Port::has_capacity`]).
 
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
@@ -28,7 +28,7 @@ const BUFFERS: u32 = 16;
 pub struct SourceId(pub(super) u32);
 
 impl SourceId {
-    /// What a bio of this source carries, with a number of the source's own.
+    /// Returns the user data of a bio of this source, with a number of the source's own.
     #[inline]
     pub fn tagged(self, own: u32) -> u64 {
         u64::from(self.0) << 32 | u64::from(own)
@@ -49,7 +49,7 @@ impl SourceId {
 /// A bio that waits for a slot.
 struct Waiting {
     bio: Bio,
-    /// It may go to blocks that are being rewritten, for it is part of the rewrite.
+    /// The bio may write to blocks that are being rewritten, because it is part of the rewrite.
     rewrites: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Port {
     backlog: VecDeque<Waiting>,
     /// Bios whose blocks are being rewritten.
     held: VecDeque<Bio>,
-    /// Those that [`Rewrites`](super::rewrite::Rewrites) knows of.
+    /// The writes that [`Rewrites`](super::rewrite::Rewrites) records.
     writes: Arc<Writes>,
     /// How many these are, with those that it only counts.
     writes_inside: usize,
@@ -116,7 +116,7 @@ impl Port {
         &self.disk
     }
 
-    /// Wakes the thread that this is of.
+    /// Returns a waker for the port's IOThread.
     pub(crate) fn waker(&self) -> Waker {
         self.disk.waker(self.thread)
     }
@@ -187,8 +187,8 @@ impl Port {
         Entry::Done
     }
 
-    /// Whether writes ask from now on. Those that are inside and have not asked are counted: they may be anywhere, and some may not even
-    /// have become requests, which is all that a freeze of the disk would wait for.
+    /// Checks whether writes have to ask from now on. Writes inside that have not asked are counted. They may be anywhere, and some may
+    /// not even have become requests, which are all that a freeze of the disk would wait for.
     #[inline]
     pub(super) fn follow_rewrites(&mut self) {
         let expected = self.disk.rewrites.are_expected();

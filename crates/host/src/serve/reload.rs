@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a reload changes: from the plan that runs and the one that was read, the least that has to be done.
+//! The steps of a reload: the smallest change from the running plan to the new one.
 //!
-//! Guarantees: what is the same in both plans (by name and by value) is not touched, and keeps the IOThreads it was dealt.
-//! Settings of a disk, the mapping of an export, and CPUs and polling of an IOThread can be changed while I/O continues. They
-//! are distinguished from what has to be taken away and made anew. Done in the order of the fields, every step is possible: no
-//! export refers to a disk or IOThread that is not there. Does not do: carry it out ([`super::daemon`] does), or check the
-//! machine (see [`super::preflight::preflight_added`]).
+//! Guarantees: what is the same in both plans (by name and by value) is not touched, and keeps the IOThreads it was assigned. Settings of
+//! a disk, the mapping of an export, and CPUs and polling of an IOThread can be changed while I/O continues. They are distinguished from
+//! what has to be removed and made anew. In the order of the fields every step is possible: no export refers to a disk or IOThread that
+//! is not there. Does not do: carry it out ([`super::daemon`] does), or check the machine (see [`super::preflight::preflight_added`]).
 
 use super::check::CheckedPlan;
 use super::plan::{DiskPlan, ExportPlan, IoThreadPlan};

@@ -2,15 +2,15 @@
 //! Blocks of a disk that are being rewritten (read, changed in part and written back), and the writes that wait for
 //! that.
 //!
-//! Guarantees: a rewrite has its blocks for itself from when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`])
-//! to when it is given back. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the
-//! block layer, whichever export it comes by. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is
-//! woken. Writes that were inside when the first rewrite came are counted, not known. They may go anywhere, and no rewrite
-//! reads before they have ended. A disk without rewrites ([`Rewrites::expect`]) pays a load per round; else a write takes a
-//! lock that its IOThread has for itself.
+//! Guarantees: a rewrite has its blocks exclusively from when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`]) until it
+//! releases them. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the block layer,
+//! whichever export it comes from. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is woken. For writes that
+//! were inside when the first rewrite came, only their number is known. They may go anywhere, and no rewrite reads before they have
+//! completed. On a disk without rewrites ([`Rewrites::expect`]) this costs a load per round; otherwise a write takes a lock that only its
+//! IOThread uses.
 //!
-//! Needs from callers: a hold ends after I/O of its own only, and the owner of one waits for no other. Reads are not held back:
-//! one that overlaps a write may see either, as on any disk.
+//! Needs from callers: a hold waits for its own I/O only, and its owner waits for no other hold. Reads are not held back: one that
+//! overlaps a write may see old or new data, as on any disk.
 
 use super::disk::Waker;
 use super::port::SourceId;
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The rewrites of a disk. Ranges are sectors.
 #[derive(Default)]
 pub(crate) struct Rewrites {
-    /// Exports that may rewrite.
+    /// Number of exports that may rewrite.
     expected: AtomicUsize,
-    /// How many are held; changed under the lock of `state`.
+    /// Number of held ranges; changed under the lock of `state`.
     held: AtomicUsize,
     state: Mutex<RewriteState>,
     ports: Mutex<Vec<Arc<Writes>>>,
@@ -33,7 +33,7 @@ pub(crate) struct Rewrites {
 #[derive(Default)]
 struct RewriteState {
     held: Vec<Hold>,
-    /// Threads with something that waits until one is given back.
+    /// Threads that wait until a range is released.
     waiting: Vec<Waker>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Writes(Mutex<Inside>);
 #[derive(Default)]
 struct Inside {
     known: Vec<Write>,
-    /// Where in `known` the request of a source is, by the source's number and then the request's; or [`NOWHERE`].
+    /// Index in `known` of a request, by the source's number and then the request's; or [`NOWHERE`].
     places: Vec<Vec<u32>>,
     /// Bios that have entered without asking.
     unknown: usize,
@@ -69,7 +69,7 @@ impl Inside {
         self.unknown > 0 || self.known.iter().any(|w| overlap(&w.range, range))
     }
 
-    /// Sources number what they have out from 0, so there is as much memory as ever was out at once.
+    /// Sources number their requests in flight from 0, so this needs memory for the most that were ever in flight at once.
     #[inline]
     fn place(&mut self, user_data: u64) -> &mut u32 {
         let (source, own) = SourceId::of(user_data);
@@ -99,13 +99,13 @@ impl Inside {
         write.bios += 1;
     }
 
-    /// One bio less of a request that is known, or else of those that are not. What all that went with it had, if it was the last of
-    /// them; `Err` if it is unknown.
+    /// Removes one bio, of a known request or of the unknown ones. Returns the range of the request if this was its last bio. The last
+    /// unknown bio returns the whole disk. `Err` if no such bio is recorded.
     #[inline]
     fn remove(&mut self, user_data: u64) -> Result<Option<Range<u64>>, ()> {
         let (source, own) = SourceId::of(user_data);
         let place = self.places.get(source).and_then(|s| s.get(own as usize)).filter(|place| **place != NOWHERE);
-        // A request may have bios of both kinds: which of them goes first does not matter, for nothing is clear before both have gone.
+        // A request may have bios of both kinds. Their order does not matter, because nothing is clear before both have completed.
         let Some(at) = place.map(|place| *place as usize) else {
             self.unknown = self.unknown.checked_sub(1).ok_or(())?;
             return Ok((self.unknown == 0).then_some(0..u64::MAX));
@@ -136,13 +136,13 @@ impl RewriteState {
 }
 
 impl Rewrites {
-    /// An export comes that may rewrite. It begins when each port has reported what is under way there ([`Rewrites::enter_unknown`]).
+    /// Announces an export that may rewrite. It begins when each port has reported its writes in flight ([`Rewrites::enter_unknown`]).
     pub(super) fn expect(&self) {
         // Relaxed: IOThreads see it before they answer the caller.
         self.expected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is gone.
+    /// Revokes [`Rewrites::expect`] when the export is gone.
     pub(super) fn unexpect(&self) {
         self.expected.fetch_sub(1, Ordering::Relaxed);
     }
@@ -153,7 +153,7 @@ impl Rewrites {
         self.expected.load(Ordering::Relaxed) > 0
     }
 
-    /// A port's writes.
+    /// Adds the record of a port's writes.
     pub(super) fn add_port(&self) -> Arc<Writes> {
         let writes = Arc::new(Writes::default());
         self.ports.lock().push(Arc::clone(&writes));
@@ -211,19 +211,20 @@ impl Rewrites {
         self.state.lock().waiting.len()
     }
 
-    /// Called with the lock of a port's writes held: a rewrite that has checked them before is seen, one that has not will look.
+    /// Called with the lock of a port's writes held. A rewrite that has checked these writes before is seen here; one that has not will
+    /// check them.
     fn held_now(&self) -> bool {
         // Pairs with: Rewrites::hold
         self.held.load(Ordering::Acquire) > 0
     }
 
-    /// Bios that write are inside the block layer and have not asked; each is told of by [`Rewrites::leave`] when it ends.
+    /// Counts bios that write and entered the block layer without asking; [`Rewrites::leave`] is called for each when it completes.
     pub(super) fn enter_unknown(&self, writes: &Writes, bios: usize) {
         writes.0.lock().unknown += bios;
     }
 
-    /// A bio that writes is going to enter the block layer, and is known until [`Rewrites::leave`]. False: it must not, for its blocks
-    /// are being rewritten; the thread of `waker` is woken when it may try again.
+    /// Records a bio that is about to enter the block layer and write, until [`Rewrites::leave`]. False: the bio must not enter, because
+    /// its blocks are being rewritten. The thread of `waker` is woken when it may try again.
     pub(super) fn enter(
         &self,
         writes: &Writes,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A running export as the daemon sees it.
 //!
-//! Dropped, an export lets its clients go, waits for what they asked for, and ends.
+//! When it is dropped, an export disconnects its clients, waits for their I/O, and ends.
 
 use crate::error::Result;
 use blk::time::Duration;
@@ -41,16 +41,16 @@ pub(crate) trait RunningExport: Send {
         None
     }
 
-    /// The disk has this many sectors now: tells clients.
+    /// Notifies clients that the disk has this many sectors now.
     ///
     /// # Errors
-    /// It keeps the size it had; why, and what to do.
+    /// The export keeps its old size; the text says why, and what to do.
     fn resized(&self, sectors: u64) -> Result<()>;
 
-    /// Has these IOThreads serve it, in turn or queue by queue; how long the longest queue was served by none.
+    /// Moves the export to these IOThreads, round robin or queue by queue. Returns the longest time in which a queue was not served.
     ///
     /// # Errors
-    /// Usage: it cannot be moved, or not there.
+    /// Usage: the export cannot be moved at all, or not to these IOThreads.
     fn remap(&self, iothreads: &[usize]) -> Result<Duration>;
 
     /// The IOThread of each queue, if its queues are mapped one by one.

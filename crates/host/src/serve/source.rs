@@ -24,13 +24,13 @@ pub struct SourceLabel<'a> {
 
 /// A virtqueue, a client's connection, a queue of a device: what takes requests from a client and answers them.
 pub trait Source: Any + Send {
-    /// Takes what clients have sent and submits it to `port`, each bio tagged with `id`. Whether there was anything.
+    /// Takes requests that clients have sent and submits them to `port`, each bio tagged with `id`. Returns whether there were any.
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool;
 
-    /// Bios of this source have ended, in this order; [`SourceId::own`] has the number it tagged each with.
+    /// Handles completed bios of this source, in this order; [`SourceId::own`] has the number it tagged each with.
     fn ended(&mut self, done: &[Done], port: &mut Port);
 
-    /// A round is over: sends what it has answered.
+    /// Ends a round: sends its replies.
     fn finish_round(&mut self) {}
 
     /// Whether it has left by itself, with nothing in flight. Its handle means nothing after that.
@@ -38,13 +38,13 @@ pub trait Source: Any + Send {
         false
     }
 
-    /// Has its descriptor report the next request. Whether the thread may sleep now: nothing came meanwhile.
+    /// Makes its descriptor report the next request. Returns whether the thread may sleep now: nothing came meanwhile.
     fn prepare_sleep(&mut self) -> bool;
 
     /// The thread is awake and checks everything by itself.
     fn wake_up(&mut self) {}
 
-    /// What becomes ready when a client has sent something; `None`: the thread must look.
+    /// The descriptor that becomes ready when a client has sent something; `None`: the thread must poll.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Which events of its descriptor end a sleep.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which longest time of polling pays on this machine for these clients, found out while they are served.
+//! Finds out which longest polling time pays on this machine for these clients, while they are served.
 //!
 //! Polling for a sleeping client pays if the client sends before polling ends. It saves the client's wake-up: 2 us on one
 //! machine, 40 on another where idle CPUs leave the hypervisor. Without polling the client may be put on our own CPU, where it

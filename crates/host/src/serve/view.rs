@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A view of a daemon that can be read while the daemon is being changed.
 //!
-//! Guarantees: nothing here waits for a change, or for I/O; a view keeps no disk and no export from its end. A caller
-//! that has asked for a disk keeps it open, and its end waits for that, so drop it soon. It shows the plan of the
-//! moment it was made in ([`Daemon::view`](super::daemon::Daemon::view)), and counters of now.
+//! Guarantees: nothing here waits for a change, or for I/O. A view prevents no disk and no export from ending. A disk that a caller got
+//! from it stays open, and the disk's end waits for that caller, so drop it soon. The plan is that of the moment when the view was made
+//! ([`Daemon::view`](super::daemon::Daemon::view)); counters are current.
 
 use super::check::{CheckedPlan, Export};
 use super::running::{Clients, HealthCheck};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Waking an IOThread.
 //!
-//! Guarantees: a wake-up before the thread sleeps keeps it from sleeping, one while it sleeps ends the sleep. A wake-up of a thread
-//! that is awake costs one locked instruction. Needs from callers: they put what the thread is to find where it looks first, then
-//! wake it. The same protocol as [`WakeTable`](crate::disk::WakeTable), with a descriptor instead of a driver.
+//! Guarantees: a wake-up before the thread sleeps keeps it from sleeping, one while it sleeps ends the sleep. A wake-up of a thread that
+//! is awake costs one locked instruction. Needs from callers: they store the work where the thread will look for it, then wake the
+//! thread. The same protocol as [`WakeTable`](crate::disk::WakeTable), with a descriptor instead of a driver.
 
 use crate::error::Result;
 use crate::event;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the counters of served disks once a second, and logs what an operator has to know of: requests that failed, writes
-//! that wait for space, connections to a server that were lost, and their end.
+//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space,
+//! and lost connections to a server. It also logs when connections or space are back.
 //!
-//! Guarantees: a line of each kind per disk and second at most, however many requests fail; of lost connections one a minute, however
-//! often they are; nothing on the I/O path knows of it. A disk
-//! ends when its owner lets go of it. Does not do: say which request failed.
+//! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.
+//! The I/O path is not involved. A disk ends when its owner drops it. Does not do: say which request failed.
 
 use super::disk::ServedDisk;
 use crate::driver::Connections;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Targets in stripes: `stripe:[chunk=SIZE:]TARGET+TARGET+...`, each TARGET with a device and queues of its own.
 //!
-//! `TARGET*N` stands for N of them; a `%` in it is their number, from 0 on: `stripe:chunk=1m:/lun/data%*16`. `TARGET*A-B` are those with
-//! the numbers A to B: LUNs of an iSCSI target often begin at 1. Guarantees: what cannot be a stripe is refused when it is read, as far
-//! as sizes are in the text; nothing that keeps data beyond the run is in a stripe twice under one name. Does not do: stripes of
+//! `TARGET*N` means N targets; a `%` in TARGET is replaced by their number, from 0 on: `stripe:chunk=1m:/lun/data%*16`. `TARGET*A-B`
+//! means numbers A to B, because LUNs of an iSCSI target often begin at 1. Guarantees: an impossible stripe is refused when it is read,
+//! as far as sizes are in the text. No target that keeps data beyond the run is in a stripe twice under one name. Does not do: stripes of
 //! stripes; names with a `+` in them.
 
 use super::TargetSpec;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a migration sees of a device: which pages of guest memory changed between two looks, and which the server has logged.
+//! The dirty pages that a migration sees: pages of guest memory that changed between two snapshots, and pages that the server has logged.
 //!
 //! Guarantees: [`DirtyLog::take`] takes each bit once; [`MemorySnapshot::changed`] compares every byte. Source: QEMU's
 //! `docs/interop/vhost-user.rst`, "Migration".

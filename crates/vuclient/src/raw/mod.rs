@@ -252,8 +252,8 @@ impl Raw {
         self.call(request::SET_MEM_TABLE, &payload, &fds)
     }
 
-    /// What a front end does whose server has gone: connects anew with the same features, memory, rings and notes of requests in
-    /// flight. Rings are started at base 0: the server has to find their position in the notes.
+    /// Connects anew as a front end does whose server has gone, with the same features, memory, rings and inflight record. Rings are
+    /// started at base 0: the server has to find their position in the record.
     ///
     /// # Errors
     /// As [`Self::ready`] and [`Self::start`].
@@ -501,10 +501,10 @@ impl Raw {
         BlockRequest::new(&mut self.guest, kind, sector, len)
     }
 
-    /// Submits `request`, kicks, waits for its end, and returns its status and the bytes the device says it wrote.
+    /// Submits `request`, kicks, and waits for its completion. Returns its status and the bytes the device says it wrote.
     ///
     /// # Errors
-    /// When it is not what ends next, within `patience`.
+    /// When it is not the next request that completes, or not within `patience`.
     pub fn execute(&mut self, queue: u16, request: &BlockRequest, patience: Duration) -> Result<(u8, u32), Error> {
         let id = self.submit(queue, &request.segments())?;
         self.kick(queue)?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Data written, read back, zeroed, discarded and flushed, on several queues at once, and compared.
 //!
-//! Guarantees: every block that was written or zeroed is compared at least once, at the end. What a read must not touch (the
-//! gaps between its segments) is compared, too. Requests of one queue that are in flight together never overlap, so what is
-//! right is always known. The requests depend on the seed only, their timing on the server. [`Verifier`] keeps what it knows
-//! over connections. After a server died, writes that were in flight may or may not be there. Acknowledged ones must be, if its
-//! cache survived or a flush came after them.
+//! Guarantees: every block that was written or zeroed is compared at least once, at the end. Memory that a read must not touch (the gaps
+//! between its segments) is compared, too. Requests of one queue that are in flight together never overlap, so the right content is
+//! always known. The requests depend on the seed only, their timing on the server. [`Verifier`] keeps its knowledge across connections.
+//! After a server died, writes that were in flight may or may not be there. Acknowledged ones must be, if the server's cache survived or
+//! a flush came after them.
 //!
 //! Needs the area to itself: no other client may write to it. Does not test reads beyond the end.
 //! Source: virtio 1.2, 5.2.6.1 and 5.2.6.2 (after DISCARD: the old data or zeroes, as all servers we know of; after

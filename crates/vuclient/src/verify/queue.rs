@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One queue's requests: submitted from the plan, ended by the server, compared.
 //!
-//! Guarantees: a request is submitted only when it overlaps no other that is in flight. A block's state is widened before a
-//! write is shown to the server, and narrowed when the write is acknowledged. So the state is right at any moment at which the
-//! server may die. Memory of a read is filled with [`POISON`] before.
+//! Guarantees: a request is submitted only when it overlaps no other that is in flight. A block's state is widened before a write is
+//! shown to the server, and narrowed when the write is acknowledged. So the state is right at any moment at which the server may die. The
+//! memory of a read is filled with [`POISON`] before.
 
 use std::time::Duration;
 

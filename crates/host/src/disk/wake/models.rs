@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving of threads that wait in a driver and threads that have something for them, explored by loom.
+//! Models of threads that wait in a driver and threads that wake them: loom explores every interleaving.
 //!
-//! The table, the waker and the drivers' sleeping place are the product's; the driver around them is the smallest one. A
-//! sleep that is never ended is a deadlock.
+//! The wake table, the waker and the drivers' sleeper are the code that ships; the driver around them is the smallest one. A sleep that
+//! is never ended is a deadlock.
 
 use super::*;
 use crate::driver::sleeper::Sleeper;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A descriptor of `/dev/fuse`, on the IOThread that serves it: requests of the kernel into the block layer, their ends back.
+//! A descriptor of `/dev/fuse`, on the IOThread that serves it: requests of the kernel into the block layer, and their replies.
 //!
-//! Guarantees: a write's data is received where the driver takes it from, a read's is sent from where the driver put it. At
-//! most [`SLOTS`] requests are in flight; more wait in the kernel, for this or another descriptor of the same mount. A request
-//! that was taken is answered once, whatever happens, unless the mount is gone, which is logged once. A write of less than
-//! whole blocks reads them first. Meanwhile no other write to them goes through any export of the disk (`serve::rewrite`).
-//! Nothing is allocated per request.
+//! Guarantees: a write's data is received into the memory that the driver takes it from; a read's is sent from the memory that the driver
+//! put it in. At most [`SLOTS`] requests are in flight; more wait in the kernel, for this or another descriptor of the same mount. A
+//! request that was taken is answered once, whatever happens. The exception is a mount that is gone, which is logged once. A write of
+//! less than whole blocks reads them first. Meanwhile no other write to these blocks goes through any export of the disk
+//! (`serve::rewrite`). Nothing is allocated per request.
 //!
-//! Needs from callers: a descriptor that does not block, and after INIT.
+//! Needs from callers: a non-blocking descriptor, after INIT.
 //!
 //! Source: Linux fs/fuse/dev.c (one read is one request, one write one reply; a reader must have room for the longest write).
 

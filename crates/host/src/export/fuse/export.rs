@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk as a file: mounted, served by a channel on each IOThread, unmounted at the end.
 //!
-//! Guarantees: it starts as a whole or not at all; when it is dropped and the file is not open, it is unmounted first (what the
-//! page cache still holds is written). Else what was taken is answered, then the mount disappears, and the kernel ends the rest. A
-//! loop device on the file should be detached before: its I/O fails from then on.
+//! Guarantees: the export starts as a whole or not at all. If the file is not open when the export is dropped, it is unmounted first,
+//! which writes back the page cache. Otherwise the requests that were taken are answered, then the mount disappears, and the kernel fails
+//! the rest. Detach a loop device on the file before: its I/O fails from then on.
 
 use super::channel::{Channel, SLOTS, Shared};
 use super::memory::MAX_BLOCK;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory for the data of a channel's requests, where the disk's driver reaches it.
 //!
-//! Guarantees: each request slot has [`SMALL_BYTES`] of its own. Up to [`LARGES`] larger pieces of [`LARGE_BYTES`] are taken
-//! from the disk when first needed. All of it goes back there for the next export. A piece has one owner.
+//! Guarantees: each request slot has [`SMALL_BYTES`] of its own. Up to [`LARGES`] larger pieces of [`LARGE_BYTES`] are taken from the
+//! disk when first needed. All memory goes back to the disk for the next export. A piece has one owner.
 //!
-//! Needs from callers: what is given back, and this when it is dropped, has no I/O left.
+//! Needs from callers: no I/O is left to a piece when it is given back, or to any memory here when this is dropped.
 
 use super::wire::MAX_DATA;
 use crate::error::Result;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The mount: `/dev/fuse` descriptors, mounting over a regular file, and getting rid of mounts whose daemon is gone.
+//! The mount: `/dev/fuse` descriptors, mounting over a regular file, and removing mounts whose daemon is gone.
 //!
-//! Guarantees: nothing is mounted over a file system that a daemon serves; a mount whose daemon was killed is detached
-//! first. A mount is undone when it is dropped: as a whole if the file is not open, else it disappears from its place,
-//! and all I/O of open files fails from then on. A mount made there since by another process is left alone.
-//! Mounting takes root (CAP_SYS_ADMIN); other users mount by the program `fusermount3`, if it is installed.
+//! Guarantees: nothing is mounted over a file system that a daemon serves; a mount whose daemon was killed is detached first. A mount is
+//! undone when it is dropped. If the file is not open, it is unmounted as a whole. Otherwise it disappears from its path, and all I/O of
+//! open files fails from then on. A newer mount of another process at the same path stays. Mounting needs root (CAP_SYS_ADMIN); other
+//! users mount by the program `fusermount3`, if it is installed.
 //!
 //! Source: mount(2), fuse(4), Linux Documentation/filesystems/fuse.rst; fusermount3(1) for `_FUSE_COMMFD`.
 

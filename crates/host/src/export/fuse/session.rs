@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is to be done for a request, given the disk: reply, refuse, or I/O within the disk's bounds.
 //!
-//! Guarantees: no I/O; what comes out lies inside the disk, has a length above 0, and writes nothing to a disk that is
-//! read-only. Ranges are bytes: a read or buffered write need not be whole blocks.
+//! Guarantees: no I/O here. The I/O that it returns lies inside the disk, has a length above 0, and writes nothing to a read-only disk.
+//! Ranges are bytes: a read or buffered write need not be whole blocks.
 //!
-//! Rules: a read that begins at the end of the disk or behind it gives 0 bytes, one that crosses it is cut; a write that
-//! crosses it is cut, too, one behind it fails with ENOSPC, as on a block device. The size is the disk's and cannot be
-//! changed (EPERM). A write that is not whole logical blocks is done all the same, direct or not: a loop device has sectors of
-//! 512 bytes whatever the disk has. FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise) and
-//! cannot do anything else (EOPNOTSUPP). LSEEK finds data and holes (EINVAL for anything else) before the end of the disk (ENXIO).
+//! Rules: a read that begins at the end of the disk or behind it gives 0 bytes; one that crosses the end is cut. A write that crosses the
+//! end is cut, too; one behind it fails with ENOSPC, as on a block device. The size is the disk's and cannot be changed (EPERM). A write
+//! that is not whole logical blocks is accepted, direct or not, because a loop device has sectors of 512 bytes whatever the disk has.
+//! FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise). Its other modes fail with EOPNOTSUPP. LSEEK
+//! finds data and holes (EINVAL for anything else) before the end of the disk (ENXIO).
 
 use super::wire::{self, Attr, Body, Header, InitIn, InitOut, MAX_DATA, Request, fattr, fopen, init};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A FUSE export as it is asked for.
+//! The configuration of a FUSE export.
 
 use super::export::{FuseExport, FuseOptions};
 use super::mount::{self, MountpointState};

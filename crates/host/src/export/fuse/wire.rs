@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages of `/dev/fuse`: numbers, layouts, reading of requests, making of replies.
 //!
-//! Guarantees: no I/O, no allocation, no panic whatever the bytes are. A request is read only if its length is the one it
-//! says and its body has all the fields its operation needs; a longer body, as a newer kernel may send, is read as far as
-//! it is known. Does not do: check ranges against a disk (`session`).
+//! Guarantees: no I/O, no allocation, no panic whatever the bytes are. A request is read only if its length matches its header and its
+//! body has all the fields that its operation needs. A longer body, which a newer kernel may send, is read as far as its fields are
+//! known. Does not do: check ranges against a disk (`session`).
 //!
 //! Source: Linux include/uapi/linux/fuse.h, protocol 7.31 to 7.45; numbers are in the machine's byte order.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory for the data of a connection's requests, where the disk's driver reaches it.
 //!
-//! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]; longer requests share [`LARGE_BYTES`], of which
-//! the longest request finds enough as soon as no other has any. The memory is taken when first used and goes back to the
-//! disk for the next connection. Bytes are copied and handed to system calls, never sliced: a driver may write them.
-//! Needs from callers: a buffer is given back, and this dropped, only when no I/O to it is left.
+//! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]. Longer requests share [`LARGE_BYTES`]; the longest request fits
+//! as soon as no other has any of them. The memory is taken when first used and goes back to the disk for the next connection. Bytes are
+//! copied and handed to system calls, never sliced, because a driver may write them. Needs from callers: no I/O is left to a buffer when
+//! it is given back, or to any when this is dropped.
 
 use crate::error::Result;
 use crate::mem::Span;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An NBD client after its handshake, on the IOThread that serves it: requests from its socket into the block layer, their
-//! ends back.
+//! An NBD client after its handshake, on the IOThread that serves it: requests from its socket into the block layer, and their replies.
 //!
-//! Guarantees: as many requests as have arrived are received by one call, as many replies as are ready are sent by one;
-//! a write's data that has not arrived with its header is received where the driver takes it from. A client has at most
-//! [`SLOTS`] requests that are not answered, replies that it does not take included, and 40 MiB of data: beyond that
-//! nothing is received. When it leaves or breaks the protocol, what it began ends, what is ready is sent if it still
-//! listens, and the connection is finished. A write whose data did not arrive as a whole is not begun.
-//! Needs from callers: a socket that does not block.
+//! Guarantees: one call receives as many requests as have arrived, and one sends as many replies as are ready. Write data that has not
+//! arrived with its header is received into the memory that the driver takes it from. A client has at most [`SLOTS`] requests and 40 MiB
+//! of data that are not answered, including replies that it does not receive. Beyond that nothing is received. When the client leaves or
+//! breaks the protocol, its requests complete first. Replies that are ready are sent if the client still listens; then the connection is
+//! finished. A write whose data did not arrive as a whole is not begun.
+//! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, section "Transmission phase".
 

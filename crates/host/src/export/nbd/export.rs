@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is offered to NBD clients: an [`Export`] and the [`ExportTable`] of a server.
 //!
-//! Guarantees: an export in a table keeps the rules that the protocol makes for what a server advertises (block sizes, names,
-//! which flags go together). So handshake and session need not look again. A table does not change; a reload builds another
-//! one, and handshakes in progress end with the table they began with.
+//! Guarantees: an export in a table follows the protocol's rules for what a server advertises (block sizes, names, combinations of
+//! flags). So handshake and session need not check again. A table does not change; a reload builds another one, and handshakes in
+//! progress end with the table they began with.
 //!
-//! Does not know disks: [`Export::id`] is the caller's.
+//! Does not know disks: the caller chooses [`Export::id`].
 //!
 //! Source: the NBD protocol, sections "Block size constraints", "Transmission flags", "Conventions".
 

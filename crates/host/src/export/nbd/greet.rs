@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client's handshake, with TLS if both want it, on a thread that may wait.
 //!
-//! Guarantees: it ends at its time or when the server stops, whatever the client does or leaves undone; what a client sent in
-//! plain text behind `NBD_OPT_STARTTLS` goes to TLS and never to the handshake; what was received beyond the handshake is handed on.
-//! Needs from callers: a socket that does not block.
+//! Guarantees: the handshake ends at its time limit or when the server stops, whatever the client does. Bytes that a client sent in plain
+//! text behind `NBD_OPT_STARTTLS` go to TLS and never to the handshake. Bytes received beyond the handshake are passed to the connection.
+//! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support".
 

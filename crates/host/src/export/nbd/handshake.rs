@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fixed newstyle negotiation, server side: from the greeting to the transmission phase.
 //!
-//! Guarantees: one option is answered per step, so what has to be sent is bounded by the export table and not by what
-//! a client sends; an option's data is kept only as far as it has arrived and never beyond [`MAX_OPTION_DATA`]; after
-//! [`MAX_OPTIONS`] options or [`MAX_HANDSHAKE_BYTES`] the client is dropped, so it cannot talk for ever. Steps depend on
-//! the bytes only, not on how they were cut. With TLS required nothing but STARTTLS and ABORT is answered in plain
-//! text, and what was negotiated before TLS is forgotten.
-//! Needs from callers: to send what is in `out` before the connection continues, to speak TLS when told to, and a time
-//! limit for the whole handshake: there is no clock here.
-//! Does not speak oldstyle, and not newstyle beyond `NBD_OPT_EXPORT_NAME` with clients that are not "fixed".
+//! Guarantees: one option is answered per step, so the export table bounds what has to be sent, whatever a client sends. An option's data
+//! is kept only as far as it has arrived and never beyond [`MAX_OPTION_DATA`]. After [`MAX_OPTIONS`] options or [`MAX_HANDSHAKE_BYTES`]
+//! the client is dropped, so that a handshake is bounded. Steps depend on the bytes only, not on how they were cut. With TLS required
+//! only STARTTLS and ABORT are answered in plain text, and what was negotiated before TLS is discarded.
+//! Needs from callers: to send what is in `out` before the connection continues, to start TLS when told to, and a time limit for the
+//! whole handshake, because there is no clock here.
+//! Does not speak oldstyle. With clients that are not "fixed", it speaks no newstyle option beyond `NBD_OPT_EXPORT_NAME`.
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support", "Option types", "Metadata querying".
 

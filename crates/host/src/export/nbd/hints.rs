@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What clients of an NBD export type: its URI, and the commands that take it.
+//! What a user passes to clients of an NBD export: its URI, and the commands that take it.
 //!
 //! Source: NBD doc/uri.md.
 

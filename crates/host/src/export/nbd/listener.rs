@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket of an NBD server: clients are accepted, shake hands on threads of their own, and go to the IOThreads in turn.
+//! The socket of an NBD server. Clients are accepted, shake hands on threads of their own, and are distributed over the IOThreads round
+//! robin.
 //!
-//! Guarantees: a Unix socket that a daemon serves is not taken away. One that was left behind is replaced. The socket is gone
-//! when the server is. There are at most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most
-//! [`MAX_CONNECTIONS`] clients; others wait in the socket's queue or are dropped. When the server is dropped its clients are,
-//! and nothing of theirs is in flight afterwards.
+//! Guarantees: a Unix socket that a daemon serves is not taken away. One that was left behind is replaced. The socket is gone when the
+//! server is. There are at most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most [`MAX_CONNECTIONS`]
+//! clients; others wait in the socket's backlog or are dropped. When the server is dropped, its clients are dropped, too, and nothing of
+//! theirs is in flight afterwards.
 //!
-//! Under TLS a client meets the certificates that are there when it connects.
+//! Under TLS a client gets the certificates that are loaded when it connects.
 
 use super::connection::Connection;
 use super::export::{BlockSizes, Export, ExportTable, FastZero};

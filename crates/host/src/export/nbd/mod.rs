@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server side of the NBD protocol: without sockets, bytes in, bytes and checked requests out; and on top of that
+//! The server side of the NBD protocol. The protocol itself has no sockets: bytes in, bytes and checked requests out. On top of it are
 //! connections that IOThreads serve.
 //!
 //! | module | holds |
@@ -10,20 +10,19 @@
 //! | [`reply`] | replies |
 //! | [`connection`] | a socket after the handshake, served by an IOThread: [`Connection`] |
 //! | [`listener`] | the socket of a server, its clients: [`NbdExport`] |
-//! | `greet` | their handshakes |
-//! | [`spec`] | the export as it is asked for: its keys, checks and commands |
+//! | `greet` | handshakes of clients |
+//! | [`spec`] | the export's configuration: its keys, checks and commands |
 //!
-//! Guarantees of the first four, and of [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no panic and no unbounded
-//! memory whatever a client sends; the
-//! outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no payload is
-//! copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write
-//! zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, block status filters by payload,
-//! and telling clients of another size (an experimental extension that none of them has): those that come later see it.
+//! Guarantees of the first four, and of [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no panic and no unbounded memory
+//! whatever a client sends; the outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no
+//! payload is copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write zeroes
+//! with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, and block status filters by payload. Connected
+//! clients are not notified of a new size (an experimental extension that no client has); later ones see it.
 //! Needs from callers: the sockets, TLS, time limits, and the bound on requests in flight.
 //!
-//! A connection, from its first byte to its last. Here the disk is a vector and every request ends at once; a real
-//! caller keeps the [`Request`], stops calling [`Session::next_event`] while it has too many, and sends each reply when
-//! its I/O ends, in any order.
+//! The example follows a connection from its first byte to its last. Here the disk is a vector and every request completes at once. A
+//! real caller keeps the [`Request`], and sends each reply when its I/O completes, in any order. It stops calling [`Session::next_event`]
+//! while it has too many requests.
 //!
 //! ```
 //! use mqblk_host::export::nbd::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};

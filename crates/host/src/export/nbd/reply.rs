@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replies of the transmission phase.
 //!
-//! Guarantees: each function writes one whole reply, or what precedes a content chunk's data, as the negotiated [`ReplyStyle`]
-//! has it. It writes into a [`HeadBuf`] of the caller's, so that head and data go out by one `writev`. Block status, and errors
-//! with a message, go behind what is in a vector. Heads allocate nothing.
+//! Guarantees: each function writes one whole reply, or the part before a content chunk's data, in the negotiated [`ReplyStyle`]. It
+//! writes into a [`HeadBuf`] of the caller's, so that one `writev` sends head and data. Block status, and errors with a message, are
+//! appended to a vector. Heads allocate nothing.
 //!
-//! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap.
-//! [`ReplyHead`] is the other direction, for clients.
+//! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap. [`ReplyHead`] is the
+//! other direction, for clients.
 //!
 //! Source: the NBD protocol, sections "Simple reply message", "Structured reply chunk message", "Extended reply chunk
 //! message", "Structured reply types", "Error values".
@@ -44,10 +44,10 @@ pub struct Extent {
     pub flags: u32,
 }
 
-/// The error that says how an I/O ended; none if it went well.
+/// Returns the error for an I/O's status; `None` for success.
 ///
-/// `NBD_ENOTSUP` is for fast zeroes alone, so what a disk does not support is otherwise `NBD_EINVAL`. What the protocol
-/// has no number for is `NBD_EIO`; a disk that is gone, too, for `NBD_ESHUTDOWN` would say that the server goes.
+/// `NBD_ENOTSUP` is for fast zeroes alone, so anything else that a disk does not support is `NBD_EINVAL`. A status without a number in
+/// the protocol is `NBD_EIO`. So is a disk that is gone, because `NBD_ESHUTDOWN` would say that the server goes.
 pub fn error_of(status: BlkStatus, request: &Request) -> Option<NbdError> {
     let fast_zero = request.command == Command::WriteZeroes && request.fast_zero();
     Some(match status {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The transmission phase, receiving side: bytes become checked requests.
 //!
-//! Guarantees: a request that is handed out is within the export, aligned, allowed and offered. Every other request is refused
-//! with the error that the specification names, and its payload is passed over, so the stream stays in step. No allocation at
-//! all, and no dependence on how the bytes were cut. No copy of payload; of a header that arrived in two pieces up to 32 bytes
-//! are kept. A client that breaks the framing, or announces a payload beyond [`MAX_PAYLOAD`], is a [`Violation`]: close the
-//! connection.
+//! Guarantees: a request that is returned is within the export, aligned, allowed and offered. Every other request is refused with the
+//! error that the specification names, and its payload is skipped, so the stream stays in step. No allocation at all, and no dependence
+//! on how the bytes were cut. Payload is not copied; of a header that arrived in two pieces up to 32 bytes are kept. A client that breaks
+//! the framing, or announces a payload beyond [`MAX_PAYLOAD`], is a [`Violation`]: close the connection.
 //!
-//! Needs from callers: to answer each request and each refusal exactly once ([`super::reply`]), and to bound how many are
-//! unanswered by not asking for the next event.
+//! Needs from callers: to answer each request and each refusal exactly once ([`super::reply`]), and to bound the unanswered requests by
+//! not asking for the next event.
 //!
 //! Source: the NBD protocol, sections "Request message", "Block size constraints", "Request types", "Error values".
 
@@ -87,7 +86,7 @@ impl Request {
         self.flags & flag::REQ_ONE != 0
     }
 
-    /// What its replies need of it.
+    /// Returns what replies need of the request.
     #[inline]
     pub const fn reply_to(&self) -> ReplyTo {
         ReplyTo { cookie: self.cookie, offset: self.offset }
@@ -123,7 +122,7 @@ pub enum Event<'a> {
     },
     /// A request to refuse.
     Refused(Refusal),
-    /// The client leaves: answer what is out, then close. What follows it is ignored.
+    /// The client disconnects: answer what is in flight, then close. Bytes behind it are ignored.
     Disconnect,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An NBD export as it is asked for.
+//! The configuration of an NBD export.
 
 use super::hints::hints;
 use crate::driver::target::same_path;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whole connections of odd clients: options and requests, well formed and not, in any order, mixed with noise and cut
-//! anywhere. They never panic, keep their bounds, and end the same however they were cut.
+//! Whole connections of odd clients: options and requests, well formed and not, in any order, mixed with noise and cut anywhere. The code
+//! under test never panics, keeps its bounds, and has the same outcome however the bytes were cut.
 
 use super::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
 use crate::nbd::wire::BytesIn;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Commands to `/dev/ublk-control`: adding, starting, stopping and deleting devices, and taking one over.
 //!
-//! Guarantees: a command has ended when the call returns. Some wait in the kernel for what other threads have to do.
+//! Guarantees: a command is complete when the call returns. Some commands wait in the kernel for actions of other threads.
 
 use super::wire::{self, CtrlCmd, DEV_INFO_BYTES, DevInfo, PARAMS_BYTES, Shape};
 use crate::error::{Error, ErrorKind, Result};

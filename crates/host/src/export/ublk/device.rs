@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `/dev/ublkcN`: the descriptors of requests, and their data.
 //!
-//! Guarantees: a descriptor is read once, by a copy; data goes between the request in the kernel and memory of a region.
+//! Guarantees: a descriptor is read once, by a copy. Data is copied between the kernel's request and the memory of a region.
 
 use super::wire::{self, Desc};
 use crate::error::{Error, Result};

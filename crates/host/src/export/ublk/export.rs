@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A ublk device, from adding to deleting, and over a restart.
+//! A ublk device, from adding to deleting, and across a restart.
 //!
-//! Guarantees: the device exists when [`UblkExport::start`] returns. When the export is dropped, what is in flight ends, and
-//! the device is deleted. With recovery it is left waiting for the next process that starts it with the same number. A waiting
-//! device is taken over only for a disk that looks the same (`same`), because its users continue as if nothing had happened. A
-//! device that a process left behind without asking for recovery is deleted first; one that a living process serves is not
-//! touched.
+//! Guarantees: the device exists when [`UblkExport::start`] returns. When the export is dropped, requests in flight complete, and the
+//! device is deleted. With recovery it is left waiting for the next process that starts a device of this number. A waiting device is
+//! taken over only for a disk that looks the same (`same`), because the device's users continue as if nothing had happened. A device that
+//! a process left behind without recovery is deleted first; one that a living process serves is not touched.
 
 use super::control::Control;
 use super::device::Device;

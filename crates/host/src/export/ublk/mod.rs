@@ -7,15 +7,15 @@
 //! | `control` | commands to `/dev/ublk-control` |
 //! | `device` | `/dev/ublkcN`: requests' descriptors and data |
 //! | `queue` | one hardware queue, served by an IOThread: [`Queue`] |
-//! | `same` | which disk a device that waits may be served with |
-//! | [`spec`] | the export as it is asked for: its keys, checks and commands |
+//! | `same` | which disk may serve a waiting device |
+//! | [`spec`] | the export's configuration: its keys, checks and commands |
 //! | `export` | a device from adding to deleting: [`UblkExport`] |
 //!
-//! The kernel hands a request over by completing an io_uring command that was waiting for its tag; its end and the wait for
-//! the next are one command again. Data is copied by pread and pwrite on `/dev/ublkcN` (`UBLK_F_USER_COPY`), so a buffer is needed
-//! only while a request is served. A queue belongs to the thread that first waited for its tags, so it stays on its IOThread.
-//! With recovery a device outlives the process: requests that were out are handed to the next one, so nothing that was
-//! acknowledged is lost and what was not is done (again). A device that is there gets another size from Linux 6.16 on.
+//! The kernel hands a request over by completing an io_uring command that was waiting for its tag. One further command completes the
+//! request and waits for the tag's next one. Data is copied by pread and pwrite on `/dev/ublkcN` (`UBLK_F_USER_COPY`), so a buffer is
+//! needed only while a request is served. A queue belongs to the thread that first waited for its tags, so it stays on its IOThread. With
+//! recovery a device outlives the process. Its requests in flight are handed to the next process, so nothing that was acknowledged is
+//! lost; the rest is done (again). An existing device can be resized from Linux 6.16 on.
 //!
 //! Not used: zero copy (Linux 6.15), zones, unprivileged devices.
 //! Needs Linux 6.3 or later, and root.

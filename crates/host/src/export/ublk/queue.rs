@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One hardware queue of a ublk device, on the IOThread that serves it.
 //!
-//! Guarantees: each request the kernel hands over is answered once, also with an error. The exception is a queue that is paused
-//! and gone: the kernel has the request again. The answers of a round and the waits for the next requests are one system call.
-//! Needs from callers: [`Queue::fetch_all`] is called on the IOThread, once, and the queue stays there. The kernel takes
-//! commands for a tag only from the thread that first waited for it.
+//! Guarantees: each request the kernel hands over is answered once, also with an error. The exception is a queue that is paused and gone:
+//! the kernel has the request again. One system call sends a round's answers and waits for the next requests. Needs from callers:
+//! [`Queue::fetch_all`] is called on the IOThread, once, and the queue stays there. The kernel takes commands for a tag only from the
+//! thread that first waited for it.
 
 use super::device::{Descs, Device};
 use super::wire::{self, Rules, Work};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a device that waits to be served may be served with a disk: it must look as before, for its users continue.
+//! Whether a waiting device may be served with a disk. The disk must look as before, because the device's users continue.
 //!
-//! Guarantees: a disk of another size, block size, cache or permission, and other queues, are refused with what differs. Does not do: tell
-//! two disks apart that look the same; a ublk device carries nothing that names its disk.
+//! Guarantees: a disk of another size, block size, cache or permission, and other queues, are refused; the message says what differs.
+//! Does not do: distinguish two disks that look the same, because a ublk device carries nothing that identifies its disk.
 
 use super::wire::{DevInfo, Shape};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A ublk export as it is asked for.
+//! The configuration of a ublk export.
 
 use super::export::{UblkExport, UblkOptions, check_kernel};
 use crate::error::Result;

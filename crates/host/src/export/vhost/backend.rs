@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One front end's connection: what its messages say becomes virtqueues on IOThreads.
 //!
-//! Guarantees: a virtqueue runs from the time it has a kick until its base is asked for, the device is reset or the connection
-//! ends; a slot of memory is taken away only when nothing is in flight in it. A message that breaks a rule is refused and its
-//! sender dropped, by the reader of the socket: most messages have no answer, and the front end would continue as if they were done.
+//! Guarantees: a virtqueue runs from its first kick descriptor until its base is asked for, the device is reset or the connection ends. A
+//! memory slot is removed only when nothing is in flight in it. A message that breaks a rule is refused, and the reader of the socket
+//! drops the front end. Most messages have no answer, so the front end would continue as if they had succeeded.
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 
@@ -33,7 +33,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-/// One virtqueue, as far as it is told of.
+/// One virtqueue, as far as messages have set it up.
 #[derive(Default)]
 struct RingState {
     size: u16,
@@ -61,9 +61,9 @@ pub(super) struct Connection {
     protocol: VhostUserProtocolFeatures,
     rings: Vec<RingState>,
     has_owner: bool,
-    /// Where requests in flight are written down, and for queues of what size.
+    /// The memory that records requests in flight, and the queue size it is for.
     inflight: Option<(Arc<Region>, u16)>,
-    /// Those notes were begun by a back end before this one: the driver runs already.
+    /// The record was begun by an earlier back end: the driver runs already.
     goes_on: bool,
     /// Where writes to the guest's memory are logged while VHOST_F_LOG_ALL is acknowledged.
     log: Option<Arc<DirtyLog>>,
@@ -77,8 +77,8 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
-/// Descriptors that an IOThread waits for and writes to: of other things the front end decides how long that takes, and whether
-/// it ends (a file of its own FUSE mount). One that would wait need not.
+/// Rejects descriptors other than eventfds, and makes eventfds non-blocking. An IOThread waits for them and writes to them. With other
+/// files the front end decides how long that takes, and whether it ends (a file of its own FUSE mount).
 fn check_event(fd: Option<&File>) -> Result<()> {
     let Some(fd) = fd else { return Ok(()) };
     if !stuck::is_eventfd(fd) {
@@ -152,7 +152,7 @@ impl Connection {
         Some(q)
     }
 
-    /// Has other IOThreads serve the virtqueues, as many as there are; how long the longest was served by none.
+    /// Moves the virtqueues to other IOThreads, of the same number. Returns the longest time in which one was not served.
     pub(super) fn remap(&mut self, mapping: &[usize]) -> crate::error::Result<Duration> {
         let mut longest = Duration::ZERO;
         for (i, thread) in mapping.iter().enumerate() {
@@ -288,7 +288,7 @@ impl Connection {
         memory.with(address, file.as_fd(), &self.disk.regions).map_err(io_error)
     }
 
-    /// As before the first message of a driver.
+    /// Resets all state to that before a driver's first message.
     fn reset(&mut self) {
         self.stop_all();
         self.rings.iter_mut().for_each(|r| *r = RingState::default());

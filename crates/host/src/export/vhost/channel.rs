@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The back end's own channel to its front end: `VHOST_USER_SET_BACKEND_REQ_FD`, and the message sent over it.
 //!
-//! Crate `vhost` turns the message's descriptor into an object that can send everything except the one message a disk needs. So
-//! the message is taken here. Guarantees: only a message that has come as a whole is taken. Sending never waits: a front end
-//! that does not listen misses the message.
+//! Crate `vhost` turns the message's descriptor into an object that can send everything except the one message a disk needs. So the
+//! message is taken here. Guarantees: only a message that has arrived as a whole is taken. Sending never waits: a front end that does not
+//! read the channel misses the message.
 //!
 //! Source: vhost-user protocol, "Back-end message types", `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 

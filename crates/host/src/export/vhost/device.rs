@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The virtio block device as its driver sees it: features, configuration space, what it is asked to do about caching.
+//! The virtio block device as its driver sees it: features, configuration space, and the requested cache mode.
 //!
 //! Source: virtio 1.3, section 5.2; feature bits and layout of `struct virtio_blk_config`.
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hostile driver and a hostile front end made of arbitrary bytes, for `fuzz/` and, with bytes from seeds, for tests.
 //!
-//! Guarantees: none of them panics the code under test for its own reasons; what they assert is what any client must be unable
-//! to break: chains are bounded, data lies in the guest's memory, and when a client has gone nothing of it is left in flight
-//! or mapped.
+//! Guarantees: neither panics for reasons of its own. Their assertions are what no client may break: chains are bounded, data lies in the
+//! guest's memory, and when a client has gone nothing of it is left in flight or mapped.
 
 use super::backend::Connection;
 use super::bounce;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What makes a guest's disk of an export: QEMU arguments, libvirt XML.
+//! What makes an export a disk of a guest: QEMU arguments, libvirt XML.
 //!
 //! Does not do: know the guest; the size of its memory is only an example.
 //!

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests in flight, recorded in memory that the front end keeps, so that the next back end finds them after a crash.
 //!
-//! Guarantees, for split rings: a request that was taken and not given back is recorded. The record lasts from before the
-//! request is read until after the driver can see that it was given back. The next back end takes all of those again, in the
-//! order in which they were first taken, and no other. So none is lost, and one is repeated only if it was not given back: a
-//! write may be done twice with the same data, before anything that was submitted after its end.
+//! Guarantees, for split rings: a request that was taken and not given back is recorded. The record lasts from before the request is read
+//! until after the driver can see that it was given back. The next back end takes all recorded requests again, in the order in which they
+//! were first taken, and no other. So no request is lost, and one is repeated only if it was not given back. A write may then be done
+//! twice with the same data, before anything that was submitted after its completion.
 //!
 //! Packed rings are in `inflight_packed`.
 //!

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests in flight of packed rings, recorded in memory that the front end keeps.
 //!
-//! Guarantees, as `inflight` has them for split rings: a request that was taken and not given back is recorded. The record
-//! lasts from before the request is read until after the driver can see that it was given back. The next back end takes all of
-//! those again, in the order in which they were first taken, and no other. Used descriptors overwrite those in flight, so
-//! descriptors are copied. The ring's position is recorded, too, since nothing in a packed ring tells it.
+//! Guarantees, as those of `inflight` for split rings: a request that was taken and not given back is recorded. The record lasts from
+//! before the request is read until after the driver can see that it was given back. The next back end takes all recorded requests again,
+//! in the order in which they were first taken, and no other. Used descriptors overwrite those in flight, so descriptors are copied. The
+//! ring's position is recorded, too, because nothing in a packed ring holds it.
 //!
-//! What is read back is the front end's by then: it is checked, and only an own copy of the links is followed while the ring
-//! runs.
+//! The front end could change the record before it is read back, so it is checked. While the ring runs, only a private copy of the links
+//! is followed.
 //!
 //! Source: vhost-user protocol, "Inflight I/O tracking"; the layout is that of its `QueueRegionPacked`.
 

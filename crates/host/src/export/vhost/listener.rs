@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The socket of a vhost-user-blk export: one front end after the other.
 //!
-//! Guarantees: a socket that a daemon serves is not taken away; one that was left behind is replaced. The socket is gone before
-//! the export is, which waits for I/O. A front end is dropped if it breaks the protocol, stops in the middle of a message, or
-//! takes pages of its memory away. This is logged, and the next front end is served; others notice nothing.
+//! Guarantees: a socket that a daemon serves is not taken away; one that was left behind is replaced. When an export ends, the socket is
+//! removed first; then the export waits for its I/O. A front end is dropped if it breaks the protocol, stops in the middle of a message,
+//! or takes pages of its memory away. This is logged, and the next front end is served; other exports notice nothing.
 
 use super::backend::Connection;
 use super::channel;

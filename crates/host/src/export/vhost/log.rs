@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dirty log of a live migration: which pages of the guest's memory were written by this device.
 //!
-//! Guarantees: once a page was written, and before its write is answered, its bit is set. It is set atomically, beside those
-//! that other devices set in the same memory. A page that the log has no bit for is left out. Needs from callers: they mark
-//! after they have written, as the front end clears a bit before it copies the page. With the log off there is none, and its
-//! price is one branch per request.
+//! Guarantees: once a page was written, and before its write is answered, its bit is set. The bit is set atomically, beside those that
+//! other devices set in the same memory. A page that the log has no bit for is left out. Needs from callers: they mark a page after they
+//! have written it, because the front end clears a bit before it copies the page. With logging off there is no log, and the price is one
+//! branch per request.
 //!
 //! Source: vhost-user protocol, "Migration"; `VHOST_LOG_PAGE` of linux/vhost.h.
 

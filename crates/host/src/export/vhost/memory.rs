@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's memory as the front end tells of it: which guest addresses lie where in which region.
+//! The guest's memory as the front end describes it: which guest addresses lie where in which region.
 //!
-//! Guarantees: an address translates only if every byte of it is in a mapped slot. The memory it translates to stays mapped as
-//! long as the table that translated it. Slots do not overlap. Needs from callers: a caller that takes a slot away has seen all
-//! I/O to it end ([`GuestMemory::without`]).
+//! Guarantees: an address translates only if every byte of it is in a mapped slot. The translated memory stays mapped as long as the
+//! table that translated it. Slots do not overlap. Needs from callers: all I/O to a slot has completed before the slot is removed
+//! ([`GuestMemory::without`]).
 //!
 //! Source: vhost-user protocol, "Memory region description", SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 

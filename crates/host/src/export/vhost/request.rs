@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a chain of descriptors asks a block device for.
+//! The request that a chain of descriptors describes.
 //!
-//! Guarantees: any framing of header, data and status into descriptors is understood, and nothing is assumed of it. What
-//! cannot be answered, because there is no byte for the status, breaks the queue; everything else that is wrong is
-//! answered with a status.
+//! Guarantees: any framing of header, data and status into descriptors is understood, and nothing is assumed of it. A request without a
+//! byte for the status cannot be answered and breaks the queue. Every other error is answered with a status.
 //!
 //! Source: virtio 1.3, section 5.2.6 (device operation), 2.7.4 (framing).
 

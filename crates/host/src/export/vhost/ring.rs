@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A virtqueue's ring, split or packed: chains of descriptors come out, used ones go back.
 //!
-//! Guarantees: a ring that breaks a rule is an error and is not read again by its owner.
+//! Guarantees: a ring that breaks a rule is an error, and its owner does not read it again.
 //!
 //! Source: virtio 1.3, sections 2.7 and 2.8.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A vhost-user-blk export as it is asked for.
+//! The configuration of a vhost-user-blk export.
 
 use super::hints::hints;
 use super::listener::{ExportOptions, VhostExport};

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One virtqueue of a block device, on the IOThread that serves it: requests out of the ring into the block layer, their
-//! ends back.
+//! One virtqueue of a block device, on the IOThread that serves it: requests from the ring into the block layer, and used buffers back.
 //!
-//! Guarantees: data goes between the guest's memory and the driver without a copy where the guest's buffers are whole sectors.
-//! Else it goes through a buffer of our own. A request is given back once all bios of it have ended, with its status and the
-//! number of bytes written. What was given back is published and signalled once per round. A driver that breaks a rule of the
-//! ring gets nothing more from this queue; what is in flight still ends.
+//! Guarantees: if the guest's buffers are whole sectors, data goes between the guest's memory and the driver without a copy. Otherwise it
+//! goes through a bounce buffer. A request is given back once all its bios have completed, with its status and the number of bytes
+//! written. Used requests are published and signalled once per round. A driver that breaks a rule of the ring gets nothing more from this
+//! queue; what is in flight still completes.
 //!
 //! Source: virtio 1.3, sections 2.6 to 2.8 and 5.2.6.
 
@@ -34,8 +33,8 @@ use std::sync::atomic::Ordering;
 /// Requests taken in one round. The client works on the first ones while the rest are served: on the null disk, one IOThread,
 /// a client that sleeps, depth 128: 2.14 M IOPS with 128, 3.47 M with 16, 3.12 M with 8; at depth 32 1.53, 1.67 and 1.27 M.
 const ROUND: usize = 16;
-/// Requests taken in the first round after a wait, twice as many in each round after it: the client has just made many available and
-/// is about to sleep, unless the first of them ends before.
+/// Requests taken in the first round after a wait; each round after it takes twice as many. The client has just made many available and
+/// is about to sleep, unless the first of them completes before.
 const FIRST_ROUND: usize = 2;
 const SECTOR: u32 = 512;
 

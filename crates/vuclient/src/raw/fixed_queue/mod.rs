@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A virtqueue as cheap as a right driver can have it: chains, headers and buffers are written once, one for each slot, and
-//! used over and over.
+//! A virtqueue with the least cost that a correct driver can have: chains, headers and buffers are written once for each slot, and
+//! reused.
 //!
-//! Guarantees: what ends was with the device, once, and its status byte is checked; kicks go out when the device wants them
-//! (EVENT_IDX, or the ring's flags), calls come only to waiting threads; every wait ends. Per request it writes an entry of the
-//! available ring (packed: the chain's descriptors) and reads a used one and a status; per batch there is one barrier and at
-//! most one kick. References into guest memory are checked once, when it is made.
-//! Needs: [`Raw::lay`] before, on a ring that was not used by other means, and is not afterwards. Does not compare data; a
-//! device that leaves the status of an earlier turn is found out only by a caller of [`FixedQueue::rewrite`].
+//! Guarantees: a completed request was with the device, is returned once, and its status byte is checked. Kicks are sent when the device
+//! wants them (EVENT_IDX, or the ring's flags); calls come only to waiting threads; every wait ends. Per request it writes an entry of
+//! the available ring (packed: the chain's descriptors) and reads a used one and a status. Per batch there is one barrier and at most one
+//! kick. References into guest memory are checked once, when the queue is made.
+//! Needs: [`Raw::lay`] before, on a ring that is used by no other means, before or after. Does not compare data. Only a caller of
+//! [`FixedQueue::rewrite`] detects a device that leaves the status of an earlier turn.
 //! Source: virtio 1.2, 2.7 and 2.8; 5.2.6 for the request.
 
 mod packed;

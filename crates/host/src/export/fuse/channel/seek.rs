@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! LSEEK: where data or a hole is next. The disk's helper thread answers what may wait for a file system.
+//! LSEEK: where data or a hole is next. The disk's helper thread answers requests that may wait for a file system.
 //!
-//! Guarantees: a write that was answered before the question counts as data; one that was not may count either way. If the disk
-//! cannot tell, the kernel is refused with ENOSYS. It then never asks again and takes all for data, up to the size that the
-//! file has then. A question counts as in flight.
+//! Guarantees: a write that was answered before the request counts as data; one that was not may count either way. If the disk does not
+//! know its holes, the kernel gets ENOSYS. It then never asks again and takes everything for data, up to the size that the file has then.
+//! An LSEEK counts as in flight until it is answered.
 //!
 //! Source: lseek(2); Linux fs/fuse/file.c (what ENOSYS does).
 

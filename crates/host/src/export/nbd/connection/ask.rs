@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests that are no I/O: block status and cache. What may wait for a file system is asked of the disk's helper.
+//! Requests that are no I/O: block status and cache. The disk's helper thread serves those that may wait for a file system.
 //!
-//! Guarantees: a write that was answered before a status was asked for is told as data; one that was not may be told either
-//! way. A reply has at most [`EXTENTS`] extents, and the client asks on behind them. Questions count as in flight.
+//! Guarantees: a write that was answered before a status request is reported as data; one that was not may be reported either way. A
+//! reply has at most [`EXTENTS`] extents; the client asks again for the rest. These requests count as in flight.
 //!
 //! Source: the NBD protocol, sections "Metadata querying", "`NBD_CMD_BLOCK_STATUS`", "`NBD_CMD_CACHE`".
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection's bytes: from its socket to where they belong, and replies to its socket; plain, or under TLS.
+//! A connection's bytes: from its socket into buffers, and replies to its socket; plain, or under TLS.
 //!
-//! Guarantees: plain bytes are not copied; TLS costs a connection without it nothing but the question. Replies leave in the
-//! order of `out`, short ones gathered into one record of TLS.
+//! Guarantees: plain bytes are not copied; a connection without TLS pays only the check for it. Replies leave in the order of `out`;
+//! short ones are gathered into one TLS record.
 
 use super::{Connection, ConnectionState, SLOTS, Slot};
 use crate::mem::Span;
