@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Submitters on virtual CPUs, polled only when there is a reason to.
 //!
-//! A submitter is polled when it was notified or when one of its hardware queues has a completion to give. When
-//! [`RequestQueue::next_timer`] is due, any submitter is polled. None spins, and a submitter that goes to sleep rests first,
-//! as the core asks for. If the core loses a wake-up, the run hangs with bios outstanding and the test fails.
+//! A submitter is polled when it was notified or when one of its hardware queues has a completion. When
+//! [`RequestQueue::next_timer`] is due, any submitter is polled. None spins. Before a submitter sleeps it calls `rest`, as
+//! the core requires. If the core loses a wake-up, the run hangs with bios outstanding and the test fails.
 
 use crate::Lock;
 use crate::describe;
