@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface of a job thread to its driver, whatever it does: the calls of [`JobThread`], and where its I/O goes.
+//! The interface of any kind of job thread to its driver: the calls of [`JobThread`], and the targets of its I/O.
 //!
-//! Guarantees: the protocol is the one of [`crate::engine`]; the slots of a load are numbered through its volumes, those of the
-//! first one first. Needs from callers: as there. Does not do: I/O, time.
+//! Guarantees: the protocol is that of [`crate::engine`]. The slots of a load are numbered over all its volumes, the first
+//! volume's slots first. Needs from callers: those of [`crate::engine`]. Does not do: I/O, time.
 
 use crate::engine::{Completed, IoReq, JobThread, Next, StopReason};
 use crate::stats::JobStats;

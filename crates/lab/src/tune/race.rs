@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Screening: points race against the best one known, and those that are not worth more runs leave early.
+//! Screening: points race against the best known point, and drop out once more runs are not worthwhile.
 //!
-//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order drawn anew.
-//! A gain is the logarithm against the best one of the same round, so a slow drift is no candidate's gain. A point leaves when
-//! a gain worth having has become unlikely (`LEAVE` standard errors) or when it cannot run. It also leaves when a point of its
-//! family (the same knob) is clearly better, or when a limit is clearly not kept. The spread is that of all points together,
-//! for the noise is the machine's: with two rounds of thirty points it is known well, that of one point alone is not.
+//! Guarantees: in a round every remaining point runs once, beside the default and the best point, in a new random order. A
+//! gain is the logarithm of the ratio to the best point of the same round, so a slow drift does not count as a gain. A point
+//! drops out when a gain worth having has become unlikely (`LEAVE` standard errors) or when it cannot run. It also drops out
+//! when a point of its family (the same knob) is clearly better, or when it clearly violates a limit. The spread is pooled
+//! over all points, because the noise is the machine's. Two rounds of thirty points estimate it well, while two runs of one
+//! point do not.
 //!
-//! Does not: claim anything. The best of many noisy figures is too good by its nature; what is claimed is measured anew
+//! Does not: claim a result. The best of many noisy figures is biased upwards, so a claimed gain is measured again
 //! ([`super::confirm`]).
 
 use super::bench::{Ask, Length, Reading};

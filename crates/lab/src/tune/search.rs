@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A whole tuning: inspect the device, screen, drop what does not matter, confirm.
 //!
-//! Guarantees: what is recommended was confirmed against the default by fresh runs at the level of [`crate::verdict`]. The size
-//! of the gain decides the number of pairs. One candidate is confirmed. A second is confirmed only when the first turned out
-//! not to keep a limit, or a rule of thumb beat it. So chance has at most two tries (tests/it/tune_honesty.rs measures it). A
-//! function of the seed and of what is measured, nothing else: time is the sum of the runs'. Does not: leave anything set; a
-//! point is set for its run only.
+//! Guarantees: a recommendation was confirmed against the default by fresh runs at the level of [`crate::verdict`]. The size
+//! of the gain decides the number of pairs. One candidate is confirmed. A second is confirmed only when the first violated a
+//! limit, or a rule of thumb beat it. So chance has at most two tries (tests/it/tune_honesty.rs measures it). The result
+//! depends only on the seed and the measurements, because time is the sum of the runs' durations. Does not: leave any setting
+//! changed; a point is set for its run only.
 
 use super::bench::{Ask, Length, Reading};
 use super::climb::Climb;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks that were changed and not written back, as a buffer cache keeps them.
+//! Blocks that were changed and not written back, as in a buffer cache.
 //!
-//! Guarantees: a block is here once. It is handed out for writing when the redo of its last change is durable, and not again
-//! before that write has ended. Blocks that were changed longest ago come first. A block that changes during its write is
-//! queued again when that write ends. Bounded, and nothing is allocated after the start.
+//! Guarantees: each block is in it once. It is handed out for writing when the redo of its last change is durable, and not
+//! again before that write has completed. The blocks with the oldest changes come first. A block that changes during its
+//! write is queued again when that write completes. Bounded, and nothing is allocated after the start.
 //!
 //! Needs from callers: they check for room first. Does not do: keep contents; a cache for reads.
 

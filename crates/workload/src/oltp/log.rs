@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The redo log: a commit leaves a record; the log writer writes what has gathered, and acknowledges all of it at once.
+//! The redo log: a commit leaves a record; the log writer writes all waiting records, and acknowledges all of them at once.
 //!
-//! Guarantees: one write is out at a time; records are written in the order they came, each once; a record is durable when the
-//! write that has it ended without error, and not before. A write holds what came while the last one was out, and what came
-//! in `group_commit_us` after the first of it. The log is written round: a write does not cross its end. Needs from callers:
-//! every write is told its end. Does not do: keep what is in records; recovery.
+//! Guarantees: one write is in flight at a time; records are written in the order they came, each once. A record is durable
+//! only when the write that has it completed without error. A write holds the records that came while the previous write was
+//! in flight, and those that came in `group_commit_us` after the first of them. The log is circular: a write does not cross
+//! its end. Needs from callers: they report the completion of every write. Does not do: keep what is in records; recovery.
 
 use std::collections::VecDeque;
 
