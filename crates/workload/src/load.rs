@@ -10,10 +10,10 @@ use crate::verify::VerifyError;
 use blk::status::BlkStatus;
 use blk::time::Instant;
 
-/// What a load needs of one of the places its I/O goes to.
+/// What a load needs of one of its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// I/Os that may be out there at a time, each with a buffer; at least 1.
+    /// I/Os that may be in flight there at a time, each with a buffer; at least 1.
     pub slots: u32,
     /// Bytes of a buffer.
     pub slot_bytes: u32,
@@ -21,7 +21,7 @@ pub struct Volume {
 
 /// A job thread as a state machine. See [`crate::engine`] for the calls and their order.
 pub trait Load {
-    /// Where its I/O goes: a plain job has one volume, a database one for data and one for redo.
+    /// The volumes of its I/O: a plain job has one volume, a database one for data and one for redo.
     fn volumes(&self) -> Vec<Volume>;
 
     /// As [`JobThread::fill_first`], of every slot in their order.

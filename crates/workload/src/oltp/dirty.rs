@@ -62,7 +62,7 @@ impl Dirty {
         }
     }
 
-    /// Whether `n` more blocks find room, be they here already or not.
+    /// Whether there is room for `n` more blocks, even if none of them is here already.
     pub(super) fn has_room(&self, n: u32) -> bool {
         self.used + n <= self.entries.len() as u32
     }
@@ -72,7 +72,8 @@ impl Dirty {
         self.in_line
     }
 
-    /// A block was changed, as that record of the log says. Whether that costs no write of its own: one was to come already.
+    /// Records that a block was changed by that record of the log. Returns whether the change needs no write of its own,
+    /// because one was already pending.
     pub(super) fn change(&mut self, block: u64, record: u64) -> bool {
         let bucket = self.bucket(block);
         let mut at = self.buckets[bucket];

@@ -81,7 +81,7 @@ pub struct Oltp {
     sessions: Vec<Session>,
     /// Sessions with something to do, in the order it came up.
     ready: VecDeque<u32>,
-    /// Sessions that think, with the time they end that: in this order, for all think equally long.
+    /// Sessions that think, with the end of their think time. All think equally long, so they are in order of that time.
     thinking: VecDeque<(u64, u32)>,
     /// Sessions that wait for room for what they change.
     starved: VecDeque<u32>,
@@ -154,7 +154,7 @@ impl Oltp {
         self.stop.is_some() || self.account.is_over(now_ns)
     }
 
-    /// What can be issued at `now_ns`, most urgent first: sessions wait for redo, none for blocks to be written back.
+    /// Returns what can be issued at `now_ns`, most urgent first: sessions wait for redo, but not for write-back.
     fn next_io(&mut self, now_ns: u64, interrupted: bool) -> Option<IoReq> {
         if let Some(io) = self.next_redo(now_ns, interrupted) {
             return Some(io);
@@ -277,7 +277,7 @@ impl Oltp {
         self.account.tx().rewritten += again;
     }
 
-    /// A redo write has ended: the sessions with a record in it are told, if it was written. Else the log ends before it.
+    /// A redo write has completed. If it succeeded, the sessions with a record in it continue; otherwise the log ends before it.
     fn redo_ended(&mut self, written: bool, now_ns: u64) {
         let mut ended = std::mem::take(&mut self.ended);
         self.log.ended(written, &mut ended);
