@@ -16,7 +16,7 @@ use super::journal::{Halt, Recorder, TunePlan};
 use super::point::Point;
 use super::shuffle::{Shuffle, splitmix64};
 
-/// Standard errors by which a point must miss to leave.
+/// Standard errors by which a point must miss to drop out.
 const LEAVE: f64 = 1.5;
 /// Standard errors by which a sibling must be better.
 const CLEAR: f64 = 2.0;
@@ -30,7 +30,7 @@ const ROUNDS_MAX: u32 = 16;
 pub struct Rules<'a> {
     /// What is tuned.
     pub plan: &'a TunePlan,
-    /// Standard deviation of ln(metric) from run to run, known so far.
+    /// Standard deviation of ln(metric) from run to run, as known before.
     pub noise: f64,
     /// Logarithm of the least gain that keeps a point in.
     pub worth: f64,
@@ -47,7 +47,7 @@ pub struct Racer {
     pub point: Point,
     /// Points of one family are rivals.
     pub family: String,
-    /// Why it left.
+    /// Why it dropped out.
     pub left: Option<DropReason>,
     /// Gain over the best one, per round.
     gains: Vec<f64>,
@@ -55,7 +55,7 @@ pub struct Racer {
     margins: Vec<Vec<f64>>,
 }
 
-/// Why a point left a race.
+/// Why a point dropped out of a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DropReason {
     /// It cannot be run.
@@ -83,7 +83,7 @@ pub struct Standing {
     pub error: f64,
     /// Smallest mean margin to a limit, a logarithm; infinite without limits.
     pub margin: f64,
-    /// Whether it was in to the end.
+    /// Whether it stayed in to the end.
     pub stayed: bool,
     /// Whether it keeps the limits and gains at least half of what is worth finding, outside the noise.
     pub promises: bool,
@@ -111,15 +111,15 @@ fn mean(xs: &[f64]) -> f64 {
     xs.iter().sum::<f64>() / xs.len().max(1) as f64
 }
 
-/// What a race came to.
+/// The result of a race.
 pub struct RaceResult {
     /// All points that ran, the best first.
     pub standings: Vec<Standing>,
-    /// Seconds ran out before it was decided.
+    /// The seconds ran out before the race was decided.
     pub cut_short: bool,
 }
 
-/// Runs a race of `racers` against `best`. `salt` tells races of one tuning apart.
+/// Runs a race of `racers` against `best`. Each race of a tuning has its own `salt`.
 pub fn race(
     rec: &mut Recorder<'_>,
     rules: Rules<'_>,
@@ -296,7 +296,7 @@ fn judge(racers: &mut [Racer], rules: &Rules<'_>, spread: f64) {
     }
 }
 
-/// Whether more rounds would change nothing: clearly better than the best one, and no rival is left.
+/// Whether more rounds would change nothing: `racer` is clearly better than the best point, and no rival of its family is left.
 fn is_settled(racer: &Racer, racers: &[Racer], rules: &Rules<'_>) -> bool {
     let rounds = racer.gains.len();
     let alone = racers.iter().all(|r| r.left.is_some() || r.family != racer.family || r.point == racer.point);

@@ -2,8 +2,8 @@
 //! The report of a scaling study: why each series has its shape, rates and costs against the scaled quantity, and this host
 //! beside it.
 //!
-//! Guarantees: measured and simulated figures are never in one column or line; the sidecar's data is that of `mqblk sim
-//! --study --json`. Needs from callers: the points of the cells, in their order. Does not: simulate or measure.
+//! Guarantees: measured and simulated figures are never in one column or line. The sidecar's data is that of
+//! `mqblk sim --study --json`. Needs from callers: the points of the cells, in their order. Does not: simulate or measure.
 
 use serde::Serialize;
 use serde_json::{Value, json};
