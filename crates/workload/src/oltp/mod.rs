@@ -10,9 +10,9 @@
 //! # Guarantees
 //! - A commit is acknowledged only after the write of its redo completed without error; redo writes are `FUA`.
 //! - A changed block is written back after its redo is durable, and never twice at a time. At most `dirty_max` blocks wait
-//! for that.
+//!   for that.
 //! - A session has at most one I/O in flight, the database writer `writer_batch`, the log writer one. An I/O completes once
-//! (asserted).
+//!   (asserted).
 //! - Which blocks a session's n-th transaction reads and changes depends on the seeds alone.
 //! - Nothing is allocated per I/O.
 //!
