@@ -47,7 +47,7 @@ pub struct SideTotals {
     pub verify_errors: u64,
 }
 
-/// A change that stands after the correction for testing several metrics.
+/// A change that remains significant after the correction for testing several metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
@@ -85,7 +85,7 @@ pub struct OtherJob {
     pub rows: Vec<Row>,
 }
 
-/// A difference that is to be found if it is there: the number of pairs follows from it.
+/// A difference to detect: the number of pairs follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detect {
     /// Its size, a fraction (0.03: 3 %).
@@ -94,7 +94,7 @@ pub struct Detect {
     pub most: u32,
 }
 
-/// What a [`Detect`] came to.
+/// The result of a [`Detect`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detected {
     /// What was asked.

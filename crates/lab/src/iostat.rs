@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel counted of its devices over a run, as `iostat -x` shows it.
+//! The kernel's counters of its devices over a run, as `iostat -x` shows them.
 //!
 //! Guarantees: what the kernel does not count is left out.
 

@@ -57,8 +57,8 @@ impl Metric {
         Metric::CommitMean,
     ];
 
-    /// The metric a verdict rests on, fixed before the first run: how many I/Os for a closed loop, and for a job with a rate (whose IOPS
-    /// are given) how long they take.
+    /// The metric a verdict rests on, fixed before the first run: I/Os per second for a closed loop, and mean latency for a
+    /// job with a rate, because its IOPS are given.
     /// Transaction loops have a metric of their own, [`Metric::Transactions`]. The mean and not p99: it uses every sample, and the 99th
     /// percentile of a short run is noise.
     pub const fn primary(rated: bool) -> Metric {

@@ -28,7 +28,8 @@ pub struct SideSpec {
     pub target: Option<String>,
     /// Settings of every disk.
     pub settings: Vec<(String, String)>,
-    /// What is behind its target, as of [`World::behind`](crate::world::World::behind); a run of something else ends the comparison.
+    /// The identity of the device or machine behind its target, as of [`World::behind`](crate::world::World::behind). If it
+    /// changes, the comparison ends.
     pub behind: Option<String>,
 }
 
@@ -46,7 +47,7 @@ pub struct CompareSpec<'a> {
     pub entropy: u64,
     /// Ends the comparison early when set.
     pub stop: Arc<AtomicBool>,
-    /// The difference that is to be found: then the plan is the first part, and more pairs follow if it takes them.
+    /// The difference to detect: then the plan is the first part, and more pairs follow if needed.
     pub detect: Option<Detect>,
     /// Whole pairs that have run before, in plan order.
     pub past: &'a [RunRecord],
@@ -97,7 +98,7 @@ impl CompareSpec<'_> {
         &self.sides[side.index()]
     }
 
-    /// Refuses settings and targets that cannot be, before anything runs or is written.
+    /// Rejects invalid settings and targets, before anything runs or is written.
     pub fn check(&self) -> Result<(), CompareError> {
         for side in (0..self.sides.len()).map(Side::at) {
             let spec = self.side(side);
@@ -148,8 +149,8 @@ impl CompareSpec<'_> {
     }
 }
 
-/// Runs the plan and evaluates what came of it. `open` makes the results file; it is called once the first run has shown
-/// that the jobs can run, and the file is given the comparison at the end.
+/// Runs the plan and evaluates the results. `open` makes the results file. It is called once the first run has shown that the
+/// jobs can run. The comparison is written to the file at the end.
 pub fn compare<W: Write>(
     spec: &CompareSpec<'_>,
     open: impl FnOnce() -> Result<ResultsWriter<W>, ResultsError>,
@@ -177,7 +178,7 @@ pub fn compare<W: Write>(
     Ok(comparisons)
 }
 
-/// Runs the pairs of `plan` that are not among `records`, after warm-ups; whether it came to the plan's end.
+/// Runs the pairs of `plan` that are not among `records`, after warm-ups. Returns whether the plan is complete.
 fn run_pairs<W: Write>(
     spec: &CompareSpec<'_>,
     plan: Plan,

@@ -44,7 +44,7 @@ pub struct Header {
     pub job: String,
     /// Wall clock at the start, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// The difference that is to be found.
+    /// The difference to detect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detect: Option<Detect>,
     /// Targets and settings of the sides, resolved: a comparison is resumed only where they are the same.

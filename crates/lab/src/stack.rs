@@ -19,7 +19,7 @@ pub struct Setting {
     pub name: String,
     /// Value as `--set` takes it.
     pub value: String,
-    /// It was not asked for.
+    /// The user did not set it.
     pub default: bool,
     /// What it does, or the range of a tunable.
     pub help: String,
@@ -104,7 +104,7 @@ pub struct HctxFacts {
     pub nodes: Vec<u16>,
 }
 
-/// A bound on what is in flight.
+/// A bound on the I/Os in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
     /// What is bounded.

@@ -19,11 +19,11 @@ pub struct StageTimes {
     pub ctx_ns: u64,
     /// In the elevator.
     pub scheduler_ns: u64,
-    /// From there until the driver accepted it: driver tag, dispatch list, busy driver.
+    /// From leaving the elevator until the driver accepted it: driver tag, dispatch list, busy driver.
     pub dispatch_ns: u64,
     /// With the driver and the device.
     pub device_ns: u64,
-    /// From there until the submitter had it back; `None` when not measured.
+    /// From completion at the device until the submitter had it back; `None` when not measured.
     pub completion_ns: Option<u64>,
     /// Requests measured.
     pub n: u64,
@@ -101,7 +101,7 @@ pub struct HctxCounts {
     pub dispatched: u64,
     /// Calls of the driver.
     pub batches: u64,
-    /// Requests the driver gave back because it was busy.
+    /// Requests the driver returned because it was busy.
     pub requeues: u64,
 }
 
@@ -126,7 +126,7 @@ impl HctxCounts {
 pub struct StageFacts {
     /// Time per stage.
     pub times: StageTimes,
-    /// Bios that joined a request that was already there.
+    /// Bios that were merged into an existing request.
     pub merges: u64,
     /// One entry per hardware queue, by its index; empty in single-queue mode without hctxs.
     pub hctx: Vec<HctxCounts>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a series of results of the same thing stays where it is.
+//! Whether repeated results of the same thing are stable over time.
 //!
 //! Guarantees: the two figures of fio's `steadystate` option over the whole series, as fractions of its mean: the least-squares slope and
 //! the largest deviation from the mean. A slope only counts against the series when it also stands out of the scatter (p < 0.01);

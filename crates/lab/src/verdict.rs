@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one word a comparison ends with, and the rule that gives it.
+//! The verdict of a comparison, and the rule that gives it.
 //!
 //! Guarantees: A against A is called different in about [`LEVEL`] of comparisons (2 in 100). From 12 pairs on it is less than 5
 //! in 100, whatever the machine's noise looks like. Measured in tests/it/false_alarms.rs: 0.3 to 2.6 % under Gaussian,

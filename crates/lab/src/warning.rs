@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may make a comparison mean less than it seems, each with what to do about it.
+//! Reasons why a comparison may mean less than it seems, each with a remedy.
 //!
 //! Guarantees: one line of fact ([`std::fmt::Display`]) and one of remedy ([`Warning::advice`]). Does not: change a verdict.
 
@@ -12,7 +12,7 @@ use crate::steady::Steadiness;
 
 /// Share of one CPU per job thread from which the submitters count as saturated.
 pub const SATURATED_CPU_PERCENT: f64 = 95.0;
-/// Share of the device stage below which the device is not what limits.
+/// Share of the device stage below which the device is not the bottleneck.
 pub const SMALL_DEVICE_SHARE: f64 = 0.5;
 
 /// One thing to know before believing a result.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where jobs run: our block layer on this host, the kernel's own block devices, or a simulated machine, each with the same figures.
 //!
-//! A world is given jobs, settings and a seed, and gives a [`Run`]; the target selects it ([`of`]). Guarantees: a caller that goes by
-//! [`of`] compares and tunes on each of them alike. Needs from a world: what it cannot measure it leaves out ([`Run::facts`] without
-//! stages), and what it was asked and cannot do is an error before anything runs. Does not: mix worlds in one run.
+//! A world takes jobs, settings and a seed, and returns a [`Run`]; the target selects the world ([`of`]). Guarantees: a
+//! caller that uses [`of`] compares and tunes in the same way in each world. Needs from a world: it omits what it cannot
+//! measure ([`Run::facts`] without stages), and it rejects what it cannot do before anything runs. Does not: mix worlds in
+//! one run.
 //!
 //! To add one: a file beside this one's `kernel.rs`, and its prefix in [`of`].
 
@@ -21,48 +22,50 @@ use crate::tune::stack_knobs;
 
 /// See the module's text.
 pub trait World: Sync {
-    /// What it is, for messages: `the block layer of mqblk`.
+    /// The world's name for messages: `the block layer of mqblk`.
     fn name(&self) -> &'static str;
 
-    /// Refuses a target and settings that cannot be, before anything runs or is written.
+    /// Rejects an invalid target or invalid settings, before anything runs or is written.
     ///
     /// # Errors
     /// The first refusal.
     fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()>;
 
-    /// Why two different lists of settings are the same on this target, if they are: there is nothing to compare then.
+    /// Returns why two different lists of settings are the same on this target, if they are: then there is nothing to compare.
     fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String>;
 
-    /// The random number of runs that were given none: `fresh`, or one that is always the same where that makes figures the same.
+    /// Returns the random number of runs that were given none: `fresh`, or a constant in a world where equal numbers give
+    /// equal figures.
     fn entropy(&self, fresh: u64) -> u64 {
         fresh
     }
 
-    /// The machine it runs on, for people, where that is not this host.
+    /// Describes the machine it runs on, if that is not this host.
     fn machine(&self, _file: &JobFile, _target: Option<&str>) -> Option<String> {
         None
     }
 
-    /// Identifies what is behind the target, so that something else of the same name is noticed: which disk it is, or the content of a
-    /// machine's file. Runs with different answers are not put together. `None`: the target's text is all there is.
+    /// Returns what identifies the device or machine behind the target, so that a different one of the same name is noticed:
+    /// the identity of a disk, or the content of a machine file. Runs with different answers are not combined. `None`: only
+    /// the target's text is known.
     ///
     /// # Errors
-    /// It is not there.
+    /// The target does not exist.
     fn behind(&self, _file: &JobFile, _target: Option<&str>) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// What may be set of the target, with values worth a try, and the rules of thumb in use; the target is opened as for a run, and left as
-    /// it is.
+    /// Returns the knobs of the target, with values worth a try, and the rules of thumb in use. The target is opened as for a
+    /// run, and its settings stay.
     ///
     /// # Errors
-    /// It cannot be run on.
+    /// The target cannot run jobs.
     fn knobs(&self, spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Knobs>;
 
     /// Runs the jobs.
     ///
     /// # Errors
-    /// Nothing was measured; failed I/Os are part of the measurements.
+    /// Nothing could be measured; failed I/Os are no error but part of the measurements.
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>>;
 }
 
@@ -78,12 +81,12 @@ pub struct KernelDevices;
 #[derive(Clone, Copy, Debug)]
 pub struct SimulatedMachines;
 
-/// CPUs of the machine that jobs run on, where `target` says that it is not this host.
+/// Returns the CPUs of the machine that jobs run on, if `target` is not this host.
 pub fn cpus_of(target: Option<&str>) -> Option<u32> {
     target.filter(|t| t.starts_with("sim:")).and_then(sim::cpus_of)
 }
 
-/// The world that a target is in; without one, that of the first job's file.
+/// Returns the world of a target; without a target, the world of the first job's file.
 pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
     let own = || file.jobs.first().map(|j| j.file_name(0, &has_kind)).unwrap_or_default();
     let text = target.map_or_else(own, str::to_owned);

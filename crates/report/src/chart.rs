@@ -51,7 +51,7 @@ impl Axis {
 pub enum Plot {
     /// Lines and points.
     Lines(Lines),
-    /// Bars, lying.
+    /// Horizontal bars.
     Bars(Bars),
     /// Counts over time and value.
     Heat(Heat),
@@ -182,7 +182,7 @@ pub struct IntervalRow {
     pub tone: Tone,
 }
 
-/// The axis of ratios: what halves and what doubles is equally far away, once differences are large.
+/// The scale of an axis of ratios: halving and doubling are equally far from 1, once differences are large.
 pub fn ratio_scale(rows: &[IntervalRow]) -> Scale {
     let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
     if widest > 1.6 { Scale::Log10 } else { Scale::Near }
@@ -205,8 +205,8 @@ pub struct DepthPoint {
     pub latency_p99_ns: Option<f64>,
 }
 
-/// IOPS and latency against depth; nothing when no series has two depths, for a single point is no chart.
-/// `id` begins the charts' ids.
+/// Makes charts of IOPS and latency against depth. Returns none when no series has two depths, because a single point is no
+/// chart. `id` begins the charts' ids.
 pub fn depth_charts(id: &str, points: &[DepthPoint]) -> Vec<Chart> {
     let mut names: Vec<&str> = Vec::new();
     for p in points {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a report says, as data: a verdict, sections of tables, charts and text. HTML and the JSON sidecar are two ways to write it.
+//! The content of a report, as data: a verdict, sections of tables, charts and text. HTML and the JSON sidecar are two ways
+//! to write it.
 //!
-//! Guarantees: everything a page shows, but for the ticks of its axes, is in this value; it is the same after a trip through JSON, to the last
-//! digit but one of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
+//! Guarantees: everything a page shows, except the ticks of its axes, is in this value. A round trip through JSON keeps it,
+//! except for the last digit of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
 //! Needs from callers: ids of sections and charts that are unique in a document and made of `a-z`, `0-9` and `-`.
 //! Does not: know what a run or a comparison is (`pages` of crate `lab` does), or draw.
 
@@ -14,7 +15,7 @@ use super::chart::Plot;
 /// Version of the layout. Keys are only added, never renamed, while it stays the same.
 pub const FORMAT: u32 = 1;
 
-/// What a document is about.
+/// The subject of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -26,9 +27,9 @@ pub enum Kind {
     Tuning,
     /// A simulated machine.
     Scenario,
-    /// A simulated machine as it is and as it would be.
+    /// A simulated machine as it is, compared with a changed one.
     WhatIf,
-    /// What becomes of simulated rates as something grows.
+    /// How simulated rates change as something grows.
     Study,
 }
 
@@ -43,7 +44,7 @@ pub struct Document {
     pub title: String,
     /// Program, machine and time in one line.
     pub subtitle: String,
-    /// What it comes to.
+    /// The result.
     pub verdict: Verdict,
     /// In the order they are read.
     pub sections: Vec<Section>,
@@ -52,11 +53,11 @@ pub struct Document {
     pub data: Value,
 }
 
-/// How good or bad something is; shown as a colour, and always as a word or sign beside it.
+/// How good or bad something is; shown as a colour, and always with a word or sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
-    /// Neither.
+    /// Neutral.
     #[default]
     Neutral,
     /// Better, or as it should be.
@@ -83,7 +84,7 @@ pub struct Verdict {
     pub warnings: Vec<Caveat>,
 }
 
-/// Something that may make a result mean less than it seems.
+/// A reason why a result may mean less than it seems.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caveat {
     /// The fact.
@@ -99,7 +100,7 @@ pub struct Section {
     pub id: String,
     /// Heading.
     pub title: String,
-    /// One or two sentences: what is to be seen. May be empty.
+    /// What to look for, in one or two sentences. May be empty.
     pub lead: String,
     /// In order.
     pub blocks: Vec<Block>,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A document as one HTML file.
 //!
-//! Guarantees: no script, no request, readable without styles, in light, dark and on paper; the browser is told to refuse everything but
-//! the styles in the file. All text goes through the template's escaping. Does not: scroll sideways; wide tables and charts do so on their own.
+//! Guarantees: no script and no request; readable without styles, in light, dark and on paper. The page's
+//! Content-Security-Policy allows only the styles in the file. All text goes through the template's escaping. Does not:
+//! scroll sideways as a whole; wide tables and charts scroll on their own.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

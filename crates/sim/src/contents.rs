@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a disk may contain, told only by what was submitted and how it ended.
+//! What a disk may contain, derived only from what was submitted and how it completed.
 //!
-//! Needs: no two bios in flight overlap unless both read ([`Contents::lock`]). A write that failed may or may not have
-//! happened, but not later: once a read has seen one of them, that is what it is. What must survive a crash: everything acknowledged before the submission of a flush that succeeded, and
-//! every FUA write that succeeded; anything written later may or may not.
+//! Needs: no two bios in flight overlap unless both read ([`Contents::lock`]). A failed write may or may not have happened,
+//! but does not happen later: once a read has seen old or new content, that content stays. A crash must keep everything that
+//! was acknowledged before the submission of a flush that succeeded, and every FUA write that succeeded. Later writes may
+//! survive or not.
 
 use blk::bio::Op;
 
-/// Sequence number of what never was acknowledged.
+/// Sequence number of contents that were never acknowledged.
 const UNACKED: u64 = u64::MAX;
 
 #[derive(Clone, Default)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fault model: what goes wrong in the simulated world, what the block layer promises while it does, and where it is
-//! put in. The code is in the places named; this is the contract they are tested against.
+//! The fault model: what goes wrong in the simulated world, what the block layer guarantees meanwhile, and where each fault
+//! is injected. The code is in the places named; this is the contract that the tests check.
 //!
 //! # Faults
 //!
@@ -26,18 +26,19 @@
 //! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios continue under the new ones; a refused change changes nothing | `Case::change_limits` |
 //!
 //! The names in the last column are fields of [`Behaviour`](crate::disk::Behaviour), per thousand requests, or functions of
-//! this crate. Which of them are on, a seed decides one by one, so that each is off in most cases; three cases of four have
-//! none that ends I/O with an error, and there all counters must be exact.
+//! this crate. A seed decides for each fault whether it is on, so that each is off in most cases. Three cases of four have no
+//! fault that fails I/O, and there all counters must be exact.
 //!
-//! Left out, because the block layer promises nothing about it: a medium that changes by itself (it carries no checksums), and
-//! a disk that says a flush is done when it is not. Both are planted as bugs to see that they would be noticed.
+//! Left out, because the block layer guarantees nothing about it: a medium that changes by itself (the layer keeps no
+//! checksums), and a disk that reports a flush as complete when it is not. Both are planted as bugs to check that they are
+//! noticed.
 //!
 //! # Phases
 //! A case begins with the *safety phase*: work under all its faults; nothing forbidden may happen. Then all faults stop
-//! ([`SimDisk::heal`]) and no new work comes: the *liveness phase*. In it everything that was accepted has to end and no tag
-//! may be left in use. The contents are compared sector by sector. A property of the device is no fault: a small
-//! `device_cap` or a slow head stays. Disks on one tag set then *compete*: still without faults, each with its load for as
-//! long as it lasts, and all has to end once more.
+//! ([`SimDisk::heal`]) and no new work comes: the *liveness phase*. In it everything that was accepted has to complete and no
+//! tag may be left in use. The contents are compared sector by sector. A property of the device is no fault: a small
+//! `device_cap` or a slow head stays. Disks on one tag set then *compete*, still without faults. Each keeps its load for the
+//! whole phase, and then all bios have to complete once more.
 //!
 //! # What is checked, and what was planted to show it
 //!
@@ -77,14 +78,14 @@
 
 use crate::kind::Kind;
 
-/// A bug planted to see whether the checks find it. Each is in the simulated world: none needs a switch in the block layer.
+/// A planted bug that the checks have to find. Each is in the simulated world: none needs a switch in the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
-    /// One request in fifty is never completed, and the driver says that it is still at it.
+    /// One request in fifty never completes, and the driver reports at each timeout that it is still in progress.
     LostCompletion,
-    /// One notification in ten is lost on its way.
+    /// One notification in ten is lost.
     LostWakeUp,
-    /// A client is told of one bio in fifty twice.
+    /// The completion of one bio in fifty is reported to its client twice.
     EndedTwice,
     /// The driver completes one request in fifty although the device still has its tag.
     SameTagTwice,
@@ -96,31 +97,31 @@ pub enum Plant {
     Misplaced,
     /// One read in fifty returns a sector with a bit flipped.
     Corrupt,
-    /// The driver believes the second completion of a tag, whichever request has it now.
+    /// The driver accepts the second completion of a tag, whichever request has the tag now.
     DuplicateBelieved,
     /// A write that was reported failed happens later.
     LateWrite,
     /// A flush is acknowledged and does nothing.
     LyingFlush,
-    /// A flush passes the writes that were completed just before it.
+    /// A flush overtakes the writes that completed just before it.
     ReorderedFlush,
     /// A write with FUA is acknowledged from the cache.
     LyingFua,
-    /// Limits let eight times as much go as they say.
+    /// Limits admit eight times as much as they are set to.
     LimitIgnored,
-    /// A submitter dies while a write of its, with its token of write-back throttling, waits for a tag.
+    /// A submitter dies while one of its writes holds a token of write-back throttling and waits for a tag.
     LostToken,
     /// A disk of a set has tags of its own, with the same numbers.
     TagOfTwoDisks,
     /// Fair sharing of a set's tags is off while it should be on.
     ShareExceeded,
-    /// A disk of a set is never told what others do, so that it waits for tags they have long given back.
+    /// A disk of a set is never notified of other disks' actions, so it waits for tags that they returned long ago.
     DiskNeverWoken,
-    /// A path reports a write as failed that the disk still carries out, after another path has done it.
+    /// A path reports a write as failed, but the disk carries it out after another path has completed it.
     LatePath,
-    /// A path that breaks says that the medium did.
+    /// A broken path reports a medium error.
     WrongError,
-    /// While a queue is frozen the driver forgets what it has, and says that it is still at it.
+    /// While a queue is frozen the driver loses its requests, and reports at each timeout that they are still in progress.
     NeverDrained,
 }
 
@@ -159,7 +160,7 @@ impl Plant {
         }
     }
 
-    /// What the violation it leads to says.
+    /// Returns what the message of the resulting violation contains.
     pub const fn sign(self) -> &'static str {
         match self {
             Plant::LostCompletion => "no rest after",

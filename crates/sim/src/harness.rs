@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Submitters on virtual CPUs, polled only when there is a reason to.
 //!
-//! A submitter is polled when it was notified or when one of its hardware queues has a completion to give. When
-//! [`RequestQueue::next_timer`] is due, any submitter is polled. None spins, and a submitter that goes to sleep rests first,
-//! as the core asks for. If the core loses a wake-up, the run hangs with bios outstanding and the test fails.
+//! A submitter is polled when it was notified or when one of its hardware queues has a completion. When
+//! [`RequestQueue::next_timer`] is due, any submitter is polled. None spins. Before a submitter sleeps it calls `rest`, as
+//! the core requires. If the core loses a wake-up, the run hangs with bios outstanding and the test fails.
 
 use crate::Lock;
 use crate::describe;
@@ -81,7 +81,7 @@ pub struct Harness {
     pub q: Arc<RequestQueue<Lock>>,
     /// What is below it.
     pub disk: Arc<SimDisk>,
-    /// What leads to it, if that is not one path that always works.
+    /// The paths to it, unless it has one path that always works.
     pub(crate) paths: Option<Arc<Paths>>,
     /// Where data comes from and goes to.
     pub mem: Arc<Mem>,
@@ -94,7 +94,7 @@ pub struct Harness {
     /// Virtual time in nanoseconds.
     pub now: u64,
     /// Time does not advance by itself to a timer that is further ahead than this. Less than `io_timeout` unless a test
-    /// changes it: a disk that completes by hand has all the time there is.
+    /// changes it, so that a disk with manual completion does not run into timeouts.
     pub patience_ns: u64,
     rng: Rng,
 }
@@ -129,7 +129,7 @@ impl Harness {
         Harness::assemble(set, seed, mem, disk, None, config, cpus)
     }
 
-    /// A disk that several paths lead to, which `paths` makes.
+    /// Makes a disk with several paths, which `paths` makes.
     pub(crate) fn over_paths(
         seed: u64,
         behaviour: Behaviour,
@@ -243,7 +243,7 @@ impl Harness {
         self.notifications.is_pending(sub.id()) || sub.hctxs().any(|h| at_disk(h) || by_a_path(h))
     }
 
-    /// Polls one submitter that has a reason to be. False: none has one, at this time.
+    /// Polls one submitter that has a reason to be polled. Returns false if none has one at this time.
     pub fn step_now(&mut self) -> bool {
         if self.paths.as_ref().is_some_and(|p| p.take_run()) {
             self.q.quiesce();
@@ -259,7 +259,7 @@ impl Harness {
         true
     }
 
-    /// As [`Harness::step_now`]; with no reason now, time advances to the next one. False: there is none at all.
+    /// As [`Harness::step_now`]; if none has a reason now, time advances to the next one. Returns false if there is none at all.
     pub fn step(&mut self) -> bool {
         self.step_with(|_| {})
     }
@@ -292,7 +292,7 @@ impl Harness {
         panic!("no rest after {limit} steps\n{}", self.describe());
     }
 
-    /// Reaps all submitters without a poll: what ended at its own submission has notified no submitter.
+    /// Reaps all submitters without a poll: a bio that completes during its submission notifies no submitter.
     pub(crate) fn reap(&mut self) {
         for (s, done) in self.subs.iter_mut().zip(&mut self.done) {
             s.reap(|d| done.push(d));
@@ -339,7 +339,7 @@ impl Harness {
             if self.q.is_offline(cpu) {
                 return;
             }
-            // A step that finds no submitter with a reason to poll has let all rest: what was kept is given back.
+            // A step without a reason to poll has called `rest` for all submitters, so kept tags are returned.
             let goes_on = self.step() || self.q.is_offline(cpu);
             assert!(goes_on, "{cpu} is not drained\n{}", self.describe());
         }

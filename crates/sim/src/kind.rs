@@ -17,9 +17,9 @@ pub enum Kind {
     Disk,
     /// Two to five disks on one tag set.
     Set,
-    /// A promise held against a load that never ends: elevators, hardware queues, limits.
+    /// An endless load against a guarantee: elevators, hardware queues, limits.
     Pressure,
-    /// A disk that several paths lead to, which break and come back.
+    /// A disk with several paths, which fail and recover.
     Multipath,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The world in which the same block layer runs in virtual time, under faults that a seed chooses.
+//! Deterministic simulation: the same block layer runs in virtual time, under faults that a seed chooses.
 //!
 //! Nothing here reads a clock, starts a thread or asks the host for anything: time is a number that jumps from event to
 //! event, and every choice comes from [`rng`]. So the same seed is the same run, byte for byte of its trace, and a
@@ -13,14 +13,14 @@
 //! | [`disk`] | the simulated disk: service times, volatile cache, crash, faults |
 //! | [`harness`] | submitters on virtual CPUs that run only when they were notified or something is due |
 //! | `paths` | several paths to one disk, each of which can break, and the multipath disk over them |
-//! | [`set_harness`] | several of them on one tag set, in one time |
-//! | [`contents`] | the checker of data: what a disk may contain, told only by what was submitted and how it ended |
+//! | [`set_harness`] | several disks on one tag set, in one virtual time |
+//! | [`contents`] | the data checker: derives what a disk may contain only from what was submitted and how it completed |
 //! | [`trace`] | what happened, one line per event |
 //! | [`swarm`] | a whole case drawn from a seed, run and checked |
-//! | [`pressure`] | elevators under load: no request starves, shares are as the weights |
+//! | [`pressure`] | elevators under load: no request starves, shares follow the weights |
 //! | [`machine`] | whole machines: CPUs, job threads, interrupts, devices, and what it all costs |
 //! | [`scenario`] | published tests as files: a machine, a workload, rows with their figures |
-//! | [`whatif`] | what would change if a machine were otherwise, over what is not known of it |
+//! | [`whatif`] | what would change on a different machine, over the uncertainty of its constants |
 //! | [`study`] | scaling studies: tables of what grows with CPUs, sockets, queues, depth, IOThreads |
 
 pub mod rng;

@@ -2,8 +2,8 @@
 //! Several disks on one tag set, in one virtual time: [`Harness`] for many.
 //!
 //! A submitter is polled when it was notified or when its disk's hardware queues have a completion for it. It is also polled
-//! when its own disk's timer is due, as it was set when the last submitter of the disk went to sleep. What other disks do to
-//! it later must reach it as a notification. If a waiter on another disk is not notified of a freed tag, the run hangs.
+//! when its own disk's timer is due. That timer is read when the last submitter of the disk goes to sleep, so later effects
+//! of other disks must arrive as notifications. If a waiter on another disk is not notified of a freed tag, the run hangs.
 
 use crate::Lock;
 use crate::describe;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct Member {
     /// How many joined before it.
     pub number: u64,
-    /// The disk, its submitters and what they reaped. Its clock is that of all while something is done with it.
+    /// The disk, its submitters and what they reaped. Its clock is set to the common time for each action on it.
     pub harness: Harness,
     /// [`next_timer`](blk::queue::RequestQueue::next_timer) when a submitter of this disk was last awake.
     timer: Option<Instant>,
@@ -47,13 +47,13 @@ impl std::ops::DerefMut for Member {
 pub struct SetHarness {
     /// What they share.
     pub set: Arc<TagSet<Lock>>,
-    /// The disks that have joined, in no lasting order.
+    /// The disks that have joined; the order may change.
     pub disks: Vec<Member>,
     /// Virtual time in nanoseconds.
     pub now: u64,
     /// As [`Harness::patience_ns`].
     pub patience_ns: u64,
-    /// A bug planted: this disk hears of nothing that is not its own doing.
+    /// A planted bug: this disk is notified only of its own actions.
     pub deaf: Option<usize>,
     joined: u64,
     rng: Rng,
@@ -161,12 +161,12 @@ impl SetHarness {
         (0..self.disks[d].harness.subs.len()).any(|s| self.has_reason(d, s))
     }
 
-    /// Whether disk `d` looks again by itself within `ns`, as one does whose elevator or driver had it wait.
+    /// Whether disk `d` retries by itself within `ns`, because its elevator or driver asked for a delay.
     pub fn looks_within(&self, d: usize, ns: u64) -> bool {
         self.disks[d].timer.is_some_and(|t| t.as_ns() <= self.now.saturating_add(ns))
     }
 
-    /// Polls one submitter that has a reason to be; its disk. `None`: none has one, at this time.
+    /// Polls one submitter that has a reason to be polled. Returns its disk. `None`: none has one, at this time.
     pub fn step_now(&mut self) -> Option<usize> {
         let all: usize = self.disks.iter().map(|d| d.harness.subs.len()).sum();
         let first = self.rng.below(all as u64) as usize;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What happened in a run, one line per event, in order of virtual time.
 //!
-//! Off it keeps only a count and a hash of the lines that it would have kept. So two runs can be compared without keeping
-//! either. Letters are blktrace's where it has one: Q a bio was submitted; D a request was issued to the device; C the
-//! device completed it; E a bio ended. The others: R a request was given back; B the device was busy; T it was asked about a
-//! late request; F a fault of its own; H a CPU went or came; X a setting changed; S a phase begins or ends.
+//! A disabled trace keeps only a count and a hash of the lines. So two runs can be compared without storing either. Letters
+//! are blktrace's where it has one: Q a bio was submitted; D a request was issued to the device; C the device completed it; E
+//! a bio completed. The others: R a request was returned unfinished; B the device was busy; T a request timed out; F the
+//! device had a fault; H a CPU went offline or online; X a setting changed; S a phase begins or ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -8,12 +8,12 @@
 //! |---|---|
 //! | [`job`] | job files: from text to typed jobs |
 //! | [`schedule`] | which instances start when |
-//! | [`engine`] | one job thread: what to issue next, what to make of completions |
+//! | [`engine`] | one job thread: what to issue next, how to handle completions |
 //! | [`oltp`] | another kind of job thread: the transactions of database users |
 //! | [`load`] | the interface of both kinds of job thread to their driver |
 //! | [`rng`] | fio's random numbers and seeds |
-//! | `offsets`, `sizes`, `rate` | where, how long and when the next I/O is |
-//! | `buffer`, [`verify`] | what a write carries, and whether a read got it back |
+//! | `offsets`, `sizes`, `rate` | offset, length and due time of the next I/O |
+//! | `buffer`, [`verify`] | the data of a write, and the check of a read |
 //! | [`stats`], [`hist`], [`slices`] | what was measured |
 //! | [`error`] | why a job does not fit its target |
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface of a job thread to its driver, whatever it does: the calls of [`JobThread`], and where its I/O goes.
+//! The interface of any kind of job thread to its driver: the calls of [`JobThread`], and the targets of its I/O.
 //!
-//! Guarantees: the protocol is the one of [`crate::engine`]; the slots of a load are numbered through its volumes, those of the
-//! first one first. Needs from callers: as there. Does not do: I/O, time.
+//! Guarantees: the protocol is that of [`crate::engine`]. The slots of a load are numbered over all its volumes, the first
+//! volume's slots first. Needs from callers: those of [`crate::engine`]. Does not do: I/O, time.
 
 use crate::engine::{Completed, IoReq, JobThread, Next, StopReason};
 use crate::stats::JobStats;
@@ -10,10 +10,10 @@ use crate::verify::VerifyError;
 use blk::status::BlkStatus;
 use blk::time::Instant;
 
-/// What a load needs of one of the places its I/O goes to.
+/// What a load needs of one of its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// I/Os that may be out there at a time, each with a buffer; at least 1.
+    /// I/Os that may be in flight there at a time, each with a buffer; at least 1.
     pub slots: u32,
     /// Bytes of a buffer.
     pub slot_bytes: u32,
@@ -21,7 +21,7 @@ pub struct Volume {
 
 /// A job thread as a state machine. See [`crate::engine`] for the calls and their order.
 pub trait Load {
-    /// Where its I/O goes: a plain job has one volume, a database one for data and one for redo.
+    /// The volumes of its I/O: a plain job has one volume, a database one for data and one for redo.
     fn volumes(&self) -> Vec<Volume>;
 
     /// As [`JobThread::fill_first`], of every slot in their order.

@@ -83,7 +83,8 @@ pub struct Rates {
 /// What the schedules say about an I/O in some direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Issue in this direction now; it was due then (nanoseconds since the start), `None` where it has no limit.
+    /// Issue in this direction now. The value is when it was due (nanoseconds since the start), `None` if the direction has
+    /// no limit.
     Go(Dir, Option<u64>),
     /// Nothing is due before that time.
     NotBefore(u64),
@@ -96,8 +97,8 @@ impl Rates {
         dirs.iter().any(Option::is_some).then_some(Rates { dirs })
     }
 
-    /// May an I/O in direction `dir` go at `now_ns`? `other` is the direction a mixed job may turn to instead when `dir`
-    /// is ahead of its schedule.
+    /// Returns whether an I/O in direction `dir` may be issued at `now_ns`. `other` is the direction that a mixed job may use
+    /// instead when `dir` is ahead of its schedule.
     pub fn ask(&self, dir: Dir, other: Option<Dir>, now_ns: u64) -> Verdict {
         let due = |d: Dir| self.dirs[d as usize].as_ref().map(Schedule::due_ns);
         let go = |d: Dir| Verdict::Go(d, due(d));

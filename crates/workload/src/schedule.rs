@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which job instances start when: `stonewall`, `startdelay`, `wait_for`, `numjobs`, and the reporting groups.
 //!
-//! Pure data in, pure data out: [`plan`] lists every instance of a job file with the condition under which it starts; a
-//! [`Schedule`] is told what ended and says what may start. A stonewall waits for everything above it in the file; a start
-//! delay counts from the moment the instance could otherwise start (for the jobs of a stonewall group, the group's start).
+//! Pure data in, pure data out: [`plan`] lists every instance of a job file with the condition under which it starts. A
+//! [`Schedule`] receives the instances that ended and returns those that may start. A stonewall waits for everything above it
+//! in the file. A start delay counts from the moment the instance could otherwise start (for the jobs of a stonewall group,
+//! the group's start).
 
 use crate::job::Job;
 use crate::rng::{Purpose, Seeds, Taus88};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long the next I/O is: `bs`, `bsrange`, `bssplit`, `bs_unaligned`.
 //!
-//! Guarantees: a size is between the smallest and the largest of the direction, and fits the region. Unless `bs_unaligned`, it
-//! is a multiple of the smallest, or the largest itself. With fio's seeds the sizes are fio's, including its habits. A range
-//! favours its largest size: fio adds a draw over the maximum to the minimum, and cuts. A size that would leave the region is
-//! drawn again. Not its concern: the random map, which may shorten an I/O afterwards.
+//! Guarantees: a size is between the smallest and the largest of the direction, and fits the region. Unless `bs_unaligned`,
+//! it is a multiple of the smallest, or the largest itself. With fio's seeds the sizes are fio's, including its habits. A
+//! range favours its largest size, because fio adds a draw of up to the maximum to the minimum, and clamps the sum. A size
+//! that would leave the region is drawn again. Not its concern: the random map, which may shorten an I/O afterwards.
 
 use crate::job::{BlockSizes, Dir, Job, RwMode};
 use crate::rng::{FioRng, Purpose, Seeds};

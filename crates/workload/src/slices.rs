@@ -7,8 +7,8 @@
 //! and slices are twice as long. Slices begin at multiples of their length on the clock, so tables of several threads merge
 //! without rounding.
 //!
-//! Needs from callers: one clock for all threads. Does not: tell when inside a slice an I/O ended. An I/O without a histogram
-//! (`clat_percentiles=0`) is in the rates and in no class.
+//! Needs from callers: one clock for all threads. Does not: record when inside a slice an I/O completed. An I/O without a
+//! histogram (`clat_percentiles=0`) counts in the rates and in no class.
 
 use crate::hist::{BUCKETS, Histogram};
 use crate::stats::{DIRS, DirStats};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From events to lives: a bio from its submission to its completion, a request from when the device gets it to its end.
+//! From events to lifetimes: of a bio from submission to completion, of a request from its issue to the device to its completion.
 //!
-//! A completion has the extent of a request, which may be several bios that were merged, or a piece of one that was split. A
-//! bio is done when all of its bytes are. Guarantees: memory and time are those of the events, whatever extents a file claims.
-//! An event that the tracer has lost changes the figures of its own I/O, not of those behind it. What has no end no longer
-//! counts as at the device. Where a place is submitted again long after, the end is that of the later submission.
+//! A completion has the extent of a request, which may cover several merged bios, or a piece of a bio that was split. A bio
+//! completes when all of its bytes have. Guarantees: memory and time are proportional to the events, whatever extents a file
+//! claims. An event that the tracer has lost changes the figures of its own I/O, not of later ones. A request without a
+//! completion does not count as at the device for ever. If a sector is submitted again much later, a completion belongs to
+//! the later submission.
 
 use super::{Act, Class, Trace};
 use std::collections::{BTreeMap, VecDeque};

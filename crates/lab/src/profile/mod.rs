@@ -6,9 +6,9 @@
 //! | [`error`] | what is wrong with a file, and where |
 //! | [`records`] | blktrace's binary records, of the kernel's tracer and of [`crate::trace::blktrace`] |
 //! | [`text`] | the lines of blkparse |
-//! | [`lives`] | from events to lives: of a bio from submission to completion, of a request at the device |
-//! | [`shape`] | from the lives of one job to its mix, sizes, order, depth and rate |
-//! | [`service`] | how long the device takes, and what of that is not known |
+//! | [`lives`] | from events to lifetimes: of a bio from submission to completion, of a request at the device |
+//! | [`shape`] | from the lifetimes of one job's I/Os to its mix, sizes, order, depth and rate |
+//! | [`service`] | how long the device takes, and how much of that is uncertain |
 //! | [`results`] | the same of a run's JSON, fio's or ours |
 //! | [`mod@write`] | the job file, and the lines of a machine file |
 //!

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The profile of a run from its JSON results, fio's or ours.
 //!
-//! The jobs are what the run was told to do: options as they were in the job file; rates and latencies are what came of them. Guarantees: of
-//! the file only numbers in their range and options of one line are taken. Does not do: service times apart from waiting, which
-//! fio's JSON does not have; ours has them for reads and writes together.
+//! The jobs are what the run was configured to do: options as in the job file. Rates and latencies are measured. Guarantees:
+//! only numbers in their range and options of one line are taken from the file. Does not do: separate service times from
+//! waiting, because fio's JSON does not have both. The JSON of mqblk has both, for reads and writes together.
 
 use super::service::{Estimate, PARALLEL_MAX};
 use super::shape::{Arrival, DirProfile};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the device takes (D to C), apart from how long requests queue inside it; and what of that a trace does not show.
+//! How long the device takes (D to C), without the time that requests queue inside it, and how much of that a trace leaves open.
 //!
-//! The time at the least depth is taken for the service. Where the time grows with the depth, requests queue inside. By
-//! Little's law the number in service is then the depth times the service over the time: those are the device's units. Where
-//! the time does not grow, the device has at least as many units as the depth. Nothing tells how many more, so the result is a
-//! range.
+//! The time at the least depth counts as the service time. Where the time grows with the depth, requests queue inside. By
+//! Little's law the number in service is then the depth times the service time, divided by the time: that is the device's
+//! number of units. Where the time does not grow, the device has at least as many units as the depth. The trace does not show
+//! how many more, so the result is a range.
 
 use super::Class;
 use super::lives::Request;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the lives of I/Os to jobs: one for all processes of a name, with their mix, sizes, order, depth and rate.
+//! From the lifetimes of I/Os to jobs: one job for all processes of a name, with its mix, sizes, order, depth and rate.
 //!
-//! Guarantees: shares and depths are those of the trace, not of a guess at what made it. A job is closed if the next I/O goes
-//! out when one ends: it keeps its depth most of the time, or answers each end at once. Otherwise it has a rate, or at a depth
-//! of one a pause between I/Os.
+//! Guarantees: shares and depths are those of the trace, not a guess about the program. A job is a closed loop if a
+//! completion triggers its next I/O: it keeps its depth most of the time, or answers each completion at once. Otherwise it
+//! has a rate, or at depth 1 a pause between I/Os.
 
 use super::Class;
 use super::lives::{Bio, Lives};

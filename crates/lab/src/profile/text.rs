@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the lines of blkparse in its default format: `254,0 1 17 0.000012345 1234 Q W 223490 + 8 [fio]`.
 //!
-//! Guarantees: a line that begins with a device has to be an event; others (the summary at the end) are passed over, and so are commands past
-//! the block layer.
+//! Guarantees: a line that begins with a device has to be an event. Other lines (the summary at the end) are skipped, and so
+//! are passthrough commands.
 //! Does not do: formats of `blkparse -f`.
 //!
 //! Source: blkparse(1), blkparse_fmt.c of blktrace 1.3.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What to run, a run on this host, and what was measured as reports, metrics and records.
+//! The specification of a run, its execution on this host, and its measurements as reports, metrics and records.
 //!
 //! Guarantees: reports follow fio's rules for groups (`group_reporting`, `new_group`, `stonewall`); stage times, costs and
 //! Little's law cover the same part of the run, and what could not be measured well enough is `None`.
@@ -58,9 +58,9 @@ pub struct RunSpec<'f, 's> {
     pub slices: bool,
 }
 
-/// Is told how things go.
+/// Receives progress of a run.
 pub trait Observer {
-    /// A file is being created: bytes done of bytes in all. May interrupt it.
+    /// A file is being created: bytes written so far, and total bytes. May interrupt it.
     fn laying_out(&mut self, _path: &Path, _done: u64, _all: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
@@ -78,7 +78,7 @@ pub trait Observer {
     fn step(&mut self, _index: u32, _runs: u32, _step: Step) {}
 }
 
-/// An observer that looks away.
+/// An observer that ignores everything.
 #[derive(Clone, Copy, Debug)]
 pub struct Unobserved;
 

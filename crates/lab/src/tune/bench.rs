@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a tuning runs its points on: this machine's stack, a kernel's device, a simulated machine.
+//! The backend that a tuning runs its points on: this machine's stack, a kernel's device, a simulated machine.
 //!
-//! Needs from implementations: a run starts from nothing but the point it is given; no setting of the run before stays. What a
-//! point cannot have is refused, not rounded. Does not: choose, repeat or judge.
+//! Needs from implementations: a run depends only on its point; no setting of the previous run stays. A point with a value
+//! that the target cannot have is rejected, not rounded. Does not: choose, repeat or judge.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub struct Ask {
     pub entropy: u64,
 }
 
-/// What was there at a moment of a run.
+/// The state of a run at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Seconds since the run began.
@@ -59,15 +59,15 @@ pub struct Snapshot {
     pub bytes: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// The metrics that were wanted and could be measured, by their names (`JOB.METRIC`); of a [`Load`]: `all.iops`,
     /// `all.bw`, `all.lat`.
     pub values: BTreeMap<String, f64>,
-    /// How long it took, opening and closing included: what a budget is charged.
+    /// How long the run took, opening and closing included: this is charged to the budget.
     pub seconds: f64,
-    /// How long it was by the clock of its jobs, where that is not the one on the wall: simulated.
+    /// How long it was by the clock of its jobs, if they run in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_seconds: Option<f64>,
     /// Where the time went.
@@ -79,7 +79,7 @@ pub struct Reading {
     /// I/Os that failed and blocks that did not verify.
     #[serde(default)]
     pub errors: u64,
-    /// Its course over time, where that was asked for (a [`Load`], or the first run).
+    /// Its course over time, if that was requested (a [`Load`], or the first run).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moments: Vec<Snapshot>,
     /// Raw latencies, of full runs.
@@ -88,7 +88,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// How long it was by the clock that its figures and moments are told by.
+    /// Returns the duration by the clock of its figures and moments.
     pub fn own_seconds(&self) -> f64 {
         self.virtual_seconds.unwrap_or(self.seconds)
     }
@@ -102,13 +102,13 @@ impl Reading {
 /// Why there is no reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BenchError {
-    /// This point cannot be had here; others can.
+    /// The target rejects this point; other points can run.
     #[error("{0}")]
     Refused(String),
     /// It was interrupted.
     #[error("interrupted")]
     Stopped,
-    /// Nothing can be run.
+    /// No point can run.
     #[error("{0}")]
     Failed(String),
 }
@@ -118,16 +118,16 @@ pub trait Bench {
     /// Names of the jobs.
     fn jobs(&self) -> Vec<String>;
 
-    /// What may be set, before it is narrowed.
+    /// Returns all knobs, before the caller narrows them.
     fn knobs(&self) -> Vec<Knob>;
 
     /// Rules of thumb in use for this target, with the sentence people say: what a recommendation has to beat.
     fn rules(&self) -> Vec<(String, Point)>;
 
-    /// Seconds that a run is going to take, where that is known beforehand.
+    /// Returns the expected seconds of a run, if that is known beforehand.
     fn seconds(&self, length: Length) -> Option<f64>;
 
-    /// Refuses what cannot be, without running it.
+    /// Rejects an invalid point without running it.
     fn check(&self, point: &Point) -> Result<(), String>;
 
     /// Runs a point and measures `wanted`.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a starting point to a better one: moves of single knobs, their combinations, pairs of knobs that act together.
+//! From a starting point to a better one: changes of single knobs, combinations of changes, pairs of knobs that act together.
 //!
-//! Guarantees: stops when no move promises a gain that is worth it and outside the noise. A model (the gains of single
-//! moves add up as logarithms) is used only to leave out pairs that it says lose more than half. Does not: claim; see
-//! [`super::race`].
+//! Guarantees: stops when no change promises a gain that is worth having and exceeds the noise. A model (the gains of single
+//! changes add up as logarithms) is used only to omit pairs that it predicts to lose more than half. Does not: claim a
+//! result; see [`super::race`].
 
 use std::collections::BTreeMap;
 

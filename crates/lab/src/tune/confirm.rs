@@ -2,11 +2,11 @@
 //! Confirmation: two points against each other in fresh, interleaved, full runs.
 //!
 //! Guarantees: the order is that of [`crate::plan`], the interval that of [`crate::stats::ratio`] over its blocks and the
-//! verdict that of [`crate::verdict`]. Nothing that screening saw is part of it. The number of pairs is a first part, and as
-//! many more as a difference of the size asked for takes ([`sample_size`]). It depends on the first part's spread, not on what
-//! was found.
+//! verdict that of [`crate::verdict`]. No measurement of the screening is part of it. The first part has a fixed number of
+//! pairs. Its spread decides how many more a difference of the requested size takes ([`sample_size`]); the difference found
+//! in it does not matter.
 //!
-//! Does not: decide what becomes of a verdict.
+//! Does not: decide what follows from a verdict.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +44,12 @@ pub struct DuelSpec<'a> {
     pub salt: u64,
 }
 
-/// What a limit came to in a confirmation.
+/// The result of a limit in a confirmation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LimitResult {
     /// The limit as typed.
     pub text: String,
-    /// What is in the way, as a metric.
+    /// The metric of the limit.
     pub metric: String,
     /// Median over B's runs.
     pub value: Option<f64>,
@@ -59,7 +59,7 @@ pub struct LimitResult {
     pub ratio: Option<Ratio>,
     /// Whether the figure is on the right side.
     pub kept: bool,
-    /// Whether the whole interval is.
+    /// Whether the whole interval is on the right side.
     pub surely: bool,
 }
 
@@ -120,7 +120,7 @@ pub fn duel(rec: &mut Recorder<'_>, spec: &DuelSpec<'_>) -> Result<Duel, Halt> {
     Ok(evaluate(spec, &pairs, asked))
 }
 
-/// Runs those pairs of the plan that are not there yet; the warm-ups only before the first.
+/// Runs the pairs of the plan that have not run yet; the warm-ups run only before the first pair.
 fn run_pairs(rec: &mut Recorder<'_>, spec: &DuelSpec<'_>, plan: &Plan, pairs: &mut Vec<Pair>) -> Result<(), Halt> {
     let there = pairs.len() as u32;
     let mut half: Option<Reading> = None;
@@ -187,7 +187,7 @@ fn evaluate(spec: &DuelSpec<'_>, pairs: &[Pair], asked: u32) -> Duel {
     }
 }
 
-/// What became of a limit. Relative ones are known only where A is the default.
+/// Returns the result of a limit. Relative limits are known only if A is the default.
 fn kept(keep: &Keep, pairs: &[Pair], against_default: bool) -> LimitResult {
     let both = series(pairs, |r| r.get(&keep.metric));
     let ratio = both.as_ref().and_then(|(a, b)| ratio::estimate(&block_log_ratios(a, b), COVERAGE, LEVEL));
@@ -231,7 +231,7 @@ fn totals(pairs: &[Pair], side: Side, point: &Point) -> SideTotals {
     t
 }
 
-/// B's latencies added up.
+/// Returns B's latencies, added up over its runs.
 fn histograms(pairs: &[Pair]) -> Vec<RawHistogram> {
     let mut sums: Vec<RawHistogram> = Vec::new();
     for h in pairs.iter().flat_map(|p| &p.b.histograms) {

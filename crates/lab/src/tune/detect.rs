@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is noticed about the machine before anything is tuned: caps and burst credits of the device, a load generator
-//! that is the bottleneck, a device that does not settle.
+//! Checks of the machine before anything is tuned: caps and burst credits of the device, a load generator that is the
+//! bottleneck, a device that does not settle.
 //!
-//! A cap is a plateau that neither depth nor block size moves, while the job threads have CPU time left. Reads are measured at
-//! two depths: those of 4 KiB and 16 KiB then have the same I/Os per second, those of 256 KiB and 1 MiB the same bytes per
-//! second. A burst credit is what a token bucket held at the start. The line through the second half of a run's progress meets
-//! time zero above it by the credit, whatever the shape of the first half.
+//! A cap is a plateau that neither depth nor block size changes, while the job threads have CPU time left. Reads are measured
+//! at two depths. With an IOPS cap, reads of 4 KiB and 16 KiB have the same I/Os per second. With a bandwidth cap, reads of
+//! 256 KiB and 1 MiB have the same bytes per second. A burst credit is the content of a token bucket at the start. A line
+//! through the second half of a run's progress, extended to time zero, lies above zero by the credit, whatever the shape of
+//! the first half.
 //!
-//! Guarantees: only reads. Does not: tell a configured cap from a device that can do no more: the plateau is the same. It does
-//! not see a credit that was used up before, or one that lasts longer than its run; those of cloud disks may last half an hour.
+//! Guarantees: only reads. Does not: distinguish a configured cap from the limit of the device, because the plateau is the
+//! same. It does not see a credit that was used up before, or one that lasts longer than its run; credits of cloud disks may
+//! last half an hour.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +30,10 @@ const PROBE_SECONDS: f64 = 1.0;
 const CREDIT_SECONDS: f64 = 2.4;
 /// Share of the budget the probes may take.
 const PROBE_SHARE: f64 = 0.10;
-/// A credit smaller than this many seconds of the base rate is the pipe filling up.
+/// A smaller credit, in seconds of the base rate, is only the queue filling up.
 const CREDIT_MIN_SECONDS: f64 = 0.05;
 
-/// Something to know.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "finding")]
 pub enum Finding {

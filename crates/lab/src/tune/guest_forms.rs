@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! IOThreads, virtqueues and their mapping in the forms that virtual machines take them in.
 //!
-//! Guarantees: a form that has them has all of them, those that stay as they are too: a mapping without its virtqueues says nothing; what a
-//! form does not have is reported as missing. Does not: set anything.
+//! Guarantees: a form includes all of these settings or none, unchanged ones too, because a mapping without its virtqueues is
+//! meaningless. A setting that a form does not have is reported as missing. Does not: set anything.
 //! Sources: libvirt's formatdomain (iothreads, iothreadids, driver queues and iothreads; mapping since 10.0); QEMU's qapi/virtio.json
 //! (IOThreadVirtQueueMapping, since 9.0) and iothread objects (poll-max-ns).
 

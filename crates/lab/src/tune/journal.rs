@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every run of a tuning on disk as soon as it is done, and a tuning resumed from there.
 //!
-//! JSON lines: what is tuned, one line per run (what was asked, what it came to), at last the result.
+//! JSON lines: the subject of the tuning, then one line per run (its request and its result), and at the end the result.
 //!
-//! Guarantees: a search sees of a run only what is in the file. So a tuning that was killed and is resumed asks for the same
-//! runs in the same order. It gets those that are there without running them, and comes to the result it would have come to. A
-//! file of another tuning is refused, at the latest at the first run that does not fit. A last line that was cut off is left
-//! out, and overwritten.
+//! Guarantees: a search sees only what the file has of a run. So a resumed tuning asks for the same runs in the same order,
+//! takes the runs in the file from there, and reaches the result that it would have reached without the interruption. A file
+//! of another tuning is rejected, at the latest at the first run that does not match. A last line that was cut off is ignored
+//! and overwritten.
 //!
 //! Does not: call fsync, as [`crate::results`].
 
@@ -24,25 +24,25 @@ use crate::setup::Setup;
 /// Version of the line format; a reader refuses others.
 pub const FORMAT: u32 = 1;
 
-/// What is tuned; the same for a tuning and its continuation.
+/// The subject of a tuning; the same for a tuning and its continuation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunePlan {
-    /// What is to become better.
+    /// The goal.
     pub goal: Goal,
-    /// What must be kept.
+    /// The limits.
     pub keeps: Vec<Keep>,
-    /// What may be set.
+    /// The knobs.
     pub knobs: Vec<Knob>,
-    /// What has to be beaten, with its sentence.
+    /// The rules of thumb to beat, with their sentences.
     pub rules: Vec<(String, Point)>,
     /// What is set in every run.
     pub base: Vec<(String, String)>,
     /// The target.
     pub target: String,
-    /// What is behind it, as of [`World::behind`](crate::world::World::behind).
+    /// The identity of the device or machine behind it, as of [`World::behind`](crate::world::World::behind).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
-    /// Seed of every order that is drawn.
+    /// Seed of all random orders.
     pub seed: u64,
     /// Seconds of runs.
     pub budget_seconds: f64,
@@ -97,26 +97,26 @@ pub struct Header {
     pub started_unix_ms: u64,
 }
 
-/// A run and what it came to.
+/// A run and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunLine {
     /// From 0.
     pub index: u32,
-    /// What it was for.
+    /// The purpose of the run.
     pub phase: String,
-    /// What was asked.
+    /// The request.
     pub ask: Ask,
-    /// What it came to.
+    /// The result.
     pub tried: Tried,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tried {
     /// It was measured.
     Read(Box<Reading>),
-    /// This point cannot be had, and why.
+    /// The target rejects this point, and why.
     Refused(String),
 }
 
@@ -155,7 +155,7 @@ pub struct RecordedRuns {
     pub runs: Vec<RunLine>,
     /// How it ended, if it did.
     pub result: Option<TuneResult>,
-    /// Length in bytes of the whole lines; what is behind was cut off.
+    /// Length in bytes of the whole lines; the rest was cut off.
     pub whole_bytes: usize,
 }
 

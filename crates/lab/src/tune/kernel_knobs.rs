@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be set of a disk of the kernel in sysfs: settings with values worth a try, and the rules of thumb in use.
+//! The knobs of a kernel disk in sysfs: settings with values worth a try, and the rules of thumb in use.
 //!
-//! Guarantees: only what the kernel lets be written of that disk, with the values in effect as defaults; nothing is written
-//! here. Needs: an elevator's tunables have the names and defaults that ours have, which are the kernel's; those of the one in
-//! effect are read. Does not: know what the kernel will refuse. A point that it refuses is left out when it is tried.
+//! Guarantees: only settings of that disk that the kernel lets be written, with the values in effect as defaults; nothing is
+//! written here. An elevator's tunables have the names and defaults of our elevators, which are the kernel's; those of the
+//! elevator in effect are read. Does not: predict what the kernel rejects. A rejected point is dropped when it is tried.
 
 use super::point::{Knob, Point};
 use super::stack_knobs::{DEPTHS, SECTORS_KB, tunables};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A search for settings that make one metric better while others are kept, whose claims are confirmed by fresh
-//! comparisons.
+//! A search for settings that improve one metric while limits on others are kept. Fresh comparisons confirm its claims.
 //!
 //! In the order a tuning meets them:
-//! - [`objective`], [`point`], [`mod@bench`]: what is asked, what may be set, where it is run.
-//! - [`journal`]: every run on disk, and a tuning resumed.
-//! - [`detect`]: what the device's caps are, and what would make figures mean less than they seem.
+//! - [`objective`], [`point`], [`mod@bench`]: the goal and limits, the knobs, the backend.
+//! - [`journal`]: every run on disk, so that a tuning can be resumed.
+//! - [`detect`]: the device's caps, and reasons why figures may mean less than they seem.
 //! - [`race`], [`search`]: screening by short runs with early stopping.
-//! - [`confirm`]: what is claimed.
-//! - [`explain`], [`forms`], [`guest_forms`], [`report`]: why, how to set it, and all of it as text.
-//! - [`world_bench`], [`guest_bench`], [`stack_knobs`], [`kernel_knobs`], [`target_knobs`]: the worlds it is run in, and what may be set there.
+//! - [`confirm`]: confirmation of what is claimed.
+//! - [`explain`], [`forms`], [`guest_forms`], [`report`]: why a point is better, how to set it, and the whole result as text.
+//! - [`world_bench`], [`guest_bench`], [`stack_knobs`], [`kernel_knobs`], [`target_knobs`]: the backends of a tuning, and
+//!   their knobs.
 
 pub mod bench;
 pub mod confirm;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is asked of a tuning: one metric to make better, and limits that others must keep.
+//! The goal of a tuning: one metric to improve, and limits that others must keep.
 //!
-//! Guarantees: whatever is read is about a job that exists; a limit relative to the default (`>=95%`) is distinguished
-//! from an absolute one (`>=500MiB/s`, `<=2ms`); every figure has one unit: I/Os or bytes per second, nanoseconds. Does
-//! not: measure, or weigh metrics against each other. A limit is kept or not.
+//! Guarantees: a parsed goal or limit names an existing job. A limit relative to the default (`>=95%`) is distinguished from
+//! an absolute one (`>=500MiB/s`, `<=2ms`). Every figure has one unit: I/Os or bytes per second, nanoseconds. Does not:
+//! measure, or weigh metrics against each other. A limit is kept or not.
 
 use std::fmt;
 

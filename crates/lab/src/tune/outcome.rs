@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a tuning came to, as data.
+//! The result of a tuning, as data.
 
 use serde::{Deserialize, Serialize};
 

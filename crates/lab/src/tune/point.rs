@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A point of the search: what differs from the default, and the knobs that may.
+//! A point of the search: its differences from the default, and the knobs.
 //!
-//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one
-//! point and one label. Knobs are a table: a target with more of them (IOThreads, paths) adds rows. Does not: know
-//! which points a target can have; it refuses those it cannot ([`super::bench::Bench::check`]).
+//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one point and
+//! one label. Knobs are a table: a target with more of them (IOThreads, paths) adds rows. Does not: know which points a
+//! target can have. The target rejects those it cannot have ([`super::bench::Bench::check`]).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Screening: points race against the best one known, and those that are not worth more runs leave early.
+//! Screening: points race against the best known point, and drop out once more runs are not worthwhile.
 //!
-//! Guarantees: in a round every point that is still in runs once, beside the default and the best one, in an order drawn anew.
-//! A gain is the logarithm against the best one of the same round, so a slow drift is no candidate's gain. A point leaves when
-//! a gain worth having has become unlikely (`LEAVE` standard errors) or when it cannot run. It also leaves when a point of its
-//! family (the same knob) is clearly better, or when a limit is clearly not kept. The spread is that of all points together,
-//! for the noise is the machine's: with two rounds of thirty points it is known well, that of one point alone is not.
+//! Guarantees: in a round every remaining point runs once, beside the default and the best point, in a new random order. A
+//! gain is the logarithm of the ratio to the best point of the same round, so a slow drift does not count as a gain. A point
+//! drops out when a gain worth having has become unlikely (`LEAVE` standard errors) or when it cannot run. It also drops out
+//! when a point of its family (the same knob) is clearly better, or when it clearly violates a limit. The spread is pooled
+//! over all points, because the noise is the machine's. Two rounds of thirty points estimate it well, while two runs of one
+//! point do not.
 //!
-//! Does not: claim anything. The best of many noisy figures is too good by its nature; what is claimed is measured anew
+//! Does not: claim a result. The best of many noisy figures is biased upwards, so a claimed gain is measured again
 //! ([`super::confirm`]).
 
 use super::bench::{Ask, Length, Reading};
@@ -15,7 +16,7 @@ use super::journal::{Halt, Recorder, TunePlan};
 use super::point::Point;
 use super::shuffle::{Shuffle, splitmix64};
 
-/// Standard errors by which a point must miss to leave.
+/// Standard errors by which a point must miss to drop out.
 const LEAVE: f64 = 1.5;
 /// Standard errors by which a sibling must be better.
 const CLEAR: f64 = 2.0;
@@ -29,7 +30,7 @@ const ROUNDS_MAX: u32 = 16;
 pub struct Rules<'a> {
     /// What is tuned.
     pub plan: &'a TunePlan,
-    /// Standard deviation of ln(metric) from run to run, known so far.
+    /// Standard deviation of ln(metric) from run to run, as known before.
     pub noise: f64,
     /// Logarithm of the least gain that keeps a point in.
     pub worth: f64,
@@ -46,7 +47,7 @@ pub struct Racer {
     pub point: Point,
     /// Points of one family are rivals.
     pub family: String,
-    /// Why it left.
+    /// Why it dropped out.
     pub left: Option<DropReason>,
     /// Gain over the best one, per round.
     gains: Vec<f64>,
@@ -54,7 +55,7 @@ pub struct Racer {
     margins: Vec<Vec<f64>>,
 }
 
-/// Why a point left a race.
+/// Why a point dropped out of a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DropReason {
     /// It cannot be run.
@@ -82,7 +83,7 @@ pub struct Standing {
     pub error: f64,
     /// Smallest mean margin to a limit, a logarithm; infinite without limits.
     pub margin: f64,
-    /// Whether it was in to the end.
+    /// Whether it stayed in to the end.
     pub stayed: bool,
     /// Whether it keeps the limits and gains at least half of what is worth finding, outside the noise.
     pub promises: bool,
@@ -110,15 +111,15 @@ fn mean(xs: &[f64]) -> f64 {
     xs.iter().sum::<f64>() / xs.len().max(1) as f64
 }
 
-/// What a race came to.
+/// The result of a race.
 pub struct RaceResult {
     /// All points that ran, the best first.
     pub standings: Vec<Standing>,
-    /// Seconds ran out before it was decided.
+    /// The seconds ran out before the race was decided.
     pub cut_short: bool,
 }
 
-/// Runs a race of `racers` against `best`. `salt` tells races of one tuning apart.
+/// Runs a race of `racers` against `best`. Each race of a tuning has its own `salt`.
 pub fn race(
     rec: &mut Recorder<'_>,
     rules: Rules<'_>,
@@ -295,7 +296,7 @@ fn judge(racers: &mut [Racer], rules: &Rules<'_>, spread: f64) {
     }
 }
 
-/// Whether more rounds would change nothing: clearly better than the best one, and no rival is left.
+/// Whether more rounds would change nothing: `racer` is clearly better than the best point, and no rival of its family is left.
 fn is_settled(racer: &Racer, racers: &[Racer], rules: &Rules<'_>) -> bool {
     let rounds = racer.gains.len();
     let alone = racers.iter().all(|r| r.left.is_some() || r.family != racer.family || r.point == racer.point);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A whole tuning: inspect the device, screen, drop what does not matter, confirm.
 //!
-//! Guarantees: what is recommended was confirmed against the default by fresh runs at the level of [`crate::verdict`]. The size
-//! of the gain decides the number of pairs. One candidate is confirmed. A second is confirmed only when the first turned out
-//! not to keep a limit, or a rule of thumb beat it. So chance has at most two tries (tests/it/tune_honesty.rs measures it). A
-//! function of the seed and of what is measured, nothing else: time is the sum of the runs'. Does not: leave anything set; a
-//! point is set for its run only.
+//! Guarantees: a recommendation was confirmed against the default by fresh runs at the level of [`crate::verdict`]. The size
+//! of the gain decides the number of pairs. One candidate is confirmed. A second is confirmed only when the first violated a
+//! limit, or a rule of thumb beat it. So chance has at most two tries (tests/it/tune_honesty.rs measures it). The result
+//! depends only on the seed and the measurements, because time is the sum of the runs' durations. Does not: leave any setting
+//! changed; a point is set for its run only.
 
 use super::bench::{Ask, Length, Reading};
 use super::climb::Climb;
@@ -19,13 +19,13 @@ use crate::plan::Plan;
 use crate::stats::descriptive;
 use crate::verdict::Verdict;
 
-/// Runs of the default before anything else: the noise.
+/// Runs of the default before anything else, to measure the noise.
 const BASELINE: u32 = 6;
-/// Least noise believed, as a logarithm: runs that agree to the last digit are a simulation.
+/// Least noise assumed, as a logarithm, because simulated runs may agree to the last digit.
 const NOISE_MIN: f64 = 1e-4;
 /// Share of the budget that confirmation keeps for itself at most.
 const CONFIRM_SHARE: f64 = 0.6;
-/// Most pairs of a confirmation, whatever it asks for.
+/// Most pairs of a confirmation, however many it needs.
 const PAIRS_MAX: u32 = 400;
 /// Salts of duels and climbs.
 const SALT_DUEL: u64 = 1 << 32;
@@ -45,7 +45,7 @@ struct Tuner<'a> {
     noise: f64,
     /// Seconds of a full run.
     full: f64,
-    /// Seconds at which screening ends.
+    /// Seconds at which screening stops.
     until: f64,
     duels: u64,
     result: TuneResult,
@@ -155,8 +155,7 @@ impl<'a> Tuner<'a> {
             if kept || !better {
                 return Ok(());
             }
-            // It is better, and a limit that short runs saw kept is not: once more, with that limit tighter by what was
-            // missed.
+            // The candidate is better, but misses a limit that short runs showed as kept: search again, with that limit tightened.
             tighten(&mut plan.keeps, &won);
         }
         Ok(())
@@ -168,7 +167,7 @@ impl<'a> Tuner<'a> {
         margins.filter(|(_, m)| *m < 0.0).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
     }
 
-    /// The default misses a limit: how near can it be brought? `None` when it cannot be kept, which is then the result.
+    /// Searches for a point that keeps a limit which the default misses. Returns `None` if there is none, which is then the result.
     fn restore(&mut self, rec: &mut Recorder<'_>, index: usize) -> Result<Option<Point>, Halt> {
         let keep = self.plan.keeps[index].clone();
         let others: Vec<Keep> = self
@@ -231,14 +230,15 @@ impl<'a> Tuner<'a> {
             b,
             first: Plan::DEFAULT_PAIRS,
             most: self.most_pairs(rec),
-            // Screening exaggerates: half of what it saw is what has to be found, and never less than what is worth it.
+            // Screening overestimates gains, so the difference to detect is half of the screened gain, and at least the gain
+            // worth having.
             effect: self.plan.detect.ln_1p().max(gain / 2.0),
             salt: SALT_DUEL + self.duels,
         };
         duel(rec, &spec)
     }
 
-    /// The winner against what people do. A rule that beats it takes its place, if it also beats the default.
+    /// Compares the winner with the rules of thumb. A rule that beats it takes its place, if it also beats the default.
     fn against_rules(&mut self, rec: &mut Recorder<'_>) -> Result<(), Halt> {
         let mut seen = vec![Point::default(), self.result.winner.clone()];
         let mut beaten_by: Option<(String, Point)> = None;
@@ -324,7 +324,7 @@ fn measured(plan: &TunePlan, reading: &Reading) -> Result<(), Halt> {
     }
 }
 
-/// Moves limits that were missed by as much as they were missed, and a little.
+/// Tightens each limit that was missed, by one and a half times the amount that was missed, and a little more.
 fn tighten(keeps: &mut [Keep], won: &Duel) {
     use super::objective::Bound;
     for (keep, kept) in keeps.iter_mut().zip(&won.keeps).filter(|(_, kept)| !kept.kept) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be set of our block layer on a target: settings with values worth a try, and the rules of thumb in use.
+//! The knobs of our block layer on a target: settings with values worth a try, and the rules of thumb in use.
 //!
 //! Guarantees: a table, for targets of this host and for simulated machines. Defaults are those in effect on the opened target,
 //! not those of a manual. Sources of the rules: what drivers and manuals do (one queue; four; one per CPU; half the CPUs; eight

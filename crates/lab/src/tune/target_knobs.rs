@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be set in a target's text instead of in its settings: of `multipath:` the path selector, how paths are grouped, and how many
-//! of them there are.
+//! Knobs in a target's text instead of in its settings. For `multipath:` these are the path selector, the grouping of paths,
+//! and their number.
 //!
-//! Guarantees: a point changes the text as a person would, so what the target refuses is refused with the target's words. `paths` keeps
-//! the first ones that are listed. Does not: know the defaults of a `conf` file; what such a target does by itself is one value more.
+//! Guarantees: a point edits the text as a user would, so errors are the target's own messages. `paths` keeps the first paths
+//! in the list. Does not: know the defaults of a `conf` file. Such a target's default behaviour is one more value.
 
 use host::target::{TargetSpec, has_kind};
 

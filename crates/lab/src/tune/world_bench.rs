@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A target of any world ([`crate::world`]) as a bench: our block layer here, a device of the kernel, a simulated machine.
 //!
-//! Guarantees: each run starts from what the target itself has and leaves it so, so nothing is left set. Our stack is made
-//! anew, the kernel's settings are put back, a simulated machine is a value. `iodepth` and `numjobs` are the load's (of all
-//! jobs, or `JOB.iodepth`). All other names are settings of the world, or of the target's text ([`target_knobs`]). What a run
-//! takes is real time, also of a simulated one whose jobs run in virtual time. Does not: change a job's ramp, pattern or size.
+//! Guarantees: each run starts from the target's own settings and restores them, so no setting stays. Our stack is rebuilt,
+//! the kernel's settings are restored, a simulated machine is a value. `iodepth` and `numjobs` belong to the load (of all
+//! jobs, or `JOB.iodepth`). All other names are settings of the world, or of the target's text ([`target_knobs`]). The time
+//! charged for a run is real time, even if a simulated machine runs the jobs in virtual time. Does not: change a job's ramp,
+//! pattern or size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,7 +100,7 @@ impl<'a> WorldBench<'a> {
         self.behind.as_deref()
     }
 
-    /// Refuses to continue with something else of the same name.
+    /// Rejects a different device or machine of the same name.
     fn check_behind(&self) -> Result<(), BenchError> {
         let now =
             self.world().behind(&self.file, self.target.as_deref()).map_err(|e| BenchError::Failed(e.to_string()))?;
@@ -181,10 +182,10 @@ pub fn is_load_knob(name: &str) -> bool {
     LOAD_KNOBS.iter().any(|knob| name == *knob || name.strip_suffix(knob).is_some_and(|job| job.ends_with('.')))
 }
 
-/// Refuses a metric that no job of the file has; `flag` is where it was asked for.
+/// Rejects a metric that no job of the file has; `flag` names the option in the message.
 ///
 /// # Errors
-/// It is about transactions, and the jobs are none.
+/// The metric is about transactions, and no job runs any.
 pub fn check_metric(file: &JobFile, flag: &str, metric: &MetricId) -> Result<(), String> {
     let mut of_job = file.jobs.iter().filter(|j| metric.job == ALL_JOBS || j.name == metric.job);
     match metric.quantity.is_of_transactions() && !of_job.any(|j| j.oltp.is_some()) {
@@ -195,7 +196,7 @@ pub fn check_metric(file: &JobFile, flag: &str, metric: &MetricId) -> Result<(),
     }
 }
 
-/// `--free NAME=VALUES` refused or taken: which names and values there may be.
+/// Checks `--free NAME=VALUES`: the name and the values have to be allowed.
 pub fn check_free(file: &JobFile, name: &str, values: &[String]) -> Result<(), String> {
     if !file.jobs.iter().any(|job| load_part(name, &job.name).is_some()) {
         let names: Vec<String> = file.jobs.iter().flat_map(|j| LOAD_KNOBS.map(|k| format!("{}.{k}", j.name))).collect();
@@ -280,7 +281,7 @@ impl Bench for WorldBench<'_> {
     fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> Result<Reading, BenchError> {
         match self.run_once(ask, wanted) {
             Err(BenchError::Stopped) => Err(BenchError::Stopped),
-            // Afterwards: neither a figure nor a refusal of something else is kept.
+            // Checked after the run: if the target has changed, neither its figures nor its refusal count.
             tried => self.check_behind().and(tried),
         }
     }
@@ -325,15 +326,15 @@ impl WorldBench<'_> {
     }
 }
 
-/// Whether it is the point that cannot be had, or whether there is something wrong that no point can help.
+/// Distinguishes a point that this target rejects from a failure that affects all points.
 fn failed(e: &Error, point: &Point) -> BenchError {
     match e.kind() {
         ErrorKind::Interrupted => BenchError::Stopped,
-        // What differs from run to run is the settings.
+        // Only the settings differ from run to run, so the point is invalid.
         ErrorKind::Usage => BenchError::Refused(e.to_string()),
-        // The kernel says no when it is written; without a setting of its own a point is not what is refused.
+        // The kernel rejects a setting when it is written. A point without settings of its own cannot be the reason.
         ErrorKind::Refused if !point.is_empty() => BenchError::Refused(e.to_string()),
-        // A server that is away for a moment is away at whatever point it happens to be.
+        // A server that is unreachable for a moment would fail at any point.
         _ => BenchError::Failed(e.to_string()),
     }
 }

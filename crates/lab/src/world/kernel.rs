@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's block devices as a world.
 //!
-//! Guarantees: what the kernel does not tell (the stages of a request) is left out. Does not: write settings or do I/O; that is
-//! `host::run`'s and `host::kernel`'s.
+//! Guarantees: what the kernel does not report (the stages of a request) is omitted. Does not: write settings or do I/O;
+//! `host::run` and `host::kernel` do.
 
 use host::error::{Error, Result};
 use host::kernel::{self, KernelDevice, Planned};

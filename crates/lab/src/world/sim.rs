@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A simulated machine as a world: `sim:FILE` runs the jobs in virtual time on the machine that a file describes.
 //!
-//! Guarantees: the block layer is ours, so its figures are those of a run here: stages, hardware queues, settings in effect, all in virtual
-//! time; the same file, jobs, settings and random number give the same figures. What a machine without data and without a page cache cannot
-//! do is refused before anything runs. Needs: a file that [`Scenario::parse_machine`] takes. Does not: read a clock; how long a
-//! simulation takes is the caller's to measure.
+//! Guarantees: the machine runs our block layer, so the figures are those of a run on this host (stages, hardware queues,
+//! settings in effect), all in virtual time. The same file, jobs, settings and random number give the same figures. Jobs that
+//! need data or a page cache are rejected before anything runs. Needs: a file that [`Scenario::parse_machine`] accepts. Does
+//! not: read a clock; the caller measures how long a simulation takes.
 
 pub mod guests;
 mod watch;
@@ -33,7 +33,7 @@ use watch::{Sampled, Sampler};
 
 /// Largest machine file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The random number of a run that is given none: any will do, as long as it stays.
+/// The random number of a run that is given none: any constant will do.
 const ENTROPY: u64 = 1;
 
 impl World for SimulatedMachines {
@@ -51,7 +51,7 @@ impl World for SimulatedMachines {
         let (a, b) = (built(&scenario, a).ok()?, built(&scenario, b).ok()?);
         let why = a.no_effect.iter().chain(&b.no_effect).next()?;
         (a.effective == b.effective && a.no_effect != b.no_effect).then(|| {
-            // The sentence is about the setting of one side, and the answer about both.
+            // The sentence names the setting of one side; the answer is about both.
             why.split_once(": ")
                 .map_or_else(|| why.clone(), |(_, why)| why.trim_start_matches("no effect: ").to_owned())
         })

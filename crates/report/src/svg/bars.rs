@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lying bars: parts that add up, or bars of a group below each other.
+//! Horizontal bars: stacked parts that add up, or the bars of a group below each other.
 //!
-//! Guarantees: the length of a bar is in figures beside it. Does not: show parts that are `None` (they are in the table).
+//! Guarantees: a number beside each bar gives its length. Does not: show parts that are `None` (they are in the table).
 
 use maud::{Markup, html};
 

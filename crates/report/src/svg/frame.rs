@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The frame of a chart with two axes: ticks, their labels, light lines behind the data, names of the axes.
 //!
-//! Guarantees: of two labels that would touch the later one is left out, its tick stays. Does not: draw data.
+//! Guarantees: of two labels that would touch, the later one is omitted and its tick stays. Does not: draw data.
 
 use maud::{Markup, html};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults of the simulated disk that last longer than one request: a path that is down, completions that are told again,
-//! and what would be left if power were cut now. The model they follow is in [`fault`](crate::fault).
+//! Faults of the simulated disk that last longer than one request: a path that is down, repeated completions, and the
+//! contents that would be left if power were cut now. Their model is described in [`fault`](crate::fault).
 //!
 //! Guarantees: without these faults nothing here draws a random number, so a case without them is the same case.
 
@@ -15,7 +15,7 @@ use blk::status::BlkStatus;
 /// Longest time that a path is down, ns.
 const MAX_OUTAGE_NS: u64 = 50_000_000;
 
-/// A completion that the device will tell again.
+/// A completion that the device will report again.
 struct Repeat {
     due: u64,
     hctx: usize,
@@ -41,8 +41,7 @@ impl Faults {
         self.zombies.clear();
     }
 
-    /// Whether polling this hctx finds a completion that was told before. No request waits for one, so it is no reason for time
-    /// to advance.
+    /// Whether polling this hctx finds a repeated completion. No request waits for one, so it is no reason for time to advance.
     pub(super) fn is_repeat_due(&self, hctx: usize, now: u64) -> bool {
         self.repeats.iter().any(|r| r.hctx == hctx && r.due <= now)
     }
@@ -91,8 +90,9 @@ impl Inner {
         }
     }
 
-    /// Completions of an hctx that were told before. The driver looks for the request they are of, finds that it has ended
-    /// and drops them. One that looks for the tag only (planted) takes the request that has it now for done: returned.
+    /// Takes the repeated completions of an hctx. The driver looks up the request of each, finds that it has completed, and
+    /// drops the completion. A driver that looks up only the tag (planted) completes the request that has the tag now; these
+    /// are returned.
     pub(super) fn take_repeats(&mut self, hctx: usize, now: u64) -> Vec<Pending> {
         let mut wronged = Vec::new();
         for r in self.faults.repeats.extract_if(.., |r| r.hctx == hctx && r.due <= now) {
@@ -142,7 +142,7 @@ impl Survivors {
 }
 
 impl SimDisk {
-    /// Everything in flight is forgotten until the core asks.
+    /// Loses every request in flight: each completes only through its timeout.
     pub fn forget(&self) {
         for p in self.inner().pending.iter_mut().flatten().filter(|p| p.back.is_none()) {
             (p.lost, p.due) = (true, u64::MAX);
@@ -154,7 +154,7 @@ impl SimDisk {
         self.inner().break_off(now, these);
     }
 
-    /// A request that is at the disk takes so much longer; nothing happens to one that is not, or is lost.
+    /// Delays a request at the disk by `ns`; has no effect on one that is not there, or is lost.
     pub fn delay(&self, hctx: usize, tag: usize, ns: u64) {
         let mut i = self.inner();
         let mut here = i.pending.get_mut(hctx).into_iter().flatten();
@@ -163,7 +163,7 @@ impl SimDisk {
         }
     }
 
-    /// All faults stop, and the path is there again. What was lost before stays so until the core asks.
+    /// Stops all faults, and the path works again. Requests that were lost before stay lost until their timeout.
     pub fn heal(&self) {
         let i = &mut *self.inner();
         let b = &mut i.behaviour;

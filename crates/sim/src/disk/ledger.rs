@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The owner of each tag of a tag set, over all its disks: as a host adapter would know it.
 //!
-//! Guarantees: a tag that is at one disk and given to another, or twice to one, is a panic that names both. A disk has a tag
-//! from its acceptance until the disk hands it back, which is before the core frees it.
+//! Guarantees: panics, and names both owners, if a tag is given to a disk while it is at the same or another disk. A disk has
+//! a tag from acceptance until it returns the tag, which is before the core frees it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

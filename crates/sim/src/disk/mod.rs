@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated disk: keeps one word per sector, has a volatile cache, answers and completes as a seed or the test says.
+//! The simulated disk: keeps one word per sector, has a volatile cache, and answers and completes as a seed or the test determines.
 //!
-//! Its faults are drawn per request from the seed, or scripted by a test. What each does, and what the layer above must make
-//! of it, is in [`fault`](crate::fault).
+//! The seed determines the faults of each request, or a test scripts them. [`fault`](crate::fault) describes what each fault
+//! does, and how the layer above must react.
 //!
 //! Guarantees: every rule of the driver contract that the core could break is asserted here. Examples are tags in range and
-//! used once, limits, FUA only where supported, segments that add up. It keeps the promises it makes: DEV_RESOURCE only with
-//! a request of the device in flight. A write lands in the cache when it is issued or when it completes. A flush makes
-//! durable what had *completed* when the flush was issued, nothing more; FUA is durable at once.
+//! used once, limits, FUA only where supported, segments that add up. The disk keeps its side of the contract: it returns
+//! DEV_RESOURCE only while a request of the device is in flight. A write reaches the cache when it is issued or when it
+//! completes. A flush makes durable what had *completed* when the flush was issued, nothing more; FUA is durable at once.
 
 mod driver;
 pub mod faults;
@@ -35,29 +35,29 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// How the disk behaves.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
-    /// What the disk says it can take.
+    /// The limits that the disk reports.
     pub limits: Limits,
     /// Sectors.
     pub capacity: u64,
-    /// Of a thousand requests, how many are answered so at issue.
+    /// Of a thousand requests, how many are answered with RESOURCE at issue.
     pub resource: u32,
-    /// As `resource`, with DEV_RESOURCE, while something is in flight.
+    /// As `resource`, with DEV_RESOURCE, while a request is in flight.
     pub dev_resource: u32,
     /// As `resource`, with an error.
     pub issue_error: u32,
     /// Of a thousand accepted requests, how many complete with an error.
     pub complete_error: u32,
-    /// Of a thousand accepted requests, how many are given back unfinished, half of them with a delay.
+    /// Of a thousand accepted requests, how many are returned unfinished, half of them with a delay.
     pub give_back: u32,
-    /// Of a thousand accepted requests, how many end while they are being issued.
+    /// Of a thousand accepted requests, how many complete while they are being issued.
     pub at_once: u32,
-    /// Of a thousand accepted requests, how many are forgotten until the core asks about them.
+    /// Of a thousand accepted requests, how many do not complete until the core reports their timeout.
     pub lost: u32,
     /// Of a thousand completions, how many the device reports a second time, later.
     pub duplicate: u32,
     /// Of a thousand issued requests, how many find that the path to the device has just failed, for up to 50 ms.
     pub path_loss: u32,
-    /// Most requests in flight device-wide; one more is answered DEV_RESOURCE.
+    /// Most requests in flight device-wide; any further request is answered with DEV_RESOURCE.
     pub device_cap: usize,
     /// How long requests take.
     pub service: Service,
@@ -65,7 +65,7 @@ pub struct Behaviour {
     pub manual: bool,
     /// Keep a record of every accepted request.
     pub record: bool,
-    /// A bug of the disk; none in earnest.
+    /// A planted bug of the disk; `None` in ordinary runs.
     pub plant: Option<Plant>,
 }
 
@@ -96,12 +96,12 @@ impl Default for Behaviour {
     }
 }
 
-/// What the disk saw.
+/// An event that the disk recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Accepted a request.
     Issue(Issue),
-    /// `Issue` number so-and-so was polled out.
+    /// The `Issue` with this number was reported complete by `poll`.
     Done(usize),
 }
 
@@ -130,7 +130,7 @@ pub struct Issue {
     pub now: u64,
 }
 
-/// What a scripted disk answers about one request.
+/// A scripted disk's answer to one request.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
     /// Accept.
@@ -139,7 +139,7 @@ pub enum Answer {
     Refuse(QueueRqStatus),
     /// Accept, and complete with this status.
     Fail(BlkStatus),
-    /// Accept, and give it back unfinished after so many nanoseconds' delay; `None` = at once.
+    /// Accept, and return it unfinished, to be retried after so many nanoseconds; `None` = at once.
     GiveBack(Option<u64>),
 }
 
@@ -150,19 +150,19 @@ impl fmt::Display for Issue {
 }
 
 struct Pending {
-    /// `None` for one that ends at once.
+    /// `None` for a request that completes at issue.
     rq: Option<InFlight>,
     issue: Issue,
     /// Memory sectors of the data, run by run.
     segs: Vec<(u64, u32)>,
-    /// Contents taken at issue, for a write that lands early.
+    /// The contents were taken at issue, for a write that reaches the cache early.
     landed: bool,
     due: u64,
     released: bool,
     status: BlkStatus,
-    /// Forgotten until the core asks.
+    /// Does not complete until the core reports its timeout.
     lost: bool,
-    /// The core asked and was told that it will end: it may not be forgotten again.
+    /// The core reported its timeout, and the answer was that it will complete: it may not be lost again.
     found: bool,
     back: Option<Option<Duration>>,
     completed_before: u64,
@@ -187,9 +187,9 @@ struct Inner {
     polls: usize,
     calls: Vec<QueueRqStatus>,
     faults: Faults,
-    /// The path that requests come by, if there are several.
+    /// The path that requests arrive by, if there are several.
     via: Option<usize>,
-    /// Tags are of a set, whose disks know this one by a number.
+    /// The tag set's ledger and this disk's number in the set, if its tags are shared.
     ledger: Option<(Arc<TagLedger>, usize)>,
 }
 
@@ -197,7 +197,7 @@ type Hook = Box<dyn FnOnce() + Send>;
 
 /// The disk. Shared by the core and the test that made it.
 pub struct SimDisk {
-    /// Run at the end of coming `queue_rqs` calls: what "another thread" does before the answer is seen.
+    /// Run at the end of coming `queue_rqs` calls: actions of "another thread" before the caller sees the answer.
     hooks: Mutex<VecDeque<Option<Hook>>>,
     limits: Limits,
     capacity: u64,
@@ -250,19 +250,19 @@ impl SimDisk {
         f(&mut self.inner().behaviour);
     }
 
-    /// Tells of everything from now on.
+    /// Writes all events to `trace` from now on.
     pub fn trace_to(&self, trace: Trace) {
         self.inner().trace = trace;
     }
 
-    /// Its tags are of a set in which it is disk number `disk`; from now on, with nothing in flight.
+    /// Shares the tags of a set in which this is disk number `disk`. The disk must have nothing in flight.
     pub(crate) fn share_tags(&self, ledger: &Arc<TagLedger>, disk: usize) {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "joins a set with requests in flight");
         i.ledger = Some((ledger.clone(), disk));
     }
 
-    /// Requests come by this path until told otherwise.
+    /// Requests arrive by this path until the next call.
     pub(crate) fn comes_by(&self, path: Option<usize>) {
         self.inner().via = path;
     }
@@ -272,7 +272,7 @@ impl SimDisk {
         self.inner().issued
     }
 
-    /// The next requests are answered so, one entry each; afterwards as the behaviour says.
+    /// Answers the next requests with these answers, one each; later requests are answered as the behaviour determines.
     pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
         self.inner().script.extend(answers);
     }
@@ -289,32 +289,32 @@ impl SimDisk {
         self.inner().refuse_starts = n;
     }
 
-    /// How often `start` was called, and with what last.
+    /// Returns how often `start` was called, and the arguments of the last call.
     pub fn starts(&self) -> (usize, u16, u32) {
         let i = self.inner();
         (i.starts, i.started.0, i.started.1)
     }
 
-    /// Lets the pending requests that `f` chooses complete; how many those were.
+    /// Lets the pending requests that `f` chooses complete. Returns how many there were.
     pub fn release(&self, mut f: impl FnMut(&Issue) -> bool) -> usize {
         let mut i = self.inner();
         let chosen = i.pending.iter_mut().flatten().filter(|p| !p.released && f(&p.issue));
         chosen.map(|p| p.released = true).count()
     }
 
-    /// Lets all pending requests complete; how many those were.
+    /// Lets all pending requests complete. Returns how many there were.
     pub fn release_all(&self) -> usize {
         self.release(|_| true)
     }
 
-    /// Accepted and not yet polled out, oldest first.
+    /// Returns the requests that were accepted and not yet reported by `poll`, oldest first.
     pub fn pending(&self) -> Vec<Issue> {
         let mut all: Vec<Issue> = self.inner().pending.iter().flatten().map(|p| p.issue.clone()).collect();
         all.sort_by_key(|i| i.n);
         all
     }
 
-    /// Requests accepted and not polled out.
+    /// Returns how many requests were accepted and not yet reported by `poll`.
     pub fn in_flight(&self) -> usize {
         self.inner().in_flight
     }
@@ -356,12 +356,12 @@ impl SimDisk {
             || i.faults.is_repeat_due(hctx, now)
     }
 
-    /// Whether it has requests of this hctx.
+    /// Whether the disk has requests of this hctx.
     pub(crate) fn has_requests(&self, hctx: usize) -> bool {
         self.inner().pending.get(hctx).is_some_and(|list| !list.is_empty())
     }
 
-    /// When the next request completes; `None` when nothing will by itself.
+    /// Returns when the next request completes; `None` if none completes by itself.
     pub fn next_due(&self) -> Option<u64> {
         let i = self.inner();
         if i.behaviour.manual {
@@ -371,12 +371,12 @@ impl SimDisk {
         ends.min()
     }
 
-    /// Present content of a sector.
+    /// Returns the present content of a sector.
     pub fn content(&self, sector: u64) -> u64 {
         self.inner().media.read(sector)
     }
 
-    /// Power is cut: what is only in the cache is lost.
+    /// Cuts the power: what is only in the volatile cache may be lost.
     pub fn crash(&self) {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "crash is modelled with nothing in flight");
@@ -384,7 +384,7 @@ impl SimDisk {
         i.media.crash(&mut i.rng);
     }
 
-    /// What is in flight, for a dump.
+    /// Describes what is in flight, for a dump.
     pub fn describe(&self) -> String {
         let i = self.inner();
         let (queues, depth) = i.started;
@@ -406,7 +406,7 @@ impl Pending {
 }
 
 impl Inner {
-    /// What to say about the next request.
+    /// Determines the answer to the next request.
     fn answer(&mut self, now: Instant) -> Answer {
         if let Some(a) = self.script.pop_front() {
             if matches!(a, Answer::Refuse(QueueRqStatus::DevResource)) {
@@ -438,14 +438,14 @@ impl Inner {
         }
     }
 
-    /// The device has a tag from now on.
+    /// Records that the device holds a tag from now on.
     fn has_tag(&self, hctx: usize, tag: usize) {
         if let Some((ledger, disk)) = &self.ledger {
             ledger.give(*disk, hctx, tag);
         }
     }
 
-    /// The device has it no longer.
+    /// Records that the device no longer holds the tag.
     fn gives_tag_back(&self, issue: &Issue) {
         if let Some((ledger, _)) = &self.ledger {
             ledger.take_back(issue.hctx, issue.tag);
@@ -468,7 +468,7 @@ impl Inner {
         }
     }
 
-    /// When a request will be done.
+    /// Returns when a request will complete.
     fn due(&mut self, issue: &Issue, capacity: u64) -> u64 {
         self.device.done_at(&mut self.rng, capacity, issue.now, issue.op, issue.sector, issue.nr_sectors)
     }
@@ -521,14 +521,14 @@ impl Inner {
             if !p.landed {
                 self.execute(mem, p, limits, safe_after);
             } else if p.issue.op.is_write() {
-                // It is in the cache already; from now on a flush takes it along.
+                // The write is in the cache already; a flush issued from now on includes it.
                 let end = p.issue.sector + u64::from(p.issue.nr_sectors);
                 self.media.acknowledge(p.issue.sector..end, safe_after);
             }
         } else if matches!(self.behaviour.plant, Some(Plant::LateWrite | Plant::LatePath)) && !p.landed {
             self.write_late(mem, p);
         } else if !p.landed && self.rng.below(2) == 0 && p.issue.op != Op::Flush {
-            // A failed write may have changed the medium all the same.
+            // A failed write may have changed the medium nevertheless.
             self.execute(mem, p, limits, NEVER_SAFE);
         }
         self.late_writes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long a simulated device takes: when a request that is issued now will be done.
+//! How long a simulated device takes: when a request that is issued now will complete.
 //!
 //! Guarantees: deterministic for a seed; a device with one unit completes nothing faster than its units can work; a capped
 //! disk never exceeds its caps over any time longer than its burst. Does not do: data (`media`), faults (`disk`).
@@ -94,7 +94,7 @@ impl Device {
         &self.service
     }
 
-    /// When a request issued at `now` is done: after `now`.
+    /// Returns when a request issued at `now` completes: always after `now`.
     pub fn done_at(&mut self, rng: &mut Rng, capacity: u64, now: u64, op: Op, sector: u64, nr: u32) -> u64 {
         match self.service.clone() {
             Service::Any { max_ns } => {

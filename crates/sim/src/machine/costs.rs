@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What things cost on a machine, in nanoseconds of the CPU that does them.
+//! Costs of operations on a machine, in nanoseconds of the CPU that does them.
 //!
 //! Guarantees: every constant has a physical meaning and can be measured on a real host; the defaults are of a two-socket
 //! server of about 2014 to 2020, and each says where it is from.
@@ -48,10 +48,10 @@ impl Shape {
         self.core_of(cpu) / self.cores as u32
     }
 
-    /// The other CPUs of its socket, in the order of their numbers from its own on, and round.
+    /// Returns the other CPUs of its socket, in ascending order from its own number on, wrapping round.
     #[inline]
     pub fn near(&self, cpu: u32) -> impl Iterator<Item = u32> + use<> {
-        // A socket's CPUs are a row of numbers for each thread of its cores.
+        // For each thread index, a socket's CPUs have consecutive numbers.
         let (cores, all) = (u32::from(self.cores), u32::from(self.sockets) * u32::from(self.cores));
         let (thread, place) = (cpu / all, cpu % cores);
         let first = (cpu % all) - place;
@@ -103,7 +103,7 @@ pub enum Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LineCosts {
-    /// An atomic operation on a line that is here.
+    /// An atomic operation on a line in the CPU's own cache.
     pub atomic_ns: u32,
     /// A line that a sibling thread has.
     pub core_ns: u32,
@@ -127,7 +127,7 @@ impl Default for LineCosts {
 }
 
 impl LineCosts {
-    /// Fetching one line from that far.
+    /// Returns the cost of fetching one line from that distance.
     #[inline]
     pub const fn line_ns(&self, from: Distance) -> u64 {
         match from {
@@ -139,7 +139,7 @@ impl LineCosts {
     }
 }
 
-/// Costs of the path of an I/O through the kernel, beside the locks'.
+/// Costs of an I/O's path through the kernel, in addition to those of locks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathCosts {
@@ -149,7 +149,7 @@ pub struct PathCosts {
     pub syscall_ns: u32,
     /// From the system call to the block layer: page pinning, bio.
     pub submit_ns: u32,
-    /// Inside a lock of the block layer, each time it is taken.
+    /// Time inside a lock of the block layer, each time it is taken.
     pub hold_ns: u32,
     /// The driver's work per request: command, DMA mapping.
     pub dispatch_ns: u32,
@@ -161,17 +161,17 @@ pub struct PathCosts {
     pub complete_ns: u32,
     /// Making a sleeping thread runnable.
     pub wakeup_ns: u32,
-    /// Telling another CPU to (inter-processor interrupt), until it acts.
+    /// An inter-processor interrupt that makes another CPU run the thread, until that CPU acts.
     pub ipi_ns: u32,
-    /// From one thread to another.
+    /// A context switch from one thread to another.
     pub switch_ns: u32,
-    /// A CPU that does nothing begins so long after it has something to do: the way out of a sleep state, or of a halt under
-    /// a hypervisor. Time, not work.
+    /// Delay until an idle CPU starts its work: the exit from a sleep state, or from a halt under a hypervisor. It is a
+    /// delay, not CPU work.
     pub idle_ns: u32,
-    /// That is spread evenly by up to this much either way.
+    /// Uniform spread of `idle_ns` either way.
     pub idle_spread_ns: u32,
-    /// Speed of a CPU while another thread of its core is busy, percent of that when none is, 1 to 100; 100: they do not slow
-    /// each other down. What locks are held for is not made longer; all that a program computes is, `thinktime_spin` too.
+    /// Speed of a CPU while another thread of its core is busy, in percent of its speed otherwise, 1 to 100; 100: no
+    /// slowdown. Lock hold times do not get longer; all computing of a program does, `thinktime_spin` too.
     pub sibling_pct: u32,
 }
 

@@ -23,9 +23,9 @@
 //! (`scsi_request_fn`, `scsi_device_unbusy`), scsi.c (`scsi_dispatch_cmd`) of 2.6.32 and 4.1; drivers/scsi/qla2xxx/qla_iocb.c
 //! (`hardware_lock`) for the driver's own lock, of which an adapter has one for all LUNs.
 //!
-//! Guarantees: paths are taken in turn, so that adapters get equal shares. Does not do: a worker thread as a place of its own: a
-//! hand-over costs the CPU that makes it a wake-up and two switches. One thread for each LUN could be the bottleneck from about
-//! 60,000 requests a second for one LUN on.
+//! Guarantees: paths are used by round robin, so that adapters get equal shares. Does not do: a worker thread with its own
+//! CPU time. A hand-over costs the CPU that makes it a wake-up and two switches instead. From about 60,000 requests a second
+//! for one LUN, its one thread could be the bottleneck.
 
 use super::costs::PathCosts;
 use super::meter::{self, Calendar};
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whose legacy path it is.
+/// The kernel version of the legacy path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kernel {
     /// Linux 2.6.32 (RHEL 6).
@@ -58,8 +58,8 @@ pub struct DmCosts {
 }
 
 impl Default for DmCosts {
-    /// Two allocations and a few lines; ringing an adapter's doorbell, which is a posted write; entry and exit of a softirq. Each
-    /// plausible within a factor of two, and none chosen by a published figure.
+    /// Two allocations and a few lines; the posted write to an adapter's doorbell; entry and exit of a softirq. Each is
+    /// plausible within a factor of two. None was fitted to a published figure.
     fn default() -> DmCosts {
         DmCosts { map_ns: 600, driver_ns: 400, softirq_ns: 700 }
     }
@@ -70,7 +70,7 @@ impl Default for DmCosts {
 pub struct DmSpec {
     /// Paths of each LUN.
     pub paths: u16,
-    /// Host adapters, which the paths are dealt to.
+    /// Host adapters that the paths are distributed over.
     pub hosts: u16,
     /// The legacy path of that kernel; `None`: multi-queue.
     pub legacy: Option<Kernel>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happens next: events in the order of their times, and of their making where the times are the same.
+//! The event queue: events in the order of their times, and in the order of creation where the times are equal.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -3,13 +3,13 @@
 //! hypervisor that serve them.
 //!
 //! A vCPU is a CPU of the [`Machine`]; its work takes longer when more vCPUs compute than there are cores near it. A request
-//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads ([`Mapping`] assigns
-//! virtqueues). An idle thread sleeps, unless it polls; waking it costs the guest an exit and the request a wait. All work
-//! of a thread is one after the other.
+//! goes to the thread that serves its virtqueue: the main loop, or one of several IOThreads ([`Mapping`] assigns virtqueues).
+//! An idle thread sleeps, unless it polls. Waking it costs the guest an exit and delays the request. A thread serves requests
+//! one after the other.
 //!
-//! Guarantees: as of [`super`]. Does not do: a buffer cache, locks of rows, host cores taken by threads that poll. Users
-//! also slow each other down beside I/O (`guest_host`). Each user that runs adds a little to the computing of the others.
-//! One lock of a database admits one user at a time, and their commits share flushes.
+//! Guarantees: those of [`super`]. Does not do: a buffer cache, row locks, host cores taken by threads that poll. Users also
+//! slow each other down beside I/O (`guest_host`). Each running user adds a little to the computing time of the others. One
+//! lock of a database admits one user at a time, and commits of several users share flushes.
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
@@ -38,26 +38,27 @@ use workload::verify::VerifyError;
 /// A thread of the hypervisor that serves virtqueues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ServerSpec {
-    /// Its work for a request, both ways.
+    /// CPU time per request, submission and completion together.
     pub serve_ns: u64,
-    /// From a kick or a completion until it runs, when it sleeps and its core sleeps deep.
+    /// Time from a kick or a completion until a sleeping thread runs, if its core is in deep sleep.
     pub wake_ns: u64,
-    /// The same where the core does not: it is idle for too short times.
+    /// The same if its core is not in deep sleep, because it was idle for too short a time.
     pub awake_ns: u64,
-    /// It polls for so long before it sleeps (poll-max-ns).
+    /// How long the thread polls before it sleeps (poll-max-ns).
     pub poll_ns: u64,
 }
 
-/// What a transaction is.
+/// The work of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Transaction {
-    /// Computing.
+    /// Computing time.
     pub cpu_ns: u64,
     /// Blocks read, one after the other.
     pub reads: u32,
     /// Writes that have to be durable, one after the other.
     pub writes: u32,
-    /// What each other user of the database that runs adds to it: lines of shared structures that have to be fetched, latches.
+    /// Computing time that each other running user of the database adds, for lines of shared structures that have to be
+    /// fetched, and latches.
     pub per_user_ns: u64,
     /// The lock that each transaction of a database needs once, after its computing.
     pub lock: LockSpec,
@@ -70,39 +71,39 @@ pub(crate) struct GuestsSpec {
     pub vms: u32,
     /// vCPUs of each.
     pub vcpus: u16,
-    /// Virtqueues of each one's disk.
+    /// Virtqueues of the disk of each virtual machine.
     pub queues: u16,
-    /// Users of each one's database.
+    /// Users of the database of each virtual machine.
     pub users: u32,
     /// IOThreads of each; 0: the main loop serves all virtqueues.
     pub iothreads: u32,
-    /// Which of them serves which virtqueue.
+    /// Which IOThread serves which virtqueue.
     pub mapping: Mapping,
     /// Virtual time in which transactions are counted.
     pub run_ns: u64,
     /// Cores of the host.
     pub host_cores: u32,
-    /// Cores that share a last-level cache, among which a vCPU that has something to do finds an idle one; at least 1. vCPUs are
-    /// dealt to such groups by chance, and stay there.
+    /// Cores that share a last-level cache, at least 1. A vCPU that becomes runnable finds an idle core only among them.
+    /// vCPUs are assigned to such groups at random, and stay there.
     pub near_cores: u32,
-    /// A core that does nothing for so long sleeps deep; 0: at once.
+    /// Idle time after which a core enters deep sleep; 0: at once.
     pub deep_after_ns: u64,
-    /// How writes get durable; `None`: by being written.
+    /// How writes become durable; `None`: a write is durable once it completes.
     pub log: Option<LogSpec>,
-    /// An exit of the guest for a kick.
+    /// Time of a guest exit for a kick.
     pub kick_ns: u32,
-    /// From the thread to the guest's interrupt.
+    /// Time from the hypervisor's thread to the guest's interrupt.
     pub inject_ns: u64,
     /// The main loop.
     pub main_loop: ServerSpec,
     /// An IOThread.
     pub iothread: ServerSpec,
-    /// What users do.
+    /// The transaction that users run.
     pub transaction: Transaction,
 }
 
 impl ServerSpec {
-    /// What a wake-up takes on a core of this host, on average.
+    /// Returns the mean wake-up time on a core of this host.
     fn wake_ns_of(&self, host: &HostLoad, now_ns: u64) -> u64 {
         if self.wake_ns == self.awake_ns {
             return self.wake_ns;
@@ -116,7 +117,7 @@ struct Server {
     free_at: u64,
 }
 
-/// The hypervisor's threads of one virtual machine, with the host's storage behind them.
+/// The hypervisor's threads of one virtual machine, in front of the host's storage.
 struct Servers {
     threads: Vec<Server>,
     spec: ServerSpec,
@@ -129,7 +130,7 @@ struct Servers {
     queues: usize,
     mapping: Mapping,
     served: Arc<Served>,
-    /// Counted from then on.
+    /// Requests count from this time on.
     from_ns: u64,
 }
 
@@ -147,13 +148,13 @@ impl Service for Servers {
         } else if idle_ns <= self.spec.poll_ns {
             now
         } else {
-            // The exit is the guest's time, the wake-up the request's.
+            // The exit costs the guest's CPU time; the wake-up delays the request.
             meter::charge(self.kick_ns);
             self.host.wake();
             wake = u64::from(self.kick_ns) + wake_ns;
             now + wake
         };
-        // The way back is worked off by the same thread: it is part of what others wait for.
+        // The same thread handles the completion, so other requests wait for that, too.
         let issued = start + self.spec.serve_ns / 2;
         thread.free_at = start + self.spec.serve_ns;
         let mut done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
@@ -176,7 +177,7 @@ impl Service for Servers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Computing for the n-th read, or at the end for the commit.
+    /// Computing before the n-th read, or at the end for the commit.
     Compute(u32),
     /// The lock, before the n-th I/O or the end.
     Lock(u32),
@@ -184,17 +185,17 @@ enum Step {
     Wait(u32),
 }
 
-/// How many users compute, and what each database has one of.
+/// How many users compute, and the state that each database has once.
 struct Activity {
     vms: Vec<Cell<u32>>,
     locks: Vec<RefCell<Lock>>,
     host: Arc<HostLoad>,
-    /// What was lived of transactions that count, and how long each took.
+    /// Times of the counted transactions by part, and how long each transaction took.
     lived: RefCell<(TransactionTotals, LatencyStats)>,
 }
 
 impl Activity {
-    /// Of those of `vm` that compute, how many run at a time.
+    /// How many of the computing users of `vm` run at a time.
     fn running(&self, vm: u32) -> u64 {
         let (mine, all) = (u64::from(self.vms[vm as usize].get()), self.host.computing());
         let cores = self.host.cores();
@@ -202,12 +203,12 @@ impl Activity {
     }
 }
 
-/// What a user has its vCPU do.
+/// The computation that a user has its vCPU do.
 struct Computing {
     since_ns: u64,
-    /// For how long it would by itself.
+    /// How long it takes without other load.
     planned_ns: u64,
-    /// It is about the lock.
+    /// It is part of taking or holding the lock.
     is_lock: bool,
 }
 
@@ -221,9 +222,9 @@ struct User {
     blocks: u64,
     step: Step,
     begun_ns: u64,
-    /// When the I/O under way was asked for.
+    /// When the I/O in progress was requested.
     asked_ns: u64,
-    /// Of the transaction under way.
+    /// Times of the present transaction, by part.
     lived: TransactionTotals,
     /// Counting begins, and everything ends: at once if it is 0.
     from_ns: u64,
@@ -242,17 +243,17 @@ impl User {
     }
 
     fn piece_ns(&mut self) -> u64 {
-        // Evenly spread by half either way: users do not march in step.
+        // A uniform spread of 50 % either way keeps users from running in lockstep.
         let shared = self.plan.per_user_ns * self.activity.running(self.vm);
         let mean = (self.plan.cpu_ns + shared) / u64::from(self.pieces());
         mean / 2 + self.rng.below(mean.max(1))
     }
 
-    /// Computes for so long; while it is about the lock, it takes no lines of others.
+    /// Computes for so long. Computing for the lock (`is_lock`) does not count as running for the other users.
     fn compute(&mut self, now: u64, planned_ns: u64, is_lock: bool) -> Next {
         self.computing = Some(Computing { since_ns: now, planned_ns, is_lock });
         self.activity.host.begin();
-        // From its last piece of computing to the lock no core has slept.
+        // Computing for the lock directly follows the last piece of computing: no core has slept in between.
         if !is_lock {
             self.activity.host.wake();
             let mine = &self.activity.vms[self.vm as usize];
@@ -393,9 +394,9 @@ pub struct GuestsRun {
     pub tps: f64,
     /// Mean time of a transaction, nanoseconds.
     pub tx_ns: f64,
-    /// What one transaction in a hundred takes at least, nanoseconds; `None` where none ended.
+    /// 99th percentile of the time of a transaction, nanoseconds; `None` if no transaction completed.
     pub tx_p99_ns: Option<u64>,
-    /// Where their time goes.
+    /// The parts of the time of transactions.
     pub times: TransactionTimes,
     /// I/Os simulated.
     pub ios: u64,
@@ -408,14 +409,16 @@ pub const RAMP_NS: u64 = 50_000_000;
 /// Virtual time of counting, by default.
 pub(crate) const RUN_NS: u64 = 300_000_000;
 
-/// Virtual time between two checks of `stop`: some hundred I/Os of one virtual machine, milliseconds of a real clock of many.
+/// Virtual time between two checks of `stop`: a few hundred I/Os of one virtual machine. With many virtual machines that is
+/// milliseconds of real time.
 const LOOK_NS: u64 = 1_000_000;
 
-/// Runs the databases of all virtual machines side by side on host storage that `storage` makes, one for each. Setting `stop` ends it
-/// within about a millisecond of virtual time; until then the flag changes nothing of what happens.
+/// Runs the databases of all virtual machines side by side on host storage. `storage` makes the storage, one for each virtual
+/// machine. Setting `stop` ends the run within about a millisecond of virtual time. Until then the flag does not change the
+/// results.
 ///
 /// # Errors
-/// A number that the block layer does not take; [`JobsError::Stopped`].
+/// A number that the block layer rejects; [`JobsError::Stopped`].
 pub(crate) fn run(
     spec: &GuestsSpec,
     costs: Costs,
@@ -484,13 +487,13 @@ pub(crate) fn run(
     Ok(sum_up(spec, machine, &lived, &served))
 }
 
-/// Runs a machine to its end, or until `stop` is set. The flag is checked between stretches of virtual time, not between events:
-/// their loop stays as it is.
+/// Runs a machine until all jobs complete, or until `stop` is set. The flag is checked between stretches of virtual time, not
+/// between events, so that the event loop stays free of the check.
 fn run_unless(stop: &AtomicBool, machine: &mut Machine) -> Result<(), JobsError> {
     let mut look_at = machine.now_ns();
     while !machine.is_over() {
         if stop.load(Ordering::Relaxed) {
-            // What is out belongs to the block layer, and is waited for.
+            // I/Os in flight belong to the block layer, and are waited for.
             machine.stop();
             while machine.run(u64::MAX).is_some() {}
             return Err(JobsError::Stopped);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What virtual machines and the users of a database have in common, as arithmetic on times: how deep the host's cores sleep, the
-//! hottest lock of a database, and the log that has to be durable before a transaction ends.
+//! State that virtual machines and the users of a database share, as arithmetic on times: the deep sleep of the host's cores,
+//! the hottest lock of a database, and the log that has to be durable before a transaction ends.
 //!
-//! Guarantees: the same calls give the same answers; what is given out in turn is given in the order of the calls. Does
-//! not: stop a vCPU that waits for a lock (it spins), or model a lock holder that is preempted.
+//! Guarantees: the same calls give the same answers; queued requests are served in the order of the calls. Does not: stop a
+//! vCPU that waits for a lock (it spins), or model a lock holder that is preempted.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct HostLoad {
     cores: u32,
-    /// A core that does nothing for so long goes into deep sleep; 0: at once.
+    /// Idle time after which a core enters deep sleep; 0: at once.
     deep_after_ns: u64,
     since_ns: u64,
     /// vCPUs that compute.
     computing: AtomicU32,
-    /// What made a core run that did not: a vCPU that computes, a thread of the hypervisor.
+    /// Events that woke an idle core: a vCPU that computes, a thread of the hypervisor.
     woken: AtomicU64,
 }
 
@@ -53,8 +53,8 @@ impl HostLoad {
         self.cores
     }
 
-    /// The share of idle cores that are in deep sleep: those whose idle time has lasted long enough, where wake-ups hit cores
-    /// at random and so idle times end at random.
+    /// Returns the share of idle cores that are in deep sleep. Wake-ups hit cores at random, so idle times are taken as
+    /// exponentially distributed.
     pub(super) fn deep_share(&self, now_ns: u64) -> f64 {
         let idle = f64::from(self.cores.saturating_sub(self.computing()));
         let woken = self.woken.load(Ordering::Relaxed);
@@ -69,14 +69,14 @@ impl HostLoad {
 /// What makes the log of a database durable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogSpec {
-    /// A flush of the host's storage; those of all virtual machines wait in one queue.
+    /// Time of a flush of the host's storage; flushes of all virtual machines wait in one queue.
     pub flush_ns: u64,
-    /// Writing the log of one transaction: its bytes at the speed of the storage.
+    /// Time to write the log of one transaction at the speed of the storage.
     pub commit_ns: u64,
 }
 
-/// The logs of all virtual machines on one storage of the host. Each has one flush under way at most, and a later commit is in
-/// the next one (group commit); flushes of several wait for each other.
+/// The logs of all virtual machines on one storage of the host. Each has at most one flush in progress, and a later commit is
+/// in the next one (group commit). Flushes of several virtual machines wait for each other.
 #[derive(Debug)]
 pub(super) struct Logs {
     spec: LogSpec,
@@ -96,7 +96,7 @@ impl Logs {
         Logs { spec, state: Mutex::new(LogState { free_at: 0, last: vec![(0, 0); vms as usize] }) }
     }
 
-    /// A transaction of `vm` whose log reaches the host at `now` is durable when?
+    /// Returns when a transaction of `vm` is durable whose log reaches the host at `now`.
     pub(super) fn commit(&self, vm: u32, now: u64) -> u64 {
         let state = &mut *self.state.lock();
         let (begin, end) = &mut state.last[vm as usize];
@@ -116,9 +116,9 @@ impl Logs {
 /// The lock of a database that its users wait for most.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LockSpec {
-    /// A transaction has it for so long in all; 0: there is none.
+    /// How long a transaction holds it in total; 0: there is no such lock.
     pub hold_ns: u64,
-    /// So much longer for each that spins for it meanwhile: cache lines that they take from each other.
+    /// How much longer it is held for each user that spins for it meanwhile, because of cache lines that they take from each other.
     pub waiter_ns: u64,
 }
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where the time of a database's transactions goes in a virtual machine, and which thread serves which virtqueue.
 //!
-//! Guarantees: the parts of a transaction do not overlap, and add up to it but for I/Os that are under way when counting begins or ends.
-//! Does not: simulate; [`super::guest`] tells what takes how long.
+//! Guarantees: the parts of a transaction do not overlap. They add up to the transaction, except for I/Os in flight when
+//! counting begins or ends. Does not: simulate; [`super::guest`] reports the times.
 
 use serde::Deserialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How virtqueues are dealt to IOThreads.
+/// How virtqueues are assigned to IOThreads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mapping {
     /// Virtqueue i to IOThread i modulo their number: QEMU's iothread-vq-mapping without lists of virtqueues.
     #[default]
     RoundRobin,
-    /// Neighbours together: the first virtqueues to the first IOThread, and so on, in shares that differ by one at most (lists of
+    /// Neighbours together: the first virtqueues to the first IOThread, and so on. The shares differ by at most one (lists of
     /// virtqueues in iothread-vq-mapping).
     Blocks,
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A job file on a simulated machine: which thread runs where and when, and what it all came to.
+//! A job file on a simulated machine: which thread runs where and when, and the results.
 //!
-//! Guarantees: threads start as on the host (`stonewall`, `wait_for`, `startdelay`); a job without `cpus_allowed` has its threads
-//! dealt to the CPUs one by one, in the order of the file. Does not do: verification, which a machine without data cannot.
+//! Guarantees: threads start as on the host (`stonewall`, `wait_for`, `startdelay`). Threads of jobs without `cpus_allowed`
+//! are assigned to the CPUs by round robin, in the order of the file. Does not do: verification, because a simulated machine
+//! has no data.
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
@@ -36,13 +37,13 @@ pub enum JobsError {
     /// A job does not fit the disk.
     #[error("{0}")]
     Setup(#[from] SetupError),
-    /// A job waits for one that is not there.
+    /// A job waits for a job that does not exist.
     #[error("{0}")]
     WaitFor(#[from] WaitForError),
-    /// A job asks for what a machine without data does not have.
+    /// A job needs something that a machine without data does not have.
     #[error("{0}")]
     Unsupported(String),
-    /// It was ended before it had figures.
+    /// The run was stopped before it had figures.
     #[error("interrupted")]
     Stopped,
 }
@@ -51,19 +52,19 @@ pub enum JobsError {
 pub struct DiskSpec {
     /// What it is.
     pub device: DeviceSpec,
-    /// How fast each of them is.
+    /// Makes the service times of each LUN.
     pub service: Box<dyn Fn(u16) -> Box<dyn Service>>,
-    /// So many of them, each with a block layer of its own: a thread's I/O goes to one, the threads are dealt to them.
+    /// Number of LUNs, each with its own block layer. A thread's I/O goes to one LUN; threads are distributed over the LUNs.
     pub luns: u16,
     /// The block layer of each; the topology is the machine's.
     pub config: QueueConfig,
-    /// It does not interrupt: as with the driver `model` in real time, waiting threads poll it.
+    /// The disk does not interrupt: as with the driver `model` in real time, waiting threads poll it.
     pub polled: bool,
     /// It is a LUN behind the SCSI midlayer.
     pub scsi: Option<ScsiSpec>,
 }
 
-/// What jobs came to on a machine.
+/// The results of jobs on a machine.
 pub struct JobsRun {
     /// The threads, in the order of the file.
     pub instances: Vec<Instance>,
@@ -73,13 +74,13 @@ pub struct JobsRun {
     pub started: Vec<bool>,
     /// CPU time of each, nanoseconds.
     pub thread_cpu_ns: Vec<u64>,
-    /// How long each waited for a CPU with I/Os out.
+    /// How long each waited for a CPU with I/Os in flight.
     pub cpu_waits: Vec<CpuWaits>,
     /// The disk's counters.
     pub disk: DiskStats,
     /// Where its requests spent their time, by operation.
     pub seen: OpTimes,
-    /// Of its hardware queues, LUN by LUN.
+    /// Counters of the hardware queues, LUN by LUN.
     pub hctxs: Vec<HctxStats>,
     /// What the CPUs did.
     pub cpu: CpuTimes,
@@ -87,13 +88,13 @@ pub struct JobsRun {
     pub elapsed_ns: u64,
     /// Events it took.
     pub events: u64,
-    /// The observer has ended it.
+    /// The observer has stopped the run.
     pub stopped: bool,
     /// Settings that were in effect.
     pub config: QueueConfig,
 }
 
-/// What is seen of jobs while they run.
+/// What an observer sees of jobs while they run.
 pub struct View<'a> {
     /// The machine; its disks are those of the jobs, LUN by LUN.
     pub machine: &'a Machine,
@@ -109,18 +110,18 @@ pub struct View<'a> {
     pub elapsed_ns: u64,
 }
 
-/// What becomes of jobs after a look at them.
+/// What an observer requests: when to call it next, or to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextLook {
-    /// The next one in so many nanoseconds of virtual time, at least one.
+    /// Call again after so many nanoseconds of virtual time, at least one.
     In(u64),
-    /// No more looks.
+    /// Do not call again.
     Never,
-    /// The jobs end now: nothing new is issued, what is out is waited for.
+    /// Stop the jobs: no new I/O is issued, I/Os in flight are waited for.
     Stop,
 }
 
-/// Looks on while jobs run; what it sees changes nothing of what happens.
+/// Observes jobs while they run. An observer does not change the results, except by [`NextLook::Stop`].
 pub trait Watch {
     /// Whether jobs are to keep their latencies over time.
     fn keeps_slices(&self) -> bool {
@@ -131,7 +132,7 @@ pub trait Watch {
     fn look(&mut self, view: &View<'_>) -> NextLook;
 }
 
-/// Looks away.
+/// An observer that is never called.
 #[derive(Clone, Copy, Debug)]
 pub struct NoObserver;
 
@@ -141,7 +142,7 @@ impl Watch for NoObserver {
     }
 }
 
-/// Why a simulated machine cannot run a job, and what to do about it.
+/// Returns why a simulated machine cannot run a job, and what to do about it.
 pub fn refusal(job: &Job) -> Option<&'static str> {
     match job {
         j if j.verify.is_some() => Some("verify: a simulated machine has no data to verify; leave it out"),
@@ -150,7 +151,7 @@ pub fn refusal(job: &Job) -> Option<&'static str> {
     }
 }
 
-/// The machine with its disk, without a job: refuses what cannot be.
+/// Makes the machine with its disk, without a job. Rejects settings that the disk or the machine does not have.
 ///
 /// # Errors
 /// The setting that does not fit.
@@ -169,7 +170,7 @@ pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u
 /// The same, with an observer.
 ///
 /// # Errors
-/// As of [`run`].
+/// The errors of [`run`].
 pub fn run_watched(
     shape: Shape,
     costs: Costs,

@@ -6,8 +6,8 @@
 //! core's own lock domains.
 //!
 //! Guarantees: a lock is held by one CPU at a time of virtual time, in the order in which the machine runs them. Outside of
-//! [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short against the time between events. For
-//! a piece is run as a whole: one that begins earlier has its locks first, even those it takes late.
+//! [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short compared with the time between
+//! events. A piece is run as a whole, so a piece that begins earlier gets its locks first, even those it takes late.
 
 #![allow(unsafe_code, reason = "lock_api's trait for locks is an unsafe one; this one forwards to parking_lot's")]
 
@@ -58,7 +58,7 @@ pub struct Spent {
     pub spun_ns: u64,
 }
 
-/// What a lock and a line cost from here on, on this thread's machine.
+/// Sets the costs of locks and cache lines for this thread's machine.
 pub fn configure(shape: Shape, line: LineCosts) {
     METER.with(|m| {
         m.shape.set(shape);
@@ -85,25 +85,25 @@ pub fn run(cpu: u32, now_ns: u64, hold_ns: u32, work: impl FnOnce()) -> Spent {
     })
 }
 
-/// The CPU works for so long.
+/// Adds `ns` of work to the running CPU's time.
 #[inline]
 pub fn charge(ns: u32) {
     METER.with(|m| m.now.set(m.now.get() + u64::from(ns)));
 }
 
-/// Its time.
+/// Returns the running CPU's time.
 #[inline]
 pub fn now() -> u64 {
     METER.with(|m| m.now.get())
 }
 
-/// Something else happens at `at`: a piece of work that can be interrupted should be then.
+/// Announces another event at `at`, when interruptible work should yield.
 #[inline]
 pub fn expect(at: u64) {
     METER.with(|m| m.horizon.set(m.horizon.get().min(at)));
 }
 
-/// Whether the time of something else has come.
+/// Whether the announced event is due.
 #[inline]
 pub fn is_due() -> bool {
     METER.with(|m| m.now.get() > m.horizon.get())

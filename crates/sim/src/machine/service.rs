@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long devices take: an array with a cache, a provisioned cloud disk, flash; as arithmetic on times.
+//! How long devices take: an array with a cache, a provisioned cloud disk, flash. All is arithmetic on times.
 
 use blk::bio::Op;
 use blk::driver::model::{Device, Speed};
@@ -20,7 +20,7 @@ pub struct Job {
 
 /// A device. The same calls give the same answers.
 pub trait Service: Send {
-    /// When an I/O that reaches the device at `now` is done. Times do not go back by more than what CPUs differ.
+    /// Returns when an I/O that reaches the device at `now` completes. Times go back at most by the difference between CPUs.
     fn done_at(&mut self, io: &Job, now: Instant) -> Instant;
 }
 
@@ -46,7 +46,7 @@ impl Service for Modelled {
     }
 }
 
-/// Reads and writes that do not meet: reads from a cache in front of what takes the writes.
+/// Separate service of reads and writes: a cache serves reads in front of the storage that takes writes.
 pub struct Split {
     /// What serves reads.
     pub read: Modelled,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where requests are while a device works on them: which ends when, and when the machine has to poll.
+//! Requests while a device works on them: when each completes, and when the machine has to poll.
 //!
-//! Guarantees: what is done is given out at or after its time, in the order of times; each hardware queue with something in it
-//! has announced the time of its first one. A request costs the CPU that runs what the path's costs say.
+//! Guarantees: completions are returned at or after their times, in the order of times. Each non-empty hardware queue has
+//! announced the time of its first completion. A request costs the running CPU time as the path's costs say.
 
 use super::costs::PathCosts;
 use super::meter;
@@ -19,13 +19,13 @@ pub trait Interrupts: Send + Sync {
     /// Calls `f` with each hardware queue that is to be checked, and when.
     fn take_news(&self, f: &mut dyn FnMut(u16, u64));
 
-    /// Whether a look that was announced for `at` is still to be made; it counts as made then.
+    /// Whether a poll that was announced for `at` is still due; then it counts as done.
     fn is_wanted(&self, hctx: u16, at: u64) -> bool;
 
-    /// After a look: announces the next one, if something is still out.
+    /// Announces the next poll after a poll, if requests are still in flight.
     fn rearm(&self, hctx: u16);
 
-    /// When the first request of a hardware queue is done, of a device that does not interrupt.
+    /// Returns when the first request of a hardware queue completes, on a device without interrupts.
     fn next_due(&self, _hctx: u16) -> Option<u64> {
         None
     }
@@ -39,11 +39,11 @@ pub trait Interrupts: Send + Sync {
 pub struct Spent {
     /// Requests.
     pub requests: u64,
-    /// From their making, with a tag, to the device.
+    /// From the request's creation, with a tag, to the device.
     pub before_ns: u64,
     /// At the device.
     pub device_ns: u64,
-    /// From there until they were collected.
+    /// From completion at the device until collection.
     pub back_ns: u64,
 }
 
@@ -68,7 +68,7 @@ impl OpTimes {
     }
 }
 
-/// A request that is out.
+/// A request in flight.
 struct Outstanding<T> {
     request: T,
     op: Op,
@@ -76,19 +76,19 @@ struct Outstanding<T> {
 
 /// Requests of one hardware queue.
 struct Hctx<T> {
-    /// When each is done, and its tag.
+    /// When each completes, and its tag.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     requests: Vec<Option<Outstanding<T>>>,
-    /// When the machine will look; `u64::MAX`: not at all.
+    /// When the machine will poll; `u64::MAX`: not at all.
     armed: u64,
-    /// Without interrupts: something new is done before all that was there.
+    /// Without interrupts: a new request completes before all earlier ones.
     is_ahead: bool,
 }
 
 struct Inner<T> {
     service: Box<dyn Service>,
     hctxs: Vec<Hctx<T>>,
-    /// Hardware queues that are to be checked earlier than was announced.
+    /// Hardware queues that have to be polled earlier than announced.
     news: Vec<(u16, u64)>,
     seen: OpTimes,
 }
@@ -96,7 +96,7 @@ struct Inner<T> {
 /// See the module's text. `T` is the duty to complete a request.
 pub struct Station<T> {
     path: PathCosts,
-    /// There are no interrupts: a waiting thread looks by itself.
+    /// There are no interrupts: a waiting thread polls by itself.
     is_polled: bool,
     /// There are news: the machine asks after each piece of work, and most bring none.
     has_news: AtomicBool,
@@ -111,7 +111,7 @@ pub struct Queue<'a, T> {
 }
 
 impl<T> Station<T> {
-    /// An empty one, in front of a device that takes the time `service` says.
+    /// Makes an empty station for a device with the times of `service`.
     pub fn new(path: PathCosts, service: Box<dyn Service>) -> Station<T> {
         Station {
             path,
@@ -121,7 +121,7 @@ impl<T> Station<T> {
         }
     }
 
-    /// The same, of a device that does not interrupt: what is announced is a request that will be done before all that were there.
+    /// The same for a device without interrupts: it announces only a request that completes before all earlier ones.
     pub fn polled(path: PathCosts, service: Box<dyn Service>) -> Station<T> {
         Station { is_polled: true, ..Station::new(path, service) }
     }

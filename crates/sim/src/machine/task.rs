@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A job thread on a virtual CPU: `workload`'s state machine, and its ways into the disks.
+//! A job thread on a virtual CPU: `workload`'s state machine, and its submitters to the disks.
 //!
-//! Guarantees: a turn ends when the thread would sleep, or when something else on the machine comes first; then it says which.
-//! What it does costs the CPU what the path's costs say. Does not do: data.
+//! Guarantees: a turn ends when the thread would sleep, or when another event on the machine is due first; the return value
+//! says which. Its work costs the CPU time as [`PathCosts`] say. Does not do: data.
 
 use super::costs::PathCosts;
 use super::meter::{self, MeteredLock};
@@ -61,20 +61,21 @@ pub(super) struct Task {
     owed_ns: u64,
     /// CPU time so far.
     pub cpu_ns: u64,
-    /// Since when it could run for what it has out, and has not; 0: it has.
+    /// Since when the thread has been runnable with I/Os in flight, without a CPU; 0: it has one.
     pub could_run_at: u64,
-    /// I/Os of its load that are out, or done and not reaped.
+    /// I/Os of its load that are in flight, or completed and not reaped.
     pub out: u32,
-    /// Its waits for a CPU so far, with I/Os out.
+    /// Its waits for a CPU so far, with I/Os in flight.
     pub cpu_waits: CpuWaits,
 }
 
-/// How long threads waited for a CPU while I/Os of theirs were out, or done and not reaped; a CPU that wakes up is waited for, too.
+/// How long threads waited for a CPU while their I/Os were in flight, or completed and not reaped. Waiting for a CPU to wake
+/// up counts, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWaits {
     /// All of it, nanoseconds.
     pub ns: u64,
-    /// How often they looked and found I/Os done.
+    /// How often they looked for completions and found some.
     pub reaps: u64,
 }
 

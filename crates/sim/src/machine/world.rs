@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machine itself: CPUs, disks, threads, and the loop that says whose turn it is.
+//! The machine itself: CPUs, disks, threads, and the event loop that schedules work on the CPUs.
 //!
-//! A CPU does one thing at a time: an interrupt first, then the thread at the head of its line. A thread that computes is
-//! interrupted, and continues for as long as it had left. What a CPU does in one go is a segment: it begins at the CPU's time, runs
-//! under the `meter`, and says when it ends; what it brings about elsewhere comes later as an event.
+//! A CPU does one thing at a time: pending interrupts first, then the thread at the head of its run queue. An interrupt
+//! pauses a computing thread, which then computes for the rest of its time. The work that a CPU does in one go is a segment.
+//! A segment starts at the CPU's current time, runs under the `meter`, and yields its end time. Its effects on other CPUs and
+//! devices are later events.
 
 use super::costs::{Costs, PathCosts, Shape};
 use super::event::{Event, Events};
@@ -29,27 +30,27 @@ mod waiters;
 /// What the CPUs did, nanoseconds summed over all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// Threads: their own work, system calls and the block layer on their behalf; without waiting for locks.
+    /// Threads: their own work, system calls and the block layer's work in them; excludes waiting for locks.
     pub thread_ns: u64,
-    /// Computing that a job asks for.
+    /// Computation that a job requests.
     pub compute_ns: u64,
-    /// Interrupts; without waiting for locks.
+    /// Interrupts; excludes waiting for locks.
     pub irq_ns: u64,
     /// Waiting for locks.
     pub spin_ns: u64,
 }
 
 impl CpuTimes {
-    /// All that was not idle.
+    /// All time that was not idle.
     pub fn busy_ns(&self) -> u64 {
         self.thread_ns + self.compute_ns + self.irq_ns + self.spin_ns
     }
 }
 
-/// Those that were notified of a disk, in order.
+/// Submitters that were notified by the block layer of a disk, in order.
 #[derive(Default)]
 struct Notified {
-    /// There are any: the machine looks after each piece of work, and mostly there are none.
+    /// Whether `submitters` has entries. The machine checks after each segment, and mostly there are none.
     any: AtomicBool,
     submitters: Mutex<Vec<SubmitterId>>,
 }
@@ -59,7 +60,7 @@ struct Notifier(Arc<Notified>);
 impl Notify for Notifier {
     fn notify(&self, submitter: SubmitterId) {
         self.0.submitters.lock().push(submitter);
-        // Only a hint: the machine is of one thread.
+        // Only a hint: the machine is single-threaded.
         self.0.any.store(true, Ordering::Relaxed);
     }
 }
@@ -77,14 +78,14 @@ struct Disk {
     handlers: Vec<Handlers>,
     /// Completions go to the CPUs that requests came from.
     spread: bool,
-    /// There are no interrupts: a waiting thread has a timer of its own, and polls.
+    /// The device has no interrupts: each waiting thread has its own timer, and polls.
     is_polled: bool,
-    /// When the machine will poll for the block layer's own sake; `u64::MAX`: not.
+    /// When the machine next polls because of a block-layer timer; `u64::MAX`: no poll is scheduled.
     timer_at: u64,
 }
 
-/// Those that submit to a hardware queue. The interrupts go to their CPUs by turns, as `rq_affinity` has completions go to
-/// where requests came from; without it they go to the first one's.
+/// The threads that submit to a hardware queue. With `rq_affinity`, their CPUs take the interrupts by round robin, because
+/// completions go to the submitting CPUs. Without it the first thread's CPU takes all of them.
 #[derive(Default)]
 struct Handlers {
     all: Vec<Handler>,
@@ -115,18 +116,18 @@ struct Irq {
     handler: Handler,
 }
 
-/// What the loop goes to for each event: two cache lines, which is why the lines of waiting work have their heads in it.
+/// The state that the loop needs for each event. It fits in two cache lines because the queues keep their first entry inline.
 #[derive(Default)]
 #[repr(align(64))]
 struct Cpu {
     free_at: u64,
-    /// An event tells when it is free.
+    /// A pending `Event::Free` marks the end of its present work.
     is_expected: bool,
     irqs: Few<Irq>,
     line: Few<u32>,
-    /// The thread that computes, when it will be done, and which computation it is.
+    /// The thread that computes, and when its computation completes.
     computing: Option<(u32, u64)>,
-    /// Threads that it was told to run, and has not heard of yet.
+    /// Threads that other CPUs are waking on this CPU, and that are not in its run queue yet.
     coming: u32,
     turn: u32,
     /// The thread that ran last.
@@ -137,18 +138,18 @@ struct Cpu {
 const _: () = assert!(size_of::<Cpu>() == 128);
 
 impl Cpu {
-    /// It would run a thread at once, if `is_self` once its present work is finished.
+    /// Whether a woken thread would run at once. With `is_self`, work in progress on this CPU does not count.
     fn is_free(&self, at: u64, is_self: bool) -> bool {
         let waits = self.irqs.len() + self.line.len() + self.coming as usize;
         waits == 0 && self.computing.is_none() && (is_self || self.free_at <= at)
     }
 
-    /// Those of which one runs and the others could elsewhere: one that is in the middle of its turn is in the queue, too.
+    /// Runnable threads, of which one runs. A thread in the middle of its turn is in the queue, too.
     fn threads(&self) -> usize {
         self.line.len() + usize::from(self.computing.is_some())
     }
 
-    /// The thread that computes has to wait for so long.
+    /// Delays the end of the present computation by `ns`.
     fn put_off(&mut self, ns: u64) {
         if let Some((_, end)) = &mut self.computing {
             *end += ns;
@@ -164,11 +165,11 @@ fn slower(shape: Shape, path: &PathCosts) -> u64 {
 
 /// Cores that virtual CPUs share.
 struct SharedCores {
-    /// Of each domain.
+    /// Per domain.
     cores: u32,
     /// The domain of each CPU.
     domains: Vec<u16>,
-    /// How many of its CPUs compute.
+    /// How many CPUs of each domain compute.
     computing: Vec<u32>,
 }
 
@@ -177,7 +178,7 @@ impl SharedCores {
         &mut self.computing[usize::from(self.domains[cpu as usize])]
     }
 
-    /// `cpu` begins to compute: how long it takes if all that compute now did so to its end.
+    /// Starts a computation on `cpu`. Returns its duration if the number of computing CPUs stays as it is now.
     fn begin(&mut self, cpu: u32, ns: u64) -> u64 {
         let cores = u64::from(self.cores);
         let computing = self.computing_near(cpu);
@@ -195,16 +196,16 @@ pub struct Machine {
     tasks: Vec<Task>,
     events: Events,
     now: u64,
-    /// Threads whose job is over, not told of yet.
+    /// Threads whose job has completed, and that [`Machine::run`] has not returned yet.
     ended: Vec<u32>,
     running: u32,
     /// How much longer a CPU takes while another thread of its core is busy, per thousand; 0: no longer.
     slower: u64,
-    /// CPUs that are virtual ones share cores.
+    /// The cores that the CPUs share if they are virtual ones.
     shared: Option<SharedCores>,
-    /// CPUs with more than one thread that runs: only from these one can be taken.
+    /// CPUs with more than one runnable thread: idle CPUs pull threads only from these.
     crowded: u32,
-    /// For what is spread.
+    /// For times with a spread.
     rng: Rng,
 }
 
@@ -232,8 +233,8 @@ impl Machine {
         }
     }
 
-    /// Its CPUs are virtual ones on a host's cores: those of a domain that compute at a time share its `cores`, at least one.
-    /// `domains` has the domain of each CPU.
+    /// Makes the CPUs virtual ones on a host's cores. The CPUs of a domain that compute at the same time share `cores` cores,
+    /// at least one. `domains` has the domain of each CPU.
     pub fn share_cores(&mut self, cores: u32, domains: Vec<u16>) {
         let computing = vec![0; domains.iter().max().map_or(0, |d| usize::from(*d) + 1)];
         self.shared = Some(SharedCores { cores, domains, computing });
@@ -244,12 +245,12 @@ impl Machine {
         self.shape
     }
 
-    /// Its time in nanoseconds: that of the CPU which is furthest on.
+    /// The machine's time in nanoseconds: that of the CPU that is furthest ahead.
     pub fn now_ns(&self) -> u64 {
         self.cpus.iter().map(|c| c.free_at).fold(self.now, u64::max)
     }
 
-    /// Adds a disk: `driver` is what its block layer has below it, `device` what the machine polls. Returns its number.
+    /// Adds a disk. `driver` is the driver of its block layer, `device` the source of its interrupts. Returns the disk's number.
     ///
     /// # Errors
     /// A setting that the device or the machine does not have.
@@ -262,10 +263,10 @@ impl Machine {
         self.add_disk_of(0, device, driver, config)
     }
 
-    /// The same of a virtual machine whose CPUs begin at `first_cpu`.
+    /// As [`Machine::add_disk`], for a disk of a virtual machine whose CPUs begin at `first_cpu`.
     ///
     /// # Errors
-    /// As of [`Machine::add_disk`].
+    /// The errors of [`Machine::add_disk`].
     pub(crate) fn add_disk_of(
         &mut self,
         first_cpu: u32,
@@ -334,20 +335,22 @@ impl Machine {
         Ok(task)
     }
 
-    /// A thread may run on any CPU of its socket: one that is woken goes where nothing runs, and a CPU with nothing to do takes
-    /// one that waits elsewhere. It still submits from the CPU it was added on.
+    /// Lets a thread run on any CPU of its socket. When woken it goes to a free CPU, and an idle CPU pulls it from a busy
+    /// one. It still submits from the CPU it was added on.
     pub fn let_float(&mut self, task: u32) {
         self.tasks[task as usize].floats = true;
     }
 
-    /// Runs until a thread's job is over, and returns that thread; `None`: all are over, or the time is `until_ns`.
+    /// Runs until a thread's job completes, and returns that thread. Returns `None` if all jobs have completed, or the time
+    /// is `until_ns`.
     pub fn run(&mut self, until_ns: u64) -> Option<u32> {
         meter::configure(self.shape, self.costs.line);
         loop {
             if let Some(task) = self.ended.pop() {
                 return Some(task);
             }
-            // That nothing is going to happen is no time to wait until: threads that run would be waited for without an end.
+            // With no event left (`u64::MAX`) the loop does not stop at `until_ns`: sleeping threads would be waited for
+            // without an end.
             let next_at = self.events.next_at();
             if self.running == 0 || (next_at > until_ns && next_at < u64::MAX) {
                 return None;
@@ -360,12 +363,12 @@ impl Machine {
         }
     }
 
-    /// Whether all jobs are over, so that [`Machine::run`] has nothing more to tell.
+    /// Whether all jobs have completed and [`Machine::run`] has returned each of them.
     pub fn is_over(&self) -> bool {
         self.running == 0 && self.ended.is_empty()
     }
 
-    /// Nothing happens until then.
+    /// Advances the time to `at_ns` without events.
     pub fn sleep_until(&mut self, at_ns: u64) {
         self.now = self.now.max(at_ns);
     }
@@ -385,7 +388,7 @@ impl Machine {
         self.tasks[task as usize].cpu_ns
     }
 
-    /// How long a thread waited for a CPU with I/Os out, so far.
+    /// How long a thread waited for a CPU with I/Os in flight, so far.
     pub fn cpu_waits(&self, task: u32) -> CpuWaits {
         self.tasks[task as usize].cpu_waits
     }
@@ -398,12 +401,12 @@ impl Machine {
         self.tasks[task as usize].volumes.iter_mut().try_for_each(|volume| volume.sub.set_weight(weight))
     }
 
-    /// Ends all jobs: nothing new is issued, what is out is waited for.
+    /// Stops all jobs: no new I/O is issued, I/Os in flight are waited for.
     pub fn stop(&mut self) {
         self.tasks.iter_mut().for_each(Task::stop);
     }
 
-    /// Ends the machine: what its threads have measured, in the order in which they were added.
+    /// Consumes the machine. Returns what its threads have measured, in the order in which they were added.
     pub fn into_stats(self) -> Vec<JobStats> {
         debug_assert_eq!(self.crowded as usize, self.cpus.iter().filter(|c| c.threads() > 1).count());
         self.tasks.into_iter().map(Task::into_stats).collect()
@@ -421,7 +424,7 @@ impl Machine {
         sum
     }
 
-    /// Events so far: what a simulation costs.
+    /// Events so far, the measure of what a simulation costs.
     pub fn events(&self) -> u64 {
         self.events.pushed()
     }
@@ -468,7 +471,7 @@ impl Machine {
                     && let Some((task, end)) = c.computing
                 {
                     if end > at {
-                        // It was interrupted.
+                        // An interrupt has delayed the computation.
                         return self.events.push(end, event);
                     }
                     c.computing = None;
@@ -483,7 +486,7 @@ impl Machine {
         }
     }
 
-    /// Lets a CPU do what it has to do, until something else on the machine comes first.
+    /// Lets a CPU do its pending work, until another event on the machine is due first.
     fn dispatch(&mut self, cpu: u32, mut at: u64) {
         loop {
             let c = &self.cpus[cpu as usize];
@@ -513,7 +516,7 @@ impl Machine {
         }
     }
 
-    /// A CPU has something to do at `at`: if it did nothing, it needs its time to begin.
+    /// Prepares an idle CPU for work at `at`: waking from the idle state delays it by `idle_ns`, with its spread.
     fn rouse(&mut self, cpu: u32, at: u64) {
         let PathCosts { idle_ns, idle_spread_ns, .. } = self.costs.path;
         let c = &mut self.cpus[cpu as usize];
@@ -523,14 +526,14 @@ impl Machine {
         }
     }
 
-    /// A thread that runs is the last in the line of a CPU.
+    /// Appends a runnable thread to the run queue of a CPU.
     fn stand_in_line(&mut self, cpu: u32, task: u32) {
         let c = &mut self.cpus[cpu as usize];
         c.line.push_back(task);
         self.crowded += u32::from(c.threads() == 2);
     }
 
-    /// A CPU with nothing to do takes a thread that waits for another one of its socket (`newidle_balance`).
+    /// Moves a thread that waits for another CPU of the socket to an idle CPU (`newidle_balance`).
     fn pull(&mut self, cpu: u32) {
         let shape = self.shape;
         for from in shape.near(cpu) {
@@ -547,8 +550,8 @@ impl Machine {
         }
     }
 
-    /// How much longer `cpu` takes for what it begins at `at` and what takes so long by itself: the other threads of its core have
-    /// their share of it, as they are then.
+    /// Returns how much longer work of `ns` takes on `cpu` from `at` on, because busy sibling threads share the core. The
+    /// siblings count as they are at `at`.
     #[inline]
     fn slowed(&self, cpu: u32, at: u64, ns: u64) -> u64 {
         if self.slower == 0 {
@@ -571,8 +574,8 @@ impl Machine {
         self.after(disk, cpu, end);
     }
 
-    /// On the CPU of `handler`, what has ended is collected by its way into the disk, behind `entry_ns` of getting there. Says when
-    /// that was done.
+    /// Collects completions on the CPU of `handler` through the handler's submitter, after `entry_ns` of entry time. Returns
+    /// when that is done.
     fn collect(&mut self, handler: Handler, at: u64, entry_ns: u32) -> u64 {
         let Handler { task, volume, cpu } = handler;
         let sub = &mut self.tasks[task as usize].volumes[usize::from(volume)].sub;
@@ -590,7 +593,7 @@ impl Machine {
         end
     }
 
-    /// A thread's turn.
+    /// Runs a thread for one turn.
     fn turn(&mut self, cpu: u32, task: u32, at: u64) {
         let path = self.costs.path;
         let next_at = self.events.next_at();
@@ -660,7 +663,7 @@ impl Machine {
         }
     }
 
-    /// What a segment on `cpu` that ended at `at` leaves to be done for a disk: interrupts to come, threads to be woken.
+    /// Handles the effects on a disk of a segment on `cpu` that ended at `at`: schedules interrupts and wakes threads.
     fn after(&mut self, disk: u16, cpu: u32, at: u64) {
         let d = &mut self.disks[usize::from(disk)];
         let events = &mut self.events;
@@ -695,7 +698,7 @@ impl Machine {
                 }
             }
         }
-        // Its memory again.
+        // Returns the list's memory for reuse.
         let mut queue = self.disks[usize::from(disk)].notified.submitters.lock();
         if queue.is_empty() {
             *queue = notified;
@@ -748,7 +751,7 @@ impl Machine {
         }
     }
 
-    /// The block layer wants to be polled: any thread of the disk does.
+    /// Runs a due timer of the block layer: any thread of the disk polls.
     fn timer(&mut self, disk: u16, at: u64) {
         let d = &mut self.disks[usize::from(disk)];
         if d.timer_at != at {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several paths to one simulated disk, and the multipath disk over them.
 //!
-//! Guarantees: paths share the disk's contents, limits and tags, so what went down one path is there for the others.
-//! A path breaks, slows down and comes back only when the test says so; what it does with each request then, the seed
-//! says.
+//! Guarantees: paths share the disk's contents, limits and tags, so data written by one path is visible to the others. A path
+//! breaks, slows down and recovers only when the test says so; the seed decides what a broken path does with each request.
 //!
-//! A path that is down refuses a request, ends it with `Transport`, at once or later, or is silent until it is asked.
-//! Of what was at the disk by this path when it broke, each request is lost or fails; what it was to do has happened
-//! or not, but does not happen later: that is what a path's driver owes [`blk::multipath`].
+//! A path that is down refuses a request, fails it with `Transport`, at once or later, or does not answer until its timeout.
+//! When a path breaks, each of its requests at the disk is lost or fails. Such a request may have taken effect before, but
+//! does not take effect later: [`blk::multipath`] requires that of a path's driver.
 
 mod path;
 
@@ -36,7 +35,8 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Groups of so many paths each. `error`: what a path that is down says; [`BlkStatus::Transport`] in earnest.
+    /// Makes groups of so many paths each. `error` is the status of a path that is down: [`BlkStatus::Transport`] unless a
+    /// bug is planted.
     pub fn new(
         seed: u64,
         disk: &Arc<SimDisk>,
@@ -73,12 +73,12 @@ impl Paths {
         self.all.len()
     }
 
-    /// The number that the disk knows path `n` by, if it is not removed.
+    /// Returns the number that the multipath disk knows path `n` by, if it is not removed.
     pub fn id(&self, n: usize) -> Option<PathId> {
         self.mp.path(&name(n))
     }
 
-    /// Path `n` is down until then.
+    /// Takes path `n` down until `until`.
     pub fn take_down(&self, n: usize, now: u64, until: u64) {
         self.all[n].take_down(until);
         self.disk.sever(now, |issue| self.shared.owner(issue.hctx, issue.tag) == Some(n));
@@ -112,7 +112,7 @@ impl Paths {
         added.unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Whether the queue above is to be run; asked once.
+    /// Whether the queue above is to be run; resets the flag.
     pub(crate) fn take_run(&self) -> bool {
         self.run.swap(false, Ordering::Relaxed)
     }
@@ -122,7 +122,7 @@ impl Paths {
         self.mp.is_ready(hctx) || self.all.iter().any(|p| p.is_ready(hctx, now))
     }
 
-    /// When the first of the requests that paths keep ends.
+    /// Returns when the first of the requests that paths hold completes.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.all.iter().filter_map(|p| p.next_due()).min()
     }

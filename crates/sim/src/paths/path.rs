@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One path: passes requests on to the disk while it works, and makes trouble while it does not.
+//! One path: passes requests on to the disk while it works, and fails or delays them while it does not.
 //!
-//! The disk completes what came by any path to the path that polls it; which path a request came by is kept in [`Shared`], as the
-//! fabric would know it.
+//! The disk delivers completions to whichever path polls it, so [`Shared`] records the path of each request.
 
 use crate::disk::SimDisk;
 use crate::rng::Rng;
@@ -29,7 +28,7 @@ struct Fabric {
     owners: BTreeMap<(usize, usize), usize>,
     /// How often the disk was started.
     starts: u64,
-    /// A path comes to a disk that runs.
+    /// A path is being added to a disk that runs.
     adding: bool,
     trace: Trace,
 }
@@ -62,7 +61,7 @@ struct HeldRequest {
     hctx: HctxId,
     rq: InFlight,
     issued: u64,
-    /// [`u64::MAX`]: when it is asked.
+    /// [`u64::MAX`]: only its timeout completes it.
     due: u64,
     status: BlkStatus,
 }
@@ -94,7 +93,7 @@ enum PathFailure {
     IsSilent,
 }
 
-/// Longest time until a path that is down says so, ns.
+/// Longest time until a path that is down fails a request, ns.
 const LATE_NS: u64 = 5_000_000;
 
 impl SimPath {
@@ -201,8 +200,7 @@ impl Driver for SimPath {
         self.disk.capacity()
     }
 
-    /// The disk is one: it is started by the first of its paths that is started once more, and not by one that comes
-    /// later.
+    /// Starts the one disk only when the first of its paths is started again, not when a path is added later.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         let (mut i, mut fabric) = (locked(&self.inner), locked(&self.shared.0));
         let is_first = i.starts == fabric.starts && !fabric.adding;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a disk with limits owes its submitters, from blk's `qos/limits.rs`, on a device that does at once what it is given.
+//! The guarantees of a disk with limits to its submitters, from blk's `qos/limits.rs`, on a device that completes each
+//! request at once.
 //!
-//! **No more than the rate.** Over any span of time at most rate times span goes, and the burst, or one I/O if that is more.
-//! This is exact to the nanosecond: a turn goes at the first whole one at which it may.
+//! **No more than the rate.** In any span of time, at most rate times span is admitted, plus the burst, or one I/O if that is
+//! more. This is exact to the nanosecond: an I/O is admitted at the first whole nanosecond at which it may be.
 //!
-//! **No less than the rate.** While bios wait without a gap, over any span at least rate times span goes. Only one I/O that
-//! is not due yet at the end of the span may be missing. Nothing of a rate is lost as long as turns are served when they are
-//! due, which they are here, to the nanosecond. Two rates that both hold one submitter back are not drawn: neither need be
-//! used up then.
+//! **No less than the rate.** While bios wait without a gap, any span admits at least rate times span, less at most one I/O
+//! that is not due yet at the end of the span. No part of a rate is lost as long as turns are served when they are due, which
+//! they are here, to the nanosecond. Two rates that both hold one submitter back are not drawn, because then neither need be
+//! used up.
 //!
-//! **All in turn.** Without a burst each I/O goes at a time of its own, and a submitter that had a turn is queued behind
-//! all others. So between two of one submitter every other under the same rate gets at most one.
+//! **Round robin.** Without a burst each I/O is admitted at a time of its own, and a submitter that had a turn is queued
+//! behind all others. So between two I/Os of one submitter every other under the same rate gets at most one.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{self, Client, Clients};

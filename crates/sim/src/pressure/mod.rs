@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Elevators under load: no request starves, and shares are as the weights.
+//! Elevators under load: no request starves, and shares follow the weights.
 //!
-//! A pressure case is drawn from a seed. It has an elevator with its tunables, and clients that keep it backlogged before a
-//! device of known speed. That device takes one request after the other, a fixed time for each and per sector. The order of
-//! what leaves is held against a bound of that elevator. Bounds are in requests or sectors that may go first, not in time,
-//! so they say nothing about the device. Each module derives its bound from the elevator's rules, as a worst case, and
+//! A pressure case is drawn from a seed. It has an elevator with its tunables, and clients that keep it backlogged in front
+//! of a device of known speed. That device serves one request after the other, with a fixed time for each and per sector. The
+//! order of dispatch is checked against a bound of that elevator. Bounds count the requests or sectors that may go first, not
+//! time, so they do not depend on the device. Each module derives its bound from the elevator's rules, as a worst case, and
 //! asserts it for every request of every case.
 //!
 //! | elevator | what takes turns | bound | derived in |
@@ -19,11 +19,11 @@
 //! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; one of each other between two of one | `limits` |
 //! | none, several hardware queues | hardware queues | each as if it were alone | `hctxs` |
 //!
-//! Legacy elevators, limits and hardware queues are pressed in the whole stack, below which a device takes what it is given.
+//! Legacy elevators, limits and hardware queues are tested in the whole stack, on a device that accepts every request it is given.
 //!
-//! Guarantees: the same seed gives the same trace; a violation is a panic that says which request, which bound and what it
-//! was held against. Not here: requeues (they go first by contract, so they have no bound), merges (a request that grows is
-//! another one).
+//! Guarantees: the same seed gives the same trace; a violation is a panic that names the request, the bound and the observed
+//! value. Not here: requeues (they go first by contract, so they have no bound), merges (a request that grows is a different
+//! one).
 
 mod bfq;
 mod bound;

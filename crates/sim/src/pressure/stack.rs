@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients on the whole stack instead of an elevator by itself: submitters, tags, limits and a driver. For promises that are
-//! not an elevator's, and for the legacy elevators, which live inside the single queue.
+//! Clients on the whole stack instead of an elevator alone: submitters, tags, limits and a driver. It tests guarantees that
+//! are not an elevator's, and the legacy elevators, which live inside the single queue.
 //!
 //! Guarantees: each client keeps a number of bios in flight until so many have been submitted; then all end. A bound hears
 //! of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.

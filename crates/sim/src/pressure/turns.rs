@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two counters that most bounds are made of. One counts how much others get between two turns of a group that waits. The
-//! other counts how many of its own group go before a request whose time is up.
+//! Two counters that most bounds are built from. One counts the service of other groups between two turns of a waiting group.
+//! The other counts how many requests of the same group go before a request whose time has expired.
 
 use super::bound::SeenRequest;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file of a scenario: its fields, their ranges, and errors that name the line.
+//! The scenario file: its fields, their ranges, and errors that name the line.
 
 use super::build;
 use super::known::{self, Measured, Uncertain};
@@ -11,15 +11,15 @@ use config::typed::{self, ConfigError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A rule that is broken: the key it is broken at, by the names that lead to it, and which rule.
+/// A broken rule: the key that breaks it, as a path of names, and the rule.
 pub(super) type Broken = (Vec<String>, String);
 
-/// A key by the names that lead to it.
+/// A key as a path of names.
 pub(super) fn key<const N: usize>(names: [&str; N]) -> Vec<String> {
     names.map(str::to_owned).into()
 }
 
-/// A value as settings have it.
+/// A value in the file's tables of settings.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Scalar {
@@ -56,7 +56,8 @@ pub enum Attach {
     Scsi,
     /// eMMC or an SD card: a driver of its own with one queue.
     Mmc,
-    /// As this program's driver `model` in real time: no interrupts, each thread that waits has a timer, and collects what it finds.
+    /// As this program's driver `model` in real time: no interrupts. Each waiting thread has a timer, and collects the
+    /// completions that it finds.
     Model,
 }
 
@@ -67,16 +68,16 @@ pub struct Disk {
     /// How it is attached.
     #[serde(default)]
     pub attach: Attach,
-    /// LUNs that it is striped over; caps are those of all together.
+    /// LUNs that the disk is striped over; caps apply to all of them together.
     #[serde(default = "one_lun")]
     pub luns: u16,
-    /// The size of one.
+    /// The size of one LUN.
     pub size_gib: u64,
-    /// Time a read is in service, microseconds.
+    /// Service time of a read, microseconds.
     pub read_us: f64,
-    /// Time any other I/O is, microseconds.
+    /// Service time of any other I/O, microseconds.
     pub write_us: f64,
-    /// Each of these times is spread by up to this much either way, percent.
+    /// Uniform spread of each of these times, percent either way.
     #[serde(default)]
     pub jitter_pct: u32,
     /// Most I/Os per second; 0 = no cap.
@@ -85,30 +86,30 @@ pub struct Disk {
     /// Most bytes per second, in units of a million; 0 = no cap.
     #[serde(default)]
     pub bw_mb: f64,
-    /// What the caps let through after a pause, as time.
+    /// The burst that the caps let through after a pause, as time.
     #[serde(default = "one")]
     pub burst_ms: u64,
     /// I/Os in service at once.
     #[serde(default = "parallel")]
     pub parallel: u32,
-    /// Reads and writes have caps and service of their own: reads come from a cache in front of what takes the writes.
+    /// Reads and writes have separate caps and separate service: a cache serves reads in front of the storage that takes writes.
     #[serde(default)]
     pub split: bool,
-    /// SCSI: device-mapper multipath over so many paths to each LUN; 0 = none.
+    /// SCSI: device-mapper multipath over this many paths to each LUN; 0 = none.
     #[serde(default)]
     pub paths: u16,
-    /// SCSI: host adapters that the paths are dealt to.
+    /// SCSI: host adapters that the paths are distributed over.
     #[serde(default = "one_lun")]
     pub hosts: u16,
     /// SCSI: whose single-queue multipath it is, where `mode` is `sq`.
     #[serde(default)]
     pub kernel: Kernel,
-    /// What multipath costs.
+    /// The costs of multipath.
     #[serde(default)]
     pub dm: DmCosts,
-    /// SCSI: commands the LUN may have.
+    /// SCSI: most commands in flight per LUN.
     pub lun_queue_depth: Option<u32>,
-    /// SCSI: commands of each hardware queue of the host; else: tags of each hardware queue.
+    /// Commands of each hardware queue of the SCSI host; for other disks, tags of each hardware queue.
     #[serde(default = "queue_depth")]
     pub queue_depth: u32,
 }
@@ -129,7 +130,7 @@ fn queue_depth() -> u32 {
     1024
 }
 
-/// What a disk does otherwise in a row: the fields of [`Disk`] that are there.
+/// Fields of [`Disk`] that a row changes; absent ones stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
@@ -160,13 +161,13 @@ impl Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerTimes {
-    /// Its work for a request, both ways, microseconds.
+    /// CPU time per request, submission and completion together, microseconds.
     pub serve_us: f64,
-    /// From a kick or a completion until it runs, when it sleeps, microseconds.
+    /// Time from a kick or a completion until a sleeping thread runs, microseconds.
     pub wake_us: f64,
-    /// The same on a core that is not in deep sleep ([`Guests::deep_after_us`]), microseconds; by itself as `wake_us`.
+    /// The same on a core that is not in deep sleep ([`Guests::deep_after_us`]), microseconds; default: `wake_us`.
     pub awake_us: Option<f64>,
-    /// It polls for so long before it sleeps (poll-max-ns), microseconds.
+    /// How long the thread polls before it sleeps (poll-max-ns), microseconds.
     #[serde(default)]
     pub poll_us: f64,
 }
@@ -175,70 +176,71 @@ pub struct ServerTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogTimes {
-    /// A flush of the host's storage, microseconds; those of all virtual machines wait in one queue.
+    /// A flush of the host's storage, microseconds; flushes of all virtual machines wait in one queue.
     pub flush_us: f64,
-    /// Writing the log of one transaction, microseconds: its bytes at the speed of the storage.
+    /// Time to write the log of one transaction at the speed of the storage, microseconds.
     pub commit_us: f64,
 }
 
-/// Virtual machines with a database in each, whose users do one transaction after the other.
+/// Virtual machines with a database in each. Each user runs one transaction after the other.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guests {
     /// vCPUs of each.
     pub vcpus: u16,
-    /// Virtqueues of each one's disk.
+    /// Virtqueues of the disk of each virtual machine.
     pub queues: u16,
-    /// Which IOThread serves which of them.
+    /// Which IOThread serves which virtqueue.
     #[serde(default)]
     pub mapping: Mapping,
-    /// Numbers of users of each, in turn.
+    /// Numbers of users of each database, simulated one after the other.
     pub users: Vec<u32>,
-    /// An exit of the guest for a kick, microseconds.
+    /// Time of a guest exit for a kick, microseconds.
     pub kick_us: f64,
-    /// From the hypervisor's thread to the guest's interrupt, microseconds.
+    /// Time from the hypervisor's thread to the guest's interrupt, microseconds.
     pub inject_us: f64,
     /// The main loop, which serves all virtqueues where there are no IOThreads.
     pub main_loop: ServerTimes,
     /// An IOThread.
     pub iothread: ServerTimes,
-    /// Computing of a transaction, microseconds.
+    /// Computing time of a transaction, microseconds.
     pub cpu_us: f64,
-    /// What each other user of the database that runs adds to it, microseconds.
+    /// Computing time that each other running user of the database adds, microseconds.
     pub per_user_us: f64,
-    /// It has the lock that the users of its database wait for most for so long, microseconds; 0: there is none.
+    /// How long a transaction holds the lock that the users of its database wait for most, microseconds; 0: there is none.
     #[serde(default)]
     pub lock_us: f64,
-    /// That takes so much longer for each that spins for it meanwhile, microseconds.
+    /// How much longer the lock is held for each user that spins for it meanwhile, microseconds.
     #[serde(default)]
     pub waiter_us: f64,
-    /// Its writes are durable by being flushed; without, by being written.
+    /// With a log, a flush makes writes durable; without one, a write is durable once it completes.
     pub log: Option<LogTimes>,
-    /// Cores of the host that share a last-level cache: a vCPU with something to do finds an idle one among these only; 0: among all.
+    /// Cores of the host that share a last-level cache. A vCPU that becomes runnable finds an idle core only among them; 0:
+    /// among all cores.
     #[serde(default)]
     pub l3_cores: u32,
-    /// A core that does nothing for so long sleeps deep, microseconds; 0: at once.
+    /// Idle time after which a core enters deep sleep, microseconds; 0: at once.
     #[serde(default)]
     pub deep_after_us: f64,
-    /// Blocks it reads, one after the other.
+    /// Blocks that a transaction reads, one after the other.
     pub reads: u32,
-    /// Durable writes it makes, one after the other.
+    /// Durable writes of a transaction, one after the other.
     pub writes: u32,
 }
 
-/// A constant that was chosen so that a published figure comes out.
+/// A constant that was chosen so that the simulation matches a published figure.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
-    /// Which constant: its place in the file.
+    /// The path of the constant in the file.
     pub constant: String,
-    /// The row and the figure.
+    /// The row of the published figure.
     pub row: String,
     /// The figure, as `job.metric`.
     pub figure: String,
-    /// What is plausible.
+    /// The plausible range.
     pub range: [f64; 2],
-    /// What it is physically, and where the range is from.
+    /// The physical meaning of the constant, and the source of the range.
     pub meaning: String,
 }
 
@@ -260,7 +262,7 @@ pub struct Row {
     /// What the disk does otherwise in it.
     #[serde(default)]
     pub disk: DiskChange,
-    /// The row it is put against; by itself the first one.
+    /// The row it is compared with; default: the first one.
     pub against: Option<String>,
     /// Virtual machines.
     pub vms: Option<u32>,
@@ -269,7 +271,7 @@ pub struct Row {
     /// What was published, by `job.metric`; of virtual machines by `usersN.tpm`.
     #[serde(default)]
     pub published: BTreeMap<String, f64>,
-    /// What was published as a change only: figures as multiples of those of the row it is put against.
+    /// Figures that were published only as a change: multiples of those of the row it is compared with.
     #[serde(default)]
     pub published_ratio: BTreeMap<String, f64>,
 }
@@ -298,7 +300,7 @@ pub struct Scenario {
     /// Settings of all rows.
     #[serde(default)]
     pub settings: Settings,
-    /// Constants that were fitted.
+    /// Constants that were fitted to published figures.
     #[serde(default)]
     pub fitted: Vec<Fitted>,
     /// Figures that were published and are not of the disk, with what they are.
@@ -348,8 +350,8 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Reads the text of `file` as a machine with a disk, on which anyone's jobs run: the same file, in which title, source, jobs,
-    /// guests and rows need not be.
+    /// Reads the text of `file` as a machine with a disk, on which any jobs run. The format is the same, but title, source,
+    /// jobs, guests and rows are optional.
     ///
     /// # Errors
     /// The first thing that is wrong, with its line.
@@ -384,7 +386,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The rules beyond the types: the place that breaks one, and which.
+    /// Checks the rules beyond the types. The error is the key that breaks a rule, and the rule.
     fn check(&self) -> Result<(), Broken> {
         let Shape { sockets, cores, threads } = self.machine;
         for (name, n) in [("sockets", sockets), ("cores", cores), ("threads", threads)] {
@@ -469,7 +471,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// A constant that can be fitted, by its place in the file.
+    /// Returns a constant that can be fitted, by its path in the file.
     pub fn constant(&self, name: &str) -> Option<f64> {
         let (d, p, l) = (&self.disk, &self.costs.path, &self.costs.line);
         if let Some(name) = name.strip_prefix("guests.") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a machine file says of how well its figures are known: ranges of constants, and figures that were measured on the real machine.
+//! How well the figures of a machine file are known: ranges of constants, and figures that were measured on the real machine.
 //!
 //! ```toml
 //! [uncertain]

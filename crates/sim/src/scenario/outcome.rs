@@ -16,7 +16,7 @@ pub struct Figure {
     pub name: String,
     /// What was published, if it was.
     pub published: Option<f64>,
-    /// What came of the simulation.
+    /// The simulated figure.
     pub simulated: f64,
     /// The published figure was used to choose a constant.
     pub fitted: bool,
@@ -36,15 +36,15 @@ pub struct JobStages {
     pub job: String,
     /// From submission to completion.
     pub lat_us: f64,
-    /// Waiting for a tag, or for a place in the request list.
+    /// Waiting for a tag, or for a request of the legacy request list.
     pub tag_wait_us: f64,
-    /// With a tag, and not at the device yet: plug, scheduler, dispatch.
+    /// From getting a tag to the device: plug, scheduler, dispatch.
     pub scheduler_us: f64,
     /// At the device.
     pub device_us: f64,
-    /// Collected, and its thread waited for a CPU.
+    /// Completed, while the thread waited for a CPU.
     pub cpu_wait_us: f64,
-    /// From the device until the program had it, beside that.
+    /// The rest of the time from the device to the program.
     pub rest_us: f64,
 }
 
@@ -73,7 +73,7 @@ pub struct RowOutcome {
     pub users: Vec<UserTimes>,
     /// Settings without effect, and why.
     pub no_effect: Vec<String>,
-    /// Share of all CPU time that was spent, and in waiting for locks.
+    /// Share of all CPU time that was not idle, including lock waits.
     pub busy: f64,
     /// Share of all CPU time that was spent waiting for locks.
     pub spin: f64,
@@ -218,7 +218,7 @@ fn measure(stats: &JobStats, metric: &str) -> Option<f64> {
     }
 }
 
-/// Of each direction that a job has: what the device saw of that direction is the job's.
+/// Returns the stages of each direction of a job. The device's times of that direction count as the job's.
 fn stages(job: &str, stats: &JobStats, waits: CpuWaits, run: &JobsRun) -> Vec<JobStages> {
     let used: Vec<Dir> = Dir::ALL.into_iter().filter(|d| stats.dir(*d).ios > 0).collect();
     let name = |dir: Dir| if used.len() > 1 { format!("{job}, {}", dir.name()) } else { job.to_owned() };

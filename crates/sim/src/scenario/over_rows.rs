@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes that were published without the load at which they were seen, beside the range of what is simulated over all loads.
+//! Changes that were published without their load, beside the simulated range over all loads.
 //!
-//! Guarantees: only rows that name the one they are `against` count, and only where the figure is above 0 in both. Does not: call a
-//! figure predicted; a range says where a machine may lie, not where it was.
+//! Guarantees: only rows with `against` count, and only where the figure is above 0 in both rows. Does not: call a figure
+//! predicted. A range says where a machine may lie, not where it was.
 
 use super::file::Scenario;
 use super::outcome::RowOutcome;
@@ -11,7 +11,7 @@ use serde::Serialize;
 /// A change, as a multiple, and the row in which it comes out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// The figure as a multiple of that of the row it is put against.
+    /// The figure as a multiple of the figure of the row it is compared with.
     pub ratio: f64,
     /// The row's name.
     pub row: String,

@@ -7,7 +7,7 @@ use super::Study;
 use crate::machine::costs::Shape;
 use crate::scenario::file::Scenario;
 
-/// 256 CPUs, and a device that takes 10 us for an I/O and as many at a time as there are: nothing limits but CPUs and locks.
+/// 256 CPUs, and a device that takes 10 us for an I/O and serves all I/Os at once: only CPUs and locks limit it.
 const BIG: &str = r#"
 title = "8 sockets of 32 cores, a device of 10 us without caps"
 [machine]
@@ -109,8 +109,8 @@ pub fn text_of(study: Study) -> &'static str {
     text.trim_start()
 }
 
-/// The machine on which our own block layer runs in user space over the null device: `costs` of what it calls on that way are
-/// kept, what a kernel and a device would add (system calls, interrupts, wake-ups, doorbells) are none.
+/// Returns the machine on which our own block layer runs in user space over the null device. It keeps the `costs` that this
+/// path has; costs that only a kernel and a device add (system calls, interrupts, wake-ups, doorbells) are 0.
 pub fn of_null_driver(machine: &Scenario, shape: Shape) -> Scenario {
     let mut m = machine.clone();
     m.machine = shape;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which cells a study has: its series, and what grows along them.
+//! The cells of a study: its series, and the quantity that grows along each.
 //!
-//! Guarantees: numbers grow by doubling and end with all that the machine has. Does not do: simulate.
+//! Guarantees: numbers double and end with the whole machine. Does not do: simulate.
 
 use super::Study;
 use crate::machine::costs::Shape;
@@ -15,7 +15,7 @@ pub enum Load {
     Reads {
         /// Threads, on the CPUs from 0 on.
         threads: u32,
-        /// I/Os that each has out.
+        /// I/Os in flight per thread.
         depth: u32,
     },
     /// Users of the machine's virtual machine.
@@ -35,7 +35,7 @@ pub type Set = Vec<(&'static str, String)>;
 pub struct Cell {
     /// Its series: `sq`, `mq`, an elevator.
     pub series: String,
-    /// How many of what the study scales.
+    /// The number of what the study scales.
     pub x: u32,
     /// The machine's CPUs in this cell.
     pub shape: Shape,
@@ -56,7 +56,7 @@ impl Cell {
     }
 }
 
-/// I/Os that a thread has out where the study is not about that.
+/// I/Os in flight per thread in studies of other quantities.
 const DEPTH: u32 = 32;
 
 /// Threads of a study of depths.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Scaling studies: what becomes of I/O rates as a machine, a disk or its queues grow, as tables of simulated points.
+//! Scaling studies: how I/O rates change as a machine, a disk or its queues grow, as tables of simulated points.
 //!
 //! A study is a list of [`Cell`]s in series; each cell is a machine, settings and a load, and gives a [`Point`]. Guarantees:
-//! the same study of the same machine gives the same points to the last digit, cell by cell, in whatever order they are
-//! simulated. A cell runs until it has as many I/Os as its [`Effort`] says, however fast or slow it is. So the cost of a
-//! table is proportional to its cells. Needs from callers: nothing. Does not do: measure; a caller that wants real figures
-//! beside the points runs [`Cell::job`] with [`Cell::set`] itself.
+//! the same study of the same machine gives the same points to the last digit, in any order of simulation. A cell runs until
+//! it has as many I/Os as its [`Effort`] says, however fast or slow it is. So the cost of a table is proportional to its
+//! cells. Needs from callers: nothing. Does not do: measure. A caller that wants measured figures beside the points runs
+//! [`Cell::job`] with [`Cell::set`] itself.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`base`](mod@base) | the machines that studies are of by default |
+//! | [`base`](mod@base) | the default machines of studies |
 //! | [`cells`] | which cells a study has |
 //! | [`point`] | a cell simulated |
 //! | [`reason`] | why a series has its shape, in a sentence |
@@ -34,7 +34,7 @@ pub enum Study {
     Sockets,
     /// Hardware queues of a disk that all CPUs use.
     HwQueues,
-    /// I/Os that each thread has out.
+    /// I/Os in flight per thread.
     Depth,
     /// CPUs that do I/O, with each elevator.
     Elevators,

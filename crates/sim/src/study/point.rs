@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A cell simulated: the machine, its disk and its load, run until there are enough I/Os to tell.
+//! The simulation of a cell: the machine, its disk and its load run until there are enough I/Os.
 //!
-//! Guarantees: time to fill the queues is not counted; every thread has had several times its depth of I/Os on average. Does not
-//! do: spread over seeds, for a machine without jitter has none.
+//! Guarantees: the time in which queues fill is not counted; on average each thread completes several times its depth of
+//! I/Os. Does not do: a spread over seeds, because a machine without jitter has none.
 
 use super::cells::{Cell, Load};
 use crate::machine::jobs::{JobsError, JobsRun};
@@ -30,7 +30,7 @@ impl Effort {
     pub const QUICK: Effort = Effort { ios: 20_000, rounds: 6, most_us: 500_000 };
 }
 
-/// What a cell came to.
+/// The result of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
     /// Its series.
@@ -43,11 +43,11 @@ pub struct Point {
     pub iops: f64,
     /// Mean time of an I/O (of users: of a transaction) as its program sees it, microseconds.
     pub lat_us: f64,
-    /// CPU time of an I/O with all that was waited for locks, nanoseconds; `None`: not told.
+    /// CPU time of an I/O including lock waits, nanoseconds; `None`: not known.
     pub cpu_ns: Option<f64>,
-    /// Share of that CPU time that was waiting for locks; `None`: not told.
+    /// Share of that CPU time that was waiting for locks; `None`: not known.
     pub lock_wait: Option<f64>,
-    /// Share of the time of the CPUs that did I/O that they were not idle.
+    /// Share of non-idle time of the CPUs that did I/O.
     pub busy: f64,
     /// I/Os simulated.
     pub ios: u64,
@@ -65,8 +65,8 @@ pub fn simulate(machine: &Scenario, cell: &Cell, effort: Effort, seed: u64) -> R
         Load::Reads { threads, depth } => {
             let out = u64::from(threads * depth);
             let enough = effort.ios.max(out * effort.rounds);
-            // How fast it is, is not known before: the time grows until there is enough. Much of what is slow begins fast, so a rate
-            // is believed by a factor only.
+            // The speed is not known before, so the time grows until there are enough I/Os. Slow cells often begin fast, so
+            // the extrapolation from a rate is limited to a factor.
             let mut run_us = (50 + machine.disk.read_us as u64 * 4).max(out / 20);
             loop {
                 let run = read(&machine, cell, run_us / 2, run_us, seed)?;
@@ -112,7 +112,7 @@ fn rate_of(run: &JobsRun) -> f64 {
 }
 
 fn of_reads(cell: &Cell, threads: u32, run: &JobsRun) -> Point {
-    // Costs are over all I/Os, those of the time before counting as well.
+    // Costs are over all I/Os, including those before counting begins.
     let all = run.disk.ops[0].ios.max(1) as f64;
     let busy_ns = run.cpu.busy_ns() as f64;
     let (ios, lat) = run.stats.iter().fold((0, 0.0), |(n, sum), s| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a series has its shape, in a sentence that is made of its figures.
+//! Why a series has its shape, in a sentence that is built from its figures.
 //!
-//! Guarantees: what a sentence says of a series is in its points. Does not do: compare with other machines.
+//! Guarantees: every statement follows from the points of the series. Does not do: compare with other machines.
 
 use super::{Point, Study, by_series};
 

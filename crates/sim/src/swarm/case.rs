@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One case: bios of all kinds from several submitters on a stack drawn from the seed, with settings changing on the way.
 //!
-//! Checked: everything accepted ends exactly once, at the submitter it came from; data and counters are right; what was
-//! acknowledged as durable survives a crash; no bio waits for ever. A violation is a panic that says which; the runner
-//! of the case turns it into a failure with its seed (see `swarm`).
+//! Checked: each accepted bio completes exactly once, at the submitter it came from; data and counters are right;
+//! acknowledged durable data survives a crash; no bio waits for ever. A violation is a panic with a message; the runner of
+//! the case turns it into a failure with its seed (see `swarm`).
 
 use super::limits::{self, Limits};
 use super::load::Load;
@@ -21,7 +21,7 @@ use blk::queue::HotplugError;
 pub(super) struct Case {
     seed: u64,
     rng: Rng,
-    /// Choices that were added later: what `rng` draws for a kept seed stays the same.
+    /// Draws for choices that were added later, so that `rng` draws the same for a kept seed.
     more: Rng,
     plant: Option<Plant>,
     load: Load,
@@ -238,8 +238,9 @@ impl Case {
         }
     }
 
-    /// Windows of write-back throttling tick while a token is out, and some depths never come to rest, as in the kernel. So
-    /// there is always a next event: all has to end within [`MOST_LIVENESS_NS`]. Then throttling is switched off.
+    /// Windows of write-back throttling tick while a token is in use, and some depths never settle, as in the kernel. So
+    /// there is always a next event, and all bios have to complete within [`MOST_LIVENESS_NS`]. Then throttling is switched
+    /// off.
     fn end_throttled(&mut self) {
         let until = self.harness.now + MOST_LIVENESS_NS;
         while self.load.ended < self.load.accepted && self.harness.now < until && self.harness.step() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Limits per disk and write-back throttling in a case: which are on, when they change, and whether they are kept.
 //!
-//! **Rates.** From outside it is seen when a bio was submitted and when it ended; it went somewhere in between. So the bios
-//! submitted at `a` or later that ended well by `b` all went within `[a, b]`. A rate lets through at most `rate * (b - a)`
-//! of them and the burst, or one I/O if that is more. This holds for every `a` and `b` between two changes of the rate,
-//! however late a poll is: what is made up for late is accounted to when it could have gone. A bio that was submitted before
-//! a change is not counted, since either rate may have let it go.
+//! **Rates.** A test sees only when a bio was submitted and when it completed; the rate admitted it at some time in between.
+//! So the bios that were submitted at `a` or later and completed without error by `b` were all admitted within `[a, b]`. A
+//! rate admits at most `rate * (b - a)` of them and the burst, or one I/O if that is more. This holds for every `a` and `b`
+//! between two changes of the rate, however late a poll is, because late admissions count at the time they were due. A bio
+//! that was submitted before a change is not counted, because either rate may have admitted it.
 //!
-//! **Nothing is held for ever.** The liveness phase checks that, as for all bios; tokens of write-back throttling have to be
-//! back then.
+//! **No bio is held for ever.** The liveness phase checks that for all bios, and that all tokens of write-back throttling are
+//! returned.
 //!
 //! All draws are from a stream of their own, so kept seeds draw what they always drew.
 

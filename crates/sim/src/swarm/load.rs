@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The bios of one disk in a case: drawn, submitted, and checked when they end.
 //!
-//! Checked: each ends exactly once, at the submitter it came from, with a status that this bio may end with; data is right
-//! and counters are; what was acknowledged as durable survives a power cut. Needs from callers: [`Load::collect`] after
-//! whatever lets bios end; random numbers, so that a case of one disk and one of several each draw from a stream of their
-//! own. Does not do: polling, time, settings.
+//! Checked: each bio completes exactly once, at the submitter it came from, with a status that is allowed for this bio. Data
+//! and counters are right. Data that was acknowledged as durable survives a power cut. Needs from callers: [`Load::collect`]
+//! after any call that may complete bios; random numbers, so that a case of one disk and one of several disks each draw from
+//! a stream of their own. Does not do: polling, time, settings.
 
 use super::limits::{self, LimitEpochs, Limits};
 use super::report::CAPACITY;
@@ -28,7 +28,7 @@ const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
 struct OutstandingBio {
     bio: Bio,
     held: Option<Held>,
-    /// Acknowledgements when it was submitted.
+    /// Number of acknowledgements when it was submitted.
     since: u64,
     submitter: usize,
     /// When it was submitted, and under which limits.
@@ -51,15 +51,15 @@ pub(super) struct Load {
     free: Vec<usize>,
     next_sector: u64,
     stamp: u64,
-    /// Requests may be sent to the disk more than once: what it has seen says nothing of counters.
+    /// Requests may be sent to the disk more than once, so its counters cannot be checked against the requests it has seen.
     pub(super) may_retry: bool,
-    /// When there was no path last, and requests were not to wait for one.
+    /// The last time without a usable path while requests were not to wait for one.
     pub(super) hopeless_at: Option<u64>,
     /// The disk has faults that end I/O with an error.
     faults: bool,
-    /// Bios were refused that the stack before a rebuild may have begun with.
+    /// A rebuild refused bios of which the previous stack may have issued parts.
     refused: bool,
-    /// Sectors of bios that ended well, per operation; only meaningful without faults.
+    /// Sectors of bios that completed without error, per operation; only meaningful without faults.
     sectors: [u64; Op::COUNT],
 }
 
@@ -193,7 +193,7 @@ impl Load {
         }
     }
 
-    /// Checks what has ended.
+    /// Checks the bios that have completed.
     pub(super) fn collect(&mut self, harness: &mut Harness) {
         for s in 0..harness.subs.len() {
             for d in harness.take_done(s) {
@@ -236,7 +236,7 @@ impl Load {
             None => {}
             Some(h) if bio.op == Op::Read || d.status == BlkStatus::Again => self.model.nothing_happened(h),
             Some(h) => {
-                // Even a write whose kind a rebuild has made impossible may have sent pieces before.
+                // A write that a rebuild has made impossible may have sent pieces before.
                 self.model.write_failed(h, value);
             }
         }
@@ -260,7 +260,7 @@ impl Load {
         }
     }
 
-    /// What if power were cut now, with all that is in flight?
+    /// Checks what would survive if power were cut now, with everything that is in flight.
     pub(super) fn power_cut(&self, rng: &mut Rng, harness: &Harness) {
         let mut in_flight = vec![None; CAPACITY as usize];
         for (area, op) in self.out.iter().enumerate() {
@@ -282,7 +282,7 @@ impl Load {
         let told = self.limits.told(&new);
         let settings: Vec<(&str, &str)> = told.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         if self.limits.one_in(5) {
-            // One that is wrong: then nothing may have changed.
+            // An invalid change: nothing may have changed after it.
             let wrong = [&settings[..], &[("queue_depth", "7")]].concat();
             let e = harness.q.set_live(&wrong).expect_err("the depth is not to be changed so");
             assert!(e.to_string().contains("needs a freeze"), "{e}");
@@ -301,7 +301,7 @@ impl Load {
         self.limits.changed(&none);
     }
 
-    /// Bios of a submitter are not waited for. Parts of them may have been at the disk; no more will be.
+    /// Stops waiting for a submitter's bios. Parts of them may have reached the disk; no more will.
     pub(super) fn forget(&mut self, harness: &Harness, submitter: usize) {
         for (area, slot) in self.out.iter_mut().enumerate() {
             let Some(out) = slot.take_if(|o| o.submitter == submitter) else { continue };
@@ -322,7 +322,8 @@ impl Load {
         assert_eq!(harness.q.wbt().inflight, [0, 0], "write-back throttling: tokens were not released");
     }
 
-    /// All has ended and the disk is idle: limits, contents and counters are right, and what has to survive a crash does.
+    /// Checks an idle disk after all bios have completed: limits, contents and counters are right, and durable data survives
+    /// a crash.
     pub(super) fn check_all(&self, harness: &Harness) {
         assert!(self.model.is_idle());
         self.limits.check();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cases drawn from seeds: run one, get what it counted or how it failed.
+//! Cases drawn from seeds: runs a case, and returns its counts or its failure.
 //!
-//! Guarantees: the same seed gives the same [`Report`], trace hash included, on every machine; a violation anywhere (the
-//! core's own assertions included) comes back as a [`Failure`] with everything that led to it. Needs from callers: nothing;
-//! cases share nothing, so threads may run as many at a time as they like.
+//! Guarantees: the same seed gives the same [`Report`], trace hash included, on every machine. A violation anywhere (the
+//! core's own assertions included) is returned as a [`Failure`] with the trace that led to it. Needs from callers: nothing.
+//! Cases share no state, so any number of threads may run cases at a time.
 
 mod case;
 mod limits;
@@ -57,7 +57,7 @@ pub fn run_case(kind: Kind, seed: u64) -> Result<Report, Box<Failure>> {
     })
 }
 
-/// Runs the case of a seed with a bug planted in it, of the kind it belongs to; what did not hold, if that was noticed.
+/// Runs the case of a seed with a planted bug, of the kind the bug belongs to. An error says which check noticed the bug.
 pub fn run_planted(seed: u64, plant: Plant) -> Result<Report, String> {
     run(plant.kind(), seed, Some(plant), &Trace::new(false))
 }
@@ -80,7 +80,7 @@ pub fn press(seed: u64) -> Result<Pressed, Box<Failure>> {
     })
 }
 
-/// As [`press`], with unfairness planted; what did not hold, if that was noticed.
+/// As [`press`], with planted unfairness. An error says which check noticed it.
 pub fn press_unfairly(seed: u64, unfair: Unfair) -> Result<Pressed, String> {
     press_with(seed, Some(unfair), &Trace::new(false))
 }

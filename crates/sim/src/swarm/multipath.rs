@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A case of one disk that one to eight paths lead to. While bios of all kinds are in flight, paths break, come back, are
-//! slow or busy, are removed and added. Groups are switched and bypassed. A checker brings back what works again, as
-//! multipathd would.
+//! A case of one disk with one to eight paths. While bios of all kinds are in flight, paths break, recover, are slow or busy,
+//! are removed and added. Groups are switched and bypassed. A checker reinstates working paths, as multipathd does.
 //!
 //! Checked, beside all that holds for one disk (`load`):
 //!
-//! - a bio ends with a path's error only if at some time since its submission no path was left and requests were not to
+//! - a bio fails with a path's error only if at some time since its submission no path was left and requests were not to
 //!   wait;
-//! - requests are not given up before `no_path_retry`'s time is over;
+//! - requests do not fail before `no_path_retry`'s time is over;
 //! - a write that was retried on another path does not land late from the first;
-//! - nothing stays at a path.
+//! - no request stays at a path.
 //!
 //! Phases: safety as in the main case; liveness: all paths work, and everything ends.
 
@@ -51,9 +50,9 @@ pub(super) struct PathsCase {
     paths: Arc<Paths>,
     nr_groups: usize,
     features: Features,
-    /// Paths from this number on may break: with 1, path 0 never does and no bio may fail.
+    /// Paths from this number on may break. With 1, path 0 never breaks and no bio may fail.
     first: usize,
-    /// There has been no path since.
+    /// Since when there has been no path.
     no_path_since: Option<u64>,
     /// At the last check requests were to wait for a path.
     was_queueing: bool,
@@ -158,7 +157,7 @@ impl PathsCase {
         self.load.collect(&mut self.harness);
     }
 
-    /// What works again is used again: one path in `one_in` that could be.
+    /// Reinstates working paths that are not in use, one in `one_in`.
     fn check_paths(&mut self, one_in: u64) {
         for n in 0..self.paths.count() {
             let Some(id) = self.paths.id(n) else { continue };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! No disk starves beside others: one that waits for a tag is told to ask for it.
+//! No disk starves beside others: a disk that waits for a tag is notified to retry.
 //!
 //! Putting a tag wakes the next of the submitters that may use one: the first of the next of [`WAIT_QUEUES`] lines. So with
 //! n waiters in all each of them is woken after at most n puts for each line. Others cannot have been given more tags than
@@ -9,8 +9,8 @@
 //!
 //! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon. It looks again
 //! soon when its elevator holds requests back (mq-deadline for the sake of a higher class, bfq for the queue in service).
-//! From outside it cannot be seen of which map it wants a tag, and whether a reserved one. So it is held against the map and
-//! kind of tag of which least was given to others.
+//! Which map of tags a disk waits for, and whether it needs a reserved tag, is not visible from outside. So the check uses
+//! the map and kind of tag of which the fewest were given to others.
 
 use crate::disk::ledger::TagLedger;
 use crate::set_harness::{Member, SetHarness};

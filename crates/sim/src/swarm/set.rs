@@ -2,13 +2,13 @@
 //! A case of two to five disks on one tag set: each with its own elevator, device, faults and load, in one virtual time.
 //! Disks fall idle, leave, join, are frozen and quiesced; fair sharing is switched; depth and queues of the set change.
 //!
-//! Checked, beside all that holds for one disk (`load`): a tag of the set is at one disk at a time
-//! ([`TagLedger`]); no disk takes a tag beyond its share while others are active and the switch is on; a waiter for a
-//! tag that another disk has is notified (submitters sleep, see [`SetHarness`]); no disk starves beside others ([`Progress`]); a
-//! change of the set takes effect for all disks or for none.
+//! Checked, in addition to the checks of one disk (`load`): a tag of the set is at one disk at a time ([`TagLedger`]). No
+//! disk takes a tag beyond its share while others are active and fair sharing is on. A waiter for a tag that another disk has
+//! is notified (submitters sleep, see [`SetHarness`]). No disk starves beside others ([`Progress`]). A change of the set
+//! takes effect for all disks or for none.
 //!
-//! Phases: safety as in the main case; the liveness phase, in which all ends; then the disks compete without faults, and
-//! all ends once more.
+//! Phases: safety as in the main case; liveness, in which all bios complete; then the disks compete without faults until all
+//! bios have completed once more.
 
 use super::limits::Limits;
 use super::load::Load;
@@ -31,12 +31,12 @@ use std::sync::Arc;
 const SCHEDULERS: [&str; 5] = MqElevator::names_without(&[]);
 /// Most disks at a time.
 const MOST_DISKS: usize = 5;
-/// A disk that did nothing for so long counts no longer when tags are shared out.
+/// Idle time after which a disk no longer counts in the sharing of tags.
 const LONG_IDLE_NS: u64 = 7_000_000_000;
 
 /// What the case knows of a disk, beside what [`SetHarness`] has of it.
 struct OneDisk {
-    /// Its name for life: as [`number`](crate::set_harness::Member::number).
+    /// Its permanent number: as [`number`](crate::set_harness::Member::number).
     number: usize,
     load: Load,
     /// How often it gets new bios, compared with others; 0 = it is left alone.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Possible machines: each constant that is not known for sure is somewhere in its range.
+//! Possible machines: each constant that is not known exactly has some value in its range.
 //!
-//! The range of a constant is what the file's `[uncertain]` says. Without an entry there, a cost of the CPUs that the file
-//! has is known to a quarter. A default cost is known to a factor of 2. A constant of the disk without an entry is as the
-//! file says.
+//! The range of a constant is its entry in the file's `[uncertain]`. Without an entry, a CPU cost that the file gives is
+//! known within a factor of 1.25, and a default cost within a factor of 2. A constant of the disk without an entry has the
+//! file's value.
 //!
 //! Guarantees: a constant's range has as many equal parts as there are members, and each part is in one member (a Latin
 //! hypercube). How many I/Os a disk takes at once is one end of its range or the other, by halves: in between is what
@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::scenario::file::Scenario;
 use crate::scenario::known::{COSTS, DISK};
 
-/// How well a cost is known that the file has, and one that it has not, as a factor.
+/// The factor by which a cost is uncertain: a cost that the file gives, and a default.
 const COST_FACTOR: (f64, f64) = (1.25, 2.0);
 
 /// The ranges, and where in them each member is.
@@ -52,7 +52,7 @@ impl Draws {
         Draws { names, values }
     }
 
-    /// A member, but for `places`, which are as they were asked for.
+    /// Makes the machine of a member. The constants in `places` keep the values of the question.
     pub fn machine(&self, of: &Scenario, member: u32, places: &[String]) -> Scenario {
         let mut machine = of.clone();
         for (name, value) in self.names.iter().zip(&self.values[member as usize]) {

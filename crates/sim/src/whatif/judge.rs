@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From what came of all members to an interval and a word for each figure.
+//! From the results of all members to an interval and a verdict for each figure.
 //!
 //! Guarantees: "better" and "worse" are the answer only where all members that describe the machine agree on it; what they do not agree on is
 //! "cannot tell", with the constant that decides it if there is one.
@@ -9,7 +9,7 @@ use crate::scenario::outcome::RowOutcome;
 use crate::scenario::why;
 use serde::Serialize;
 
-/// A change below this is not worth a word.
+/// A smaller change counts as no effect.
 const WORTH: f64 = 0.02;
 /// A member whose figures are further from what was measured describes another machine.
 const DESCRIBES: f64 = 0.2;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What would change if a machine were otherwise. The same jobs run on the machine as it is and as it would be, many times
-//! over what is not known of it.
+//! What would change if a machine were different. The same jobs run on the machine as it is and on the changed one, many
+//! times over, because some constants of the machine are known only as ranges.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`change`] | what is asked: settings, the disk, costs, the CPUs, options of the jobs |
-//! | [`draw`] | a possible machine: each constant somewhere in the range in which it is known |
-//! | [`judge`] | from what came of all of them to an interval and a word |
+//! | [`draw`] | a possible machine: each constant at some value in its known range |
+//! | [`judge`] | from the results of all possible machines to an interval and a verdict |
 //!
 //! A *member* is one possible machine with a seed. It is simulated as it is and once for each question, with the same
 //! constants and the same seed. So the difference is the question's alone. Members that do not match what was measured on
@@ -14,10 +14,10 @@
 //! cannot tell.
 //!
 //! # Guarantees
-//! The same question gives the same answer. An interval is that of all members that are left, not of a part of them.
+//! The same question gives the same answer. An interval covers all members that are left, not a part of them.
 //!
 //! # Does not do
-//! File systems, page cache and all else that a machine file has no constant for: then it says that it cannot tell.
+//! File systems, page cache and anything else that a machine file has no constant for: the answer is then that it cannot tell.
 
 pub mod change;
 pub mod draw;
@@ -39,7 +39,7 @@ const RUN_NS: (u64, u64) = (20_000_000, 60_000_000_000);
 /// I/Os from which on a first look says how fast a machine is.
 const LOOK_IOS: u64 = 500;
 
-/// What is asked.
+/// The question.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
     /// Name of the machine file, for messages.
@@ -72,7 +72,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks all that is asked.
+    /// Checks the question.
     ///
     /// # Errors
     /// What is wrong, with its file and line or its flag.
@@ -169,7 +169,7 @@ impl Plan {
     }
 }
 
-/// Why a job cannot be simulated.
+/// Returns why a job cannot be simulated.
 fn not_simulated(j: &Job) -> Option<String> {
     let why = match refusal(j) {
         Some(why) => return Some(format!("job '{}': {why}", j.name)),
@@ -187,7 +187,7 @@ fn is_of(figure: &str, jobs: &[Job]) -> bool {
     split_figure(figure).is_some_and(|(job, _)| jobs.iter().any(|j| j.name == job))
 }
 
-/// The job for that virtual time, behind a tenth of it in which nothing is counted.
+/// Returns the job with that virtual run time, after a ramp time of a tenth of it.
 fn for_so_long(job: &Job, ns: u64) -> Job {
     Job {
         runtime_ns: Some(ns),

@@ -248,12 +248,11 @@ impl JobThread {
         Completed { needs_verify: false }
     }
 
-    /// The one I/O that is out was submitted and had ended by the time that was done: stands for [`JobThread::submitted`],
+    /// The only I/O in flight was submitted and completed within one call. Replaces [`JobThread::submitted`],
     /// [`JobThread::complete`] and [`JobThread::reaped`], all at `now`. As with fio's engines that complete in their queue
     /// function, its latency is all completion latency and it has no submission latency.
-    ///
     /// # Panics
-    /// When another I/O is out, or as [`JobThread::complete`].
+    /// When another I/O is in flight, or as [`JobThread::complete`].
     #[inline]
     pub fn ended_at_once(&mut self, slot: u32, status: BlkStatus, now: Instant) -> Completed {
         assert!(self.in_flight == 1 && self.queued == [slot], "slot {slot} is not the only one out");

@@ -15,7 +15,7 @@ use crate::verify::log::{NextPiece, Piece, PieceId};
 use blk::bio::{IoPrio, Op, OpFlags};
 use blk::time::Instant;
 
-/// Decisions that were made and could not be acted on yet.
+/// Decisions that were made and could not be carried out yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IssueState {
     /// The direction of the next I/O, waiting for its rate.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One job thread as a state machine: what to issue next, and what to make of completions.
+//! One job thread as a state machine: what to issue next, and how to handle completions.
 //!
 //! The same machine is driven by real threads and by a simulator. It has no clock and does no I/O; the driver's loop is
 //!
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! # Guarantees
-//! - At most `iodepth` I/Os are out at a time; each slot has one owner; every I/O is completed once (asserted).
+//! - At most `iodepth` I/Os are in flight at a time; each slot has one owner; every I/O is completed once (asserted).
 //! - The semantics of every option are fio's, and so are, with default seeds, the offsets, sizes and directions
 //!   (`tests/it/fio_parity.rs`). Random numbers come from the job's seeds only.
 //! - Nothing is allocated per I/O, except by verification of jobs that may write a block twice ([`crate::verify::log`]).
@@ -116,7 +116,7 @@ pub enum Next {
     Io(IoReq),
     /// Complete at least `min` and at most `max` I/Os; with `min` 0, whatever is there.
     Reap {
-        /// At least this many, never more than are out.
+        /// At least this many, never more than are in flight.
         min: u32,
         /// At most this many.
         max: u32,
@@ -133,7 +133,7 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Completed {
-    /// The slot stays out until [`JobThread::verify`] got the data.
+    /// The slot stays in use until [`JobThread::verify`] got the data.
     pub needs_verify: bool,
 }
 
@@ -188,16 +188,16 @@ struct VerifySlot {
     piece: Option<PieceId>,
 }
 
-/// Where the job is.
+/// The phase of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Issuing the I/Os of a pass.
     Io,
-    /// All of a pass is issued; `end_fsync` follows when nothing is out.
+    /// All of a pass is issued; `end_fsync` follows when nothing is in flight.
     EndOfIo,
-    /// The flush of `end_fsync` is out or done.
+    /// The flush of `end_fsync` is in flight or done.
     EndSync,
-    /// The flush before reading back is out or done.
+    /// The flush before reading back is in flight or done.
     VerifySync,
     /// Reading back.
     Verify,
@@ -379,7 +379,7 @@ impl JobThread {
         checked
     }
 
-    /// Ends the job: nothing new is issued, except `end_fsync` of a job that did not fail; what is out is waited for.
+    /// Ends the job: nothing new is issued, except `end_fsync` of a job that did not fail; I/Os in flight are waited for.
     pub fn stop(&mut self, why: StopReason) {
         if self.stop.is_none() {
             if let StopReason::Failed(errno) = why
@@ -392,8 +392,8 @@ impl JobThread {
         }
     }
 
-    /// Ends the job without the I/O that is out, which never ends: what was measured until `now` is final. Nothing else is called after it
-    /// but [`JobThread::stats`].
+    /// Ends the job without its I/O in flight, which never completes: what was measured until `now` is final. Only
+    /// [`JobThread::stats`] may be called after it.
     pub fn abandon(&mut self, now: Instant) {
         self.stop(StopReason::Asked);
         self.end_timed_phase(now, None);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When completions must be reaped before more is issued: `iodepth_low`, `iodepth_batch_complete_min` and `_max`.
 //!
-//! As in fio: a full queue reaps at least the minimum, and again until no more than `iodepth_low` are out; only then
-//! is it filled up again. A minimum of 0 means to look for completions after every submission without waiting.
+//! As in fio: a full queue reaps at least the minimum, and again until no more than `iodepth_low` are in flight; only then is
+//! it filled up again. A minimum of 0 means to look for completions after every submission without waiting.
 
 use super::plan::Plan;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pauses: `thinktime`, `thinktime_spin`, `thinktime_blocks`, `thinktime_blocks_type`.
 //!
-//! After every so many blocks the job waits for what is out, spins for a while if asked to, and sleeps for the rest.
+//! After every so many blocks the job waits for its I/Os in flight, spins for a while if asked to, and sleeps for the rest.
 
 use crate::job::{Job, ThinktimeBlocks};
 

@@ -45,7 +45,7 @@ pub(super) struct Draft {
     pub oltp: OltpJob,
     /// Options in force, by canonical name.
     pub given: BTreeMap<&'static str, OptionOrigin>,
-    /// Options in force that mqblk does not do. Kept until the job is complete: a job may override its global section.
+    /// Options in force that mqblk does not support. Kept until the job is complete, because a job may override its global section.
     pub refused: BTreeMap<&'static str, (u32, JobError)>,
 }
 

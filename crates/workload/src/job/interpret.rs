@@ -128,7 +128,7 @@ impl<'a> Interpreter<'a> {
         self.finish(jobs, global_options)
     }
 
-    /// Leaves out the sections that were not asked for, and what was noted about them.
+    /// Leaves out the sections that were not selected, and their warnings and errors.
     fn select(&mut self, raw: &mut Raw) {
         let wanted = self.context.sections;
         if wanted.is_empty() {
@@ -136,7 +136,7 @@ impl<'a> Interpreter<'a> {
         }
         let known: Vec<&str> = raw.sections.iter().filter(|s| !s.global).map(|s| s.name.as_str()).collect();
         let unknown = wanted.iter().find(|s| !known.contains(&s.as_str()));
-        // Without any job that is the error to tell.
+        // If the file has no job at all, that is the error to report instead.
         if let Some(unknown) = unknown.filter(|_| !known.is_empty()) {
             let error = JobError {
                 origin: Origin::Flag("--section"),
@@ -292,7 +292,7 @@ impl<'a> Interpreter<'a> {
             let mut warnings: Vec<Warning> = Vec::new();
             let mut seen = std::collections::BTreeSet::new();
             for warning in self.warnings {
-                // A global option or an override meets every job; it is told once.
+                // A global option or an override applies to every job; it is reported once.
                 if seen.insert((warning.origin.to_string(), warning.typed.clone(), warning.advice.clone())) {
                     warnings.push(warning);
                 }
@@ -323,7 +323,7 @@ fn about_the_file(file: &str, rule: &str, remedy: &str) -> JobError {
     }
 }
 
-/// An override concerns all jobs, so it is told without one.
+/// An override applies to all jobs, so it is reported without a job.
 fn job_name(raw: &RawOption, section: &RawSection) -> Option<String> {
     (!matches!(raw.origin, Origin::Flag(_))).then(|| section.name.clone())
 }

@@ -9,7 +9,7 @@ use super::values::Extent;
 
 /// Most sessions (`users` times `threads_per_user`) of an instance: each has a buffer and a slot.
 pub const SESSIONS_MAX: u32 = 16_384;
-/// Largest `redo_bytes`, and the largest write of the log writer: what Oracle's writes at most.
+/// Largest `redo_bytes`, and the largest write of the log writer, as in Oracle.
 pub const REDO_WRITE_MAX: u32 = 1 << 20;
 
 /// A transaction loop, as users of a database make it.
@@ -37,7 +37,7 @@ pub struct OltpJob {
     pub redo_bytes: u32,
     /// `redo_block_size=`: redo is written in whole blocks of this, 512, 1024, 2048 or 4096.
     pub redo_block_bytes: u32,
-    /// `group_commit_us=`: how long the log writer waits for company before it writes, nanoseconds.
+    /// `group_commit_us=`: how long the log writer waits for more records before it writes, nanoseconds.
     pub group_commit_ns: u64,
     /// `dirty_max=`: blocks that may be changed and not written back, 1..=1048576.
     pub dirty_max: u32,
@@ -80,7 +80,7 @@ impl OltpJob {
         self.writes_per_tx.unwrap_or(self.reads_per_tx)
     }
 
-    /// I/Os that may be out at a time: of each session, of the database writer, and the log writer's one.
+    /// I/Os that may be in flight at a time: one of each session, those of the database writer, and the log writer's one.
     pub fn most_ios(&self) -> u32 {
         self.sessions().saturating_add(self.writer_batch).saturating_add(1)
     }

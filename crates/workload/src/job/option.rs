@@ -38,7 +38,7 @@ pub struct OptionInfo {
     pub help: &'static str,
     /// What mqblk does with it.
     pub support: Support,
-    /// Values of an unsupported option that, like its default, ask for nothing; they are accepted silently.
+    /// Values of an unsupported option that, like its default, request nothing; they are accepted silently.
     pub off: &'static [&'static str],
     pub(super) parser: Parser,
 }

@@ -124,7 +124,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Cuts a comment behind a value. fio cuts at any `;` or `#`, even inside a word; then a word of warning is due.
+    /// Cuts a comment behind a value. fio cuts at any `;` or `#`, even inside a word; in that case a warning is given.
     fn cut_comment<'t>(&mut self, origin: &Origin, body: &'t str) -> &'t str {
         let Some(at) = body.find([';', '#']) else { return body };
         let code = &body[..at];
@@ -147,7 +147,7 @@ impl Reader<'_> {
         let Some(name) = code.strip_prefix('[').and_then(|c| c.strip_suffix(']')).filter(|n| !n.trim().is_empty())
         else {
             self.error(origin, code, "is not a section header", "write [name] on a line of its own");
-            // Options that follow belong to the section that was meant, not to the one before.
+            // Options that follow belong to the malformed section, not to the one before.
             self.push_section("?", false, line);
             return;
         };

@@ -42,7 +42,7 @@ pub(super) fn resolve(draft: Draft, around: &ResolveContext<'_>) -> Resolved {
     let foreign_engine = draft.refused.contains_key("ioengine");
     let mut check = Check { draft, around, errors: Vec::new(), warnings: Vec::new() };
     if foreign_engine {
-        // The job was written for another kind of target: its engine is what to tell, not what follows from it.
+        // The job was written for another kind of target. Report its engine, not the errors that follow from it.
         check.draft.refused.retain(|name, _| !table_engine::is_foreign(name));
     } else {
         check.all();
@@ -95,7 +95,7 @@ impl Check<'_> {
         self.error(names, ErrorKind::Conflict, rule, remedy);
     }
 
-    /// Warns if one of `names` was given; a default is no mistake.
+    /// Warns if one of `names` was given; a default value gives no warning.
     fn warn(&mut self, names: &[&str], advice: &str) {
         if names.iter().any(|name| self.given(name)) {
             let OptionOrigin { origin, typed, .. } = self.blame(names);
@@ -226,7 +226,7 @@ impl Check<'_> {
             ("iodepth_batch_complete_min", draft.batch_complete_min),
             ("iodepth_batch_complete_max", draft.batch_complete_max),
         ];
-        // A clamped depth was told already; its companions then follow without a word.
+        // A clamped depth was already reported; options that depend on it follow without a warning.
         let follows = draft.job.ioengine.submit() == Submit::Sync;
         for (name, _) in above.into_iter().filter(|(_, v)| !follows && v.is_some_and(|v| v > depth)) {
             self.warn(&[name], &format!("is limited to iodepth={depth}"));

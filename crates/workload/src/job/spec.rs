@@ -166,7 +166,7 @@ pub struct Job {
     // ---- random
     /// `random_distribution=`.
     pub random_distribution: PerDir<Distribution>,
-    /// `percentage_random=`: percent of a random job's I/Os that are random, the rest continues; 0..=100.
+    /// `percentage_random=`: percent of a random job's I/Os that are random, the others are sequential; 0..=100.
     pub percentage_random: PerDir<u32>,
     /// `norandommap`: blocks may repeat before all were touched.
     pub norandommap: bool,
@@ -255,9 +255,10 @@ impl Job {
         }
     }
 
-    /// The file that instance `jobnum` (0-based, counted over `numjobs`) works on, by fio's rules: `filename` is shared by
-    /// all instances (in the first `directory`); otherwise `filename_format` names one file per instance, dealt over the
-    /// directories. A directory goes before absolute names too. A name for which `is_target` holds (such as `null:`) is returned as typed; any other has `\:` unescaped.
+    /// Returns the file that instance `jobnum` (0-based, counted over `numjobs`) works on, by fio's rules. All instances
+    /// share `filename` (in the first `directory`). Otherwise `filename_format` names one file per instance; the instances
+    /// use the directories by round robin. A directory goes before absolute names too. A name for which `is_target` holds
+    /// (such as `null:`) is returned as typed; any other has `\:` unescaped.
     pub fn file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> String {
         let name = match &self.filename {
             Some(typed) if is_target(typed) => return typed.clone(),

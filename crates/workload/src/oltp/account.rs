@@ -6,7 +6,7 @@
 use crate::job::{Dir, Job};
 use crate::stats::{DIRS, JobStats, LatencyClasses, Percentiles, RATE_INTERVAL, TxStats, batch_class, depth_class};
 
-/// An I/O that is out.
+/// An I/O in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Io {
     pub dir: Dir,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks that were changed and not written back, as a buffer cache keeps them.
+//! Blocks that were changed and not written back, as in a buffer cache.
 //!
-//! Guarantees: a block is here once. It is handed out for writing when the redo of its last change is durable, and not again
-//! before that write has ended. Blocks that were changed longest ago come first. A block that changes during its write is
-//! queued again when that write ends. Bounded, and nothing is allocated after the start.
+//! Guarantees: each block is in it once. It is handed out for writing when the redo of its last change is durable, and not
+//! again before that write has completed. The blocks with the oldest changes come first. A block that changes during its
+//! write is queued again when that write completes. Bounded, and nothing is allocated after the start.
 //!
 //! Needs from callers: they check for room first. Does not do: keep contents; a cache for reads.
 
@@ -62,7 +62,7 @@ impl Dirty {
         }
     }
 
-    /// Whether `n` more blocks find room, be they here already or not.
+    /// Whether there is room for `n` more blocks, even if none of them is here already.
     pub(super) fn has_room(&self, n: u32) -> bool {
         self.used + n <= self.entries.len() as u32
     }
@@ -72,7 +72,8 @@ impl Dirty {
         self.in_line
     }
 
-    /// A block was changed, as that record of the log says. Whether that costs no write of its own: one was to come already.
+    /// Records that a block was changed by that record of the log. Returns whether the change needs no write of its own,
+    /// because one was already pending.
     pub(super) fn change(&mut self, block: u64, record: u64) -> bool {
         let bucket = self.bucket(block);
         let mut at = self.buckets[bucket];

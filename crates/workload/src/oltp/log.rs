@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The redo log: a commit leaves a record; the log writer writes what has gathered, and acknowledges all of it at once.
+//! The redo log: a commit leaves a record; the log writer writes all waiting records, and acknowledges all of them at once.
 //!
-//! Guarantees: one write is out at a time; records are written in the order they came, each once; a record is durable when the
-//! write that has it ended without error, and not before. A write holds what came while the last one was out, and what came
-//! in `group_commit_us` after the first of it. The log is written round: a write does not cross its end. Needs from callers:
-//! every write is told its end. Does not do: keep what is in records; recovery.
+//! Guarantees: one write is in flight at a time; records are written in the order they came, each once. A record is durable
+//! only when the write that has it completed without error. A write holds the records that came while the previous write was
+//! in flight, and those that came in `group_commit_us` after the first of them. The log is circular: a write does not cross
+//! its end. Needs from callers: they report the completion of every write. Does not do: keep what is in records; recovery.
 
 use std::collections::VecDeque;
 
@@ -45,7 +45,7 @@ pub(super) struct LogWrite {
 pub(super) struct RedoLog {
     plan: LogPlan,
     waiting: VecDeque<Record>,
-    /// What the write that is out has; empty = none is out.
+    /// The records of the write in flight; empty = none is in flight.
     writing: Vec<Record>,
     /// Records that were ever left here, and those of them that are durable.
     left: u64,
@@ -73,7 +73,7 @@ impl RedoLog {
         RedoLog { plan, waiting, writing, left: 0, durable: 0, position: 0 }
     }
 
-    /// Leaves a record; its number, which [`RedoLog::durable`] reaches when it is durable.
+    /// Appends a record. Returns its number, which [`RedoLog::durable`] reaches when the record is durable.
     pub(super) fn leave(&mut self, session: u32, now_ns: u64) -> u64 {
         self.waiting.push_back(Record { session, asked_ns: now_ns });
         self.left += 1;
@@ -90,14 +90,14 @@ impl RedoLog {
         self.waiting.is_empty() && self.writing.is_empty()
     }
 
-    /// When a write is due that nothing but time holds back.
+    /// Returns when a write is due that only waits for time.
     pub(super) fn due_at(&self) -> Option<u64> {
         let first = self.waiting.front().filter(|_| self.writing.is_empty())?;
         let full = self.plan.bytes_of(self.waiting.len() as u64) >= u64::from(self.plan.max_write);
         Some(if full { first.asked_ns } else { first.asked_ns.saturating_add(self.plan.group_ns) })
     }
 
-    /// The write to make at `now_ns`, if one is due, or something waits and `at_once`.
+    /// Returns the write to make at `now_ns`, if one is due, or if `at_once` and records wait.
     pub(super) fn next_write(&mut self, now_ns: u64, at_once: bool) -> Option<LogWrite> {
         let due = self.due_at()?;
         if due > now_ns && !at_once {
@@ -118,7 +118,7 @@ impl RedoLog {
         Some(LogWrite { offset, len: len as u32, wraps })
     }
 
-    /// The write that is out has ended. What it held goes to `to`, in order: they are acknowledged if it was written.
+    /// The write in flight has completed. Its records go to `to`, in order; they are acknowledged if the write succeeded.
     pub(super) fn ended(&mut self, written: bool, to: &mut Vec<Record>) {
         assert!(!self.writing.is_empty(), "a redo write ended that was not out");
         if written {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A database instance as a state machine: the I/O that transactions of many users make, as SLOB makes Oracle do it.
 //!
-//! Sessions (`users` times `threads_per_user`) each run one transaction after the other: read `reads_per_tx` blocks, one at a
-//! time; of `update_pct` percent then change `writes_per_tx` of them, leave a redo record, and wait for its commit; think for
-//! `thinktime`. The log writer makes one write of all records that wait (group commit) and acknowledges them when it has ended.
-//! The database writer writes changed blocks back, `writer_batch` at a time. One thread drives it all, as [`crate::engine`].
+//! Sessions (`users` times `threads_per_user`) each run one transaction after the other. A transaction reads `reads_per_tx`
+//! blocks, one at a time. In `update_pct` percent of transactions it then changes `writes_per_tx` of them, leaves a redo
+//! record, and waits for its commit. Then the session thinks for `thinktime`. The log writer writes all waiting records in
+//! one write (group commit) and acknowledges them when that write completes. The database writer writes changed blocks back,
+//! `writer_batch` at a time. One thread drives all of this, as in [`crate::engine`].
 //!
 //! # Guarantees
-//! - A commit is acknowledged after the write of its redo ended without error, and not otherwise; redo writes are `FUA`.
-//! - A changed block is written back after its redo is durable, and never twice at a time. At most `dirty_max` wait for that.
-//! - Each session has one I/O out, the database writer `writer_batch`, the log writer one. An I/O ends once (asserted).
+//! - A commit is acknowledged only after the write of its redo completed without error; redo writes are `FUA`.
+//! - A changed block is written back after its redo is durable, and never twice at a time. At most `dirty_max` blocks wait
+//!   for that.
+//! - A session has at most one I/O in flight, the database writer `writer_batch`, the log writer one. An I/O completes once
+//!   (asserted).
 //! - Which blocks a session's n-th transaction reads and changes depends on the seeds alone.
 //! - Nothing is allocated per I/O.
 //!
@@ -18,8 +21,8 @@
 //!
 //! # Does not do
 //! - A cache for reads: each block of a transaction is read from the disk, as with SLOB's small buffer cache.
-//! - A clean shutdown by time: what is dirty stays unwritten. After `transactions=N` it is written back.
-//! - Instances that know each other: each of `numjobs` has its sessions, its log and its writers over the same data.
+//! - A clean shutdown of a run that ends by time: dirty blocks stay unwritten. After `transactions=N` they are written back.
+//! - Shared state between instances: each of `numjobs` has its own sessions, log and writers over the same data.
 //!
 //! Source: K. Closson, SLOB 2.4 (slob.conf: `UPDATE_PCT`, `WORK_UNIT`, `THREADS_PER_SCHEMA`, `REDO_STRESS`); Oracle Database
 //! Concepts 19c, "Process Architecture" (LGWR, DBW).
@@ -78,7 +81,7 @@ pub struct Oltp {
     sessions: Vec<Session>,
     /// Sessions with something to do, in the order it came up.
     ready: VecDeque<u32>,
-    /// Sessions that think, with the time they end that: in this order, for all think equally long.
+    /// Sessions that think, with the end of their think time. All think equally long, so they are in order of that time.
     thinking: VecDeque<(u64, u32)>,
     /// Sessions that wait for room for what they change.
     starved: VecDeque<u32>,
@@ -151,7 +154,7 @@ impl Oltp {
         self.stop.is_some() || self.account.is_over(now_ns)
     }
 
-    /// What can be issued at `now_ns`, most urgent first: sessions wait for redo, none for blocks to be written back.
+    /// Returns what can be issued at `now_ns`, most urgent first: sessions wait for redo, but not for write-back.
     fn next_io(&mut self, now_ns: u64, interrupted: bool) -> Option<IoReq> {
         if let Some(io) = self.next_redo(now_ns, interrupted) {
             return Some(io);
@@ -274,7 +277,7 @@ impl Oltp {
         self.account.tx().rewritten += again;
     }
 
-    /// A redo write has ended: the sessions with a record in it are told, if it was written. Else the log ends before it.
+    /// A redo write has completed. If it succeeded, the sessions with a record in it continue; otherwise the log ends before it.
     fn redo_ended(&mut self, written: bool, now_ns: u64) {
         let mut ended = std::mem::take(&mut self.ended);
         self.log.ended(written, &mut ended);

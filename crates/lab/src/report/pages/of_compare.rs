@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a comparison.
 //!
-//! Guarantees: made from a results file alone, so that it is the same whether made at once or a year later; the sentence at its top is the
-//! text report's. Needs from callers: the comparison of these results, with the warnings it was told with. Does not: decide anything.
+//! Guarantees: the report depends only on the results file, so it is the same whenever it is made. The sentence at its top is
+//! the text report's. Needs from callers: the comparison of these results, with the warnings it was reported with. Does not:
+//! decide anything.
 
 use serde_json::{Value, json};
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of one run.
 //!
-//! Guarantees: the sentence at its top has the rate with the interval that the run's own swings give it. It says that this is
-//! all it is. A run with errors, or an interrupted run, says so first. Jobs that ran one after the other at several depths make
-//! the chart of rate against depth. Needs from callers: the run as a record with detail. Does not: compare.
+//! Guarantees: the sentence at its top has the rate, with an interval from the variation within the run, and says that the
+//! interval covers nothing else. A run with errors, or an interrupted run, says so first. Jobs that ran one after the other
+//! at several depths make the chart of rate against depth. Needs from callers: the run as a record with detail. Does not:
+//! compare.
 
 use serde_json::{Value, json};
 
@@ -138,10 +139,11 @@ pub fn busiest(jobs: &[JobDetail]) -> u32 {
 
 /// Parts of a run that its interval rests on.
 const PARTS: usize = 20;
-/// Fewer tell nothing.
+/// With fewer parts there is no interval.
 const PARTS_MIN: usize = 8;
 
-/// Interval of the rate from the means of equal parts of the run, and how many: neighbouring slices depend on each other, longer parts less.
+/// Returns the interval of the rate from the means of equal parts of the run, and the number of parts. Neighbouring slices
+/// are correlated, longer parts less.
 fn rate_interval(t: &SliceTable) -> Option<(f64, f64, usize)> {
     let whole: Vec<f64> = t
         .columns

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of a scenario: published and simulated figures of a machine that one does not have.
+//! The report of a scenario: published and simulated figures of a machine that is not at hand.
 //!
 //! Guarantees: a fitted figure is marked wherever it is shown, and counts for no verdict. Needs from callers: the rows in the order of the file.
 //! Does not: simulate.
@@ -16,7 +16,7 @@ use sim::scenario::outcome::{Figure, RowOutcome};
 use sim::scenario::over_rows::{OverRows, over_rows};
 use sim::scenario::why;
 
-/// A prediction that is off by no more is near.
+/// Largest relative error of a prediction that counts as near.
 const NEAR: f64 = 0.15;
 
 /// What is known of a simulated scenario.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of a scaling study: why each series has its shape, rates and costs against what grows, and this host beside it.
+//! The report of a scaling study: why each series has its shape, rates and costs against the scaled quantity, and this host
+//! beside it.
 //!
-//! Guarantees: what is measured and what is simulated is never in one column or line; the sidecar's data is that of `mqblk sim --study --json`.
-//! Needs from callers: the points of the cells, in their order. Does not: simulate or measure.
+//! Guarantees: measured and simulated figures are never in one column or line. The sidecar's data is that of
+//! `mqblk sim --study --json`. Needs from callers: the points of the cells, in their order. Does not: simulate or measure.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use sim::scenario::file::Scenario;
 use sim::study::reason::{self, of_them, rate};
 use sim::study::{Cell as StudyCell, Load, Point, Study, by_series, efficiency};
 
-/// Distance of a point's runs, relative to their median, from which on an error says nothing.
+/// Spread of a point's runs, relative to their median, from which on an error is meaningless.
 pub const APART: f64 = 0.3;
 /// Largest over smallest value from which on an axis is divided by powers of ten.
 const WIDE: f64 = 100.0;
@@ -34,15 +35,15 @@ pub struct HostPoint {
     pub x: u32,
     /// Runs that came to their end; at least one.
     pub runs: usize,
-    /// Median of them, I/Os a second.
+    /// Median of the runs, I/Os per second.
     pub measured: f64,
     /// The slowest of them.
     pub least: f64,
     /// The fastest.
     pub most: f64,
-    /// What the simulation of this host came to.
+    /// The simulated figure for this host.
     pub simulated: f64,
-    /// Of the simulation against the measured: 0.1 = 10 % above.
+    /// Error of the simulation against the measurement: 0.1 = 10 % above.
     pub error: f64,
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a tuning.
 //!
-//! Guarantees: made from the results file alone; the sentence at its top is the text report's; what was only screened is never among what was
-//! confirmed, and says that it is no claim. Needs from callers: a file with a result. Does not: decide anything.
+//! Guarantees: the report depends only on the results file. The sentence at its top is the text report's. Results of
+//! screening alone are kept apart from confirmed ones, and are marked as no claim. Needs from callers: a file with a result.
+//! Does not: decide anything.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of a what-if: the machine as it is and as it would be, with intervals over what is not known of it.
+//! The report of a what-if: the machine as it is and as changed, with intervals over its unknown constants.
 //!
-//! Guarantees: what cannot be told is shown as such, with the reason, and never as a change; of a model that does not describe the machine no
-//! change is shown. Needs from callers: answers of the plan that goes with them. Does not: simulate or judge.
+//! Guarantees: a figure that cannot be told is shown as such, with the reason, and never as a change. If the model does not
+//! describe the machine, no change is shown. Needs from callers: answers of the plan that is passed with them. Does not:
+//! simulate or judge.
 
 use serde_json::json;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What reports of runs and of comparisons are both made of: sections from results of one or several labelled sides.
+//! Sections that reports of runs and of comparisons share, made from results of one or several labelled sides.
 //!
-//! Guarantees: a section that has nothing to show is `None` or says why in a sentence; a chart is never drawn of one point.
-//! Needs from callers: sides in their order, which is the order of colours. Does not: judge.
+//! Guarantees: a section with nothing to show is `None` or gives the reason in a sentence; a chart always has more than one
+//! point. Needs from callers: sides in their order, which is the order of colours. Does not: judge.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ use report::unit::Unit;
 const CURVE_POINTS: usize = 160;
 /// Columns of a heat map and points of rates over time.
 const TIME_COLUMNS: usize = 96;
-/// A percentile is told when at least this many I/Os took longer.
+/// A percentile is shown if at least this many I/Os took longer.
 const BEYOND_MIN: u64 = 10;
 /// Percentiles of tables.
 const PERCENTILES: [f64; 8] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
 
-/// Behind the name of a setting that is not the same on all sides.
+/// Marks the name of a setting that differs between sides.
 const DIFFERS: char = '\u{2260}';
 
 /// Latencies of several histograms together: (nanoseconds, I/Os), ascending.
 pub type Bins = BTreeMap<u64, u64>;
 
-/// The latencies that are judged: from the intended start where the job has a rate, else clat.
+/// Returns the latencies that are judged: from the intended start if the job has a rate, else clat.
 pub fn pooled<'a>(histograms: impl Iterator<Item = &'a RawHistogram>, jobs: &[JobDetail]) -> Bins {
     let rated = |job: &str| jobs.iter().any(|j| j.job == job && j.rated);
     let mut bins = Bins::new();
@@ -45,7 +45,7 @@ pub fn pooled<'a>(histograms: impl Iterator<Item = &'a RawHistogram>, jobs: &[Jo
     bins
 }
 
-/// The value below or at which the share `q` of all is.
+/// Returns the smallest latency that at least a share `q` of all I/Os does not exceed.
 pub fn quantile(bins: &Bins, q: f64) -> Option<u64> {
     let want = (q * bins.values().sum::<u64>() as f64).ceil().max(1.0) as u64;
     let mut sum = 0;
@@ -62,7 +62,7 @@ fn curve(bins: &Bins) -> Vec<Point> {
         return Vec::new();
     }
     let end = (total as f64 / BEYOND_MIN as f64).log10();
-    // Evenly along the axis, which counts nines, from p1 on: the very fastest would stretch the other axis for nothing.
+    // The points are evenly spaced along the axis of nines, starting at p1: faster I/Os would only stretch the other axis.
     let begin = -0.99f64.log10();
     let at = |i: usize| 1.0 - 10f64.powf(-begin - (end - begin).max(0.0) * i as f64 / (CURVE_POINTS - 1) as f64);
     let points = (0..CURVE_POINTS).filter_map(|i| Some(Point::at(at(i), quantile(bins, at(i))? as f64)));
@@ -150,7 +150,7 @@ pub fn over_time(sides: &[(String, &SliceTable)]) -> Option<Section> {
     (!section.blocks.is_empty()).then_some(section)
 }
 
-/// I/Os per second of each slice that was measured for the better part.
+/// Returns the I/Os per second of each slice that was measured for at least half as long as the longest one.
 fn rates(t: &SliceTable) -> Vec<Point> {
     let most = t.columns.iter().map(|c| c.covered_ns).max().unwrap_or(0);
     let columns = t.columns.iter().enumerate().filter(|(_, c)| 2 * c.covered_ns >= most && c.covered_ns > 0);
@@ -275,7 +275,8 @@ pub fn transactions(sides: &[(String, &StageFacts)]) -> Option<Section> {
     let (_, first) = sides.first()?;
     let mean = |f: &StageFacts, name: &str| f.parts.iter().find(|p| p.name == name)?.mean_ns();
     let means = |f: &StageFacts| first.parts.iter().map(|p| mean(f, &p.name)).collect::<Vec<_>>();
-    // The first is computing, most of it and much the same: beside it nothing else would be seen.
+    // The first part is computing, which is most of the time and nearly the same on all sides. The other parts would be too
+    // small beside it.
     let rows = sides.iter().map(|(name, f)| BarRow { label: name.clone(), values: means(f).split_off(1) });
     let plot = Plot::Bars(Bars {
         axis: Axis::new("mean time of a transaction beyond computing", Unit::Nanoseconds, Scale::Linear),
@@ -362,7 +363,7 @@ pub fn balance(sides: &[(String, &StageFacts)]) -> Option<Section> {
     Some(section)
 }
 
-/// Busiest over mean.
+/// Returns the count of the busiest hardware queue over the mean.
 fn spread(name: &str, hctx: &[HctxCounts]) -> String {
     let sum: u64 = hctx.iter().map(|h| h.dispatched).sum();
     let most = hctx.iter().map(|h| h.dispatched).max().unwrap_or(0);
@@ -489,7 +490,7 @@ pub fn environment(setup: &Setup) -> Section {
     Section::new("environment", "Environment", "").with(table)
 }
 
-/// How to get these figures again.
+/// The command that reproduces these figures.
 pub fn reproduce(command: &str, seed: Option<u64>, job: &str, results: Option<&str>) -> Section {
     let mut section = Section::new("reproduce", "How to reproduce", "");
     section.blocks.push(Block::Code { caption: "Command".into(), text: command.to_owned() });

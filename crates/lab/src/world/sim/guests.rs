@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A simulated machine with `[guests]`: virtual machines whose databases' users are the load, so that no job runs beside them.
+//! A simulated machine with `[guests]`: the users of the virtual machines' databases are the load, so no other jobs run.
 //!
-//! Guarantees: settings have the names that `mqblk sim --what-if` takes; what would have no effect on virtual machines is refused. Needs: a
-//! file that [`Scenario::parse_machine`] takes. Does not: run jobs ([`super`] does).
+//! Guarantees: settings have the names that `mqblk sim --what-if` takes; settings without effect on virtual machines are
+//! rejected. Needs: a file that [`Scenario::parse_machine`] accepts. Does not: run jobs ([`super`] does).
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is seen of a simulated run while it goes: progress, bios in flight, and the counters at the start of what is measured.
+//! Observations of a simulated run in progress: progress, bios in flight, and the counters at the start of the measured part.
 //!
-//! Guarantees: as of a run on this host ([`RunOutcome`](host::run::RunOutcome)), counters begin when the last of the threads
-//! that began first has left its `ramp_time`. Looks come about every millisecond of virtual time. Their distances are no
-//! multiple of anything, so nothing periodic is always seen at the same place. They are the same in each run.
+//! Guarantees: as in a run on this host ([`RunOutcome`](host::run::RunOutcome)), counters begin when `ramp_time` is over for
+//! all of the threads that started first. Observations are about a millisecond of virtual time apart. Their intervals follow
+//! no period, so periodic activity is not always seen at the same phase. They are the same in each run.
 
 use std::sync::atomic::Ordering;
 

@@ -2,21 +2,20 @@
 //! Disks without interrupts: waiting threads collect, as the threads of this program do at its driver `model` in real
 //! time.
 //!
-//! A waiting thread sleeps on a timer of its own until the first I/O of its hardware queue is done. So all that wait in one
-//! hardware queue are woken for the same I/O, and each polls. It collects what is done, for all threads, and tries its bios
-//! that wait for a tag. While it has such bios it does so every 100 us. What makes one of them poll at once (a notification,
-//! an I/O that is done before all others) makes all of the hardware queue poll. That decides which thread gets a tag. A
-//! kernel behaves otherwise: there a process that waits for a tag sleeps through completions.
+//! A waiting thread sleeps on its own timer until the first I/O of its hardware queue completes. So all threads that wait in
+//! one hardware queue are woken for the same I/O, and each polls. A poll collects completions for all threads, and retries
+//! the thread's bios that wait for a tag. While a thread has such bios it polls every 100 us. A notification, or an I/O that
+//! completes before all others, makes all threads of the hardware queue poll at once. That decides which thread gets a tag. A
+//! kernel behaves differently: there a process that waits for a tag sleeps through completions.
 //!
-//! Guarantees: a timer's CPU needs its time to begin like any other's, and the thread may then go to another CPU that is
-//! free. Does not do: wait in more than the first of a thread's hardware queues, as `crates/host/src/run/waiter.rs` does
-//! not.
+//! Guarantees: waking an idle CPU by a timer takes time as any wake-up does, and the thread may then move to a free CPU. Does
+//! not do: wait in more than the first of a thread's hardware queues; neither does `crates/host/src/run/waiter.rs`.
 
 use super::super::task::TaskVolume;
 use super::{Event, Machine, TaskState};
 use blk::time::Instant;
 
-/// As long as a thread of this program sleeps at most (`crates/host/src/run/waiter.rs`): with a bio that waits for a tag, and without.
+/// Longest sleeps of a thread of this program (`crates/host/src/run/waiter.rs`): with a bio that waits for a tag, and without.
 const BLIND_NS: u64 = 100_000;
 const LOOK_AROUND_NS: u64 = 50_000_000;
 
@@ -52,7 +51,7 @@ impl Machine {
         self.stand_in_line(cpu, task);
     }
 
-    /// The timer of a thread goes off, on the CPU where it went to sleep.
+    /// Handles the expiry of a thread's timer, on the CPU where the thread went to sleep.
     pub(super) fn wake_by_timer(&mut self, task: u32, at: u64) {
         let cpu = self.tasks[task as usize].cpu;
         self.rouse(cpu, at);
@@ -65,7 +64,7 @@ impl Machine {
         self.wake(task, cpu, at);
     }
 
-    /// All that sleep in a hardware queue look again, as the driver's one condition variable has it.
+    /// Wakes all threads that sleep in a hardware queue, because the driver has one condition variable for all of them.
     pub(super) fn wake_sleepers(&mut self, disk: u16, hctx: u16, cpu: u32, at: u64) {
         let nr = self.disks[usize::from(disk)].handlers[usize::from(hctx)].all.len();
         for i in 0..nr {
