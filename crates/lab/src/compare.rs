@@ -249,13 +249,20 @@ fn row(metric: Metric, pairs: &[PairResult], level: f64) -> Option<Row> {
     let ratio = both.as_ref().and_then(|(a, b)| ratio::estimate(&block_log_ratios(a, b), COVERAGE, level));
     let medians = both.map(|(a, b)| (descriptive::median(&a), descriptive::median(&b))).unwrap_or_default();
     let (a_median, b_median) = medians;
-    Some(Row { metric, a_median, b_median, ratio, adjusted_p: ratio.map(|r| r.p), mark: Mark::None })
+    Some(Row {
+        metric,
+        a_median,
+        b_median,
+        ratio,
+        adjusted_p: ratio.filter(|_| metric.can_be_marked()).map(|r| r.p),
+        mark: Mark::None,
+    })
 }
 
 /// Marks the primary row as the verdict says, and the others after Holm's correction among themselves. Without a verdict nothing is marked.
 fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict, level: f64) {
     let secondary: Vec<usize> =
-        (0..rows.len()).filter(|&i| rows[i].metric != primary && rows[i].ratio.is_some()).collect();
+        (0..rows.len()).filter(|&i| rows[i].metric != primary && rows[i].adjusted_p.is_some()).collect();
     let p: Vec<f64> = secondary.iter().filter_map(|&i| rows[i].adjusted_p).collect();
     for (&i, adjusted) in secondary.iter().zip(holm::adjust(&p)) {
         rows[i].adjusted_p = Some(adjusted);

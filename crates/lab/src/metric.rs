@@ -70,6 +70,11 @@ impl Metric {
         matches!(self, Metric::Iops | Metric::BytesPerSecond | Metric::Transactions)
     }
 
+    /// Whether a difference in it can be marked. The longest latency grows with the number of I/Os, and the faster side has more.
+    pub const fn can_be_marked(self) -> bool {
+        !matches!(self, Metric::LatencyMax)
+    }
+
     /// Name for people.
     pub const fn name(self) -> &'static str {
         match self {

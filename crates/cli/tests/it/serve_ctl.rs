@@ -341,7 +341,7 @@ fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
     let socket = d.dir.path("a.sock");
     thread::scope(|scope| {
         // It runs until the daemon ends, however long it takes to see it at work.
-        let options = BenchOptions { runtime: std::time::Duration::from_secs(600), ..BenchOptions::default() };
+        let options = BenchOptions { runtime: std::time::Duration::from_secs(60), ..BenchOptions::default() };
         let load = scope.spawn(move || bench(socket.to_str().unwrap(), &options));
         while d.json("stats")["disks"][0]["in_flight"] == 0 {
             assert!(!load.is_finished());

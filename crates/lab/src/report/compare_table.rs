@@ -63,6 +63,7 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
         (_, Verdict::NotSteady) if row.metric == c.primary => "not steady",
         (Mark::Better, _) => "better",
         (Mark::Worse, _) => "worse",
+        _ if !row.metric.can_be_marked() => "not judged",
         (Mark::None, _) => "no difference shown",
     }
 }

@@ -145,6 +145,7 @@ fn word(c: &Comparison, row: &Row) -> &'static str {
         (_, _, Verdict::Stopped { .. } | Verdict::Errors) => "",
         (Mark::Better, ..) => "B is better",
         (Mark::Worse, ..) => "B is worse",
+        _ if !row.metric.can_be_marked() => "not judged",
         (Mark::None, ..) => "no difference shown",
     }
 }

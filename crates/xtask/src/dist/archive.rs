@@ -27,14 +27,14 @@ pub struct Packages {
 /// # Errors
 /// A tool fails, or lintian objects.
 pub fn make(release: &Release, tree: &Path) -> Result<Packages, String> {
-    let out = release.dir.join("out");
-    let _ = fs::remove_dir_all(&out);
-    make_directory(&out)?;
-    let debian = debian(release, tree, &out)?;
-    let tarball = tarball(release, tree, &out)?;
+    let out = &release.out;
+    let _ = fs::remove_dir_all(out);
+    make_directory(out)?;
+    let debian = debian(release, tree, out)?;
+    let tarball = tarball(release, tree, out)?;
     fs::copy(tree.join("share/doc/mqblk/mqblk.cdx.json"), out.join(format!("mqblk-{}.cdx.json", release.version)))
         .map_err(|e| format!("{}: {e}", out.display()))?;
-    let sums = tool::output(Command::new("sh").args(["-c", "sha256sum -- *"]).current_dir(&out))?;
+    let sums = tool::output(Command::new("sh").args(["-c", "sha256sum -- *"]).current_dir(out))?;
     fs::write(out.join("SHA256SUMS"), &sums).map_err(|e| format!("{}: {e}", out.display()))?;
     print!("{sums}");
     Ok(Packages { debian, tarball })
@@ -91,7 +91,7 @@ fn tarball(release: &Release, tree: &Path, out: &Path) -> Result<PathBuf, String
     tool::run(Command::new("strip").arg("--strip-debug").args(programs))?;
     let file = out.join(format!("{name}.tar.xz"));
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--xz", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
+    tar.args(["--create", "--xz", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX"]);
     tar.arg(format!("--mtime=@{}", release.epoch)).arg(format!("--transform=s,^\\.,{name},")).arg("--file").arg(&file);
     tool::run(tar.arg("--directory").arg(&stripped).arg("."))?;
     Ok(file)

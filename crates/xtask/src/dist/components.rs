@@ -96,7 +96,7 @@ fn reachable(metadata: Metadata) -> Components {
 
 impl Package {
     fn purl(&self) -> String {
-        format!("pkg:cargo/{}@{}", self.name, self.version)
+        format!("pkg:cargo/{}@{}", self.name, self.version.replace('+', "%2B"))
     }
 }
 
@@ -136,13 +136,20 @@ impl Components {
     /// # Errors
     /// A file cannot be read, or a library has no licence.
     pub fn notices(&self) -> Result<String, String> {
-        let mut text = String::from("Libraries in mqblk and libmqblk_fio.so, each with its licence.\n");
+        let mut text = String::from(
+            "Libraries in mqblk and libmqblk_fio.so, each with its licence.\n\
+             Rust's standard library is in them, too: MIT or Apache-2.0, https://github.com/rust-lang/rust.\n",
+        );
         for package in self.packages.values().filter(|p| p.source.is_some()) {
             let Package { name, version, .. } = package;
             let licence = package.license.as_deref().ok_or_else(|| format!("{name} {version} names no licence"))?;
             text += &format!("\n{}\n{name} {version}: {licence}\n", "=".repeat(80));
             let directory = package.manifest_path.parent().unwrap_or(Path::new("."));
-            for file in licence_files(directory)? {
+            let files = licence_files(directory)?;
+            if files.is_empty() {
+                text += "\nIts package has no licence text: see https://spdx.org/licenses/ for that of its licence.\n";
+            }
+            for file in files {
                 let body = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
                 text += &format!("\n{}\n", body.trim());
             }

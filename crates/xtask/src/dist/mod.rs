@@ -49,12 +49,12 @@ impl Options {
 /// When a tool is missing or fails.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     packages::ensure_dist()?;
-    let release = Release::new(project)?;
+    let release = Release::new(project, &options.profile)?;
     let programs = programs::build(&release, &options.profile)?;
     let components = components::find(project)?;
     let tree = tree::lay_out(&release, &programs, &components)?;
     let packages = archive::make(&release, &tree)?;
-    println!("packages are in {}", project.relative(&release.dir.join("out")));
+    println!("packages are in {}", project.relative(&release.out));
     if !options.check {
         return Ok(Outcome::Passed);
     }

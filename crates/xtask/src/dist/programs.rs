@@ -2,7 +2,7 @@
 //! The program and fio's engine, for every distribution whose C library is at least that of Debian 11.
 //!
 //! A program linked here would need this machine's C library or a newer one. So the linker is given the C library of Debian 11 as its
-//! system root. Only the last step differs from an ordinary build: libraries that were compiled for one are used again.
+//! system root. Only the last step differs from an ordinary build: both builds share compiled libraries.
 //!
 //! Guarantees: no symbol of a newer C library is needed, which is looked up in the files.
 

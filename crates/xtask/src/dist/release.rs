@@ -13,9 +13,11 @@ pub struct Release<'a> {
     pub project: &'a Project,
     /// Where everything is made.
     pub dir: PathBuf,
+    /// Where packages go: `out`, or `out-PROFILE` for programs that are not meant for others.
+    pub out: PathBuf,
     /// Of the program.
     pub version: String,
-    /// Of the last commit, as seconds since 1970: no file is newer.
+    /// Of the last commit, as seconds since 1970: the time of every file in the tarball.
     pub epoch: String,
 }
 
@@ -24,13 +26,14 @@ impl<'a> Release<'a> {
     ///
     /// # Errors
     /// It is no git repository.
-    pub fn new(project: &'a Project) -> Result<Release<'a>, String> {
+    pub fn new(project: &'a Project, profile: &str) -> Result<Release<'a>, String> {
         let mut git = Command::new("git");
         let epoch = tool::output(git.args(["log", "-1", "--format=%ct"]).current_dir(&project.root))?;
         let dir = project.target_directory.join("packages");
         make_directory(&dir)?;
         let (version, epoch) = (env!("CARGO_PKG_VERSION").to_owned(), epoch.trim().to_owned());
-        Ok(Release { project, dir, version, epoch })
+        let out = dir.join(if profile == "dist" { "out".to_owned() } else { format!("out-{profile}") });
+        Ok(Release { project, dir, out, version, epoch })
     }
 
     /// The time of the last commit, as RFC 3339 has it.

@@ -21,7 +21,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Files of the source tree, and their places.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 12] = [
     ("contrib/systemd/mqblk-serve@.service", "lib/systemd/system/mqblk-serve@.service"),
     ("contrib/systemd/mqblk-serve@.socket", "lib/systemd/system/mqblk-serve@.socket"),
     ("contrib/systemd/mqblk.sysusers", "lib/sysusers.d/mqblk.conf"),
@@ -32,6 +32,8 @@ const FILES: [(&str, &str); 10] = [
     ("CONTRIBUTING.md", "share/doc/mqblk/CONTRIBUTING.md"),
     ("CHANGELOG.md", "share/doc/mqblk/CHANGELOG.md"),
     ("LICENSE", "share/doc/mqblk/LICENSE"),
+    ("LICENSE-APACHE", "share/doc/mqblk/LICENSE-APACHE"),
+    ("LICENSE-MIT", "share/doc/mqblk/LICENSE-MIT"),
 ];
 
 /// Directories of the source tree, and their places.
@@ -50,7 +52,6 @@ pub fn lay_out(release: &Release, programs: &Programs, components: &Components) 
     let tree = release.dir.join("tree");
     let _ = fs::remove_dir_all(&tree);
     let program = tree.join("bin/mqblk");
-    // Packages come without line tables; Debian's get a package of their own for them.
     copy(&programs.program, &program, 0o755)?;
     copy(&programs.engine, &tree.join("lib/mqblk/libmqblk_fio.so"), 0o644)?;
     for (shell, at) in COMPLETIONS {

@@ -27,7 +27,7 @@ use report::unit::Unit;
 /// How runs of a side come to one picture.
 const LAID_OVER: &str = "the runs of a side are laid over each other, beginning to beginning.";
 
-/// The comparisons of `results`, as they hold them or else evaluated from their runs, the first with the machine's warnings.
+/// The comparisons of `results`, as they hold them or else evaluated from their runs, each with the machine's warnings.
 pub fn evaluated(results: &Results) -> Vec<Comparison> {
     let mut all = results.comparisons.clone();
     if all.is_empty() {
@@ -35,8 +35,8 @@ pub fn evaluated(results: &Results) -> Vec<Comparison> {
     }
     let jobs = results.runs.first().and_then(|r| r.detail.as_ref()).map_or(&[][..], |d| &d.jobs);
     for w in Warning::of_setup(&results.header.setup, busiest(jobs)) {
-        if let Some(first) = all.first_mut().filter(|c| !c.warnings.contains(&w)) {
-            first.warnings.push(w);
+        for c in all.iter_mut().filter(|c| !c.warnings.contains(&w)) {
+            c.warnings.push(w.clone());
         }
     }
     all
@@ -104,13 +104,17 @@ pub fn document(results: &Results, all: &[Comparison], file: Option<&str>) -> Do
     }
 }
 
-fn verdict(c: &Comparison) -> Verdict {
-    let tone = match c.verdict {
+const fn tone_of(verdict: Word) -> Tone {
+    match verdict {
         Word::BIsFaster => Tone::Good,
         Word::BIsSlower | Word::Errors => Tone::Bad,
         Word::NoDifferenceShown => Tone::Neutral,
         Word::NotSteady | Word::Stopped { .. } | Word::NotMeasured => Tone::Caution,
-    };
+    }
+}
+
+fn verdict(c: &Comparison) -> Verdict {
+    let tone = tone_of(c.verdict);
     let (word, headline) = (c.verdict.to_string(), compare_text::headline(c));
     let sentence = headline.strip_prefix(&word).unwrap_or(&headline).trim_start_matches(": ").to_owned();
     let sentence = match sentence.is_empty() {
@@ -131,10 +135,7 @@ fn verdict_of_sides(s: &SidesReport<'_>) -> Verdict {
     let headline = s.headline();
     let (word, sentence) = headline.split_once(": ").unwrap_or((&headline, ""));
     let shown = s.comparisons.iter().any(|c| Some(c.side) == s.best() && c.verdict == Word::BIsFaster);
-    let point = |c: &Comparison| {
-        let figure = compare_text::headline(c);
-        format!("{} {}: {}", c.side.letter(), c.b.label, of_side(c.side, &figure))
-    };
+    let point = |c: &Comparison| format!("{:?} {}: {}", c.side, c.b.label, compare_text::headline(c));
     let mut warnings: Vec<&Warning> = Vec::new();
     for w in s.comparisons.iter().flat_map(|c| &c.warnings) {
         if !warnings.contains(&w) {
@@ -142,17 +143,17 @@ fn verdict_of_sides(s: &SidesReport<'_>) -> Verdict {
         }
     }
     Verdict {
-        tone: if shown { Tone::Good } else { Tone::Neutral },
+        tone: match () {
+            () if s.comparisons.iter().any(|c| c.verdict == Word::Errors) => Tone::Bad,
+            () if s.comparisons.iter().any(|c| tone_of(c.verdict) == Tone::Caution) => Tone::Caution,
+            () if shown => Tone::Good,
+            () => Tone::Neutral,
+        },
         word: capital(word),
         sentence: if sentence.is_empty() { String::new() } else { format!("{sentence}.") },
         points: s.comparisons.iter().map(point).collect(),
         warnings: warnings.into_iter().map(parts::caveat).collect(),
     }
-}
-
-/// A sentence about B, as one about `side`.
-fn of_side(side: Side, sentence: &str) -> String {
-    sentence.strip_prefix("B is ").map_or_else(|| sentence.to_owned(), |rest| format!("{} is {rest}", side.letter()))
 }
 
 fn capital(word: &str) -> String {
@@ -185,7 +186,7 @@ fn side_by_side(all: &[Comparison]) -> Section {
         Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: tone(row.mark) })
     });
     let rows: Vec<IntervalRow> = rows.collect();
-    let lead = "Each verdict is of one side and A, at a level that is divided by their number.";
+    let lead = "Each side is compared with A. The significance level is divided by the number of comparisons.";
     let section = Section::new("sides", &format!("{} of each side", primary.name()), lead);
     if rows.is_empty() {
         return section;
@@ -263,6 +264,7 @@ fn metric_table(caption: &str, side: Side, rows: &[Row], judged: bool) -> Table 
         let word = match (judged, r.mark, r.ratio) {
             (_, _, None) => "not in every run".to_owned(),
             (false, ..) => "not judged".to_owned(),
+            _ if !r.metric.can_be_marked() => "not judged".to_owned(),
             (_, Mark::Better, _) => format!("{letter} is better"),
             (_, Mark::Worse, _) => format!("{letter} is worse"),
             (_, Mark::None, _) => "no difference shown".to_owned(),
@@ -321,7 +323,7 @@ fn runs(results: &Results) -> Option<Section> {
     let lead = match sides {
         2 => "Each point is a run. Runs go ABBA or BAAB, so that what drifts slowly meets both sides alike.",
         _ => {
-            "Each point is a run. Each round has every side once; the next one goes backwards, so that what drifts slowly meets all alike."
+            "Each point is a run. Each round has every side once; the next round runs in reverse order, so slow drift affects all sides equally."
         }
     };
     let chart = Chart {
