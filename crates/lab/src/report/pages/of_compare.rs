@@ -136,6 +136,15 @@ fn verdict_of_sides(s: &SidesReport<'_>) -> Verdict {
     let (word, sentence) = headline.split_once(": ").unwrap_or((&headline, ""));
     let shown = s.comparisons.iter().any(|c| Some(c.side) == s.best() && c.verdict == Word::BIsFaster);
     let point = |c: &Comparison| format!("{:?} {}: {}", c.side, c.b.label, compare_text::headline(c));
+    let tone = if s.comparisons.iter().any(|c| c.verdict == Word::Errors) {
+        Tone::Bad
+    } else if s.comparisons.iter().any(|c| tone_of(c.verdict) == Tone::Caution) {
+        Tone::Caution
+    } else if shown {
+        Tone::Good
+    } else {
+        Tone::Neutral
+    };
     let mut warnings: Vec<&Warning> = Vec::new();
     for w in s.comparisons.iter().flat_map(|c| &c.warnings) {
         if !warnings.contains(&w) {
@@ -143,12 +152,7 @@ fn verdict_of_sides(s: &SidesReport<'_>) -> Verdict {
         }
     }
     Verdict {
-        tone: match () {
-            () if s.comparisons.iter().any(|c| c.verdict == Word::Errors) => Tone::Bad,
-            () if s.comparisons.iter().any(|c| tone_of(c.verdict) == Tone::Caution) => Tone::Caution,
-            () if shown => Tone::Good,
-            () => Tone::Neutral,
-        },
+        tone,
         word: capital(word),
         sentence: if sentence.is_empty() { String::new() } else { format!("{sentence}.") },
         points: s.comparisons.iter().map(point).collect(),
@@ -177,14 +181,16 @@ const fn tone(mark: Mark) -> Tone {
     }
 }
 
+/// A row's ratio in a chart of ratios; `None` if it was not measured in every run.
+fn interval_row(label: String, row: &Row) -> Option<IntervalRow> {
+    let ratio = row.ratio?;
+    Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: tone(row.mark) })
+}
+
 /// The primary metric of each side, compared with A.
 fn side_by_side(all: &[Comparison]) -> Section {
     let primary = all[0].primary;
-    let rows = all.iter().filter_map(|c| {
-        let (row, label) = (c.row(primary)?, format!("{} {}", c.side.letter(), c.b.label));
-        let ratio = row.ratio?;
-        Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: tone(row.mark) })
-    });
+    let rows = all.iter().filter_map(|c| interval_row(format!("{:?} {}", c.side, c.b.label), c.row(primary)?));
     let rows: Vec<IntervalRow> = rows.collect();
     let lead = "Each side is compared with A. The significance level is divided by the number of comparisons.";
     let section = Section::new("sides", &format!("{} of each side", primary.name()), lead);
@@ -216,11 +222,7 @@ fn metrics(c: &Comparison) -> Section {
         _ => format!("metrics-{letter}"),
     };
     let mut section = Section::new(&id, &format!("Differences of {letter} and A"), lead);
-    let rows = c.rows.iter().filter_map(|r| {
-        let ratio = r.ratio?;
-        let label = r.metric.name().to_owned();
-        Some(IntervalRow { label, mid: ratio.ratio, low: ratio.low, high: ratio.high, tone: tone(r.mark) })
-    });
+    let rows = c.rows.iter().filter_map(|r| interval_row(r.metric.name().to_owned(), r));
     let rows: Vec<IntervalRow> = rows.collect();
     if !rows.is_empty() {
         let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
