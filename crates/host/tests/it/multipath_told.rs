@@ -139,7 +139,7 @@ fn device_settings_apply_before_those_of_the_wwid() {
         ("round-robin 0", "immediate", "queue")
     );
     let said = warnings(&disk);
-    let alias = format!("{}alias 'redo': is not used", conf.line(25));
+    let alias = format!("{}alias 'redo': is ignored", conf.line(25));
     assert!(said.len() == 2 && said[0].starts_with(&alias) && said[1].contains("cannot be used now"), "{said:?}");
     drop(disk);
     drop(a);
