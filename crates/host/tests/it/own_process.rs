@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that change what a whole process shares (environment, working directory), each in a process of its own.
+//! Tests that change or count what a whole process shares (environment, working directory, descriptors), each in a process of its own.
 
 use std::process::Command;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Thousands of clients that come and go, most of them badly, beside one that works: a program of its own, since it counts what
+//! Thousands of clients that come and go, most of them badly, beside one that works. In a process of its own, since it counts what
 //! the process has.
 
+use crate::own_process;
 use crate::serving;
 
 use host::export::vhost::{ExportOptions, VhostExport};
@@ -111,6 +112,9 @@ impl Work {
 
 #[test]
 fn thousands_of_clients_leave_nothing_behind() {
+    if !own_process::is_alone("vhost_churn::thousands_of_clients_leave_nothing_behind", &[]) {
+        return;
+    }
     let served = Served::new("churn", "ram:size=64m", 2);
     let (socket, beside) = (served.directory.join("churn.sock"), served.directory.join("beside.sock"));
     let start = |options| VhostExport::start(&served.threads, &served.disk, options).unwrap();
