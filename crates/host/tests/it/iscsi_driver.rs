@@ -147,9 +147,9 @@ fn requests_end_when_no_target_returns_in_time() {
 #[test]
 fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
+    let proxy = Proxy::new(tgt.address());
     let (mut fixture, driver) =
-        fixture(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+        fixture(&tgt.url_by(proxy.address(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
@@ -172,9 +172,9 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
 #[test]
 fn other_portal_group_is_used_after_recovery_timeout() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
+    let proxy = Proxy::new(tgt.address());
     let (mut fixture, driver) =
-        fixture(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);
+        fixture(&tgt.url_by(proxy.address(), "?noop_interval=1&noop_timeout=1&recovery_timeout=10"), 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));
@@ -187,9 +187,9 @@ fn other_portal_group_is_used_after_recovery_timeout() {
 #[test]
 fn a_read_that_was_cut_off_goes_again_by_any_portal_group() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
+    let proxy = Proxy::new(tgt.address());
     let (mut fixture, _driver) =
-        fixture(&tgt.url_by(proxy.port(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
+        fixture(&tgt.url_by(proxy.address(), "?noop_interval=1&noop_timeout=1&recovery_timeout=3600"), 1);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.freeze();
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=2")));

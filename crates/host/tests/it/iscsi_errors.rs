@@ -55,8 +55,8 @@ fn losses(driver: &Iscsi) -> u64 {
 fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     const BYTES: usize = 1 << 20;
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
-    let (driver, regions) = open(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"));
+    let proxy = Proxy::new(tgt.address());
+    let (driver, regions) = open(&tgt.url_by(proxy.address(), "?sessions=1&noop_interval=0"));
     let mut pool = BufferPool::new(&regions, 2, BYTES, false).unwrap();
     let mut fixture = DriverFixture::on(driver.clone(), regions, |c| {
         for (name, value) in [("nr_cpus", "1"), ("nr_hw_queues", "1"), ("io_timeout", "300")] {
@@ -82,8 +82,8 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
 #[test]
 fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
-    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+    let proxy = Proxy::new(tgt.address());
+    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.address(), "?sessions=1&noop_interval=0"), "300");
     assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.meddle(Tampering::HoldReads(1));
     assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
@@ -94,8 +94,8 @@ fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
 #[test]
 fn an_abort_that_works_is_all_that_is_done() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
-    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+    let proxy = Proxy::new(tgt.address());
+    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.address(), "?sessions=1&noop_interval=0"), "300");
     assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     // As of a target that had it still.
     proxy.meddle(Tampering::Answer(0));
@@ -108,8 +108,8 @@ fn an_abort_that_works_is_all_that_is_done() {
 #[test]
 fn target_without_task_management_loses_only_its_session() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
-    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+    let proxy = Proxy::new(tgt.address());
+    let (mut fixture, driver) = fixture(&tgt.url_by(proxy.address(), "?sessions=1&noop_interval=0"), "300");
     assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     proxy.meddle(Tampering::Answer(5));
     proxy.meddle(Tampering::HoldReads(1));
@@ -131,8 +131,8 @@ fn malformed_task_management_ends_the_session() {
         (Tampering::Unasked, "which was not asked for"),
     ] {
         let tgt = Tgt::new();
-        let proxy = Proxy::new(tgt.port());
-        let (mut fixture, driver) = fixture(&tgt.url_by(proxy.port, "?sessions=1&noop_interval=0"), "300");
+        let proxy = Proxy::new(tgt.address());
+        let (mut fixture, driver) = fixture(&tgt.url_by(proxy.address(), "?sessions=1&noop_interval=0"), "300");
         assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
         proxy.meddle(what);
         if what != Tampering::Unasked {

@@ -266,8 +266,8 @@ fn sixteen_paths_are_pulled_until_one_is_left() {
 fn a_slow_path_slows_its_own_requests_only() {
     let seed = 0x6d70_0004;
     let tgt = Tgt::new();
-    let (slow, fast) = (Proxy::new(tgt.port()), Proxy::new(tgt.port()));
-    let urls = [&slow, &fast].map(|p| tgt.url_by(p.port(), "?sessions=1"));
+    let (slow, fast) = (Proxy::new(tgt.address()), Proxy::new(tgt.address()));
+    let urls = [&slow, &fast].map(|p| tgt.url_by(p.address(), "?sessions=1"));
     let options = "path_grouping_policy=multibus,path_selector=service-time,polling_interval=1";
     let (mut fixture, disk) = open_disk(options, &urls);
     let mut load = Load::new(&mut fixture, seed);
@@ -287,8 +287,8 @@ fn a_slow_path_slows_its_own_requests_only() {
 #[test]
 fn io_affinity_takes_the_path_of_the_cpu() {
     let tgt = Tgt::new();
-    let proxy = Proxy::new(tgt.port());
-    let urls = [tgt.url_by(proxy.port(), "?sessions=1"), tgt.url("?sessions=1")];
+    let proxy = Proxy::new(tgt.address());
+    let urls = [tgt.url_by(proxy.address(), "?sessions=1"), tgt.url("?sessions=1")];
     let options = "path_grouping_policy=multibus,path_selector=io-affinity,path_cpus=0x1+0x2";
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
@@ -318,9 +318,9 @@ fn io_affinity_takes_the_path_of_the_cpu() {
 fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let tgt = Tgt::new();
     let other = tgt.beside();
-    let proxy = Proxy::new(tgt.port());
+    let proxy = Proxy::new(tgt.address());
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
-    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let urls = [tgt.url_by(proxy.address(), patience), other.url(patience)];
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=60";
     let (mut fixture, disk) = open_disk(options, &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -361,9 +361,9 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
 fn a_portal_that_refuses_connections_proves_nothing() {
     let tgt = Tgt::new();
     let other = tgt.beside();
-    let mut proxy = Proxy::new(tgt.port());
+    let mut proxy = Proxy::new(tgt.address());
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
-    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let urls = [tgt.url_by(proxy.address(), patience), other.url(patience)];
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
     let (mut fixture, disk) = open_disk(options, &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -403,9 +403,9 @@ fn a_portal_that_refuses_connections_proves_nothing() {
 fn a_session_with_another_portal_group_fences_nothing() {
     let tgt = Tgt::new();
     let other = tgt.beside();
-    let proxy = Proxy::new(tgt.port());
+    let proxy = Proxy::new(tgt.address());
     let patience = "?sessions=1&noop_interval=1&noop_timeout=1";
-    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let urls = [tgt.url_by(proxy.address(), patience), other.url(patience)];
     let options = "path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600";
     let (mut fixture, disk) = open_disk(options, &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -640,9 +640,9 @@ fn giving_up_ends_what_waits_for_a_path() {
 fn what_is_given_up_does_not_go_down_another_path() {
     let tgt = Tgt::new();
     let other = tgt.beside();
-    let proxy = Proxy::new(tgt.port());
+    let proxy = Proxy::new(tgt.address());
     let patience = "?sessions=1&noop_interval=0";
-    let urls = [tgt.url_by(proxy.port(), patience), other.url(patience)];
+    let urls = [tgt.url_by(proxy.address(), patience), other.url(patience)];
     let (mut fixture, disk) =
         open_disk("path_grouping_policy=multibus,polling_interval=1,fast_io_fail_tmo=3600", &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);

@@ -2,7 +2,7 @@
 //! Debian's tgtd on a free port of loopback, with files as LUNs. Killed with its test, for it does not end by itself while it has targets.
 
 use super::common::{Dir, Running};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -53,8 +53,7 @@ impl Tgtd {
         let process = Running::start(quiet(command.args(["--control-port", &control.to_string()])));
         let mut tgtd = Tgtd { process, control, port, iqn: String::new(), is_ours: true };
         let began = Instant::now();
-        // The port is this one's alone: another process may have the number.
-        while !(TcpStream::connect(("127.0.0.1", port)).is_ok() && tgtd.try_admin("--op show --mode sys")) {
+        while !tgtd.try_admin("--op show --mode sys") {
             if tgtd.process.try_wait().unwrap().is_some() {
                 // What has this number is another's.
                 tgtd.is_ours = false;
@@ -63,13 +62,19 @@ impl Tgtd {
             assert!(began.elapsed() < LONG, "tgtd does not come up");
             std::thread::yield_now();
         }
-        Some(tgtd)
+        // A tgtd that cannot have its portal takes any address at port 3260 instead.
+        let portals = tgtd.command("--op show --mode portal").output().unwrap().stdout;
+        String::from_utf8_lossy(&portals).contains(&format!("127.0.0.1:{port},")).then_some(tgtd)
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new("tgtadm");
+        command.args(["--control-port", &self.control.to_string(), "--lld", "iscsi"]).args(arguments.split(' '));
+        command
     }
 
     fn try_admin(&self, arguments: &str) -> bool {
-        let mut command = Command::new("tgtadm");
-        command.args(["--control-port", &self.control.to_string(), "--lld", "iscsi"]).args(arguments.split(' '));
-        quiet(&mut command).status().unwrap().success()
+        quiet(&mut self.command(arguments)).status().unwrap().success()
     }
 
     /// Has tgtadm do it.

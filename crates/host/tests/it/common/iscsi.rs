@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An iSCSI target that is not ours: Debian's tgtd on a free port, with a file as LUN 1. It can be killed and started again on the
-//! same port, and its sessions can be cut.
+//! An iSCSI target that is not ours: Debian's tgtd with a file as LUN 1. It can be killed and started again at the same address,
+//! which no other server of any test has, and its sessions can be cut.
 
-use super::TempFile;
+use super::{TempFile, own_address};
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 const START_TIME: Duration = Duration::from_secs(300);
 /// The target's name.
 pub const IQN: &str = "iqn.2026-11.test:t1";
-/// Ports that are tried until one is free.
+/// Numbers of control sockets that are tried until one is free.
 const TRIES: u32 = 20;
 
 /// A target that runs, or did.
 pub struct Tgt {
     child: Option<Child>,
     control: u32,
-    port: u16,
+    address: SocketAddr,
     pub file: Arc<TempFile>,
     /// What the logical unit says of itself.
     serial: String,
@@ -38,7 +38,7 @@ impl Tgt {
         Tgt::on(Arc::new(TempFile::new()), users)
     }
 
-    /// Another process for the same disk: same file, same identity, a port of its own.
+    /// Another process for the same disk: same file, same identity, an address of its own.
     pub fn beside(&self) -> Tgt {
         Tgt::on(self.file.clone(), &[])
     }
@@ -46,40 +46,33 @@ impl Tgt {
     fn on(file: Arc<TempFile>, users: &[(&str, &str, bool)]) -> Tgt {
         let users =
             users.iter().map(|(name, password, is_out)| ((*name).into(), (*password).into(), *is_out)).collect();
-        let mut tgt = Tgt { child: None, control: 0, port: 0, file, serial: "SN0001".to_owned(), users };
-        // Another process may take the port between its choice and its use.
-        for _ in 0..TRIES {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            if tgt.try_start(port) {
-                return tgt;
-            }
-        }
-        panic!("tgtd found no port in {TRIES} tries");
+        let mut tgt = Tgt { child: None, control: 0, address: own_address(), file, serial: "SN0001".to_owned(), users };
+        let is_up = (0..TRIES).any(|_| tgt.try_start());
+        assert!(is_up, "tgtd does not listen at {} in {TRIES} tries", tgt.address);
+        tgt
     }
 
-    /// Starts it again on the same port.
+    /// Starts it again at the same address.
     pub fn start(&mut self) {
         self.kill();
         let until = Instant::now() + START_TIME;
-        while !self.try_start(self.port) {
-            assert!(Instant::now() < until, "tgtd does not listen on port {} again", self.port);
+        while !self.try_start() {
+            assert!(Instant::now() < until, "tgtd does not listen at {} again", self.address);
         }
     }
 
-    fn try_start(&mut self, port: u16) -> bool {
+    fn try_start(&mut self) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Its control socket has a name of this number, for all processes of the machine.
         // The number has 15 bits; one that is taken ends tgtd, and another is tried.
         self.control = 1 + std::process::id() % 300 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
-        self.port = port;
-        let portal = format!("portal=127.0.0.1:{port}");
+        let portal = format!("portal={}", self.address);
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &portal, "--control-port", &self.control.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot run tgtd: {e}"));
         let until = Instant::now() + START_TIME;
-        let listens = || TcpStream::connect(("127.0.0.1", port)).is_ok();
-        while !(self.try_admin(&["--op", "show", "--mode", "sys"]) && listens()) {
+        while !self.try_admin(&["--op", "show", "--mode", "sys"]) {
             if child.try_wait().unwrap().is_some() {
                 return false;
             }
@@ -87,6 +80,11 @@ impl Tgt {
             std::thread::yield_now();
         }
         self.child = Some(child);
+        // A tgtd that cannot have its portal takes any address at port 3260 instead.
+        if !self.show(&["--op", "show", "--mode", "portal"]).contains(&format!("Portal: {},", self.address)) {
+            self.kill();
+            return false;
+        }
         self.set_up();
         true
     }
@@ -179,9 +177,9 @@ impl Tgt {
         self.url_as("", options)
     }
 
-    /// Its LUN 1 by another port, of a proxy.
-    pub fn url_by(&self, port: u16, options: &str) -> String {
-        format!("iscsi://127.0.0.1:{port}/{IQN}/1{options}")
+    /// Its LUN 1 by another address, of a proxy.
+    pub fn url_by(&self, address: SocketAddr, options: &str) -> String {
+        format!("iscsi://{address}/{IQN}/1{options}")
     }
 
     /// From the next start on it is another disk: another file, another identity.
@@ -212,13 +210,13 @@ impl Tgt {
     }
 
     /// Where it listens.
-    pub fn port(&self) -> u16 {
-        self.port
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The same with a login, `USER@` or `USER%PASSWORD@`.
     pub fn url_as(&self, login: &str, options: &str) -> String {
-        format!("iscsi://{login}127.0.0.1:{}/{IQN}/1{options}", self.port)
+        format!("iscsi://{login}{}/{IQN}/1{options}", self.address)
     }
 }
 

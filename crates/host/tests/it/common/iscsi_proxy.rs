@@ -3,7 +3,7 @@
 //! without digests only.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -38,17 +38,17 @@ struct Shared {
 
 /// See the module's text.
 pub struct Proxy {
-    pub port: u16,
+    address: SocketAddr,
     shared: Arc<Mutex<Shared>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// In front of a target on this port.
-    pub fn new(target: u16) -> Proxy {
+    /// In front of a target at this address.
+    pub fn new(target: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let (shared, stop) = (Arc::<Mutex<Shared>>::default(), Arc::<AtomicBool>::default());
         let (held, over) = (shared.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
@@ -57,7 +57,7 @@ impl Proxy {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+                let Ok(server) = TcpStream::connect(target) else { continue };
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
                 let both = [client.try_clone().unwrap(), server.try_clone().unwrap()];
                 held.lock().unwrap().streams.extend(both);
@@ -78,7 +78,12 @@ impl Proxy {
             }
             pumps.into_iter().for_each(|p| p.join().unwrap());
         });
-        Proxy { port, shared, stop, thread: Some(thread) }
+        Proxy { address, shared, stop, thread: Some(thread) }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Does this from now on.
@@ -103,7 +108,7 @@ impl Drop for Proxy {
         for stream in &self.shared.lock().unwrap().streams {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        let _ = TcpStream::connect(self.address);
         let _ = self.thread.take().unwrap().join();
     }
 }

@@ -36,11 +36,21 @@ use istgt::Istgt;
 use parking_lot::RawMutex;
 use peers::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 pub use waiting::until;
+
+/// An address of loopback that no other server of any test has, of this process or another: it stays free while its server is
+/// down. The kernel hands out ports of 127.0.0.1 again as soon as they are let go.
+pub fn own_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // 127.128.0.0/9: 13 bits of the process, 10 of its servers.
+    let host = 1 << 23 | (std::process::id() & 0x1fff) << 10 | NEXT.fetch_add(1, Ordering::Relaxed) & 0x3ff;
+    (Ipv4Addr::from_bits(0x7f00_0000 | host), 3261).into()
+}
 
 pub const SLOT_BYTES: usize = 32 << 10;
 pub const SLOT_SECTORS: u32 = (SLOT_BYTES >> 9) as u32;

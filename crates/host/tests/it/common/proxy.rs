@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A way to a server on loopback that can be made slow, frozen, or cut: connections in, connections out.
 
+use super::own_address;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ struct Gate {
 }
 
 struct Shared {
-    upstream: u16,
+    upstream: SocketAddr,
     delay_us: AtomicU64,
     /// Bytes towards the server that a frozen connection holds.
     held: AtomicU64,
@@ -30,7 +31,7 @@ type Altered = (&'static [u8], &'static [u8]);
 
 /// See the module's text.
 pub struct Proxy {
-    port: u16,
+    address: SocketAddr,
     shared: Arc<Shared>,
     listens: Option<Listens>,
 }
@@ -42,13 +43,13 @@ struct Listens {
 }
 
 impl Proxy {
-    /// To a port of this host.
-    pub fn new(upstream: u16) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+    /// To a server at this address.
+    pub fn new(upstream: SocketAddr) -> Proxy {
+        let address = own_address();
+        let listener = TcpListener::bind(address).unwrap();
         let (delay_us, held) = (AtomicU64::new(0), AtomicU64::new(0));
         let shared = Arc::new(Shared { upstream, delay_us, held, altered: Mutex::default(), gates: Mutex::default() });
-        let mut proxy = Proxy { port, shared, listens: None };
+        let mut proxy = Proxy { address, shared, listens: None };
         proxy.take_connections(listener);
         proxy
     }
@@ -73,18 +74,19 @@ impl Proxy {
     pub fn stop_listening(&mut self) {
         let Some(Listens { thread, is_over }) = self.listens.take() else { return };
         is_over.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        let _ = TcpStream::connect(self.address);
         let _ = thread.join();
     }
 
     /// They are taken again.
     pub fn listen(&mut self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        let listener = TcpListener::bind(self.address).unwrap();
         self.take_connections(listener);
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Where it listens; no other server does while it has stopped.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Every piece waits so long in each direction.
@@ -136,7 +138,7 @@ impl Drop for Proxy {
 impl Shared {
     fn connect(self: &Arc<Self>, client: TcpStream) {
         // No peer is there: the client sees it end.
-        let Ok(server) = TcpStream::connect(("127.0.0.1", self.upstream)) else { return };
+        let Ok(server) = TcpStream::connect(self.upstream) else { return };
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);
         }
