@@ -267,7 +267,8 @@ fn each_domain_is_bounded_by_its_tokens_and_by_them_alone() {
     }
 }
 
-/// However many requests of the others there are, one of the victim's is given out before their batches have gone round.
+/// However many requests the other domains have, one of the victim's is dispatched after one batch of each of them at
+/// most.
 #[test]
 fn no_domain_is_starved_by_the_others() {
     for (victim, op) in OPS.into_iter().enumerate() {
