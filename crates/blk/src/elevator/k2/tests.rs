@@ -97,7 +97,7 @@ fn awaited_requests_overtake() {
 fn a_submitter_is_deep_while_it_has_many_and_a_while_after() {
     let mut f = Fixture::new(1);
     let five: Vec<_> = (0..5).map(|i| read(16 * i)).collect();
-    // Four at once are a shallow queue; the fifth makes the submitter deep, from its first request on.
+    // Four at once count as a shallow queue; a fifth makes all five bulk requests, the first included.
     f.insert_of(FEW, &five[..4]);
     let out = f.dispatch(64);
     assert_eq!(out.len(), 4);
