@@ -13,16 +13,16 @@ pub const COLUMNS: [(&str, &[char]); 5] = [
     ("completions", &['C']),
 ];
 
-/// One column: how many events of the kernel's had their equal.
+/// One column: how many of the kernel's events have an equal event here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Name, as in [`COLUMNS`].
     pub name: &'static str,
     /// Events that are equal (in order, or as a set).
     pub equal: usize,
-    /// Events of the kernel's.
+    /// Number of the kernel's events.
     pub theirs: usize,
-    /// Events of ours.
+    /// Number of our events.
     pub ours: usize,
     /// Not compared.
     pub free: bool,
@@ -30,7 +30,7 @@ pub struct Column {
     pub first: Option<Difference>,
 }
 
-/// Where two lists of events part.
+/// Where two lists of events first differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Microseconds of the kernel's trace, or of ours when the kernel's has ended.
