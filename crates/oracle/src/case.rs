@@ -79,7 +79,8 @@ fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     })
 }
 
-/// A script may be above the folder of a kernel's recordings.
+/// Returns the path of a file in the folder, or in the folder above if it is only there: a script may be above the
+/// folder of a kernel's recordings.
 fn beside_or_above(folder: &Path, file: &str) -> PathBuf {
     let (beside, above) = (folder.join(file), folder.join("..").join(file));
     if !beside.is_file() && above.is_file() { above } else { beside }

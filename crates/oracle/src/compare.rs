@@ -33,7 +33,7 @@ pub struct Column {
 /// Where two lists of events first differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Microseconds of the kernel's trace, or of ours when the kernel's has ended.
+    /// Time in microseconds in the kernel's trace, or in ours if the kernel's has ended.
     pub us: u64,
     /// In words.
     pub text: String,
@@ -105,7 +105,7 @@ mod tests {
         Event { us: 7, kind: Kind::Issue, extent: Extent { write: false, sector, len: 8 }, cpu: 0, by_worker: false }
     }
 
-    /// Under the mildest rules that apply.
+    /// Compares issues under the loosest rules that apply.
     fn issues(theirs: &[u64], ours: &[u64], cpu: u16) -> Column {
         let mut theirs: Vec<Event> = theirs.iter().map(|s| issue(*s)).collect();
         let ours: Vec<Event> = ours.iter().map(|s| issue(*s)).collect();

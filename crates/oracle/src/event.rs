@@ -66,7 +66,7 @@ impl Kind {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Microseconds from wherever the trace counts.
+    /// Microseconds from the origin of the trace's clock.
     pub us: u64,
     /// What.
     pub kind: Kind,

@@ -58,7 +58,7 @@ const SET: Rules = Rules { issue: Rule::Set, complete: Rule::Set, may_be_late: t
 pub fn rules(scheduler: &str, theirs: &[Event]) -> Vec<Rules> {
     let splits = theirs.iter().any(|e| e.kind == Kind::Split);
     let several_cpus = theirs.iter().any(|e| e.cpu != 0);
-    // bfq holds a process back by what its group's queues have allocated; there are no groups here.
+    // The kernel's bfq delays a process by what its group's queues have allocated; there are no groups here.
     let bfq =
         Rules { tags_told: true, pieces_told: splits, because: Some("how long a process waits for a tag"), ..ALL };
     let mut rules = match scheduler {
@@ -67,7 +67,7 @@ pub fn rules(scheduler: &str, theirs: &[Event]) -> Vec<Rules> {
         "none" => {
             vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }]
         }
-        // The kernel's bfq goes by the priority of the process, ours by each bio's.
+        // The kernel's bfq uses the priority of the process, ours that of each bio.
         "bfq" => vec![Rules { one_priority: true, ..bfq }],
         _ => vec![ALL],
     };

@@ -20,7 +20,7 @@ use blk::tags::TagSet;
 use blk::time::Instant;
 use std::sync::Arc;
 
-/// Sectors from one read to the next: none merge.
+/// Sectors from one read to the next, so that no two merge.
 const STRIDE: u64 = 64;
 
 /// Sectors of a read.

@@ -178,7 +178,7 @@ impl World {
         self.submit_piece(io.extent, true, us);
     }
 
-    /// Submits a piece of the next I/O at `us`; more are to come unless it is the last.
+    /// Submits a piece of the next I/O at `us`. `is_last`: no more pieces follow.
     pub fn submit_piece(&mut self, piece: Extent, is_last: bool, us: u64) {
         let Next::Io(io) = self.upcoming() else { panic!("the script has no I/O here") };
         let now = self.now(us);
@@ -214,7 +214,7 @@ impl World {
         self.collect(us);
     }
 
-    /// Collects completions, and lets waiting bios and processes continue that can.
+    /// Collects completions, and continues waiting bios and processes that can continue.
     pub fn poll(&mut self, us: u64) {
         let now = self.now(us);
         self.submitter.poll(now);

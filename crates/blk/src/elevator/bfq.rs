@@ -84,7 +84,7 @@ pub struct Bfq<L: RawMutex> {
 
 /// State that is read without the lock and written under it.
 struct Published {
-    /// Requests that `dispatch` could give out.
+    /// Requests that `dispatch` could return.
     nr_queued: AtomicU32,
     /// [`Elevator::next_run`], in ns.
     held_until: AtomicU64,

@@ -32,7 +32,7 @@ pub struct ElvCx<'a> {
     pub core: &'a dyn HctxRunner,
 }
 
-/// What an elevator may ask of the core.
+/// The core's calls that an elevator may use.
 pub trait HctxRunner {
     /// Schedules a run of `hctx`. After this call the core calls [`Elevator::dispatch`] for `hctx` if
     /// [`Elevator::has_work`] is true. The run is not lost if the queue is busy, quiesced or out of tags in the
@@ -48,7 +48,7 @@ pub trait HctxRunner {
 #[derive(Clone, Copy)]
 pub struct BioRef(pub(crate) BioId);
 
-/// What became of a bio offered to [`Elevator::bio_merge`].
+/// The result of offering a bio to [`Elevator::bio_merge`].
 #[derive(Debug)]
 #[must_use]
 pub enum BioMerge {
@@ -96,7 +96,7 @@ pub trait Elevator: Send + Sync {
     /// Without either the core retries after 3 ms.
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>);
 
-    /// Whether `dispatch(hctx)` could give out something. May be stale.
+    /// Whether `dispatch(hctx)` could return a request. May be stale.
     fn has_work(&self, hctx: HctxId) -> bool;
 
     /// The retry time: when to call `dispatch` again, after it returned nothing although there is work.

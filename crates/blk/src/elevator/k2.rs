@@ -90,7 +90,7 @@ const GO: u8 = 2;
 pub struct K2<L: RawMutex> {
     tunables: TunableSet<6>,
     bulk_tags: u32,
-    /// Requests that `dispatch` could give out, were it not for the bound.
+    /// Requests that `dispatch` could return if there were no bound.
     nr_queued: CachePadded<AtomicU32>,
     /// One of `FREE`, `HELD`, `GO`.
     hold: AtomicU8,

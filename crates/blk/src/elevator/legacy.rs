@@ -43,7 +43,7 @@ pub(crate) trait LegacyElevator: Send {
     /// The next request for the driver.
     fn next(&mut self, cx: &ElvCx<'_>) -> Option<Rq>;
 
-    /// Whether `next` would give out nothing.
+    /// Whether `next` would return `None`.
     fn is_empty(&self) -> bool;
 
     /// All tunables with their present values.

@@ -87,7 +87,7 @@ fn class_of(prio: IoPrio) -> usize {
 pub struct MqDeadline<L: RawMutex> {
     tunables: TunableSet<7>,
     nr_requests: u32,
-    /// Requests that `dispatch` could give out.
+    /// Requests that `dispatch` could return.
     nr_queued: CachePadded<AtomicU32>,
     /// Per class: requests that have left, by completion or by being joined to another.
     completed: CachePadded<[AtomicU32; NR_CLASSES]>,
@@ -106,7 +106,7 @@ struct DeadlineState {
     at_head: Fifo,
     classes: [Class; NR_CLASSES],
     last_dir: Dir,
-    /// Requests given out in the present batch.
+    /// Requests dispatched in the present batch.
     batching: u64,
     /// Batches of reads started while writes waited.
     starved: u64,

@@ -59,7 +59,7 @@ pub(crate) struct ServiceSlot {
     pub(crate) min_budget: u32,
 }
 
-/// The smallest budget that feedback leads to.
+/// The smallest budget that feedback can give a queue.
 pub(crate) fn min_budget(max_budget: u32) -> u32 {
     (max_budget / MIN_BUDGET_PART).max(1)
 }
@@ -103,7 +103,7 @@ impl ServiceSlot {
     pub(crate) fn next_budget(&self, q: &Queue) -> u32 {
         let (max, min) = (self.max_budget, self.min_budget);
         if q.raising.is_raised() {
-            // It is served often; small budgets keep the others' wait short.
+            // A raised queue is served often; small budgets keep the wait of other queues short.
             return 2 * min;
         }
         if !q.sync {

@@ -31,7 +31,7 @@ pub(crate) fn is_better(b: &Request, a: &Request, head: u64, rules: &Rules) -> b
     }
     let (sa, sb) = (a.sector().0, b.sector().0);
     match (distance(sa, head, rules), distance(sb, head, rules)) {
-        // Equally far: rather forwards.
+        // At equal distance the request ahead of the head is better.
         (Some(da), Some(db)) => db < da || db == da && sb > sa,
         (None, None) => sb < sa,
         (da, _) => da.is_none(),

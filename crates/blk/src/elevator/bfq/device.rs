@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What bfq finds out about the disk: where its head is, whether it queues internally, and its peak rate.
 //!
-//! The rate is the sectors given out, divided by the time that took, through a low-pass filter. Requests of seeky queues and
-//! of other queues are measured apart. Each interval counts only from one request to the next of the same kind, without
-//! pauses of the disk. So a sequential queue's rate is the same whether or not others have turns in between. Mostly
-//! sequential service always counts; other service counts only when it is faster than the known rate. The rate decides the
-//! largest budget (what `timeout_sync` can serve at that rate) and how long an interactive start is helped.
+//! The rate is the number of sectors dispatched, divided by the time that took, through a low-pass filter. Requests of
+//! seeky queues and of other queues are measured apart. Each interval counts only from one request to the next of the
+//! same kind, without pauses of the disk. So a sequential queue's rate is the same whether or not others have turns in
+//! between. Mostly sequential service always counts; other service counts only when it is faster than the known rate.
+//! The rate decides the largest budget (what `timeout_sync` can serve at that rate) and how long an interactive start
+//! is helped.
 //!
 //! Guarantees: nothing below [`MIN_INTERVAL`] of service or [`MIN_SAMPLES`] requests changes the rate. A change goes at most
 //! half of the way to the measured value. Source: `bfq_update_peak_rate`, `bfq_update_hw_tag`.
@@ -31,7 +32,7 @@ const MIN_INTERVAL: Duration = Duration::from_ms(300);
 const FULL_INTERVAL: Duration = Duration::from_ms(1000);
 /// A pause of the disk longer than this ends an interval.
 const PAUSE: Duration = Duration::from_ms(100);
-/// A request given out this soon after a completion, or with others at the disk, may be a continuation.
+/// A request dispatched this soon after a completion, or with others at the disk, may be a continuation.
 const AT_ONCE: Duration = Duration::from_ms(2);
 /// With more than this between two completions, and a rate below [`TOO_LITTLE`] in that time, the disk is not at its
 /// peak.
@@ -47,7 +48,7 @@ const DEPTH_SAMPLES: u32 = 32;
 
 /// The disk as bfq sees it.
 pub(crate) struct Device {
-    /// Requests given out and not completed.
+    /// Requests dispatched and not completed.
     pub(crate) nr_out: u32,
     /// The sector after the last dispatched request.
     pub(crate) head: u64,
@@ -171,12 +172,12 @@ impl Device {
         }
     }
 
-    /// Before anything was measured: two thirds of what a typical disk does.
+    /// Returns the measured rate; before the first measurement, two thirds of that of a typical disk.
     fn rate_or_guess(&self, rules: &Rules) -> u64 {
         self.rate.unwrap_or(REFERENCE_RATE[usize::from(rules.rotational)] * 2 / 3)
     }
 
-    /// The largest budget worth giving.
+    /// The largest budget on this disk: what `timeout_sync` can serve at its rate.
     pub(crate) fn max_budget(&self, rules: &Rules) -> u32 {
         match self.rate {
             None => DEFAULT_MAX_BUDGET,

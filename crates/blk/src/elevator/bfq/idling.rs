@@ -60,7 +60,7 @@ fn boosts_throughput(q: &Queue, context: &IdlingContext, rules: &Rules) -> bool 
 
 fn keeps_shares(q: &Queue, context: &IdlingContext) -> bool {
     if context.nr_busy <= 1 {
-        // No queue is kept waiting, and a queue that becomes busy meanwhile still finds its slot free.
+        // No other queue waits, and one that becomes busy meanwhile can still preempt.
         return true;
     }
     let raised = q.raising.is_raised()

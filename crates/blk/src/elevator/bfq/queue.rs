@@ -36,7 +36,7 @@ pub(crate) struct Queue {
     next: Option<u32>,
     /// Requests in the tree.
     pub(crate) nr_queued: u32,
-    /// Requests given out and not completed.
+    /// Requests dispatched and not completed.
     pub(crate) nr_out: u32,
     /// Budget of its next turn, in sectors; adjusted by feedback.
     pub(crate) max_budget: u32,
@@ -112,7 +112,7 @@ impl Queue {
         self.prefer(cx, rq, head, rules);
     }
 
-    /// Makes `rq` the next one if it is better than the one so far.
+    /// Makes `rq` the next request if it is better than the present one.
     fn prefer(&mut self, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
         match self.next {
             Some(next) if !is_better(request(cx, rq), request(cx, next), head, rules) => {}
@@ -166,7 +166,7 @@ impl Queue {
         self.fifo_checked = false;
     }
 
-    /// A request whose first sector changed.
+    /// Sorts a request again after its first sector changed.
     pub(crate) fn reposition(&mut self, n: &mut SortNodes, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
         self.sort.remove(&mut n.rb, rq);
         self.sort.insert(&mut n.rb, rq, request(cx, rq).sector().0);

@@ -23,7 +23,7 @@ use crate::time::{Duration, Instant};
 /// No bound.
 pub(super) const NO_LIMIT: u32 = u32::MAX;
 
-/// How long a depth found is kept before it is tried again, the first time and at most.
+/// How long a depth found is kept before other depths are tried: the first time, and at most.
 const FIRST_HOLD: Duration = Duration::from_ms(1000);
 const MAX_HOLD: Duration = Duration::from_ms(8000);
 /// A depth is also kept at least this many times as long as its search took.

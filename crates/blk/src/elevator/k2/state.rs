@@ -61,7 +61,7 @@ pub(super) struct K2State {
     /// Bulk requests at the disk.
     in_flight: u32,
     pub(super) nr_queued: u32,
-    /// Latency requests given out in a row while bulk could have gone.
+    /// Latency requests dispatched in a row while a bulk request could have been.
     passed_over: u32,
     /// The last dispatch ended because the bound held back what was left.
     pub(super) held: bool,
@@ -169,7 +169,7 @@ impl K2State {
         class
     }
 
-    /// A request completed, ended with an error, or was joined to another.
+    /// A request completed, failed, or was joined to another.
     pub(super) fn gone(&mut self, rq: u32, nr_sectors: u32, rules: &Rules) {
         if self.info[rq as usize].stage == RqStage::Away {
             return;

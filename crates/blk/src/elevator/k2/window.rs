@@ -20,7 +20,8 @@ const MIN_REQUESTS: u64 = 192;
 /// On a slow disk the window ends after this time, if it has [`FEW_REQUESTS`].
 const MAX_TIME: Duration = Duration::from_ms(1000);
 const FEW_REQUESTS: u64 = 24;
-/// What a request costs beside its sectors, in sectors: cloud disks give 32 to 48 KiB per I/O of their two caps.
+/// Cost of a request beside its sectors, in sectors. The byte and I/O caps of cloud disks have a ratio of 32 to 48 KiB
+/// per I/O.
 const SECTORS_PER_REQUEST: u64 = 64;
 
 /// What a window found.
@@ -67,7 +68,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Opens when `turnover` requests have completed and no more than that many are at the disk.
+    /// Makes a window that opens when `turnover` requests have completed and fewer than the bound are at the disk.
     pub(super) fn after(turnover: u32) -> Window {
         Window {
             settling: turnover,

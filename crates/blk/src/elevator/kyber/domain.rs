@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scheduling domains, and the tokens that bound how many requests of one are at the disk.
 //!
-//! Guarantees: at most as many tokens are given out as the domain is deep at that moment, plus those given out while it
-//! was deeper. A hardware queue that found no token is run again when one comes back, in the order in which the queues
+//! Guarantees: the tokens in use are at most as many as the domain's present depth, plus those taken while it was
+//! deeper. A hardware queue that found no token is run again when one comes back, in the order in which the queues
 //! asked. Needs from callers: each hardware queue asks under its own lock. When it is run again, it keeps asking for as
 //! long as it has requests of the domain. This is the protocol of [`SbitmapQueue`], with the hctx as the waiter.
 //!
@@ -38,7 +38,7 @@ pub(super) const NR_TIMED: usize = 3;
 
 /// Most requests of a domain at the disk.
 pub(super) const DEPTH: [u32; NR_DOMAINS] = [256, 128, 64, 16];
-/// Requests of a domain that one hardware queue gives out in a row before it is another domain's turn.
+/// Requests of a domain that one hardware queue dispatches in a row before it is another domain's turn.
 pub(super) const BATCH: [u32; NR_DOMAINS] = [16, 8, 1, 1];
 
 impl Domain {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where kyber keeps requests: a list per domain for each software queue, and per hardware queue what was taken from them.
 //!
-//! Bios are merged into, and requests inserted in, the software queue of the submitting CPU under its own lock. A hardware
-//! queue with a token first moves all requests of the domain from its software queues to its own list. It gives out from
-//! that list; requests there are not merged any more. No lock is shared by two hardware queues.
+//! Bios are merged into, and requests inserted in, the software queue of the submitting CPU under its own lock. A
+//! hardware queue with a token first moves all requests of the domain from its software queues to its own list. It
+//! dispatches from that list; requests there are not merged any more. No lock is shared by two hardware queues.
 //!
 //! Guarantees: no allocation after construction; moving a list costs the same whatever its length. A request is in at
 //! most one list (asserted). [`HctxQueue::has_work`] never misses a request that is in a list, unless it is being
@@ -157,7 +157,7 @@ pub(super) struct HctxState {
     flushed: [RqChain; NR_DOMAINS],
     /// Whose turn it is.
     pub(super) turn: Domain,
-    /// Requests given out in this turn.
+    /// Requests dispatched in this turn.
     pub(super) batching: u32,
     pub(super) users: [TokenUser; NR_DOMAINS],
 }

@@ -21,7 +21,7 @@ const MS: u64 = 1_000_000;
 enum Disk {
     /// A cap on requests and bytes, first come, first served, then a fixed latency.
     Capped { latency_ns: u64, request_ns: u64, sector_ns: u64, free_at: u64 },
-    /// So many units, each busy for a random time with a request.
+    /// Parallel units, each of which takes a random time for a request.
     Ssd { latency_ns: u64, units: Vec<u64> },
     /// One head. The more requests there are, the nearer is the next one.
     Hdd { seek_ns: u64, free_at: u64 },
@@ -254,7 +254,7 @@ fn on_an_ssd_the_bound_is_a_little_more_than_its_units() {
         let (journal, bulk, limit) = settled(Disk::ssd(units, 200), &loads, &[], 2);
         assert!((units as u32 * 9 / 10..=2 * units as u32).contains(&limit), "{units} units: {limit}");
         assert!(2 * journal.mean_us < free.mean_us, "{units} units: {free:?} {journal:?}");
-        // The journal's own I/Os are more now, and take their part of the disk.
+        // The journal now does more I/Os itself, and these take their part of the disk's rate.
         let (all, all_free) = (bulk + journal.iops, free_bulk + free.iops);
         assert!(all > 0.95 * all_free, "{units} units: {all} of {all_free}");
     }

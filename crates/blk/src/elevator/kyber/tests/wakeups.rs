@@ -28,7 +28,7 @@ fn run_all_told(f: &mut Fixture, at_disk: &mut Vec<Rq>, rng: &mut Rng) {
     }
 }
 
-/// Random loads with depths that change: everything inserted is given out in the end.
+/// Random loads with depths that change: every inserted request is dispatched in the end.
 #[test]
 fn every_queue_that_waits_is_told() {
     for seed in 0..150 {
@@ -54,7 +54,7 @@ fn every_queue_that_waits_is_told() {
                     waited += u64::from(f.e.has_work(hctx));
                 }
                 4 if !at_disk.is_empty() => {
-                    // Given back by the driver; the core runs the hardware queue after that.
+                    // The driver requeues the request; the core runs the hardware queue after that.
                     let rq = at_disk.swap_remove(rng.below(at_disk.len() as u64) as usize);
                     let hctx = f.bed.get(&rq).hctx();
                     f.put_in(vec![rq], true);
