@@ -3,7 +3,7 @@
 #   NAME.trace  the block events of tracefs, one per line
 #   NAME.env    the settings as the kernel reports them, the limits of the disk and the number of CPUs
 #   NAME.done   completions as the script saw them: number, operation, extent, result, submit and end time (us)
-# The script runs on CPU 0. A case whose settings the kernel refuses ends the run: half a recording is none.
+# The script runs on CPU 0. If the kernel refuses the settings of a case, the run ends: half a recording is useless.
 tracing=/sys/kernel/tracing
 for module in mq-deadline kyber-iosched bfq; do modprobe -q $module; done
 echo mono >$tracing/trace_clock

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # kernel.sh DIRECTORY PACKAGE
 #
-# Leaves the Debian kernel PACKAGE unpacked in DIRECTORY/PACKAGE/root, fetched once, whatever else asks for it meanwhile, and prints the path
-# of its image.
+# Unpacks the Debian kernel PACKAGE in DIRECTORY/PACKAGE/root and prints the path of its image. The package is fetched
+# only once, even if several runs ask for it at the same time.
 set -euo pipefail
 mkdir -p "$1/$2"; cd "$1/$2"
 exec 8>lock; flock 8

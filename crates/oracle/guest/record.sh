@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # [JOB=job.sh] record.sh CACHE OUT PACKAGE CPUS [NAME.io NAME.env ...]
 #
-# Runs scripts on null_blk (or what else JOB does, a script of this folder) in a guest with the Debian kernel PACKAGE and leaves NAME.trace, NAME.env (as the kernel reports
-# it) and NAME.done in OUT. What it needs of the kernel is fetched once, into CACHE. No KVM is needed and none is used:
-# orders, not times, are recorded, and under emulation one CPU's orders repeat. `-cx16`: QEMU 7.2 breaks the slab
-# allocator of newer kernels with that instruction.
+# Runs scripts on null_blk in a guest with the Debian kernel PACKAGE. Leaves NAME.trace, NAME.env (as the kernel reports
+# it) and NAME.done in OUT. JOB names another script of this folder to run in the guest instead. The kernel package is
+# fetched once, into CACHE. KVM is neither needed nor used: orders are recorded, not times, and with one emulated CPU
+# they repeat. `-cx16`: QEMU 7.2 breaks the slab allocator of newer kernels with that instruction.
 set -euo pipefail
 cache=$(realpath -m "$1") out=$(realpath -m "$2") package=$3 cpus=$4; shift 4
 here=$(cd "$(dirname "$0")" && pwd)

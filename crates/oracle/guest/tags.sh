@@ -48,7 +48,7 @@ phase() {
   n=$((n + 1))
 }
 
-# What was in flight in all phases.
+# Prints the most in flight per phase and disk.
 inflight() {
   for disk in $disks; do
     number=$(tr : , </sys/block/$disk/dev)

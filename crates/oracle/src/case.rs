@@ -25,17 +25,17 @@ const MAX_HINTS: u32 = 16;
 /// A case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name: that of its files.
+    /// Its name, which is that of its files.
     pub name: String,
     /// What the process does.
     pub script: Script,
-    /// Under which settings.
+    /// The settings it runs under.
     pub settings: Settings,
     /// What the kernel did.
     pub theirs: Vec<Event>,
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// One per column of the table.
@@ -44,7 +44,7 @@ pub struct Verdict {
     pub requests: usize,
     /// The rules that were applied.
     pub rules: Rules,
-    /// Under which of the kernel's choices this came out; [`Unknown::NONE`] unless only another made it equal.
+    /// The kernel's choices under which this is the result: [`Unknown::NONE`] unless others gave a better result.
     pub unknown: Unknown,
     /// What differs first, its time counted from the kernel's first event.
     pub first: Option<Difference>,
@@ -53,7 +53,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether nothing differs that must not.
+    /// Whether everything that must be equal is equal.
     pub fn is_equal(&self) -> bool {
         self.first.is_none()
     }
@@ -63,7 +63,8 @@ fn read(path: &Path) -> Result<String, CaseError> {
     std::fs::read_to_string(path).map_err(|e| CaseError(format!("cannot read {}: {e}", path.display())))
 }
 
-/// `NAME.ext` in the folder itself, in its folders, or in those beside it (recordings are in a folder per kernel).
+/// Finds `NAME.ext` in the folder itself, in its subfolders, or in the folders beside it (recordings are in a folder
+/// per kernel).
 fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     let here = folder.join(file);
     if here.is_file() {
@@ -78,16 +79,17 @@ fn find(folder: &Path, file: &str) -> Option<PathBuf> {
     })
 }
 
-/// A script may be above the folder of a kernel's recordings.
+/// Returns the path of a file in the folder, or in the folder above if it is only there: a script may be above the
+/// folder of a kernel's recordings.
 fn beside_or_above(folder: &Path, file: &str) -> PathBuf {
     let (beside, above) = (folder.join(file), folder.join("..").join(file));
     if !beside.is_file() && above.is_file() { above } else { beside }
 }
 
 impl Case {
-    /// Reads `FOLDER/NAME`: `NAME.io`, `NAME.env` and `NAME.trace`. The trace may lie in a folder of its own beside or
-    /// below; a report of the settings beside the trace is taken rather than what the guest was told. `FOLDER` may also be
-    /// that of one kernel's recordings, with the script above it.
+    /// Reads `FOLDER/NAME`: `NAME.io`, `NAME.env` and `NAME.trace`. The trace may lie in a folder beside or below. If
+    /// the kernel's report of the settings lies beside the trace, it replaces the settings that the guest was given.
+    /// `FOLDER` may also be the folder of one kernel's recordings, with the script in the folder above.
     ///
     /// # Errors
     /// A file that is missing or broken; the text names it.
@@ -123,8 +125,8 @@ impl Case {
         Ok((script, settings))
     }
 
-    /// Replays and compares, under each choice the kernel may have made until one makes all equal; if none does, the verdict
-    /// is that under which the first difference comes last.
+    /// Replays and compares under each choice that the kernel may have made, until everything is equal under one. If
+    /// there is none, the verdict is that of the choice under which the first difference comes latest.
     ///
     /// # Errors
     /// Settings that the stack refuses.
@@ -146,7 +148,7 @@ impl Case {
         Ok(best.expect("there is always a first rule and a first choice"))
     }
 
-    /// What the kernel may have chosen, each by itself first.
+    /// Returns all combinations of what the kernel may have chosen, [`Unknown::NONE`] first.
     fn unknowns(&self) -> Vec<Unknown> {
         let tags = self.settings.nr_requests.unwrap_or(0).min(MAX_HINTS) as u16;
         let phases = (0..TICK_US).step_by(PHASE_STEP_US as usize);
@@ -201,8 +203,8 @@ fn split(stem: &Path) -> Result<(PathBuf, String), CaseError> {
     Ok((stem.parent().unwrap_or(Path::new("")).to_path_buf(), name))
 }
 
-/// The names of all cases in a folder: those with a script, or with a recording of shared tags (which may also lie in the
-/// folder of a kernel below).
+/// Returns the names of all cases in a folder: those with a script, or with a recording of shared tags. Such a
+/// recording may also lie in a kernel's subfolder.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -227,7 +229,7 @@ pub fn names(folder: &Path) -> Result<Vec<String>, CaseError> {
     Ok(names)
 }
 
-/// Where the recording of shared tags of a case is, if it is one of those.
+/// Returns the file with a case's recording of shared tags; `None` if the case has none.
 pub fn tags_file(stem: &Path) -> Option<PathBuf> {
     let (folder, name) = split(stem).ok()?;
     find(&folder, &format!("{name}.tags"))

@@ -13,16 +13,16 @@ pub const COLUMNS: [(&str, &[char]); 5] = [
     ("completions", &['C']),
 ];
 
-/// One column: how many events of the kernel's had their equal.
+/// One column: how many of the kernel's events have an equal event here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// Name, as in [`COLUMNS`].
     pub name: &'static str,
     /// Events that are equal (in order, or as a set).
     pub equal: usize,
-    /// Events of the kernel's.
+    /// Number of the kernel's events.
     pub theirs: usize,
-    /// Events of ours.
+    /// Number of our events.
     pub ours: usize,
     /// Not compared.
     pub free: bool,
@@ -30,10 +30,10 @@ pub struct Column {
     pub first: Option<Difference>,
 }
 
-/// Where two lists of events part.
+/// Where two lists of events first differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Microseconds of the kernel's trace, or of ours when the kernel's has ended.
+    /// Time in microseconds in the kernel's trace, or in ours if the kernel's has ended.
     pub us: u64,
     /// In words.
     pub text: String,
@@ -105,7 +105,7 @@ mod tests {
         Event { us: 7, kind: Kind::Issue, extent: Extent { write: false, sector, len: 8 }, cpu: 0, by_worker: false }
     }
 
-    /// Under the mildest rules that apply.
+    /// Compares issues under the loosest rules that apply.
     fn issues(theirs: &[u64], ours: &[u64], cpu: u16) -> Column {
         let mut theirs: Vec<Event> = theirs.iter().map(|s| issue(*s)).collect();
         let ours: Vec<Event> = ours.iter().map(|s| issue(*s)).collect();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! null_blk as a driver: it takes what it has tags for and finishes each request a fixed time later.
 //!
-//! Guarantees: completions are given out in the order in which they became due, each on the hctx it was issued on. Those told
-//! by [`NullDisk::finish`] come in the order told. It refuses nothing, as null_blk's queue_rq does. Has no data. Source:
-//! drivers/block/null_blk/main.c of Linux 6.12 (`irqmode=2`: a timer per request).
+//! Guarantees: completions are reported in the order in which they became due, each on the hctx it was issued on.
+//! Requests finished by [`NullDisk::finish`] complete in the order of these calls. The driver accepts every request, as
+//! null_blk's queue_rq does. It has no data. Source: drivers/block/null_blk/main.c of Linux 6.12 (`irqmode=2`: a timer
+//! per request).
 
 use crate::event::Extent;
 use crate::settings::Settings;
@@ -19,9 +20,9 @@ use std::sync::Arc;
 struct Pending {
     rq: InFlight,
     extent: Extent,
-    /// Nanoseconds; `None` = when told.
+    /// Nanoseconds; `None`: the request is done when [`NullDisk::finish`] says so.
     due: Option<u64>,
-    /// When it was told to be done, as a running number.
+    /// Sequence number of the call of [`NullDisk::finish`] that finished it.
     told: Option<u64>,
 }
 
@@ -40,13 +41,13 @@ pub struct NullDisk {
 }
 
 impl NullDisk {
-    /// A disk that takes `service_ns` for each request, or as long as it is told.
+    /// Makes a disk that takes `service_ns` for each request; with `None`, until [`NullDisk::finish`] says so.
     pub fn new(settings: &Settings, service_ns: Option<u64>) -> Arc<NullDisk> {
         let inner = Mutex::new(Inner { pending: Vec::new(), told: 0 });
         Arc::new(NullDisk { limits: settings.limits(), sectors: settings.disk.sectors, service_ns, inner })
     }
 
-    /// Lets the oldest request of this extent be done. False: none is in flight.
+    /// Finishes the oldest request of this extent. Returns false if none is in flight.
     pub fn finish(&self, extent: Extent) -> bool {
         let mut inner = self.inner.lock();
         let told = inner.told;
@@ -57,24 +58,25 @@ impl NullDisk {
         true
     }
 
-    /// Lets the request that is in flight for the longest time be done. False: none is.
+    /// Finishes the first unfinished request, in order of hardware queue and then of issue. Returns false if there is
+    /// none.
     pub fn finish_oldest(&self) -> bool {
         let oldest = self.inner.lock().pending.iter().flatten().find(|p| p.told.is_none()).map(|p| p.extent);
         oldest.is_some_and(|extent| self.finish(extent))
     }
 
-    /// Lets everything in flight be done; how many those were.
+    /// Finishes all requests in flight. Returns how many these were.
     pub fn finish_all(&self) -> usize {
         let extents: Vec<Extent> = self.inner.lock().pending.iter().flatten().map(|p| p.extent).collect();
         extents.into_iter().filter(|e| self.finish(*e)).count()
     }
 
-    /// Requests that it has.
+    /// Number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.inner.lock().pending.iter().map(Vec::len).sum()
     }
 
-    /// When the next request is done by itself, nanoseconds.
+    /// Returns when the next request is done by itself, in nanoseconds.
     pub fn next_due(&self) -> Option<u64> {
         self.inner.lock().pending.iter().flatten().filter_map(|p| p.due).min()
     }

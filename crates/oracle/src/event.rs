@@ -37,9 +37,9 @@ pub enum Kind {
     Split,
     /// A request was handed to the driver (`rq_issue`).
     Issue,
-    /// The driver gave it back (`rq_requeue`).
+    /// The driver requeued a request (`rq_requeue`).
     Requeue,
-    /// The driver ended it (`rq_complete`).
+    /// The driver completed a request (`rq_complete`).
     Complete,
     /// A plug was emptied of so many requests (`unplug`).
     Unplug(u32),
@@ -66,11 +66,11 @@ impl Kind {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Microseconds from wherever the trace counts.
+    /// Microseconds from the origin of the trace's clock.
     pub us: u64,
     /// What.
     pub kind: Kind,
-    /// Of which extent; of [`Kind::Unplug`] it means nothing.
+    /// The extent; it has no meaning for [`Kind::Unplug`].
     pub extent: Extent,
     /// On which CPU.
     pub cpu: u16,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The world driven by nominal times: what we would do with a script, before or without a recording.
+//! Drives the [`World`] with nominal times: what we would do with a script, before or without a recording.
 //!
-//! Each request takes null_blk's completion time, and the machine the times below, which are those of the recordings'
-//! emulated CPU, rounded. So an order that hangs on a few microseconds may be another one in a recording; what
-//! [`replay`](crate::replay) compares does not hang on them.
+//! Each request takes null_blk's completion time. The process and the queue runs take the times below, which are those
+//! of the recordings' emulated CPU, rounded. So an order that depends on a few microseconds may differ in a recording.
+//! What [`replay`](crate::replay) compares does not depend on them.
 
 use crate::event::Event;
 use crate::script::Script;
@@ -16,10 +16,10 @@ const SUBMIT_US: u64 = 20;
 /// From a completion to the queue run it causes.
 const RUN_US: u64 = 150;
 
-/// From there to the process going on.
+/// From the queue run until the process continues.
 const WAKE_US: u64 = 60;
 
-/// Runs `script` under `settings` on `cpus` CPUs; all events of it.
+/// Runs `script` under `settings` on `cpus` CPUs. Returns all events.
 ///
 /// # Errors
 /// Settings that the stack refuses.

@@ -14,7 +14,7 @@
 //! | [`world`] | the process that runs the script, on the whole stack |
 //! | [`replay`] | the world driven by a recorded trace |
 //! | [`free`] | the world driven by nominal times: what we would do, without a trace |
-//! | [`rules`] | what an elevator's definition fixes, so what must be equal |
+//! | [`rules`] | what an elevator's definition determines, so what must be equal |
 //! | [`compare`] | both lists of events against those rules |
 //! | [`case`] | a case from its files, and its verdict |
 //! | [`tags`] | reader of recordings of shared tags: structure, and the most in flight |

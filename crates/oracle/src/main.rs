@@ -43,7 +43,7 @@ struct Options {
 fn main() -> ExitCode {
     let mut out = String::new();
     let result = run(&Options::parse(), &mut out);
-    // A reader that has seen enough and left is no error.
+    // A reader that closes the pipe early is no error.
     let _ = std::io::stdout().write_all(out.as_bytes());
     match result {
         Ok(true) => ExitCode::SUCCESS,

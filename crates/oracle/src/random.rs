@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random cases from a seed, to be recorded: the comparison that nothing was fitted to.
+//! Random cases from a seed, to be recorded and compared. The stack was not fitted to these cases.
 //!
 //! Guarantees: the same seed gives the same case, and each is one that the kernel accepts. The first two reads hold
 //! the device so that what follows meets a queue, as in the cases written by hand.
@@ -28,20 +28,20 @@ impl Rng {
     }
 }
 
-/// Those of the kernel.
+/// The elevators that the kernel does not have.
 const LEFT_OUT: [LeftOut; 1] = [(MqElevator::K2, "there is no kernel to record it on")];
 
 /// The elevators of the cases.
 pub const SCHEDULERS: [&str; 4] = MqElevator::names_without(&LEFT_OUT);
 
-/// What a seed draws from, half of it mq-deadline.
+/// The elevators that a seed draws from; mq-deadline is drawn four times in seven.
 const DRAWN: [MqElevator; 7] = {
     use MqElevator::{Bfq, Kyber, MqDeadline, None};
     [MqDeadline, MqDeadline, MqDeadline, MqDeadline, None, Kyber, Bfq]
 };
 const _: () = assert!(MqElevator::are_all(&DRAWN, &LEFT_OUT));
 
-/// The texts of `NAME.io` and `NAME.env`, of this elevator or of one that follows from the seed as well.
+/// Returns the texts of `NAME.io` and `NAME.env`, for this elevator or for one that the seed selects.
 pub fn case(seed: u64, scheduler: Option<&str>) -> (String, String) {
     let mut rng = Rng(seed);
     let drawn = rng.one_of(&DRAWN).name();

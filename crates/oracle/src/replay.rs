@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The world driven by a recorded trace.
+//! Drives the [`World`] with a recorded trace.
 //!
-//! The trace gives what the block layer does not decide: when the process submitted each I/O and when the device finished each
-//! request. It also gives the order in which interrupt, worker and woken process then came, which the kernel's CPU scheduler
-//! decides. So completions are reported at their recorded times, and a worker or process runs when the kernel's did something.
-//! A run that did nothing left no event in the trace. All else is ours. A decision of ours that differs shows as a difference
-//! of events and does not stop the replay: the next ones tell whether it was one or many.
+//! The trace gives what the block layer does not decide: when the process submitted each I/O, and when the device
+//! finished each request. It also gives the order in which the interrupt, the worker and the woken process ran, which
+//! the kernel's CPU scheduler decides. So completions are reported at their recorded times, and our worker or process
+//! runs when the kernel's did something. A run that did nothing left no event in the trace. All other decisions are
+//! made here. A decision that differs shows as a different event and does not stop the replay: later events tell
+//! whether it is one difference or many.
 //!
-//! The clock: the kernel's elevators count in jiffies, and the trace does not tell where these began. So a case that is equal
-//! under some phase of the tick is equal; see [`Unknown`].
+//! The clock: the kernel's elevators count in jiffies, and the trace does not tell when these began. So a case counts
+//! as equal if it is equal under some phase of the tick; see [`Unknown`].
 
 use crate::event::{Event, Extent, Kind};
 use crate::rules::Rules;
@@ -23,10 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Replayed {
     /// Our events.
     pub events: Vec<Event>,
-    /// Where ours had issued less than the kernel when the outside next did something: index into the kernel's events,
-    /// and how many requests were missing.
+    /// Where we had issued fewer requests than the kernel when the process or the device next did something: index into
+    /// the kernel's events, and the number of requests missing.
     pub late: Option<(usize, usize)>,
-    /// The trace submits what the script does not: index into the kernel's events.
+    /// Where our process cannot submit what the trace submits: index into the kernel's events.
     pub astray: Option<usize>,
 }
 
@@ -49,7 +50,7 @@ impl Count {
 struct Replay<'a> {
     world: World,
     theirs: &'a [Event],
-    /// How many of our events are counted.
+    /// Number of our events that are counted in `ours`.
     counted: usize,
     ours: Count,
     seen: Count,
@@ -57,21 +58,21 @@ struct Replay<'a> {
     astray: Option<usize>,
     /// What is left of an I/O that the kernel submitted as several bios.
     rest: Option<Extent>,
-    /// What is left of an I/O that the kernel splits, and the piece that comes next if it is not all of that.
+    /// What is left of an I/O that the kernel splits, and the next piece if that is not all that is left.
     split: Option<(Extent, Option<Extent>)>,
     rules: Rules,
     /// The kernel's process sleeps for a tag.
     held: bool,
-    /// Microseconds of the last completion that ours has not been polled for.
+    /// Time in microseconds of the last completion that our stack has not been polled for.
     done: Option<u64>,
-    /// Completions to come that ours has been told of: indices into the kernel's events.
+    /// Completions that were reported here before their event: indices into the kernel's events.
     early: BTreeSet<usize>,
 }
 
-/// After so many microseconds a completion's queue run has been, whether it found something to issue or not.
+/// So many microseconds after a completion its queue run is over, whether or not it found something to issue.
 const RUN_IS_OVER_US: u64 = 1000;
 
-/// Runs `script` under `settings` as the trace `theirs` says the outside went.
+/// Runs `script` under `settings`, with process and device acting as in the trace `theirs`.
 ///
 /// # Errors
 /// Settings that the stack refuses.
@@ -89,7 +90,7 @@ pub fn replay(
     }
     let mut settings = settings.clone();
     if rules.tags_told && settings.scheduler != "none" {
-        // Then ours never waits for one.
+        // Then our process never waits for a tag.
         settings.nr_requests = settings.nr_requests.map(|nr| (4 * nr).min(MAX_SCHED_RQ));
     }
     let world = World::new(&script, &settings, cpus, None, unknown)?;
@@ -148,11 +149,11 @@ impl Replay<'_> {
         self.count();
     }
 
-    /// Delayed runs that the stack asked for and that come before the next event. Each asks the elevator again, which may
-    /// change what it answers later.
+    /// Makes the delayed runs that the stack asked for and that are due before the next event. Each run asks the
+    /// elevator again, which may change what the elevator answers later.
     fn serve_timers(&mut self, us: u64) {
         match self.done {
-            // The worker has not been; what the stack owes is its to do.
+            // The worker has not run yet and will make these runs.
             Some(done) if us <= done + RUN_IS_OVER_US => return,
             Some(done) => self.run(done),
             None => {}
@@ -191,18 +192,19 @@ impl Replay<'_> {
             Kind::GetRq if std::mem::take(&mut self.held) => self.queue(at, e),
             Kind::Complete if self.early.remove(&at) => self.done = Some(e.us),
             Kind::Complete => self.complete(at, e),
-            // What the kernel did here ours does when it is called; whether it has been, the numbers tell.
+            // Our stack does this only when it is called. The counts tell whether it already did.
             Kind::GetRq if self.ours.of(e.kind) < nth => self.wake(at, e.us),
             Kind::Issue | Kind::Insert if self.ours.of(e.kind) < nth => self.run_as(e, nth),
             _ => {}
         }
     }
 
-    /// The device has finished a request: its tag comes free and the elevator is told; the queue is run when the kernel's is.
+    /// The device has finished a request. Its tag is freed and the elevator is notified; the queue is run when the
+    /// kernel's queue is.
     fn complete(&mut self, at: usize, e: Event) {
         self.check_late(at);
         if !self.world.disk.finish(e.extent) && self.rules.may_be_late {
-            // With an order of its own ours has others in flight: one of them.
+            // Our stack issued in another order and has other requests in flight: one of them is finished.
             self.world.disk.finish_oldest();
         }
         self.done = Some(e.us);
@@ -210,7 +212,7 @@ impl Replay<'_> {
         self.count();
     }
 
-    /// The process that slept for a tag has got one. The worker may still be to come.
+    /// The process that slept for a tag has got one. The worker may not have run yet.
     fn wake(&mut self, at: usize, us: u64) {
         if self.issues_after_insertion(at) {
             self.world.wake(us);
@@ -220,7 +222,8 @@ impl Replay<'_> {
         self.count();
     }
 
-    /// The kernel's `nth` issue or insertion, by a worker or by a process, which runs the queue when it wakes up.
+    /// Follows the kernel's `nth` issue or insertion, by a worker, or by a process that runs the queue when it wakes
+    /// up.
     fn run_as(&mut self, e: Event, nth: usize) {
         if e.by_worker {
             self.run(e.us);
@@ -233,16 +236,16 @@ impl Replay<'_> {
         }
     }
 
-    /// A woken process runs the queue, submits more, and runs the queue again. Whether the first run issued nothing and
-    /// the second did.
+    /// A woken process runs the queue, submits more, and runs the queue again. Returns whether the first run issued
+    /// nothing and the second run did.
     fn issues_after_insertion(&self, at: usize) -> bool {
         let before = self.theirs[..at].iter().rev().find(|e| matches!(e.kind, Kind::Issue | Kind::Complete));
         let mut after = self.theirs[at + 1..].iter().skip_while(|e| matches!(e.kind, Kind::Insert | Kind::Unplug(_)));
         before.is_some_and(|e| e.kind == Kind::Complete) && after.next().is_some_and(|e| e.kind == Kind::Issue)
     }
 
-    /// Whether the bio that the kernel queued here had to wait: the device did something before it was a request, and the
-    /// plug, if it held something, was emptied.
+    /// Whether the bio that the kernel queued here had to wait for a tag. Then a completion comes before the bio is a
+    /// request, and the plug, if it held requests, is emptied.
     fn sleeps(&self, at: usize) -> bool {
         let holds = self.holds_requests(at);
         let mut next = self.theirs[at + 1..].iter().filter(|e| !matches!(e.kind, Kind::Insert | Kind::Issue));
@@ -252,18 +255,18 @@ impl Replay<'_> {
         }
     }
 
-    /// Whether the kernel's queue run after the last completions is over and had no say in what follows: long ago, or with
-    /// nothing to issue. Otherwise it may come only after what the process does now, which the next issue will tell.
+    /// Whether the kernel's queue run after the last completions is over: it is long ago, or had nothing to issue.
+    /// Otherwise the run may come only after what the process does now, which the next issue will tell.
     fn run_is_over(&self, us: u64) -> bool {
         self.done.is_some_and(|done| self.nothing_waits() || us > done + RUN_IS_OVER_US)
     }
 
-    /// The kernel had issued all requests.
+    /// Whether the kernel had issued all requests.
     fn nothing_waits(&self) -> bool {
         self.seen.of(Kind::GetRq) == self.seen.of(Kind::Issue)
     }
 
-    /// Everything the kernel had issued by now, ours must have issued too: it had the same reasons.
+    /// Records if we have issued fewer requests than the kernel by now. Both had the same reasons to issue.
     fn check_late(&mut self, at: usize) {
         let missing = self.seen.of(Kind::Issue).saturating_sub(self.ours.of(Kind::Issue));
         if missing > 0 && self.late.is_none() {
@@ -271,7 +274,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Whether the bio that the kernel queued here is too large.
+    /// Whether the kernel split the bio that it queued here.
     fn is_split(&self, at: usize) -> bool {
         let (queued, next) = (self.theirs[at], self.theirs.get(at + 1));
         next.is_some_and(|e| e.kind == Kind::Split && e.extent.sector == queued.extent.sector)
@@ -314,8 +317,8 @@ impl Replay<'_> {
         }
     }
 
-    /// The device finished something between the submission of a bio and the allocation of its request, for which the
-    /// process did not sleep: here the two are one moment, so it comes before.
+    /// Reports completions between the submission of a bio and the allocation of its request, if the process did not
+    /// sleep. Here submission and allocation are one step, so these completions are reported before it.
     fn finish_before_allocation(&mut self, at: usize) {
         let queued = self.theirs[at];
         let next = self.theirs[at + 1..].iter().take_while(|e| e.kind == Kind::Complete).count();
@@ -332,13 +335,13 @@ impl Replay<'_> {
         self.count();
     }
 
-    /// Whether the plug held something before this event, so that it would have been emptied by sleeping.
+    /// Whether the plug held requests before this event. If so, a process that sleeps empties it.
     fn holds_requests(&self, at: usize) -> bool {
         let decides = |e: &&Event| matches!(e.kind, Kind::GetRq | Kind::Unplug(_));
         self.theirs[..at].iter().rev().find(decides).is_some_and(|e| e.kind == Kind::GetRq)
     }
 
-    /// The process comes to its next I/O.
+    /// Brings our process to its next I/O.
     fn go_on(&mut self, at: usize, e: Event) {
         self.check_late(at);
         if self.world.is_blocked() || self.world.upcoming() == Next::Wait || self.run_is_over(e.us) {
@@ -348,7 +351,8 @@ impl Replay<'_> {
             self.world.pass();
         }
         match self.world.upcoming() {
-            // Ours sleeps for a tag where the kernel's process continued: the events that are missing from here on show it.
+            // Our process sleeps for a tag where the kernel's process continued: the events that are missing from here
+            // on show it.
             _ if self.world.is_blocked() => self.astray = Some(at),
             Next::Io(io) if io.extent == e.extent => {}
             Next::Io(io) => self.piece(at, io.extent, e.extent),
@@ -356,7 +360,8 @@ impl Replay<'_> {
         }
     }
 
-    /// The kernel made several bios of a large I/O; here it is one, which is split where theirs are not larger.
+    /// The kernel made several bios of a large I/O. Here the I/O is submitted as one bio, and each bio of the kernel is
+    /// only compared with what is left of it.
     fn piece(&mut self, at: usize, whole: Extent, piece: Extent) {
         if whole.write != piece.write || whole.sector != piece.sector || piece.len > whole.len {
             self.astray = Some(at);

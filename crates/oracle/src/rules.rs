@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the definition of an elevator fixes, so what must be equal, event by event.
+//! What the definition of an elevator determines, so what must be equal, event by event.
 //!
-//! Everything is fixed for a single CPU unless a line here says why not. That one number is not: on which CPU an event was.
+//! On a single CPU everything is determined, unless a comment here says why not. The CPU number of an event is never
+//! compared.
 
 use crate::event::{Event, Kind};
 
@@ -23,18 +24,19 @@ pub struct Rules {
     pub insert: Rule,
     /// For requests handed to the driver.
     pub issue: Rule,
-    /// For requests ended: as many and the same as were issued.
+    /// For completed requests, which are the same as were issued.
     pub complete: Rule,
     /// Whether the issue of a request may come later than the kernel's.
     pub may_be_late: bool,
-    /// Whether it is the trace that says how long a process sleeps for a tag; as it may sleep between two pieces of a
-    /// large I/O, then the trace also says what the pieces are.
+    /// Whether the trace decides how long a process sleeps for a tag. Because the process may sleep between two pieces
+    /// of a large I/O, the trace then also decides what the pieces are.
     pub tags_told: bool,
-    /// Whether the trace says so of any I/O.
+    /// Whether the trace decides the pieces of every I/O that the kernel splits.
     pub pieces_told: bool,
-    /// Whether all I/Os are given the priority of the process; their own then only keeps apart what must not merge.
+    /// Whether all I/Os are given the priority of the process; their own priorities then only keep apart what must not
+    /// merge.
     pub one_priority: bool,
-    /// Why something is not compared, for people.
+    /// Why something is not compared, for the report.
     pub because: Option<&'static str>,
 }
 
@@ -51,20 +53,21 @@ const ALL: Rules = Rules {
 
 const SET: Rules = Rules { issue: Rule::Set, complete: Rule::Set, may_be_late: true, tags_told: true, ..ALL };
 
-/// What is compared of a case with this elevator: the first rules under which all is equal count.
+/// Returns the rules for a case with this elevator, the strictest first. The first rules under which everything is
+/// equal count.
 pub fn rules(scheduler: &str, theirs: &[Event]) -> Vec<Rules> {
     let splits = theirs.iter().any(|e| e.kind == Kind::Split);
     let several_cpus = theirs.iter().any(|e| e.cpu != 0);
-    // bfq holds a process back by what its group's queues have allocated; there are no groups here.
+    // The kernel's bfq delays a process by what its group's queues have allocated; there are no groups here.
     let bfq =
         Rules { tags_told: true, pieces_told: splits, because: Some("how long a process waits for a tag"), ..ALL };
     let mut rules = match scheduler {
         // A process that runs out of tags inside a plug sleeps, and the kernel flushes the sleeper's plug by way of the
-        // software queue; without sleep it goes to the driver directly. Here nothing sleeps.
+        // software queue; without sleep the plug goes to the driver directly. Here nothing sleeps.
         "none" => {
             vec![Rules { insert: Rule::Free, because: Some("which requests pass through a software queue"), ..ALL }]
         }
-        // The kernel's bfq goes by the priority of the process, ours by each bio's.
+        // The kernel's bfq uses the priority of the process, ours that of each bio.
         "bfq" => vec![Rules { one_priority: true, ..bfq }],
         _ => vec![ALL],
     };

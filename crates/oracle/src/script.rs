@@ -15,13 +15,13 @@ use crate::CaseError;
 use crate::event::Extent;
 use blk::bio::{IoPrio, IoPrioClass};
 
-/// Most I/Os of one script: what the program has room for.
+/// Most I/Os of one script: as many as `guest/ioscript.c` has room for.
 pub const MAX_IOS: usize = 8192;
 
 /// From how many I/Os on `io_submit()` opens a plug (`AIO_PLUG_THRESHOLD` + 1).
 pub const PLUGGED_FROM: usize = 3;
 
-/// That of a process of nice 0.
+/// The I/O priority of a process of nice 0.
 const DEFAULT_PRIO: IoPrio = IoPrio::new(IoPrioClass::Be, 4);
 
 /// One I/O.
@@ -103,7 +103,8 @@ impl Script {
         Ok(script)
     }
 
-    /// Gives every I/O the priority of a process of nice 0; what their own kept from merging still does not merge.
+    /// Gives every I/O the priority of a process of nice 0. I/Os that their own priorities kept from merging still do
+    /// not merge.
     pub fn give_one_priority(&mut self) {
         let mut seen: Vec<IoPrio> = Vec::new();
         for io in &mut self.ios {

@@ -23,7 +23,7 @@ pub struct NullBlk {
     pub submit_queues: u16,
     /// Driver tags of each.
     pub hw_queue_depth: u32,
-    /// Nanoseconds a request takes; 0 when the driver ends it at once (`irqmode` 0 or 1).
+    /// Nanoseconds a request takes; 0 if the driver completes it at once (`irqmode` 0 or 1).
     pub completion_ns: u64,
     /// Largest request in sectors.
     pub max_sectors: u32,
@@ -56,13 +56,13 @@ pub struct Settings {
     pub disk: NullBlk,
     /// The elevator.
     pub scheduler: String,
-    /// In effect; `None` = the kernel's default.
+    /// The value in effect; `None` = the kernel's default.
     pub nr_requests: Option<u32>,
     /// Tunables of the elevator.
     pub iosched: Vec<(String, u64)>,
     /// `nomerges`.
     pub nomerges: u8,
-    /// CPUs of the guest, if the file tells.
+    /// CPUs of the guest, if the file gives their number.
     pub cpus: Option<u16>,
     /// `max_sectors_kb`, if it was changed.
     pub max_sectors_kb: Option<u32>,
@@ -121,7 +121,7 @@ impl Settings {
             "TUNE" => value.split_whitespace().try_for_each(|t| self.tune(t)),
             "NR" => {
                 let n: u32 = number("NR", value)?;
-                // The kernel raises what is below its least.
+                // The kernel raises values below its minimum.
                 self.nr_requests = (n > 0).then_some(n.max(blk::settings::BLKDEV_MIN_RQ));
                 Ok(())
             }
@@ -144,7 +144,7 @@ impl Settings {
             "nomerges" => self.nomerges = number(name, value)?,
             "max_sectors_kb" => self.max_sectors_kb = Some(number(name, value)?),
             "nr_requests" => self.nr_requests = Some(number(name, value)?),
-            // Of these none changes a decision about a direct I/O on one CPU.
+            // None of these changes a decision about a direct I/O on one CPU.
             "rq_affinity" | "iostats" | "add_random" | "read_ahead_kb" | "wbt_lat_usec" | "rotational" => {}
             _ => self.iosched.push((name.to_owned(), number(name, value)?)),
         }
@@ -169,7 +169,7 @@ impl Settings {
             }
             "queue" => match rest.split_once(' ') {
                 Some(("nomerges", v)) => self.queue("nomerges", v.trim()),
-                // Follow from the driver's parameters.
+                // The other attributes follow from the driver's parameters.
                 Some(_) => Ok(()),
                 None => Err(format!("'{line}': must be 'queue NAME VALUE'")),
             },
@@ -193,7 +193,8 @@ impl Settings {
         let at = words.iter().position(|w| *w == "nr_requests").ok_or("no 'nr_requests N'")?;
         self.nr_requests = Some(number("nr_requests", words.get(at + 1).copied().unwrap_or(""))?);
         let tune = words.iter().position(|w| *w == "tune").map_or(&[][..], |t| &words[t + 1..]);
-        // The tunables are reported with their values below; of the queue's attributes only these are.
+        // The elevator's tunables are reported with their values further below. Here only these attributes of the queue
+        // are read.
         for t in tune.iter().filter(|t| t.starts_with("nomerges=") || t.starts_with("max_sectors_kb=")) {
             self.tune(t)?;
         }
@@ -219,7 +220,7 @@ impl Settings {
                 "blocking" | "memory_backed" | "poll_queues" | "shared_tags" | "zoned" | "mbps" | "cache_size"
                 | "use_per_node_hctx" | "no_sched" | "discard" | "virt_boundary"
                     if matches!(value, "0" | "N") => {}
-                // No request of a script meets these.
+                // These affect no request of a script.
                 "home_node" | "memory_backed" | "discard" | "fua" | "poll_queues" => {}
                 _ => {
                     return Err(format!(
@@ -242,7 +243,7 @@ impl Settings {
         2 * self.disk.hw_queue_depth.min(BLKDEV_DEFAULT_RQ)
     }
 
-    /// What the kernel does with what it was not told.
+    /// Adds the kernel's defaults for what the file leaves out.
     fn kernel_defaults(&mut self) {
         if self.scheduler == "mq-deadline" && !self.iosched.iter().any(|(n, _)| n == "async_depth") {
             // Set when the elevator is made; a later write of nr_requests takes effect on it one write late.
@@ -250,12 +251,13 @@ impl Settings {
         }
     }
 
-    /// CPUs of the machine: as told, or at least the highest that `seen` of a trace names.
+    /// Returns the number of CPUs of the machine: as the file says, and enough for `seen`, the highest CPU in the
+    /// trace.
     pub fn cpus_seen(&self, seen: u16) -> u16 {
         self.cpus.unwrap_or(seen + 1).max(seen + 1)
     }
 
-    /// What null_blk tells the block layer.
+    /// Returns the limits that null_blk gives the block layer.
     pub fn limits(&self) -> Limits {
         let block = self.disk.block_size;
         // Rounded down to whole blocks, as the kernel does.
@@ -269,13 +271,13 @@ impl Settings {
         self.disk.max_sectors.min(set).max(1)
     }
 
-    /// The stack of `cpus` CPUs with room for `ios` bios.
+    /// Returns the configuration of the stack for `cpus` CPUs, with room for `ios` bios.
     pub fn config(&self, cpus: u16, ios: usize) -> QueueConfig {
         QueueConfig {
             topology: CpuTopology::uniform(cpus),
             nr_hw_queues: Some(self.disk.submit_queues.min(cpus)),
             queue_depth: self.disk.hw_queue_depth,
-            // Without an elevator it can only be lower than the depth.
+            // Without an elevator `nr_requests` matters only if it is below the queue depth.
             nr_requests: self.nr_requests.filter(|nr| self.scheduler != "none" || *nr < self.disk.hw_queue_depth),
             scheduler: Some(self.scheduler.clone()),
             iosched: self.iosched.clone(),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replays a recording of shared tags on the whole stack, in virtual time, and compares line by line.
 //!
-//! Every disk is a request queue over a [`NullDisk`] of its own, all in one tag set. A load's process submits its reads in
-//! one plug and continues as tags come free; a load that starts later in the same phase starts at the same time, after it.
-//! Nothing of what the kernel answered is used for the replay: the same lines are made from what happened here, and each
-//! that differs is a difference.
+//! Every disk is a request queue over a [`NullDisk`] of its own, all in one tag set. A load's process submits its reads
+//! in one plug and continues as tags come free; the loads of a phase start at the same time, one after the other. The
+//! kernel's answers are not used for the replay: the same lines are made from what happened here, and compared.
 
 use crate::disk::NullDisk;
 use crate::settings::Settings;
@@ -21,7 +20,7 @@ use blk::tags::TagSet;
 use blk::time::Instant;
 use std::sync::Arc;
 
-/// Sectors from one read to the next: none merge.
+/// Sectors from one read to the next, so that no two merge.
 const STRIDE: u64 = 64;
 
 /// Sectors of a read.
@@ -42,7 +41,7 @@ struct Sharing {
     now: u64,
 }
 
-/// Our lines for this case, and in words the first that differs from the kernel's.
+/// Returns our lines for this case, and the first difference from the kernel's lines in words.
 ///
 /// # Errors
 /// A set-up that the stack refuses.
@@ -55,7 +54,7 @@ pub fn judge(case: &TagCase) -> Result<(Vec<String>, Option<String>), CaseError>
     }
     let mut theirs: Vec<&String> = case.answers.iter().collect();
     let mut sorted: Vec<&String> = ours.iter().collect();
-    // The order of lines is the script's affair.
+    // The order of lines depends on the recording script and is not compared.
     theirs.sort();
     sorted.sort();
     let text = |line: Option<&&String>| line.map_or("nothing".to_owned(), |l| format!("'{l}'"));
@@ -91,7 +90,7 @@ impl Sharing {
         Ok(Sharing { disks, now: 0 })
     }
 
-    /// What sysfs and debugfs show of the disks at rest.
+    /// Returns what sysfs and debugfs show of the disks before any I/O.
     fn structure(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for d in &self.disks {
@@ -110,7 +109,7 @@ impl Sharing {
         lines
     }
 
-    /// What the kernel's side notes when phase `n` has ended.
+    /// Returns the lines that the kernel's side writes when phase `n` has ended.
     fn answers(&mut self, n: usize) -> Vec<String> {
         let mut lines = Vec::new();
         for d in &mut self.disks {
@@ -144,7 +143,7 @@ impl Sharing {
         }
     }
 
-    /// Submits all of a load; what finds no tag waits.
+    /// Submits all reads of a load; those that find no tag wait.
     fn start(&mut self, load: &Load) -> Submitter<Lock> {
         let now = Instant::from_ns(self.now);
         let disk = &mut self.disks[load.disk];
@@ -160,7 +159,7 @@ impl Sharing {
         process
     }
 
-    /// Time without I/O.
+    /// Lets time pass without I/O.
     fn pass(&mut self, until: u64) {
         self.serve_timers(until);
         self.now = until;
@@ -178,7 +177,7 @@ impl Sharing {
     }
 }
 
-/// What follows `key` in a file of debugfs.
+/// Returns what follows `key` in a file of debugfs.
 fn line_of<'a>(files: &'a [DebugFile], path: &str, key: &str) -> &'a str {
     let file = files.iter().find(|f| f.path == path);
     file.and_then(|f| f.text.lines().find_map(|l| l.strip_prefix(key))).unwrap_or("-")

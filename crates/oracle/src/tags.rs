@@ -36,7 +36,7 @@ pub struct Load {
     pub disk: usize,
     /// The CPU it is bound to.
     pub cpu: u16,
-    /// How many.
+    /// Number of reads.
     pub reads: u32,
 }
 
@@ -58,7 +58,7 @@ pub struct TagCase {
     pub set_up: SetUp,
     /// The kernel's names of the disks, in order.
     pub disks: Vec<String>,
-    /// What was done.
+    /// What was run, phase by phase.
     pub phases: Vec<Phase>,
     /// What the kernel answered, line by line in the format of the file, in order.
     pub answers: Vec<String>,

@@ -40,7 +40,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Event>, CaseError> {
     Ok(events)
 }
 
-/// An event and the disk it names; nothing of an event that decides nothing.
+/// Reads an event and the disk it names; `None` for an event that decides nothing.
 fn parse_line(line: &str) -> Result<Option<(Event, Option<&str>)>, String> {
     let shape = || format!("'{line}': must be an event as tracefs prints it, '... [CPU] SECONDS: block_EVENT: ...'");
     let (head, tail) = line.split_once(": block_").ok_or_else(shape)?;
@@ -101,7 +101,7 @@ fn parse_extent(words: &[&str]) -> Option<Extent> {
     Some(Extent { write: parse_write(words.get(1)?)?, sector, len: words.get(plus + 1)?.parse().ok()? })
 }
 
-/// The piece in front: its first sector, then that of the rest.
+/// Reads the front piece of a split bio. The line has the first sector of this piece and that of the rest.
 fn parse_split(words: &[&str]) -> Option<Extent> {
     let [_, rwbs, first, "/", rest, ..] = words else { return None };
     let sector: u64 = first.parse().ok()?;

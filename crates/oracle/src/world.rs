@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The process that runs a script, on the whole stack over [`NullDisk`], and the events it leaves.
 //!
-//! Guarantees: the process does what `guest/ioscript.c` does under the kernel: it submits in order, and while a bio of it
-//! waits for a tag it does nothing (the kernel sleeps in `io_submit()`). Time is whatever the caller says it is.
-//! Needs from callers: times that do not go back. The caller that decides when is [`replay`](crate::replay) or
+//! Guarantees: the process does what `guest/ioscript.c` does under the kernel: it submits in order, and while a bio of
+//! it waits for a tag it does nothing (the kernel sleeps in `io_submit()`). Each call takes the time at which it
+//! happens. Needs from callers: times that do not go back. The callers are [`replay`](crate::replay) and
 //! [`free`](crate::free).
 
 use crate::Lock;
@@ -22,13 +22,14 @@ use std::sync::Arc;
 /// The CPU the script is bound to.
 const SCRIPT_CPU: u32 = 0;
 
-/// For how many requests a plug of `io_submit()` takes tags ahead (`blk_start_plug`): it does not say how many it has.
+/// Number of requests for which a plug of `io_submit()` allocates tags ahead: `blk_start_plug` does not take the number
+/// of I/Os.
 const PLUGGED_AHEAD: u32 = 1;
 
 /// Events kept until the trace is drained; far more than one call makes.
 const TRACE_CAPACITY: usize = 1 << 16;
 
-/// How the stack's clock is made from the time of the world.
+/// How the stack's clock is derived from the time of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// As it is.
@@ -42,12 +43,14 @@ pub enum Clock {
     },
 }
 
-/// What the kernel chooses once per boot or disk and no trace tells; a case that is equal under one choice is equal.
+/// Choices that the kernel makes once per boot or disk and that no trace shows. A case counts as equal if it is equal
+/// under one choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// Where its ticks began.
+    /// When the kernel's ticks began.
     pub clock: Clock,
-    /// Where its first search for a free tag began: a random number there (`sbitmap_init_node`), here the number of a submitter.
+    /// Where the first search for a free tag began. The kernel takes a random number (`sbitmap_init_node`), this stack
+    /// the number of the submitter.
     pub hint: u16,
 }
 
@@ -65,7 +68,7 @@ impl Clock {
         Instant::from_ns(us * 1000)
     }
 
-    /// When this clock shows `at`, or more for the first time.
+    /// Returns the first time at which this clock shows `at` or later.
     fn shows(self, at: Instant) -> u64 {
         let us = at.as_ns().div_ceil(1000);
         match self {
@@ -92,13 +95,13 @@ pub enum Next {
 
 /// See the module's text.
 pub struct World {
-    /// What is below.
+    /// The disk below the stack.
     pub disk: Arc<NullDisk>,
     queue: Arc<RequestQueue<Lock>>,
     submitter: Submitter<Lock>,
     script: Script,
     at: usize,
-    /// Whether the script has a plug open; what the stack plugs for itself is no event of the process.
+    /// Whether the script has a plug open. Plugs that the stack opens by itself are no events of the process.
     plugged: bool,
     clock: Clock,
     last: u64,
@@ -106,7 +109,7 @@ pub struct World {
 }
 
 impl World {
-    /// A fresh disk with these settings and a process before its first action.
+    /// Makes a new disk with these settings and a process before its first action.
     ///
     /// # Errors
     /// Settings that the stack refuses; the text is the stack's.
@@ -145,7 +148,7 @@ impl World {
         &self.events
     }
 
-    /// What the process does next, once it can; opens a plug that comes before it.
+    /// Returns what the process does next, once it can. Opens a plug that comes before that.
     pub fn upcoming(&mut self) -> Next {
         loop {
             match self.script.actions.get(self.at) {
@@ -163,7 +166,7 @@ impl World {
         }
     }
 
-    /// Does (or leaves behind) a sleep or a wait.
+    /// Skips a sleep or a wait.
     pub fn pass(&mut self) {
         assert!(!matches!(self.upcoming(), Next::Io(_)), "an I/O is submitted, not passed");
         self.at += 1;
@@ -175,7 +178,7 @@ impl World {
         self.submit_piece(io.extent, true, us);
     }
 
-    /// Submits a piece of the next I/O at `us`; more are to come unless it is the last.
+    /// Submits a piece of the next I/O at `us`. `is_last`: no more pieces follow.
     pub fn submit_piece(&mut self, piece: Extent, is_last: bool, us: u64) {
         let Next::Io(io) = self.upcoming() else { panic!("the script has no I/O here") };
         let now = self.now(us);
@@ -193,7 +196,7 @@ impl World {
         self.finish_batch(us);
     }
 
-    /// The plug is closed in the same system call, unless the process sleeps in it.
+    /// Closes the plug at the end of a batch, in the same system call, unless the process sleeps in that call.
     fn finish_batch(&mut self, us: u64) {
         if !self.is_blocked() && self.script.actions.get(self.at) == Some(&Action::Unplug) {
             self.at += 1;
@@ -204,14 +207,14 @@ impl World {
         }
     }
 
-    /// The process sleeps in the middle of a submission: what its plug holds is sent.
+    /// The process sleeps in the middle of a submission: its plug is flushed.
     pub fn sleep(&mut self, us: u64) {
         let now = self.now(us);
         self.submitter.flush_plug(now);
         self.collect(us);
     }
 
-    /// Collects completions, and lets waiting bios and processes continue that can.
+    /// Collects completions, and continues waiting bios and processes that can continue.
     pub fn poll(&mut self, us: u64) {
         let now = self.now(us);
         self.submitter.poll(now);
@@ -231,8 +234,8 @@ impl World {
         self.collect(us);
     }
 
-    /// As [`World::poll`], but the queue is not run: what the process does when it wakes up before the worker has been.
-    /// Without an elevator the woken process is the one that issues.
+    /// As [`World::poll`], but without a run of the queue: the process wakes up before the worker has run. Without an
+    /// elevator the queue is run, because the woken process issues.
     pub fn wake(&mut self, us: u64) {
         let has_elevator = self.queue.scheduler() != "none";
         if has_elevator {
@@ -244,7 +247,7 @@ impl World {
         }
     }
 
-    /// Completions are collected and nothing else.
+    /// Collects completions and does nothing else.
     pub fn interrupt(&mut self, us: u64) {
         let now = self.now(us);
         self.submitter.poll_interrupt(now);
@@ -252,7 +255,7 @@ impl World {
         self.collect(us);
     }
 
-    /// The run that is to come later comes now: when the kernel's tick falls is its own affair.
+    /// Makes a delayed run of the queue now, because the trace does not show when the kernel's ticks are.
     pub fn run_delayed(&mut self, us: u64) {
         if self.next_timer().is_some() {
             self.queue.quiesce();
@@ -261,17 +264,17 @@ impl World {
         }
     }
 
-    /// When the stack next wants to be polled for a reason of its own: a delayed run of the queue.
+    /// Returns when the stack next wants to be polled for a delayed run of the queue.
     pub fn next_timer(&self) -> Option<u64> {
         Some(self.clock.shows(self.queue.next_timer()?).max(self.last))
     }
 
-    /// The process sleeps in the middle of a submission, because there is no tag.
+    /// Whether the process sleeps in the middle of a submission, because there is no tag.
     pub fn is_blocked(&self) -> bool {
         self.submitter.waiting() > 0
     }
 
-    /// I/Os submitted and not ended.
+    /// I/Os submitted and not completed.
     pub fn outstanding(&self) -> u32 {
         self.submitter.outstanding()
     }
@@ -304,7 +307,7 @@ impl World {
         assert_eq!(lost, 0, "more events in one call than are kept");
     }
 
-    /// Lets everything end, at whatever time, so that the world can be dropped; all events of it.
+    /// Completes all I/O, at arbitrary times, so that the world can be dropped. Returns all its events.
     pub fn drain(mut self) -> Vec<Event> {
         self.at = self.script.actions.len();
         let us = self.last;

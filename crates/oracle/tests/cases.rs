@@ -30,7 +30,7 @@ fn every_case_is_the_kernels() {
     assert!(differing.is_empty(), "{differing:#?}");
 }
 
-/// With recordings of several kernels beside each other, a kernel's folder says whose is meant.
+/// Where recordings of several kernels lie beside each other, the folder in the path selects the kernel.
 #[test]
 fn a_recording_is_found_by_its_kernel() {
     let (any, of_6_12) = (folder().join("dl-mixed"), folder().join("6.12/dl-mixed"));
@@ -38,7 +38,7 @@ fn a_recording_is_found_by_its_kernel() {
     assert_eq!((any.script, any.settings, any.theirs), (of_6_12.script, of_6_12.settings, of_6_12.theirs));
 }
 
-/// A recording in which something else happened than what the settings or the script make happen is not equal.
+/// A recording is not equal if something else happened in it than what the settings and the script cause.
 #[test]
 fn what_differs_is_seen() {
     let load = || Case::load(&folder().join("dl-mixed")).unwrap();

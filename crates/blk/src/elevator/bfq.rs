@@ -7,9 +7,9 @@
 //! or has used up its time or its budget (sectors). Then B-WF2Q+ chooses the next queue, so that service is in proportion to
 //! weights whatever the sizes of requests and budgets. RT goes before BE before IDLE.
 //!
-//! When the queue in service runs empty, the disk may idle for a moment and wait for its next request. It does so if that is
-//! good for throughput or needed for the shares. With `low_latency`, queues that behave like interactive or soft real-time
-//! applications get a much larger weight for a while.
+//! When the queue in service runs empty, the disk may idle for a moment and wait for that queue's next request. It does
+//! so if waiting is good for throughput or needed for the shares. With `low_latency`, queues that behave like
+//! interactive or soft real-time applications get a much larger weight for a while.
 //!
 //! A submitter's weight is (8 - priority level) x 10, or what
 //! [`Submitter::set_weight`](crate::submitter::Submitter::set_weight) says (1..=1000).
@@ -20,15 +20,15 @@
 //! raised as interactive), `strict_guarantees` (0 or 1, 0), `low_latency` (0 or 1, 1).
 //!
 //! # Limits
-//! One lock for the whole disk. It is taken once per inserted or dispatched batch, once per completion and once per bio that
-//! may adjoin a request. Shares hold while queues are backlogged. Between two turns of a queue every other queue may use up
-//! one budget (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests; IDLE gets a turn
-//! every 200 ms. Memory for 256 queues is allocated at the start. A disk that gets more queues allocates for each of them,
-//! never per request.
+//! One lock for the whole disk. It is taken once per inserted or dispatched batch, once per completion and once per bio
+//! that may adjoin a request. Shares hold while queues are backlogged. Between two turns of a queue every other queue
+//! may use up one budget (at most `timeout_sync`, more while raised). RT can starve BE for as long as it has requests;
+//! IDLE gets a turn every 200 ms. Memory for 256 queues is allocated at the start. A disk that gets more queues
+//! allocates more memory as they are added, never per request.
 //!
 //! # Differences from the kernel
 //! See docs/kernel-differences.md: no cgroups, no merging of cooperating queues, no injection, no actuators;
-//! asynchronous queues are per submitter; the class is the bio's.
+//! asynchronous queues are per submitter; the priority class is that of the bio.
 //!
 //! # Since
 //! Behaviour of Linux 6.12 block/bfq-iosched.c; algorithm of Valente and Checconi, "High Throughput Disk Scheduling with
@@ -82,9 +82,9 @@ pub struct Bfq<L: RawMutex> {
     state: CachePadded<Mutex<L, BfqState>>,
 }
 
-/// What may be read without the lock; written under it.
+/// State that is read without the lock and written under it.
 struct Published {
-    /// Requests that `dispatch` could give out.
+    /// Requests that `dispatch` could return.
     nr_queued: AtomicU32,
     /// [`Elevator::next_run`], in ns.
     held_until: AtomicU64,
@@ -109,8 +109,9 @@ impl<L: RawMutex> Bfq<L> {
         }
     }
 
-    /// Relaxed: a caller that must not miss work puts a fence of its own between inserting and checking whether another
-    /// thread runs the queue. It asks `next_run` after its own call under the lock.
+    /// Publishes the state for readers without the lock. Relaxed: a caller that must not miss work puts a fence of its
+    /// own between inserting and checking whether another thread runs the queue. Such a caller reads `next_run` after
+    /// its own call under the lock.
     #[inline]
     fn publish(&self, st: &BfqState) {
         self.published.nr_queued.store(st.nr_queued, Ordering::Relaxed);
@@ -201,8 +202,8 @@ impl<L: RawMutex + Send + Sync> Elevator for Bfq<L> {
         self.publish(&st);
     }
 
-    /// Writes leave tags to reads: asynchronous ones half of them, synchronous ones a quarter; when a raised queue wants
-    /// the disk, five eighths and more.
+    /// Writes may not use all tags, so that reads find free ones. Asynchronous writes may use a half, synchronous
+    /// writes three quarters. While a raised queue is busy these limits are 3/16 and 6/16.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         if !op.is_write() {
             return None;

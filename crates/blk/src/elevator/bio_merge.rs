@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How every sorting elevator looks for a request to merge with; the kernel's `elv_merge` and its relatives.
+//! How elevators other than kyber find a request to merge with; the kernel's `elv_merge` and related functions.
 //!
 //! A bio is tried first against the last merged request (the one-hit cache). Then it is tried against the request that ends
 //! where it starts (hash). Last comes the request that starts where it ends (the elevator's own search). After a bio was
@@ -33,7 +33,7 @@ pub(crate) fn request<'a>(cx: &ElvCx<'a>, rq: u32) -> &'a Request {
 pub(crate) struct MergeCache {
     hash: MergeHash,
     last_merge: Option<u32>,
-    /// What the requests in `hash` start and end at; for a look before the lock is taken.
+    /// Start and end sectors of the requests in `hash`, for a check before the lock is taken.
     filter: Arc<MergeFilter>,
     /// Per request in `hash`: the start sector the filter knows.
     starts: Box<[u64]>,
@@ -50,7 +50,7 @@ impl MergeCache {
         }
     }
 
-    /// The filter: a bio of which it says that nothing adjoins it need not be offered.
+    /// Returns the filter. A bio that, by the filter, no request adjoins need not be offered.
     pub(crate) fn filter(&self) -> &Arc<MergeFilter> {
         &self.filter
     }
@@ -73,7 +73,8 @@ impl MergeCache {
         }
     }
 
-    /// A request has no room for more: the next one that is queued may be the last merged one instead.
+    /// A request cannot grow any more. It stops being the last merged request, so that the next queued one can take its
+    /// place.
     #[cold]
     fn closed(&mut self, rq: u32) {
         if self.last_merge == Some(rq) {
@@ -114,7 +115,8 @@ impl MergeCache {
         }
     }
 
-    /// The newest mergeable request that ends at `sector`. Those found closed to merging are dropped on the way.
+    /// The newest mergeable request that ends at `sector`. Removes requests from the hash that it finds not mergeable
+    /// any more.
     fn find_end(&mut self, cx: &ElvCx<'_>, sector: u64) -> Option<u32> {
         loop {
             let rq = self.hash.find(sector)?;
@@ -131,8 +133,8 @@ pub(crate) trait MergeQueue {
     /// Its merge indices.
     fn cache(&mut self) -> &mut MergeCache;
 
-    /// Whether queued request `rq` may grow by what is being merged now. An elevator that keeps submitters apart says no to
-    /// the requests of others.
+    /// Whether the present bio or request may be merged into queued request `rq`. An elevator with separate queues
+    /// returns false for the requests of other queues.
     fn admits(&self, _rq: u32) -> bool {
         true
     }
@@ -149,8 +151,8 @@ pub(crate) trait MergeQueue {
     /// `rq` starts at an earlier sector now.
     fn front_merged(&mut self, cx: &ElvCx<'_>, rq: u32);
 
-    /// `gone` was joined to the end of `kept`: hand over its expiry, take it out of the lists. `gone` may never have
-    /// been in them.
+    /// `gone` was joined to the end of `kept`: hands the expiry of `gone` over to `kept` and takes `gone` out of the
+    /// lists. `gone` may never have been in them.
     fn joined(&mut self, cx: &ElvCx<'_>, kept: u32, gone: u32);
 }
 
@@ -195,7 +197,7 @@ pub(crate) fn merge_bio<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: BioRef) -
     BioMerge::Merged { freed: freed.map(|id| Rq::from_id(RequestId::new(id))) }
 }
 
-/// The request a bio fits to.
+/// Finds the request that a bio can be merged into.
 fn find<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, bio: &BioSlot) -> Option<(u32, MergeKind)> {
     if let Some(last) = q.cache().last_merge
         && let Some(kind) = bio_merge_kind(request(cx, last), bio)
@@ -230,8 +232,8 @@ fn join<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: u32, next: u32) -> bool {
     true
 }
 
-/// Tries to join a request that is about to be queued to a queued one; on success everything that was joined is in
-/// `freed` (the request itself first) and the answer is `None`.
+/// Tries to join a request that is about to be queued to a queued one; on success returns `None`, with all joined
+/// requests in `freed`, the incoming one first.
 pub(crate) fn insert_merge<Q: MergeQueue>(q: &mut Q, cx: &ElvCx<'_>, rq: Rq, freed: &mut Vec<Rq>) -> Option<Rq> {
     let mut id = rq.id().index() as u32;
     if cx.nomerges >= 2 || !rq_is_mergeable(request(cx, id)) {

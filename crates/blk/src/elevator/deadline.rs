@@ -2,9 +2,10 @@
 //! deadline, of the legacy single-queue mode: mq-deadline's ancestor, without priority classes.
 //!
 //! # Synopsis
-//! Batches of up to `fifo_batch` reads or writes by ascending sector; a new batch is one of reads unless writes have been
-//! passed over `writes_starved` times. A batch continues from the request that followed the last one *when that left*: what
-//! arrives in between is for the next sweep. A change of direction starts at the oldest request.
+//! Batches of up to `fifo_batch` reads or writes by ascending sector; a new batch is one of reads unless writes have
+//! been passed over `writes_starved` times. A batch continues with the request that followed the last one *when the
+//! last one was dispatched*: requests that arrive in between wait for the next sweep. A batch in the other direction
+//! starts at the oldest request.
 //!
 //! # Options
 //! `read_expire` (ms, 500), `write_expire` (ms, 5000), `writes_starved` (2), `fifo_batch` (requests, 16), `front_merges`

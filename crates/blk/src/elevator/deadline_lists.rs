@@ -90,7 +90,7 @@ impl DirLists {
         self.fifo.front()
     }
 
-    /// All requests, the one that expires first foremost.
+    /// All requests, the one that expires first at the front.
     pub(crate) fn by_age<'a>(&self, n: &'a SortNodes) -> impl Iterator<Item = u32> + 'a {
         self.fifo.iter(&n.fifo)
     }

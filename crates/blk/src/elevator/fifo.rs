@@ -47,7 +47,7 @@ impl FifoNodes {
         &mut self.links[rq as usize]
     }
 
-    /// When `rq` expires; the last value set while it is in no list.
+    /// When `rq` expires. While `rq` is in no list, this is the last value that was set.
     #[inline]
     pub(crate) fn expires(&self, rq: u32) -> Instant {
         self.at(rq).expires
@@ -142,8 +142,8 @@ impl Fifo {
         self.link(n, rq, prev, next);
     }
 
-    /// `kept` takes over what `gone`, in this list too, was joined into it with: the earlier of the two times, and the place
-    /// that goes with it. `gone` stays in the list.
+    /// Gives `kept` the earlier of the two expiry times, and the position that belongs to that time. `gone` was joined
+    /// into `kept`; it is in this list, too, and stays there.
     pub(crate) fn keep_earlier(&mut self, n: &mut FifoNodes, kept: u32, gone: u32) {
         let expires = n.expires(gone);
         if expires < n.expires(kept) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The elevator interface: the core's calls to an elevator, and an elevator's calls to the core.
 //!
-//! An elevator keeps [`Rq`] handles between `insert` and `dispatch`. Its order is protected by its own lock (kyber
-//! has none for the whole device). One hold of that lock serves a whole batch, so order inside a batch is never
+//! An elevator keeps [`Rq`] handles between `insert` and `dispatch`. The elevator's own lock protects their order
+//! (kyber has no lock for the whole device). The lock is held for a whole batch, so the order inside a batch is never
 //! inverted.
 //!
 //! Source: include/linux/elevator.h (`struct elevator_mq_ops`).
@@ -13,10 +13,10 @@ use crate::limits::Limits;
 use crate::request::{RequestId, RequestSlab, Rq};
 use crate::time::Instant;
 
-/// What an elevator may read while it works.
+/// What an elevator may read during a call.
 #[derive(Clone, Copy)]
 pub struct ElvCx<'a> {
-    /// The requests behind the handles.
+    /// The requests that the handles refer to.
     pub rqs: &'a RequestSlab,
     /// The bios of the requests.
     pub bios: &'a BioPools,
@@ -26,20 +26,21 @@ pub struct ElvCx<'a> {
     pub nomerges: u8,
     /// The time of this call.
     pub now: Instant,
-    /// The CPU this call is made on: of the submitter that brings a bio or request, or that found a completion.
+    /// The CPU of this call: that of the submitter which submits the bio or request, or which found the completion.
     pub cpu: CpuId,
     /// The runner to notify when a hardware queue can continue.
     pub core: &'a dyn HctxRunner,
 }
 
-/// What an elevator may ask of the core.
+/// The core's calls that an elevator may use.
 pub trait HctxRunner {
-    /// Has `hctx` run soon: [`Elevator::dispatch`] will be called for it after this call, as long as
-    /// [`Elevator::has_work`] says so, however busy, quiesced or out of tags it is meanwhile.
+    /// Schedules a run of `hctx`. After this call the core calls [`Elevator::dispatch`] for `hctx` if
+    /// [`Elevator::has_work`] is true. The run is not lost if the queue is busy, quiesced or out of tags in the
+    /// meantime.
     ///
-    /// For an elevator that gave out nothing though it has requests, and whose awaited event has come now. An example is a
-    /// token that another hardware queue put back. The elevator may call it at any time, in any call, with its locks held:
-    /// it only leaves a mark and runs nothing.
+    /// An elevator that dispatched nothing although it has requests calls this when the event that it waits for occurs.
+    /// An example is a token that another hardware queue puts back. The call is allowed at any time, in any elevator
+    /// call and with the elevator's locks held: it only sets a mark and runs nothing.
     fn run_soon(&self, hctx: HctxId);
 }
 
@@ -47,13 +48,13 @@ pub trait HctxRunner {
 #[derive(Clone, Copy)]
 pub struct BioRef(pub(crate) BioId);
 
-/// What became of a bio offered to [`Elevator::bio_merge`].
+/// The result of offering a bio to [`Elevator::bio_merge`].
 #[derive(Debug)]
 #[must_use]
 pub enum BioMerge {
-    /// It needs a request of its own.
+    /// The bio was not merged: it needs a request of its own.
     No,
-    /// It is part of a request now.
+    /// The bio is part of a request now.
     Merged {
         /// A request that was joined into its neighbour because of this merge: the core frees it.
         freed: Option<Rq>,
@@ -89,40 +90,42 @@ pub trait Elevator: Send + Sync {
     /// request that can be joined to a queued neighbour is put into `freed` for the core to free.
     fn insert(&self, cx: &ElvCx<'_>, rqs: &mut Vec<Rq>, at_head: bool, freed: &mut Vec<Rq>);
 
-    /// Gives out up to `max` requests in the order they should reach the disk, appended to `out`. They may belong to
-    /// other hctxs than `hctx` when the elevator's order is device-wide. An elevator that gives out nothing though it has
-    /// work owes the hctx a [`HctxRunner::run_soon`], or says with [`Elevator::next_run`] when to come again; without
-    /// either the core looks again after 3 ms.
+    /// Appends up to `max` requests to `out`, in the order in which they should reach the disk. They may belong to
+    /// other hctxs than `hctx` if the elevator's order is device-wide. An elevator that dispatches nothing although it
+    /// has work must later call [`HctxRunner::run_soon`] for the hctx, or give a retry time by [`Elevator::next_run`].
+    /// Without either the core retries after 3 ms.
     fn dispatch(&self, cx: &ElvCx<'_>, hctx: HctxId, max: usize, out: &mut Vec<Rq>);
 
-    /// Whether `dispatch(hctx)` could give out something. May be stale.
+    /// Whether `dispatch(hctx)` could return a request. May be stale.
     fn has_work(&self, hctx: HctxId) -> bool;
 
-    /// When `dispatch`, which last gave nothing out although there is work, is worth another try.
+    /// The retry time: when to call `dispatch` again, after it returned nothing although there is work.
     ///
-    /// `None`: it does not hold anything back, or cannot tell when that ends. An instant that has passed: now.
-    /// [`Instant::MAX`]: not before a request that was given out completes.
+    /// `None`: the elevator holds nothing back, or cannot tell for how long. An instant that has passed: now.
+    /// [`Instant::MAX`]: not before a dispatched request completes.
     ///
-    /// The elevator promises that the instant is right from the return of that dispatch until the next `insert`, `completed`
-    /// or `dispatch`. Each of these may bring it forward. The core promises to ask after each dispatch that gave nothing and
-    /// after each batch of completions, and to dispatch at that time or earlier. Without an answer to the first it looks
-    /// again in 3 ms. It also dispatches after inserting. So nothing that is held back is forgotten.
+    /// The elevator guarantees that the instant is valid from the return of that dispatch until the next `insert`,
+    /// `completed` or `dispatch`. Each of these may bring the instant forward. The core asks after each dispatch that
+    /// returned nothing and after each batch of completions, and dispatches at that time or earlier. If the answer
+    /// after such a dispatch is `None`, the core retries in 3 ms. The core also dispatches after inserting. So no
+    /// request that is held back is forgotten.
     fn next_run(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether [`Elevator::next_run`] ever has an answer. It never changes, so that the core need not ask after each
-    /// completion of an elevator that holds nothing back.
+    /// Whether [`Elevator::next_run`] ever returns an instant. This value never changes. So the core need not ask after
+    /// each completion if the elevator never holds requests back.
     fn may_hold(&self) -> bool {
         false
     }
 
-    /// A request that this elevator gave out has completed, or has ended with an error without being issued. Requests
-    /// that the driver gave back instead come again through [`Elevator::insert`], at the head.
+    /// A request that this elevator dispatched has completed, or has failed without being issued. Requests that the
+    /// driver requeues instead return through [`Elevator::insert`], at the head.
     fn completed(&self, _cx: &ElvCx<'_>, _rq: &Rq) {}
 
-    /// The driver has given back a request that this elevator gave out. It comes again through [`Elevator::insert`], at
-    /// the head, perhaps after a delay; until then what it went to the disk with may go to others.
+    /// The driver has requeued a request that this elevator dispatched. The request returns through
+    /// [`Elevator::insert`], at the head, perhaps after a delay. Until then, what it held at the disk, such as a token,
+    /// may go to other requests.
     fn requeued(&self, _cx: &ElvCx<'_>, _rq: &Rq) {}
 
     /// How many of an hctx's scheduler tags a new request of this kind may use; `None` = all.
@@ -130,12 +133,12 @@ pub trait Elevator: Send + Sync {
         None
     }
 
-    /// The same for a request of one submitter, where an elevator tells them apart.
+    /// As [`Elevator::limit_depth`], for a request of one submitter, if the elevator's limits depend on the submitter.
     fn limit_depth_of(&self, _submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
         self.limit_depth(op, flags)
     }
 
-    /// What debugfs shows of it under `sched/`.
+    /// The files that debugfs shows of this elevator under `sched/`.
     fn debug(&self) -> Vec<DebugAttr> {
         Vec::new()
     }
@@ -151,12 +154,12 @@ pub trait Elevator: Send + Sync {
     }
 }
 
-/// What an elevator shows of itself under `sched/`.
+/// One debugfs file of an elevator, under `sched/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugAttr {
-    /// The hardware queue it is about: then it is under `hctxN/sched/`.
+    /// The hardware queue that the file describes; such a file is under `hctxN/sched/`.
     pub hctx: Option<usize>,
-    /// The file's name, the kernel's where it has one.
+    /// The file's name, the same as in the kernel if the kernel has such a file.
     pub name: String,
     /// The file's text, printed in front of the requests.
     pub text: String,
@@ -175,7 +178,7 @@ impl DebugAttr {
         DebugAttr { hctx: None, name: name.into(), text: String::new(), rqs: rqs.map(RequestId::new).collect() }
     }
 
-    /// Of one hardware queue.
+    /// Makes this a file of one hardware queue.
     pub(crate) fn of_hctx(mut self, hctx: usize) -> DebugAttr {
         self.hctx = Some(hctx);
         self

@@ -8,17 +8,17 @@
 //! database's commit). *Bulk*: all else.
 //!
 //! Latency requests go to the disk at once. Of bulk at most `max_inflight` requests are at the disk, so that a latency
-//! request finds a short queue there. No scheduler in front of the disk could let it overtake that queue. With
-//! `max_inflight=0` the scheduler searches for the bound: the least depth with which the disk delivers `throughput_pct` of
-//! what it does with a deep queue. Bulk is first come, first served, with merging, and uses three quarters of the scheduler
-//! tags at most.
+//! request finds a short queue there. No scheduler can let a request overtake those already at the disk. With
+//! `max_inflight=0` the scheduler searches for the bound: the least depth at which the disk delivers `throughput_pct`
+//! percent of its rate with a deep queue. Bulk is first come, first served, with merging, and uses three quarters of
+//! the scheduler tags at most.
 //!
-//! Without latency requests for `guard_ms` there is no bound. Bulk gets at least one of `latency_batch` + 1 dispatches
-//! that it could use.
+//! Without latency requests for `guard_ms` there is no bound. Of every `latency_batch` + 1 dispatches that bulk could
+//! use, it gets at least one.
 //!
 //! # Options
-//! `max_inflight` (requests, 0 = found), `throughput_pct` (97), `latency_depth` (requests, 4), `latency_kb` (128),
-//! `latency_batch` (64), `guard_ms` (1000).
+//! `max_inflight` (requests, 0 = searched for), `throughput_pct` (97), `latency_depth` (requests, 4), `latency_kb`
+//! (128), `latency_batch` (64), `guard_ms` (1000).
 //!
 //! # Example
 //! `mqblk compare examples/cloud-journal.fio --a scheduler=mq-deadline --b scheduler=k2`
@@ -79,18 +79,18 @@ const GUARD_MS: usize = 5;
 /// Share of the scheduler tags that bulk may use.
 const BULK_PERCENT: u32 = 75;
 
-/// `next_run`: nothing is held back.
+/// In `hold`: nothing is held back.
 const FREE: u8 = 0;
-/// Held back until a bulk request completes.
+/// Requests are held back until a bulk request completes.
 const HELD: u8 = 1;
-/// What was held back may go.
+/// Requests that were held back may be dispatched now.
 const GO: u8 = 2;
 
 /// The elevator of one disk; `L` is the lock around its state.
 pub struct K2<L: RawMutex> {
     tunables: TunableSet<6>,
     bulk_tags: u32,
-    /// Requests that `dispatch` could give out, were it not for the bound.
+    /// Requests that `dispatch` could return if there were no bound.
     nr_queued: CachePadded<AtomicU32>,
     /// One of `FREE`, `HELD`, `GO`.
     hold: AtomicU8,
@@ -126,9 +126,9 @@ impl<L: RawMutex> K2<L> {
         }
     }
 
-    /// For readers without the lock. Relaxed: a caller that must not miss work puts a fence of its own between
-    /// inserting and checking whether another thread runs the queue. It asks `next_run` after its own call under the
-    /// lock.
+    /// Publishes the state for readers without the lock. Relaxed: a caller that must not miss work puts a fence of its
+    /// own between inserting and checking whether another thread runs the queue. Such a caller reads `next_run` after
+    /// its own call under the lock.
     #[inline]
     fn publish(&self, st: &K2State, rules: &Rules) {
         self.nr_queued.store(st.nr_queued, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         if at_head {
             rqs.drain(..).rev().for_each(|rq| st.insert_at_head(cx, rq.id().index() as u32, &rules));
         } else {
-            // All are counted before the first is judged.
+            // All are counted before the first is classified.
             rqs.iter().for_each(|rq| st.count(cx, rq.id().index() as u32, &rules));
             for rq in rqs.drain(..) {
                 let class = st.classify(cx, rq.id().index() as u32, &rules);
@@ -211,7 +211,7 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         true
     }
 
-    /// What is held back waits for a completion: the bound is at least one, and reached.
+    /// Requests are held back only while the bound is reached. It is at least one, so a completion always follows.
     #[inline]
     fn next_run(&self) -> Option<Instant> {
         match self.hold.load(Ordering::Relaxed) {
@@ -229,7 +229,7 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         self.publish(&st, &rules);
     }
 
-    /// While it waits to come back, another request has its place at the disk.
+    /// While the request waits to be dispatched again, another request may take its place at the disk.
     fn requeued(&self, cx: &ElvCx<'_>, rq: &Rq) {
         let rules = self.rules(cx.now);
         let mut st = self.state.lock();
@@ -237,12 +237,12 @@ impl<L: RawMutex + Send + Sync> Elevator for K2<L> {
         self.publish(&st, &rules);
     }
 
-    /// Requests that no thread waits for leave tags to the rest.
+    /// Requests that no thread waits for may not use all tags, so that other requests find free ones.
     fn limit_depth(&self, op: Op, flags: OpFlags) -> Option<u32> {
         (!flags.is_sync(op)).then_some(self.bulk_tags)
     }
 
-    /// So do deep submitters: otherwise a shallow one's only request would wait for a tag.
+    /// Deep submitters may not use all tags either: otherwise a shallow submitter's only request would wait for a tag.
     fn limit_depth_of(&self, submitter: SubmitterId, op: Op, flags: OpFlags) -> Option<u32> {
         if self.deep.was_deep(submitter.index()) { Some(self.bulk_tags) } else { self.limit_depth(op, flags) }
     }

@@ -17,15 +17,16 @@
 //!
 //! # Limits
 //! No lock is taken for the whole disk. A bio is merged only into one of the last eight requests of its CPU's own queue
-//! and domain, while they are there: neighbours of different CPUs do not meet, requests are not joined. Priorities are
-//! ignored. The depths adapt only while 500 requests of a kind complete, see `latency`.
+//! and domain, while they are in that queue. Adjacent requests of different CPUs are not merged, and requests are not
+//! joined. Priorities are ignored. The depths adapt only after 500 completions of a kind, see `latency`.
 //!
-//! A caller that runs hardware queues by itself must implement [`HctxRunner`](super::HctxRunner): a queue that found no token has to
-//! be run again when it is told so.
+//! A caller that runs hardware queues by itself must implement [`HctxRunner`](super::HctxRunner): a hardware queue that
+//! found no token must be run again when kyber asks for it.
 //!
 //! # Differences from the kernel
-//! There is no timer: the next call does what is due, as of the time it was due. Each put of a token wakes one of the
-//! hardware queues that wait; the kernel wakes up to eight at every eighth put.
+//! There is no timer. The next call into the elevator adjusts the depths, as of the time at which the kernel's timer
+//! fires. Each put of a token wakes one of the hardware queues that wait; the kernel wakes up to eight at every eighth
+//! put.
 //!
 //! # Since
 //! Behaviour of Linux 6.12 to 6.19, block/kyber-iosched.c.
@@ -66,10 +67,10 @@ const DISCARD_LAT_NSEC: u64 = 5_000_000_000;
 /// Share of the scheduler tags that asynchronous requests may use.
 const ASYNC_PERCENT: u32 = 75;
 
-/// How far back a bio looks for a merge in its CPU's list.
+/// Number of the newest requests in its CPU's list that a bio is tried against.
 const MERGE_DEPTH: usize = 8;
 
-/// Of a request that has no token.
+/// In `token_of`: the request has no token.
 const NO_TOKEN: u16 = u16::MAX;
 
 /// The elevator of one disk; `L` is the lock of its many small parts.
@@ -126,8 +127,8 @@ impl<L: RawMutex> Kyber<L> {
         }
     }
 
-    /// The next request of a hardware queue: the present turn continues, or else the domains are asked one after the
-    /// other, this one last.
+    /// Takes the next request of a hardware queue. The present turn continues if possible. Otherwise the domains are
+    /// tried round robin, the present one last.
     fn next(&self, hctx: HctxId, h: &HctxQueue<L>, st: &mut HctxState) -> Option<u32> {
         if st.batching < BATCH[st.turn as usize]
             && let Some(rq) = self.next_of_turn(hctx, h, st)
@@ -141,7 +142,7 @@ impl<L: RawMutex> Kyber<L> {
         })
     }
 
-    /// A request of the domain whose turn it is, with its token.
+    /// Takes a request of the domain whose turn it is, and a token for it.
     #[inline]
     fn next_of_turn(&self, hctx: HctxId, h: &HctxQueue<L>, st: &mut HctxState) -> Option<u32> {
         let domain = st.turn;
@@ -182,7 +183,7 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
         let mut last = lists[domain as usize].newest_first(self.queues.links()).take(MERGE_DEPTH);
         let merged = last.find_map(|rq| {
             let rq = cx.rqs.get(RequestId::new(rq));
-            // One that adjoins but may not grow ends the search: no other one would be found at that sector.
+            // A request that adjoins but may not grow ends the search: no other request would be found at that sector.
             match merge::bio_merge_kind(rq, slot)? {
                 MergeKind::Back => Some(merge::bio_attempt_back_merge(cx, rq, bio.0)),
                 MergeKind::Front => Some(merge::bio_attempt_front_merge(cx, rq, bio.0)),
@@ -223,7 +224,8 @@ impl<L: RawMutex + Send + Sync> Elevator for Kyber<L> {
         let h = self.queues.hctx(hctx.index());
         let mut st = h.lock();
         for _ in 0..max {
-            // An empty elevator is not asked: that would end the batch, and in the kernel one lasts over a pause.
+            // `next` is not called without requests: that would end the batch, and in the kernel a batch survives a
+            // pause.
             if !h.has_work() {
                 break;
             }

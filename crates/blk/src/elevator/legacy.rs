@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Elevators of the legacy single-queue mode: what they share.
 //!
-//! A legacy elevator lives inside the one queue_lock, so its calls take `&mut self` and it has no lock of its own: it
-//! is a policy (noop, deadline) with the merge indices all elevators have. A request is merged with until it is given
-//! out.
+//! A legacy elevator runs under the single queue_lock, so its calls take `&mut self` and it has no lock of its own. It
+//! is a policy (noop, deadline) with the merge indices that all elevators have. A request can be merged with until it
+//! is dispatched.
 //!
 //! Guarantees: no allocation after construction. Not here: cfq; write barriers (flushes do not enter an elevator);
-//! requests that the driver gave back and the sorting of a plug before insertion, which are the single-queue core's.
+//! requeued requests and the sorting of a plug before insertion, which the single-queue core handles.
 //!
 //! The kernel moves requests from the policy to a list (`queue_head`) with a one-way sort before the driver fetches
-//! them. It does so one request at a time, when the list is empty, so the sort never has two to compare; both are left
-//! out.
+//! them. It does so one request at a time, when the list is empty, so the sort never has two requests to compare. The
+//! list and the sort are left out here.
 //!
 //! Source: Linux 4.19 block/elevator.c.
 
@@ -25,7 +25,7 @@ use crate::request::{RequestId, Rq};
 pub(crate) enum LegacyInsert {
     /// From a submitter that had no plug: the bio found nothing to merge with a moment ago.
     Sort,
-    /// From a plug: meanwhile something may have come that it continues.
+    /// From a plug: a request that it continues may have come meanwhile.
     SortMerge,
 }
 
@@ -43,7 +43,7 @@ pub(crate) trait LegacyElevator: Send {
     /// The next request for the driver.
     fn next(&mut self, cx: &ElvCx<'_>) -> Option<Rq>;
 
-    /// Whether `next` would give out nothing.
+    /// Whether `next` would return `None`.
     fn is_empty(&self) -> bool;
 
     /// All tunables with their present values.
@@ -53,7 +53,7 @@ pub(crate) trait LegacyElevator: Send {
     fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), String>;
 }
 
-/// What tells one legacy elevator from another. The nodes of its lists are the shell's.
+/// What differs between legacy elevators. [`Legacy`] owns the nodes of the lists.
 pub(crate) trait Policy: Send + Sized {
     const NAME: &'static str;
 

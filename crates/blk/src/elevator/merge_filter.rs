@@ -55,7 +55,7 @@ impl MergeFilter {
         ends.set(ends.get() + 1);
     }
 
-    /// The same request, with the same sectors, cannot any more.
+    /// The request that was added with these sectors can no longer be merged with.
     #[inline]
     pub(crate) fn remove(&self, start: u64, end: u64) {
         let (starts, ends) = (&self.at(start).starts, &self.at(end).ends);

@@ -65,7 +65,7 @@ impl MergeHash {
         self.buckets[bucket] = rq;
     }
 
-    /// Takes a request out; the end it was found under, or `None` when it is not in the table.
+    /// Takes a request out. Returns the end sector it was stored under; `None` if it was not in the table.
     #[inline]
     pub(crate) fn remove(&mut self, rq: u32) -> Option<u64> {
         let Node { end_sector, prev, next } = self.nodes[rq as usize];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! I/O schedulers: what the core asks of one, those that exist, and what they are made of.
+//! I/O schedulers: their interface to the core, the schedulers themselves, and the parts they share.
 //!
-//! - [`Elevator`]: the trait, with what goes in and out of its calls. The core knows elevators only through it.
-//! - `registry`: the elevators there are, [`MqElevator`]; one row there adds one. Another crate adds its own to a disk by
-//!   [`CustomElevator`].
-//! - [`mq_deadline`], [`kyber`], [`bfq`] are the kernel's, [`k2`] is not; [`deadline`] and `noop` are policies of the
-//!   single-queue mode, in the frame that `legacy` gives them.
-//! - Parts: `tunables`; `bio_merge` with `merge_filter` and `merge_hash` (merging with queued requests); `fifo`, `rbtree`,
-//!   `deadline_lists`, `sweep` (orders).
-//! - [`testbed`]: an elevator without a disk.
+//! - [`Elevator`]: the trait, with the types that its calls use. The core uses elevators only through this trait.
+//! - `registry`: the list of elevators, [`MqElevator`], one row per elevator. Another crate adds its own elevator to a
+//!   disk with [`CustomElevator`].
+//! - [`mq_deadline`], [`kyber`] and [`bfq`] are elevators of the kernel; [`k2`] is not. [`deadline`] and `noop` are
+//!   policies of the single-queue mode; `legacy` is the code that both share.
+//! - Parts: `tunables`; `bio_merge` with `merge_filter` and `merge_hash` (merging with queued requests); `fifo`,
+//!   `rbtree`, `deadline_lists`, `sweep` (orders of requests).
+//! - [`testbed`]: runs an elevator without a disk.
 
 mod bio_merge;
 mod deadline_lists;

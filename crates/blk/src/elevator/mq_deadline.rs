@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! mq-deadline: requests in sector order, in batches of one direction, and none left waiting much longer than its time.
+//! mq-deadline: requests in sector order, in batches of one direction, and none waits much longer than its expiry time.
 //!
 //! # Synopsis
 //! Within a priority class requests are dispatched in batches of up to `fifo_batch` reads or writes by ascending sector. A
@@ -13,14 +13,14 @@
 //! (0 or 1, 1), `prio_aging_expire` (ms, 10000), `async_depth` (scheduler tags that writes may use, `nr_requests`).
 //!
 //! # Limits
-//! One lock for the whole disk, taken once per inserted or dispatched batch and once per bio that may adjoin a request. The position,
-//! `starved` and the batch count are the disk's, not the hardware queue's: `dispatch` for one hctx may give out requests
-//! of another. An ageing probe that finds a request too young has still chosen a direction and ended the batch: that is
-//! what the kernel does, and recorded traces show it. No zoned disks.
+//! One lock for the whole disk, taken once per inserted or dispatched batch and once per bio that may adjoin a request.
+//! The position, `starved` and the batch count are kept per disk, not per hardware queue, so `dispatch` for one hctx
+//! may return requests of another. A search for aged requests chooses a direction and ends the batch even if it then
+//! finds that the request is too young. The kernel does the same, as recorded traces show. No zoned disks.
 //!
 //! # Differences from the kernel
-//! Requests inserted at the head in one call keep their order (the kernel turns it round). A changed expiry does not
-//! hold back requests queued under a longer one. Expiry is compared in nanoseconds, not in ticks.
+//! Requests inserted at the head in one call keep their order (the kernel reverses it). A changed expiry does not hold
+//! back requests queued under a longer one. Expiry is compared in nanoseconds, not in ticks.
 //!
 //! # Since
 //! Behaviour of Linux 6.19 block/mq-deadline.c; the search for the next request by position is that of 6.4 and later.
@@ -87,7 +87,7 @@ fn class_of(prio: IoPrio) -> usize {
 pub struct MqDeadline<L: RawMutex> {
     tunables: TunableSet<7>,
     nr_requests: u32,
-    /// Requests that `dispatch` could give out.
+    /// Requests that `dispatch` could return.
     nr_queued: CachePadded<AtomicU32>,
     /// Per class: requests that have left, by completion or by being joined to another.
     completed: CachePadded<[AtomicU32; NR_CLASSES]>,
@@ -106,7 +106,7 @@ struct DeadlineState {
     at_head: Fifo,
     classes: [Class; NR_CLASSES],
     last_dir: Dir,
-    /// Requests given out in the present batch.
+    /// Requests dispatched in the present batch.
     batching: u64,
     /// Batches of reads started while writes waited.
     starved: u64,
@@ -126,7 +126,7 @@ struct Class {
     inserted: u32,
 }
 
-/// The tunables that one call of `dispatch` goes by.
+/// The tunables that one call uses.
 #[derive(Clone, Copy)]
 struct Rules {
     now: Instant,
@@ -180,7 +180,7 @@ impl<L: RawMutex> MqDeadline<L> {
         }
     }
 
-    /// A request is gone for good: its class has one less.
+    /// Counts a request as completed in its class, because it will not return.
     #[inline]
     fn uncount(&self, rq: &Rq) {
         let field = &self.class[rq.id().index()];
@@ -191,12 +191,13 @@ impl<L: RawMutex> MqDeadline<L> {
         }
     }
 
-    /// Requests of each class that are queued or at the disk.
+    /// Returns for each class whether it has requests queued or at the disk.
     #[inline]
     fn pending(&self, st: &DeadlineState) -> [bool; NR_CLASSES] {
         let mut pending = [false; NR_CLASSES];
         for (class, pending) in pending.iter_mut().enumerate() {
-            // The first comparison spares mostly unused classes a read of what completions write.
+            // The first comparison avoids, for a class that was never used, the read of a counter that completions
+            // write.
             let inserted = st.classes[class].inserted;
             *pending = inserted != 0 && inserted != self.completed[class].load(Ordering::Relaxed);
         }
@@ -324,7 +325,7 @@ impl<L: RawMutex + Send + Sync> Elevator for MqDeadline<L> {
 }
 
 impl<L: RawMutex> MqDeadline<L> {
-    /// Counts a request in its class, once however often the core puts it back.
+    /// Counts a request in its class, only once even if the core requeues it several times.
     #[inline]
     fn count(&self, cx: &ElvCx<'_>, st: &mut DeadlineState, rq: &Rq) {
         let field = &self.class[rq.id().index()];
@@ -347,13 +348,13 @@ impl DeadlineState {
         self.nr_queued += 1;
     }
 
-    /// Requests put back this way have been at the driver: they are not merged any more.
+    /// Queues a request before all others. Such a request has been at the driver, so it is not merged any more.
     fn insert_at_head(&mut self, rq: &Rq) {
         self.at_head.push_front(&mut self.nodes.fifo, rq.id().index() as u32);
         self.nr_queued += 1;
     }
 
-    /// The next request for the disk, taken out of all lists.
+    /// Takes the next request for the disk out of all lists.
     #[inline]
     fn dispatch(&mut self, cx: &ElvCx<'_>, rules: &Rules, pending: [bool; NR_CLASSES]) -> Option<u32> {
         let rq = match self.at_head.pop_front(&mut self.nodes.fifo) {
@@ -369,7 +370,7 @@ impl DeadlineState {
         Some(rq)
     }
 
-    /// The next of the sorted requests.
+    /// Takes the next of the sorted requests out of its lists.
     #[inline]
     fn choose(&mut self, rules: &Rules, pending: [bool; NR_CLASSES]) -> Option<u32> {
         if pending.iter().filter(|p| **p).count() >= 2 {
@@ -387,8 +388,8 @@ impl DeadlineState {
         None
     }
 
-    /// The next request of a class; with `born_before` only if it was queued by then. The choice of direction and the
-    /// end of the batch take effect even if it was not.
+    /// Takes the next request of a class out, with `born_before` only if it was queued by then. The choice of direction
+    /// and the end of the batch take effect even if the request was queued later.
     #[inline]
     fn choose_in(&mut self, class: usize, rules: &Rules, born_before: Option<Instant>) -> Option<u32> {
         let (n, c) = (&mut self.nodes, &mut self.classes[class]);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests sorted by sector: red-black trees over request numbers, with the nodes in one table.
 //!
-//! Guarantees: no allocation after construction; every operation is O(log n) in the worst case, whatever sectors a guest
-//! chooses; requests with the same sector stay in the order of insertion. A request is in at most one of the trees that
-//! share a table (asserted). Needs: all calls under one lock. A tree keeps its own copy of the sector, so that a search
-//! reads 24 bytes per step and not the request; when a request's sector changes its owner removes and inserts it.
+//! Guarantees: no allocation after construction; every operation is O(log n) in the worst case, whatever sectors a
+//! guest chooses; requests with the same sector stay in the order of insertion. A request is in at most one of the
+//! trees that share a table (asserted). Needs: all calls under one lock. A tree keeps its own copy of the sector, so
+//! that a search reads 24 bytes per step and not the request; when a request's sector changes, the owner of the tree
+//! removes the request and inserts it again.
 //!
-//! Shape and search order are those of the kernel's `elv_rb_*`, so that [`RbTree::find`] among equal sectors meets the
-//! same one. Algorithm: Cormen et al., Introduction to Algorithms, 3rd ed., chapter 13, with a shared sentinel node.
+//! Shape and search order are those of the kernel's `elv_rb_*`, so among requests with the same sector [`RbTree::find`]
+//! returns the one that the kernel finds. Algorithm: Cormen et al., Introduction to Algorithms, 3rd ed., chapter 13,
+//! with a shared sentinel node.
 
 /// Node of one request.
 #[derive(Clone, Copy)]
@@ -29,7 +31,7 @@ pub(crate) struct RbNodes {
     nil: u32,
 }
 
-/// One tree; which requests are in it is known to the [`RbNodes`] that every call is given.
+/// One tree. Its nodes are in the [`RbNodes`] that every call takes.
 pub(crate) struct RbTree {
     root: u32,
 }

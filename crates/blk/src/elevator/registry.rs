@@ -21,7 +21,7 @@ pub const NONE: &str = "none";
 /// The disk that an elevator is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskShape<'a> {
-    /// Requests of all hardware queues: a [`RequestId`](crate::request::RequestId) is below it.
+    /// Number of requests of all hardware queues; every [`RequestId`](crate::request::RequestId) is below this number.
     pub nr_slab_requests: usize,
     /// Which CPU uses which hardware queue.
     pub map: &'a QueueMap,
@@ -32,13 +32,14 @@ pub struct DiskShape<'a> {
 /// An elevator from outside this crate, which a multi-queue disk offers beside [`MqElevator::ALL`]: see
 /// [`QueueConfig::custom_elevators`](crate::settings::QueueConfig::custom_elevators).
 ///
-/// Merging bios into queued requests needs the parts of the elevators in this crate: [`Elevator::bio_merge`] of a custom
-/// elevator returns [`BioMerge::No`](super::BioMerge::No). Bios of one plug are merged before.
+/// A custom elevator cannot merge bios into queued requests, because the merging code is private to this crate. So its
+/// [`Elevator::bio_merge`] returns [`BioMerge::No`](super::BioMerge::No). Bios of one plug are merged before they reach
+/// the elevator.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomElevator {
     /// The name in `queue/scheduler`: what [`Elevator::name`] returns.
     pub name: &'static str,
-    /// Makes one for a disk, at its creation and whenever its settings are changed under a freeze.
+    /// Makes the elevator of a disk: when the disk is created, and whenever its settings change under a queue freeze.
     pub make: fn(&DiskShape<'_>) -> Box<dyn Elevator>,
 }
 
@@ -49,19 +50,19 @@ pub struct ElevatorFacts {
     pub in_kernel: bool,
     /// debugfs shows `SQ_SCHED` of a disk with it.
     pub is_sq_sched: bool,
-    /// With it the default of `wbt_lat_usec` is off.
+    /// With this elevator writeback throttling (`wbt_lat_usec`) is off by default.
     pub turns_wbt_off: bool,
-    /// It may leave the disk idle for the next request of a submitter.
+    /// The elevator may keep the disk idle while it waits for a submitter's next request.
     pub idles: bool,
 }
 
 impl ElevatorFacts {
-    /// One of Linux, without peculiarities.
+    /// An elevator of Linux to which none of the other facts applies.
     const KERNEL: ElevatorFacts =
         ElevatorFacts { in_kernel: true, is_sq_sched: false, turns_wbt_off: false, idles: false };
 }
 
-/// Defines [`MqElevator`] and all that goes by it from one row per elevator.
+/// Defines [`MqElevator`] and everything that depends on it, from one row per elevator.
 macro_rules! mq_elevators {
     ($($(#[$doc:meta])* $elevator:ident { name: $name:expr, facts: $facts:expr, make: $make:expr })+) => {
         /// The elevators of multi-queue disks.
@@ -89,7 +90,8 @@ macro_rules! mq_elevators {
                 }
             }
 
-            /// The rows name the lock type `L`.
+            /// Makes the elevator for a disk; `None` for [`MqElevator::None`]. The rows below refer to the lock type
+            /// `L`.
             fn make<L>(self, disk: &DiskShape<'_>) -> Option<Box<dyn Elevator>>
             where
                 L: RawMutex + Send + Sync + 'static,
@@ -150,8 +152,8 @@ impl MqElevator {
 
     /// The names of all elevators but those left out, in the order of [`MqElevator::ALL`].
     ///
-    /// The length of the array is what the consumer has decided on: a new elevator fails to compile there until the consumer
-    /// takes it (`N` is one more) or leaves it out with a reason.
+    /// `N` is the number of elevators that the consumer supports. After an elevator is added, the consumer does not
+    /// compile until it raises `N` by one or leaves the new elevator out with a reason.
     ///
     /// ```
     /// use mqblk_blk::elevator::MqElevator;
@@ -160,7 +162,8 @@ impl MqElevator {
     /// ```
     ///
     /// # Panics
-    /// If the elevators that are not left out are not `N`, or a reason is empty; constants do not compile then.
+    /// If the number of elevators that are not left out is not `N`, or if a reason is empty. In a constant this is a
+    /// compile error.
     pub const fn names_without<const N: usize>(left_out: &[LeftOut]) -> [&'static str; N] {
         let mut names = [""; N];
         let (mut at, mut taken) = (0, 0);
@@ -177,8 +180,8 @@ impl MqElevator {
         names
     }
 
-    /// Whether `taken`, in whatever order, and `left_out` are all elevators: for the constant assertion of a consumer with an
-    /// order or weights of its own.
+    /// Whether `taken`, in any order, and `left_out` together contain all elevators. Consumers that have an order or
+    /// weights of their own check this in a constant assertion.
     pub const fn are_all(taken: &[MqElevator], left_out: &[LeftOut]) -> bool {
         let mut at = 0;
         while at < MqElevator::ALL.len() {
@@ -213,7 +216,7 @@ impl MqElevator {
 /// Why there is no elevator of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElevatorError {
-    /// The name is none of the elevators'.
+    /// No elevator has this name.
     #[error("scheduler={name}: must be one of {valid}{remedy}")]
     Unknown {
         /// What was asked for.
@@ -239,9 +242,9 @@ fn unknown(name: &str, names: &[&'static str]) -> ElevatorError {
     ElevatorError::Unknown { name: name.to_owned(), valid: names.join(", "), remedy }
 }
 
-/// The elevator called `name` for a multi-queue disk with the hardware queues of `map`, `nr_slab_requests` requests in
-/// all and `nr_requests` scheduler tags per hardware queue; `None` for [`NONE`]. `L` is the lock of elevators that have
-/// one.
+/// Makes the elevator called `name` for a multi-queue disk with the hardware queues of `map`, `nr_slab_requests`
+/// requests in all and `nr_requests` scheduler tags per hardware queue. Returns `None` for [`NONE`]. `L` is the lock
+/// type of elevators that use a lock.
 pub fn for_map<L>(
     name: &str,
     nr_slab_requests: usize,
@@ -275,8 +278,8 @@ where
     Ok(Some(elevator))
 }
 
-/// As [`for_map`], for a disk with `nr_hw_queues` hardware queues of one CPU each: what tests and benches of elevators
-/// have, see [`testbed`](super::testbed).
+/// As [`for_map`], for a disk with `nr_hw_queues` hardware queues of one CPU each. Tests and benches of elevators use
+/// this shape; see [`testbed`](super::testbed).
 ///
 /// # Panics
 /// If `nr_hw_queues` is 0 or above [`MAX_CPUS`](crate::id::MAX_CPUS).
@@ -293,13 +296,13 @@ where
     for_map::<L>(name, nr_slab_requests, &map, nr_requests)
 }
 
-/// The elevator a multi-queue disk starts with: mq-deadline where requests meet in one place anyway (one hardware queue,
-/// or tags shared by the whole host), none otherwise.
+/// The default elevator of a multi-queue disk. It is mq-deadline with one hardware queue or with tags shared by the
+/// whole host, because all requests meet in one place anyway. Otherwise it is none.
 pub const fn default_name(nr_hw_queues: u16, host_shared_tags: bool) -> &'static str {
     if nr_hw_queues == 1 || host_shared_tags { mq_deadline::NAME } else { NONE }
 }
 
-/// What makes a legacy elevator for a number of requests.
+/// Makes a legacy elevator for the given number of requests.
 type MakeLegacy = fn(usize) -> Box<dyn LegacyElevator>;
 
 /// The elevators of the single-queue mode, the default first.

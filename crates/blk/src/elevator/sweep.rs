@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One direction of mq-deadline: its lists, and where the disk's head is on its way up.
+//! One direction of mq-deadline: its lists, and the position of the ascending sweep.
 //!
 //! Guarantees: [`Sweep::ahead`] is always the first queued request that starts at or after the position. It is kept up to
 //! date, because a search each time took a quarter of the scheduler's time. Nearly always the answer is the request that

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A place to run an elevator without the rest of the block layer: requests, bios and limits, and nothing else.
 //!
-//! Unit tests of elevators, replays of recorded decisions and benches use it. It makes
-//! requests from bios, gives them out as the [`Rq`]s an elevator takes, and takes them back. It does not split, does not
-//! limit tags and does not time anything. Not for data: a driver is never involved.
+//! Unit tests of elevators, replays of recorded decisions and benches use it. It makes requests from bios, gives them
+//! out as the [`Rq`]s an elevator takes, and takes them back. It does not split, does not limit tags and does not time
+//! anything. There is no driver, so no data is transferred.
 
 use super::interface::{BioRef, ElvCx, HctxRunner};
 use crate::bio::{Bio, BioId, BioPools, MAX_BIOS_PER_SUBMITTER};
@@ -43,8 +43,8 @@ impl TestBed {
         TestBed::with_submitters(1, nr_requests, nr_bios, limits)
     }
 
-    /// The same with several submitters of `nr_bios` bios each. Panics also when there are more of them than a disk may
-    /// have.
+    /// As [`TestBed::new`], with several submitters of `nr_bios` bios each. Panics also when there are more submitters
+    /// than a disk may have.
     pub fn with_submitters(nr_submitters: u32, nr_requests: u32, nr_bios: u32, limits: Limits) -> TestBed {
         assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
         let bios = BioPools::new(nr_bios);
@@ -62,7 +62,7 @@ impl TestBed {
         }
     }
 
-    /// The same with `nomerges` as in sysfs: 0, 1 or 2.
+    /// Sets `nomerges`, as in sysfs: 0, 1 or 2.
     pub fn with_nomerges(mut self, nomerges: u8) -> TestBed {
         self.nomerges = nomerges;
         self
@@ -73,20 +73,20 @@ impl TestBed {
         self.bios.set_weight(SubmitterId::new(submitter), weight);
     }
 
-    /// What an elevator call at `now` on CPU 0 is given.
+    /// Returns the context of an elevator call at `now` on CPU 0.
     #[inline]
     pub fn cx(&self, now: Instant) -> ElvCx<'_> {
         self.cx_on(CpuId::new(0), now)
     }
 
-    /// What an elevator call at `now` on `cpu` is given.
+    /// Returns the context of an elevator call at `now` on `cpu`.
     #[inline]
     pub fn cx_on(&self, cpu: CpuId, now: Instant) -> ElvCx<'_> {
         let TestBed { rqs, bios, limits, nomerges, runs, .. } = self;
         ElvCx { rqs, bios, limits, nomerges: *nomerges, now, cpu, core: runs }
     }
 
-    /// A hardware queue that the elevator asked to have run since it was last taken; lowest number first.
+    /// Takes a hardware queue that the elevator asked to have run, the lowest number first; `None` if there is none.
     pub fn take_run(&self) -> Option<HctxId> {
         let runs = self.runs.0.load(Ordering::Relaxed);
         let first = (runs != 0).then(|| runs.trailing_zeros())?;
@@ -113,12 +113,12 @@ impl TestBed {
         BioRef(id)
     }
 
-    /// Makes a request of a bio, of CPU 0 for hardware queue 0. Panics when none is free.
+    /// Makes a request of a bio, submitted on CPU 0 for hardware queue 0. Panics when none is free.
     pub fn request(&mut self, bio: BioRef, now: Instant) -> Rq {
         self.request_on(CpuId::new(0), HctxId::new(0), bio, now)
     }
 
-    /// Says that a request goes to the driver at `now`, for elevators that time the device.
+    /// Records that a request is issued to the driver at `now`, for elevators that time the device.
     #[inline]
     pub fn issue(&self, rq: &Rq, now: Instant) {
         self.get(rq).issue_ns.set(now.as_ns());
@@ -154,7 +154,7 @@ impl TestBed {
         user_data
     }
 
-    /// As [`TestBed::free`], telling each bio's `user_data` to `each`.
+    /// As [`TestBed::free`], but passes each bio's `user_data` to `each`.
     pub fn free_with(&mut self, rq: Rq, mut each: impl FnMut(u64)) {
         let mut next = self.rqs.get(rq.id()).bio_head();
         while next != BioId::NONE {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What tests of elevators share: random numbers (the same for the same seed, for ever), an elevator with a clock, and
-//! its random use.
+//! What tests of elevators share: an elevator with a clock, and a random workload for it.
 
 use super::interface::{BioMerge, Elevator};
 use super::testbed::TestBed;
@@ -21,7 +20,7 @@ pub(crate) struct Fixture<E> {
 }
 
 impl<E: Elevator> Fixture<E> {
-    /// At a time from which one can look back.
+    /// Starts at a time that has room for earlier ones.
     pub(crate) fn on(bed: TestBed, e: E) -> Fixture<E> {
         Fixture { bed, e, now: Instant::from_ns(1_000_000_000_000) }
     }
@@ -37,7 +36,7 @@ impl<E: Elevator> Fixture<E> {
         self.now = self.now + Duration::from_ms(ms);
     }
 
-    /// Inserts bios of a submitter as one batch; the requests that were joined to others.
+    /// Inserts bios of a submitter as one batch. Returns the requests that were joined to others.
     pub(crate) fn insert_of(&mut self, submitter: u32, bios: &[Bio]) -> Vec<Rq> {
         let mut rqs = Vec::new();
         for bio in bios {
@@ -50,7 +49,7 @@ impl<E: Elevator> Fixture<E> {
         freed
     }
 
-    /// The driver gives requests back.
+    /// Requeues requests as the driver does.
     pub(crate) fn put_back(&mut self, mut rqs: Vec<Rq>) {
         rqs.iter().for_each(|rq| self.e.requeued(&self.bed.cx(self.now), rq));
         self.e.insert(&self.bed.cx(self.now), &mut rqs, true, &mut Vec::new());
@@ -72,7 +71,7 @@ impl<E: Elevator> Fixture<E> {
         out
     }
 
-    /// Completes a request; the user data of its bios.
+    /// Completes a request. Returns the user data of its bios.
     pub(crate) fn complete(&mut self, rq: Rq) -> Vec<u64> {
         self.e.completed(&self.bed.cx(self.now), &rq);
         self.bed.free(rq)
@@ -89,14 +88,14 @@ impl<E: Elevator> Fixture<E> {
     }
 }
 
-/// Random use: bios as `draw` makes them, plugs, puts back, completions in any order.
+/// A random workload: bios that `draw` makes, in plugs, with requeues, and with completions in any order.
 pub(crate) struct Churn<E> {
     pub(crate) f: Fixture<E>,
     rng: Rng,
     nr_submitters: u64,
     draw: fn(&mut Rng) -> Bio,
     pub(crate) in_flight: Vec<Rq>,
-    /// Bios the elevator or driver has.
+    /// Bios in the elevator or the driver.
     pub(crate) owed: BTreeSet<u64>,
     next_user_data: u64,
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An elevator's tunables apart from its state: names, units and ranges in one table, values readable without a lock.
 //!
-//! Guarantees: a value outside its range and an unknown name are refused with a message that says the rule, the value and
-//! what would be right. A change is seen by the next call into the elevator. (The kernel clamps values instead; a
-//! setting that silently is not what was asked for is worse in a tool that compares settings.)
+//! Guarantees: a value outside its range and an unknown name are refused with a message that says the rule, the value
+//! and what would be right. A change is seen by the next call into the elevator. (The kernel clamps values instead. In
+//! a tool that compares settings it would be worse if a setting silently differed from the value requested.)
 
 use super::interface::Tunable;
 use crate::relaxed::FieldU64;

@@ -2,8 +2,8 @@
 //! Why a turn ends, what the queue is charged for it, and how large its next budget is.
 //!
 //! Budgets follow what a queue does with them. A queue that always uses up its budget gets a larger one (throughput). A
-//! queue that leaves the disk waiting gets a smaller one (others wait less). A budget never changes a queue's share: a
-//! larger one moves its virtual finish by as much.
+//! queue that keeps the disk waiting gets a smaller one (other queues wait less). A budget never changes a queue's
+//! share: a larger one moves its virtual finish by as much.
 //!
 //! A turn is charged the sectors it was served. A slow turn is charged the sectors that the disk could have served in its
 //! time. So a queue of random I/O gets no more than its share of the disk's time. Asynchronous service costs three times as
@@ -17,48 +17,49 @@ use crate::time::Duration;
 /// Why a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// It was waited for, and no request came.
+    /// The disk waited for a request of the queue, and none came.
     TooIdle,
     /// `timeout_sync` is over.
     BudgetTimeout,
-    /// The next request is larger than what is left.
+    /// The next request costs more than what is left of the budget.
     BudgetExhausted,
     /// No request, and no reason to wait for one.
     NoMoreRequests,
-    /// A queue that goes first has come.
+    /// A queue that takes precedence has become backlogged.
     Preempted,
 }
 
 /// Largest budget before the disk's rate is known, in sectors.
 pub(crate) const DEFAULT_MAX_BUDGET: u32 = 16 * 1024;
-/// Turns after which the measured rate decides about first and smallest budgets: what a count that takes an eighth of the
-/// way to 256 with each needs to reach 194.
+/// Turns after which the measured rate determines first and smallest budgets. The kernel's counter moves an eighth of
+/// the way to 256 with each turn; after this many turns it reaches the kernel's threshold of 194.
 pub(crate) const MIN_TURNS: u64 = 11;
 /// The smallest budget is this part of the largest.
 const MIN_BUDGET_PART: u32 = 32;
-/// What asynchronous service costs more than synchronous.
+/// Asynchronous service costs this many times as much as synchronous service.
 const ASYNC_CHARGE_FACTOR: u32 = 3;
-/// A turn shorter than this says nothing about a queue's speed; a seeky one is charged so much time, at least one seek.
+/// A turn shorter than this says nothing about a queue's speed. If the queue is seeky, the turn is charged the time of
+/// a seek: `slice_idle` on a disk with a head, [`LEAST_CHARGED`] on others.
 const TOO_SHORT: Duration = Duration::from_ms(1);
 const LEAST_CHARGED: Duration = Duration::from_ms(2);
-/// From this on a turn is slow when it served less than half of the largest budget.
+/// A turn longer than this is slow if it served less than half of the largest budget.
 const LONG: Duration = Duration::from_ms(20);
 
 /// What is known when a turn ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServiceSlot {
     pub(crate) reason: Expiry,
-    /// Sectors served, at what they cost.
+    /// Cost of the sectors served.
     pub(crate) service: u32,
     pub(crate) budget: u32,
     pub(crate) lasted: Duration,
     /// Largest budget of the disk.
     pub(crate) max_budget: u32,
-    /// The smallest.
+    /// Smallest budget of the disk.
     pub(crate) min_budget: u32,
 }
 
-/// The smallest budget that feedback leads to.
+/// The smallest budget that feedback can give a queue.
 pub(crate) fn min_budget(max_budget: u32) -> u32 {
     (max_budget / MIN_BUDGET_PART).max(1)
 }
@@ -70,7 +71,8 @@ pub(crate) fn cost(q: &Queue, sectors: u32, alike: bool) -> u32 {
 }
 
 impl ServiceSlot {
-    /// Sectors the turn costs: what was served, or what could have been in the time.
+    /// Returns the sectors that the turn is charged: those served, or those that the disk could have served in that
+    /// time.
     pub(crate) fn charge(&self, q: &Queue, rules: &Rules) -> u32 {
         let wasted =
             self.reason == Expiry::BudgetTimeout && self.budget - self.budget.min(self.service) >= self.budget / 3;
@@ -101,7 +103,7 @@ impl ServiceSlot {
     pub(crate) fn next_budget(&self, q: &Queue) -> u32 {
         let (max, min) = (self.max_budget, self.min_budget);
         if q.raising.is_raised() {
-            // It is served often; small budgets keep the others' wait short.
+            // A raised queue is served often; small budgets keep the wait of other queues short.
             return 2 * min;
         }
         if !q.sync {
@@ -109,7 +111,7 @@ impl ServiceSlot {
         }
         let old = q.max_budget;
         let new = match self.reason {
-            // Requests are still at the disk: it did not come back because it waits for them.
+            // The queue has requests at the disk: no new one came because the submitter waits for these.
             Expiry::TooIdle if q.nr_out > 0 => old.saturating_mul(2),
             Expiry::TooIdle => old.saturating_sub(4 * min).max(min),
             Expiry::BudgetTimeout => old.saturating_mul(2),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Detects bursts: many queues that start shortly after each other, as of a parallel job or a server, are not
+//! Detects bursts. Many queues that start shortly after each other, as those of a parallel job or a server, are not
 //! interactive.
 //!
 //! A burst begins when a new queue starts while no other has requests; every further new queue that starts within
@@ -27,8 +27,8 @@ impl Burst {
         Burst { last: Instant::ZERO, members: Vec::with_capacity(LARGE as usize), large: false }
     }
 
-    /// A new queue starts while `nr_busy` others have requests. `in_large` is told every queue that is now known to be
-    /// part of a large burst.
+    /// A new queue starts while `nr_busy` others have requests. `in_large` is called with every queue that is now known
+    /// to be part of a large burst.
     pub(crate) fn started(&mut self, id: u32, nr_busy: u32, now: Instant, mut in_large: impl FnMut(u32)) {
         let continues = (self.large || !self.members.is_empty()) && now.since(self.last) <= INTERVAL;
         if !continues {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of two requests of a queue is nearer to the disk's head.
 //!
-//! Forwards is cheaper than backwards by `back_seek_penalty`, and farther back than `back_seek_max` counts as beyond the
-//! end of a sweep: a new sweep starts at the lowest such sector. Synchronous before asynchronous, metadata before data.
-//! Guarantees: a total preference for a given head position (no cycles). Source: `bfq_choose_req`.
+//! A seek backwards costs `back_seek_penalty` times as much as one forwards. A request farther back than
+//! `back_seek_max` waits for a new sweep, which starts at the lowest such sector. Synchronous requests go before
+//! asynchronous ones, metadata before data. Guarantees: a total preference for a given head position (no cycles).
+//! Source: `bfq_choose_req`.
 
 use super::tunables::Rules;
 use crate::bio::OpFlags;
@@ -30,14 +31,14 @@ pub(crate) fn is_better(b: &Request, a: &Request, head: u64, rules: &Rules) -> b
     }
     let (sa, sb) = (a.sector().0, b.sector().0);
     match (distance(sa, head, rules), distance(sb, head, rules)) {
-        // Equally far: rather forwards.
+        // At equal distance the request ahead of the head is better.
         (Some(da), Some(db)) => db < da || db == da && sb > sa,
         (None, None) => sb < sa,
         (da, _) => da.is_none(),
     }
 }
 
-/// A thread waits for it.
+/// Whether a thread waits for the request.
 #[inline]
 pub(crate) fn is_sync(rq: &Request) -> bool {
     !rq.op().is_write() || rq.flags().contains(OpFlags::SYNC)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What bfq finds out about the disk: where its head is, whether it queues, how fast it is at its best.
+//! What bfq finds out about the disk: where its head is, whether it queues internally, and its peak rate.
 //!
-//! The rate is the sectors given out, divided by the time that took, through a low-pass filter. Requests of seeky queues and
-//! of other queues are measured apart. Each interval counts only from one request to the next of the same kind, without
-//! pauses of the disk. So a sequential queue's rate is the same whether or not others have turns in between. Mostly
-//! sequential service always counts; other service counts only when it is faster than the known rate. The rate decides the
-//! largest budget (what `timeout_sync` can serve at that rate) and how long an interactive start is helped.
+//! The rate is the number of sectors dispatched, divided by the time that took, through a low-pass filter. Requests of
+//! seeky queues and of other queues are measured apart. Each interval counts only from one request to the next of the
+//! same kind, without pauses of the disk. So a sequential queue's rate is the same whether or not others have turns in
+//! between. Mostly sequential service always counts; other service counts only when it is faster than the known rate.
+//! The rate decides the largest budget (what `timeout_sync` can serve at that rate) and how long an interactive start
+//! is helped.
 //!
 //! Guarantees: nothing below [`MIN_INTERVAL`] of service or [`MIN_SAMPLES`] requests changes the rate. A change goes at most
 //! half of the way to the measured value. Source: `bfq_update_peak_rate`, `bfq_update_hw_tag`.
@@ -20,10 +21,10 @@ use crate::time::{Duration, Instant};
 const RATE_SHIFT: u32 = 16;
 /// Rates of typical disks: without head 258 MB/s, with head 109 MB/s.
 const REFERENCE_RATE: [u64; 2] = [33_000, 14_000];
-/// What an interactive start takes on these.
+/// How long an interactive start takes on these disks.
 const REFERENCE_START: [Duration; 2] = [Duration::from_ms(2500), Duration::from_ms(7000)];
 const START_BOUNDS: [Duration; 2] = [Duration::from_ms(3000), Duration::from_ms(25_000)];
-/// What is faster than 10 GB/s is no disk but a mistake.
+/// A rate above 10 GB/s is taken for an error of measurement.
 const MAX_RATE: u64 = 20 << RATE_SHIFT;
 const MIN_SAMPLES: u64 = 32;
 const MIN_INTERVAL: Duration = Duration::from_ms(300);
@@ -31,39 +32,40 @@ const MIN_INTERVAL: Duration = Duration::from_ms(300);
 const FULL_INTERVAL: Duration = Duration::from_ms(1000);
 /// A pause of the disk longer than this ends an interval.
 const PAUSE: Duration = Duration::from_ms(100);
-/// A request given out this soon after a completion, or with others at the disk, may be a continuation.
+/// A request dispatched this soon after a completion, or with others at the disk, may be a continuation.
 const AT_ONCE: Duration = Duration::from_ms(2);
-/// A disk that takes longer than this from one completion to the next, and then for so little, is not at its best.
+/// With more than this between two completions, and a rate below [`TOO_LITTLE`] in that time, the disk is not at its
+/// peak.
 const SLOW: Duration = Duration::from_ms(2);
 /// In sectors per microsecond, as rates are: 0.5 MB/s.
 const TOO_LITTLE: u64 = 1 << (RATE_SHIFT - 10);
-/// After so many requests the largest of the last ones is looked for anew.
+/// The largest of the last requests is determined anew after so many requests.
 const LARGEST_OF: u32 = 32;
-/// A disk that had more than this at once queues.
+/// A disk that had more requests than this in flight queues internally.
 const QUEUES_ABOVE: u32 = 3;
 /// Whether the disk queues is decided anew after so many samples of the depth.
 const DEPTH_SAMPLES: u32 = 32;
 
 /// The disk as bfq sees it.
 pub(crate) struct Device {
-    /// Requests given out and not completed.
+    /// Requests dispatched and not completed.
     pub(crate) nr_out: u32,
-    /// Behind the last request given out.
+    /// The sector after the last dispatched request.
     pub(crate) head: u64,
     queues: bool,
     deepest: u32,
     nr_depths: u32,
     rate: Option<u64>,
-    /// Of queues that are not seeky, and that are.
+    /// One for queues that are not seeky, one for those that are.
     intervals: [Interval; 2],
-    /// When a request was last given out, and of which kind.
+    /// When a request was last dispatched, and whether its queue was seeky.
     last: Option<(Instant, bool)>,
     last_completion: Instant,
     /// Sectors of the largest of the last requests, and how many those are.
     largest: (u32, u32),
 }
 
-/// Service of one kind, without the time of the other kind's.
+/// Service of one kind of queues, without the time spent on the other kind.
 #[derive(Clone, Copy, Default)]
 struct Interval {
     took: Duration,
@@ -77,7 +79,7 @@ impl Device {
         Device {
             nr_out: 0,
             head: 0,
-            // Until it is seen not to.
+            // Assumed until measured otherwise.
             queues: true,
             deepest: 0,
             nr_depths: 0,
@@ -126,7 +128,7 @@ impl Device {
         self.head = rq.end_sector().0;
     }
 
-    /// A request of the disk ended. `nr_queued`: requests that wait.
+    /// A request completed. `nr_queued`: requests that wait in the elevator.
     #[inline]
     pub(crate) fn completed(&mut self, nr_queued: u32, rules: &Rules) {
         let took = rules.now.since(self.last_completion);
@@ -147,7 +149,7 @@ impl Device {
         self.nr_out -= 1;
     }
 
-    /// Nothing that follows can be measured together with what was.
+    /// Ends both intervals, because what follows cannot be measured together with what came before.
     #[cold]
     fn end_intervals(&mut self, rules: &Rules) {
         for interval in core::mem::take(&mut self.intervals) {
@@ -170,12 +172,12 @@ impl Device {
         }
     }
 
-    /// Before anything was measured: two thirds of what a typical disk does.
+    /// Returns the measured rate; before the first measurement, two thirds of that of a typical disk.
     fn rate_or_guess(&self, rules: &Rules) -> u64 {
         self.rate.unwrap_or(REFERENCE_RATE[usize::from(rules.rotational)] * 2 / 3)
     }
 
-    /// The largest budget worth giving.
+    /// The largest budget on this disk: what `timeout_sync` can serve at its rate.
     pub(crate) fn max_budget(&self, rules: &Rules) -> u32 {
         match self.rate {
             None => DEFAULT_MAX_BUDGET,

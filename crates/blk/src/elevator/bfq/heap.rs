@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A binary heap of queue numbers by virtual time, from the middle of which a queue can be taken.
 //!
-//! Guarantees: [`Heap::first`] is the earliest, of equal times the one that came first; insertion and removal
-//! O(log n). Allocates only when there are more queues than it was made for ([`Heap::make_room`]). A queue is in a heap
+//! Guarantees: [`Heap::first`] is the earliest, of equal times the one that came first; insertion and removal O(log n).
+//! Allocates only when there are more queues than it was made for ([`Heap::make_room`]). A queue is in a heap at most
 //! once.
 
 use super::vtime::VTime;
@@ -18,7 +18,7 @@ struct Entry {
 /// Not in the heap.
 const ABSENT: u32 = u32::MAX;
 
-/// The heap. Numbers given to it are below what [`Heap::make_room`] was last told.
+/// The heap. Queue numbers must be below the last argument of [`Heap::make_room`].
 pub(crate) struct Heap {
     entries: Vec<Entry>,
     /// Per queue: its index in `entries`.
@@ -39,7 +39,7 @@ impl Heap {
         Heap { entries: Vec::with_capacity(nr), position: Vec::with_capacity(nr), next_seq: 0 }
     }
 
-    /// Queues 0..`nr` may come.
+    /// Makes room for queues 0..`nr`.
     pub(crate) fn make_room(&mut self, nr: usize) {
         self.position.resize(nr, ABSENT);
         self.entries.reserve(nr - self.entries.len());
@@ -56,7 +56,7 @@ impl Heap {
         self.entries.first().map(|e| (e.id, e.key))
     }
 
-    /// Adds a queue. Panics when it is there.
+    /// Adds a queue. Panics if it is in the heap already.
     #[inline]
     pub(crate) fn insert(&mut self, id: u32, key: VTime) {
         assert!(self.position[id as usize] == ABSENT, "queue {id} is in the heap already");
@@ -66,7 +66,7 @@ impl Heap {
         self.sift_up(self.entries.len() - 1, entry);
     }
 
-    /// Takes a queue out; whether it was there.
+    /// Takes a queue out. Returns whether it was in the heap.
     #[inline]
     pub(crate) fn remove(&mut self, id: u32) -> bool {
         let at = self.position[id as usize];

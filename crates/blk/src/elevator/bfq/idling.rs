@@ -9,8 +9,9 @@
 //!   or when it is the only busy queue;
 //! - always under `strict_guarantees`; never for asynchronous queues, the IDLE class, or with `slice_idle` 0.
 //!
-//! Guarantees: no wait longer than `slice_idle` (2 ms for a seeky queue that needs it for nothing but throughput, at least
-//! 20 ms for a raised one). Source: `bfq_better_to_idle`, `bfq_arm_slice_timer`, `bfq_update_has_short_ttime`.
+//! Guarantees: no wait is longer than `slice_idle`, except that a raised queue is waited for at least 20 ms. A seeky
+//! queue that is not raised is waited for at most 2 ms, unless weights or classes differ. Source: `bfq_better_to_idle`,
+//! `bfq_arm_slice_timer`, `bfq_update_has_short_ttime`.
 
 use super::queue::Queue;
 use super::tunables::Rules;
@@ -19,7 +20,8 @@ use crate::time::Duration;
 
 const MIN_SLICE_SEEKY: Duration = Duration::from_ms(2);
 const MIN_SLICE_RAISED: Duration = Duration::from_ms(20);
-/// Requests of others at the disk from which a raised queue is waited for, so that they do not become more.
+/// If other queues have this many requests at the disk, the disk waits for a raised queue, so that they do not get
+/// more.
 const RAISED_OTHERS_OUT: u32 = 4;
 
 /// The disk and the other queues, as far as waiting depends on them.
@@ -58,7 +60,7 @@ fn boosts_throughput(q: &Queue, context: &IdlingContext, rules: &Rules) -> bool 
 
 fn keeps_shares(q: &Queue, context: &IdlingContext) -> bool {
     if context.nr_busy <= 1 {
-        // No queue is kept waiting, and a queue that becomes busy meanwhile still finds its slot free.
+        // No other queue waits, and one that becomes busy meanwhile can still preempt.
         return true;
     }
     let raised = q.raising.is_raised()

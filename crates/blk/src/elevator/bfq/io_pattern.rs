@@ -11,13 +11,14 @@ use crate::time::{Duration, Instant};
 const SEEK_THRESHOLD: u64 = 8 * 100;
 /// Without a head only requests below this many sectors count as seeks.
 const SMALL_NONROT: u32 = 2 * 32;
-/// So many of the last 32 requests must have been seeks.
+/// A queue is seeky if more than this many of its last 32 requests were seeks.
 const SEEKY_ABOVE: u32 = 19;
-/// Think times weigh 7/8 old to 1/8 new, in units of 1/256; valid from this many.
+/// The mean think time counts once the weight of its samples, in units of 1/256, is above this. A new sample weighs
+/// 1/8.
 const THINK_SAMPLES_VALID: u64 = 80;
 /// A queue that was without request for more than 1 / 5 of the time is not bound by I/O.
 const IDLE_SHARE: u64 = 5;
-/// Then older observations weigh half.
+/// After this time older observations weigh half.
 const INTENSITY_WINDOW: Duration = Duration::from_ms(200);
 
 /// What a queue's source has been seen to do.
@@ -25,11 +26,11 @@ const INTENSITY_WINDOW: Duration = Duration::from_ms(200);
 pub(crate) struct IoPattern {
     /// One bit per request, 1 = seek.
     seeks: u32,
-    /// Behind the last request; `None` before the first.
+    /// The sector after the last request; `None` before the first.
     last_end: Option<u64>,
     think_samples: u64,
     think_total: u64,
-    /// The source is back within half the idle slice, as far as is known.
+    /// The source's mean think time is at most half the idle slice, as far as is known.
     pub(crate) short_think: bool,
     io_since: Instant,
     idle_ns: u64,
@@ -39,7 +40,7 @@ pub(crate) struct IoPattern {
 impl IoPattern {
     pub(crate) fn new(now: Instant) -> IoPattern {
         IoPattern {
-            // The first one certainly is one.
+            // The first request counts as a seek.
             seeks: 1,
             last_end: None,
             think_samples: 0,
@@ -71,7 +72,7 @@ impl IoPattern {
         self.seeks.count_ones() > SEEKY_ABOVE
     }
 
-    /// The source came back with a request after `idle` without any, in which its turn ended.
+    /// The source issued a request after `idle` without any; its turn had ended by then.
     pub(crate) fn note_think_time(&mut self, idle: Duration, rules: &Rules) {
         let longest = 2 * rules.slice_idle.as_ns();
         self.think_samples = (7 * self.think_samples + 256) / 8;
@@ -82,7 +83,7 @@ impl IoPattern {
         }
     }
 
-    /// The source came with a request after `idle` without any.
+    /// The source issued a request after `idle` without any.
     pub(crate) fn note_idle(&mut self, idle: Duration, rules: &Rules) {
         self.idle_ns += idle.as_ns();
         let observed = rules.now.since(self.io_since);

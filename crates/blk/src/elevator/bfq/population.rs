@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether all queues that want the disk are alike: then they need not be waited for to get equal shares.
+//! Whether all queues that want the disk have the same weight and class. If so, they get equal shares without idling.
 //!
-//! Guarantees: exact, in O(1) and without a table of weights: n weights are all equal just when n x (sum of squares) is
-//! the square of the sum. Counted are queues with requests queued or at the disk, and the one in service.
+//! Guarantees: exact, in O(1) and without a table of weights: n weights are all equal if and only if n x (sum of
+//! squares) is the square of the sum. Counted are queues with requests queued or at the disk, and the one in service.
 
 use super::wf2q::NR_CLASSES;
 
@@ -13,7 +13,7 @@ pub(crate) struct Population {
     sum: u128,
     squares: u128,
     of_class: [u32; NR_CLASSES],
-    /// Asked with each request, so worked out with each change.
+    /// Read for each request, so it is computed at each change.
     asymmetric: bool,
 }
 

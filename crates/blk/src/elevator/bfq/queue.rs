@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A bfq queue: the requests of one submitter that are synchronous (or not) and of one class, and what is known of their
+//! A bfq queue: the synchronous or the asynchronous requests of one submitter in one class, and what is known of their
 //! source.
 //!
-//! Guarantees: a request is in the sector tree and in the FIFO of its queue, or in neither; [`Queue::next`] is the one
-//! to serve next: nearest to the head when it was chosen, unless the oldest has waited past its time, which is checked
-//! once in a turn. Needs: one lock around all calls; [`Queue::insert`] and [`Queue::unlink`] for every change. Not here:
-//! when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
+//! Guarantees: a request is in the sector tree and in the FIFO of its queue, or in neither; [`Queue::next`] is the
+//! request to serve next: the nearest to the head when it was chosen, or the oldest if it has expired. Expiry is
+//! checked once per turn. Needs: one lock around all calls; [`Queue::insert`] and [`Queue::unlink`] for every change.
+//! Not here: when a queue is served (wf2q), what it may use up (budget), whether it is waited for (idling).
 
 use super::choose::is_better;
 use super::io_pattern::IoPattern;
@@ -36,16 +36,16 @@ pub(crate) struct Queue {
     next: Option<u32>,
     /// Requests in the tree.
     pub(crate) nr_queued: u32,
-    /// Requests given out and not completed.
+    /// Requests dispatched and not completed.
     pub(crate) nr_out: u32,
-    /// Budget of its next turn, in sectors; moved by feedback.
+    /// Budget of its next turn, in sectors; adjusted by feedback.
     pub(crate) max_budget: u32,
     /// Its oldest request was checked in this turn.
     fifo_checked: bool,
-    /// It is counted as raised: it was when its turn began or it became busy.
+    /// It is counted as raised, as of when it became busy or was last queued again.
     pub(crate) counted_raised: bool,
-    /// Its last turn ended because it had no request then, and not for having taken long: coming back soon it continues
-    /// where it stopped.
+    /// Its last turn ended because it had no request, not because its time or budget was used up. If it comes back
+    /// soon, it continues where it stopped.
     pub(crate) may_resume: bool,
     /// When a request of it last completed.
     pub(crate) last_completion: Instant,
@@ -112,7 +112,7 @@ impl Queue {
         self.prefer(cx, rq, head, rules);
     }
 
-    /// Makes `rq` the next one if it is better than the one so far.
+    /// Makes `rq` the next request if it is better than the present one.
     fn prefer(&mut self, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
         match self.next {
             Some(next) if !is_better(request(cx, rq), request(cx, next), head, rules) => {}
@@ -136,8 +136,8 @@ impl Queue {
         self.nr_queued -= 1;
     }
 
-    /// The best choice after `rq`, which is still queued: the oldest if its time is up and this was not yet asked in this
-    /// turn, else a neighbour of `rq`.
+    /// Returns the best request after `rq`, which is still queued: the oldest if it has expired and expiry was not yet
+    /// checked in this turn, else a neighbour of `rq`.
     fn follower(&mut self, n: &SortNodes, cx: &ElvCx<'_>, rq: u32, rules: &Rules) -> Option<u32> {
         if let Some(oldest) = self.expired(n, rules)
             && oldest != rq
@@ -166,15 +166,15 @@ impl Queue {
         self.fifo_checked = false;
     }
 
-    /// A request whose first sector changed.
+    /// Sorts a request again after its first sector changed.
     pub(crate) fn reposition(&mut self, n: &mut SortNodes, cx: &ElvCx<'_>, rq: u32, head: u64, rules: &Rules) {
         self.sort.remove(&mut n.rb, rq);
         self.sort.insert(&mut n.rb, rq, request(cx, rq).sector().0);
         self.prefer(cx, rq, head, rules);
     }
 
-    /// `gone` was joined to the end of `kept`, which is queued here too: its place in the FIFO and its being next go to
-    /// `kept`.
+    /// `gone` was joined to the end of `kept`, which is queued here, too. `kept` gets the position of `gone` in the
+    /// FIFO if that is earlier, and is next if `gone` was.
     pub(crate) fn absorb(&mut self, n: &mut SortNodes, kept: u32, gone: u32) {
         self.fifo.keep_earlier(&mut n.fifo, kept, gone);
         if self.next == Some(gone) {

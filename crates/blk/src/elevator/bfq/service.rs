@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The queue in service: how it is chosen, how long it stays, and what its service slot costs it.
+//! The queue in service: how it is chosen, how long it stays, and what it is charged for its service slot.
 //!
-//! Guarantees: no slot lasts longer than `timeout_sync` once another queue has requests and the disk is asked for more.
-//! A wait ends at its time even if no thread polled then: it is charged as if one had. [`BfqState::choose_queue`]
-//! terminates: a slot whose budget is too small is requeued with a larger one.
+//! Guarantees: once another queue has requests, a slot whose time limit has passed ends at the next dispatch. A wait
+//! ends at its time even if no thread polls then: it is charged as if one had. [`BfqState::choose_queue`] terminates: a
+//! slot whose budget is too small is requeued with a larger one.
 //!
 //! Source: `bfq_select_queue`, `bfq_bfqq_expire`, `bfq_bfqq_handle_idle_busy_switch`.
 
@@ -15,8 +15,8 @@ use crate::elevator::interface::ElvCx;
 use crate::time::Instant;
 
 impl BfqState {
-    /// The queue whose next request goes to the disk now, and what that costs. `None`: nothing is queued, or one is being waited for, and
-    /// `held_until` says until when.
+    /// Returns the queue whose next request goes to the disk now, and the cost of that request. `None`: nothing is
+    /// queued, or the disk waits for a request until `held_until`.
     #[inline]
     pub(crate) fn choose_queue(&mut self, cx: &ElvCx<'_>, rules: &Rules) -> Option<(u32, u32)> {
         self.held_until = None;
@@ -50,7 +50,8 @@ impl BfqState {
         }
     }
 
-    /// Until when the queue in service, which has no request, keeps the disk from others; or why it does not.
+    /// Returns until when the disk waits for the queue in service, which has no request; or the reason why it does not
+    /// wait.
     fn wait_for(&self, id: u32, turn_ends: Instant, rules: &Rules) -> Result<Instant, Expiry> {
         let now = rules.now;
         match self.waiting_until {
@@ -73,7 +74,7 @@ impl BfqState {
         Some(id)
     }
 
-    /// A wait that is over ends before anything else happens, as a timer would have ended it.
+    /// Ends an overdue wait before anything else happens, as a timer would have done.
     pub(crate) fn end_overdue_wait(&mut self, cx: &ElvCx<'_>, rules: &Rules) {
         if let Some(until) = self.waiting_until
             && until <= rules.now

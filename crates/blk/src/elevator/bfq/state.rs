@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What bfq's lock protects: the queues, the one in service, and the requests' way through them.
+//! What bfq's lock protects: the queues, the queue in service, and the path of requests through the queues.
 //!
-//! Guarantees: a request belongs to one queue from its insertion to its completion; a queue is backlogged in the service
-//! tree, or in service, just when it has requests or is being waited for. Service slots begin and end in `service`; this file is
-//! about requests. Needs: one lock around all calls, with times that do not go backwards by more than CPUs' clocks differ.
+//! Guarantees: a request belongs to one queue from its insertion to its completion; a queue is backlogged in the
+//! service tree, or in service, if and only if it has requests or the disk waits for its next one. Service slots begin
+//! and end in `service`; this file handles requests. Needs: one lock around all calls, with times that do not go
+//! backwards by more than CPUs' clocks differ.
 
 use super::budget::{self, DEFAULT_MAX_BUDGET, Expiry, MIN_TURNS};
 use super::burst::Burst;
@@ -28,20 +29,20 @@ use crate::time::{Duration, Instant};
 pub(crate) const NONE: u32 = u32::MAX;
 /// Queues a submitter may have: sync and async of each class.
 const KINDS: usize = 2 * NR_CLASSES;
-/// Queues there is memory for from the start: those of 64 submitters with reads and writes of two classes. More make it
-/// grow, each time to the double.
+/// Queues for which memory is allocated at the start: those of 64 submitters with reads and writes of two classes. For
+/// more queues the memory is doubled each time.
 const ROOM: usize = 256;
-/// Idle slices within which a queue that ran empty is back in time.
+/// A queue that ran empty is back in time within so many idle slices of its last completion.
 const IN_TIME_SLICES: u64 = 3;
 
-/// How far a request has come.
+/// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Not here.
+    /// Not in the elevator.
     Away,
-    /// In its queue, or on its way into it.
+    /// In its queue, or being inserted.
     Queued,
-    /// Given out.
+    /// Dispatched.
     Out,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct BfqState {
     by_source: Box<[u32]>,
     /// Per request: its queue and stage.
     home: Box<[(u32, Stage)]>,
-    /// Requests put back by the driver, which go before all others.
+    /// Requests that the driver requeued; they go before all others.
     at_head: Fifo,
     pub(crate) nr_queued: u32,
     /// Queues with requests or in service, and how many of them are raised.
@@ -67,11 +68,11 @@ pub(crate) struct BfqState {
     /// Turns begun.
     pub(crate) nr_turns: u64,
     pub(crate) turn_began: Instant,
-    /// When its time is over, whatever it has used up by then.
+    /// When the present turn times out, however much of its budget is used by then.
     pub(crate) turn_ends: Instant,
-    /// The queue in service has no request and is waited for until then.
+    /// The queue in service has no request, and the disk waits for its next one until then.
     pub(crate) waiting_until: Option<Instant>,
-    /// The last `dispatch` gave nothing although requests are queued: when it is worth another try.
+    /// Retry time, if the last `dispatch` returned nothing although requests are queued.
     pub(crate) held_until: Option<Instant>,
 }
 
@@ -107,7 +108,7 @@ impl BfqState {
         }
     }
 
-    /// What an idling decision goes by.
+    /// Returns what an idling decision depends on.
     pub(crate) fn idling_context(&self) -> IdlingContext {
         IdlingContext {
             device_queues: self.device.queues(),
@@ -122,7 +123,8 @@ impl BfqState {
         if rules.max_budget == 0 { self.device.max_budget(rules) } else { rules.max_budget }
     }
 
-    /// What first budgets and the smallest ones are parts of: the rate counts once some turns have shown what it is worth.
+    /// Returns the budget of which first and smallest budgets are fractions. The measured rate counts only after
+    /// [`MIN_TURNS`] turns, because it is not reliable before.
     fn reference_budget(&self, rules: &Rules) -> u32 {
         let unknown = rules.max_budget == 0 && self.nr_turns < MIN_TURNS;
         if unknown { DEFAULT_MAX_BUDGET } else { self.max_budget(rules) }
@@ -136,7 +138,7 @@ impl BfqState {
         idling::worth_waiting(&self.queues[id as usize], self.wf2q.get(id).class(), &self.idling_context(), rules)
     }
 
-    /// What the next request of a queue costs; `None` without one.
+    /// Returns the cost of a queue's next request; `None` if the queue has none.
     #[inline]
     pub(crate) fn next_cost(&self, cx: &ElvCx<'_>, id: u32) -> Option<u32> {
         let q = &self.queues[id as usize];
@@ -144,27 +146,28 @@ impl BfqState {
         Some(budget::cost(q, request(cx, rq).nr_sectors(), !self.population.is_asymmetric()))
     }
 
-    /// The queue of a submitter's requests of a kind, made on first use.
+    /// Returns the queue for a submitter's requests of a kind. Makes the queue on first use.
     fn queue_of(&mut self, submitter: usize, sync: bool, prio: IoPrio, rules: &Rules) -> u32 {
         let class = class_of(prio);
         let slot = submitter * KINDS + usize::from(sync) * NR_CLASSES + usize::from(class);
         if self.by_source[slot] == NONE {
             self.by_source[slot] = self.wf2q.add(class);
-            // Neither large nor small before it has shown what it does with it.
+            // A medium budget, until the queue has shown how it uses its budget.
             let first_budget = (u64::from(self.reference_budget(rules)) * 2 / 3) as u32;
             self.queues.push(Queue::new(&self.nodes, sync, first_budget.max(1), rules.now));
         }
         self.by_source[slot]
     }
 
-    /// The queue a bio would come to; `NONE` when there is none yet, so nothing to merge with either.
+    /// Returns the queue that a bio would enter; `NONE` if that queue does not exist yet, so there is nothing to merge
+    /// with.
     pub(crate) fn queue_of_bio(&self, submitter: usize, bio: &BioSlot) -> u32 {
         let sync = !bio.op().is_write() || bio.flags().contains(crate::bio::OpFlags::SYNC);
         let class = class_of(IoPrio::from_bits(bio.prio.get()));
         self.by_source[submitter * KINDS + usize::from(sync) * NR_CLASSES + usize::from(class)]
     }
 
-    /// The queue of a request that is here.
+    /// Returns the queue of a request that is in the elevator.
     #[inline]
     pub(crate) fn queue_of_rq(&self, rq: u32) -> u32 {
         self.home[rq as usize].0
@@ -210,7 +213,7 @@ impl BfqState {
         }
     }
 
-    /// A queue without requests that is not in service has got one.
+    /// A queue that had no request and is not in service has got a request.
     fn became_busy(&mut self, cx: &ElvCx<'_>, id: u32, rules: &Rules) {
         let class = self.wf2q.get(id).class();
         if self.queues[id as usize].sync && self.queues[id as usize].raising.is_new() {
@@ -220,7 +223,7 @@ impl BfqState {
         let smallest = self.min_budget(rules);
         let q = &mut self.queues[id as usize];
         if q.nr_out > 0 {
-            // Counted since its requests went out, with the weight of then.
+            // The queue is still counted, with its previous weight, because it has requests at the disk.
             self.population.remove(self.wf2q.get(id).weight(), class);
         }
         q.raising.arrived(&Arrival {
@@ -248,7 +251,7 @@ impl BfqState {
         self.consider_preemption(cx, id, in_time || raised, rules);
     }
 
-    /// A queue is neither backlogged nor in service any more, since then.
+    /// A queue is neither backlogged nor in service any more; `since` is when that began.
     pub(crate) fn became_idle(&mut self, id: u32, since: Instant, rules: &Rules) {
         let e = self.wf2q.get(id);
         let q = &mut self.queues[id as usize];
@@ -260,7 +263,7 @@ impl BfqState {
         q.raising.ran_empty(since, q.nr_out > 0, rules.slice_idle);
     }
 
-    /// A busy queue lines up again, perhaps with another weight than the `old` one.
+    /// A busy queue is queued again, perhaps with a weight that differs from `old`.
     pub(crate) fn reweighed(&mut self, id: u32, old: u32) {
         let e = self.wf2q.get(id);
         self.population.remove(old, e.class());
@@ -270,14 +273,14 @@ impl BfqState {
         self.nr_raised = self.nr_raised - u32::from(was) + u32::from(q.counted_raised);
     }
 
-    /// Requests that have been at the driver go before all others, and are not merged any more. They still count as
-    /// being at the disk: their service has been charged.
+    /// Queues, before all others, a request that has been at the driver. It is not merged any more. It still counts as
+    /// being at the disk, because its service has been charged.
     pub(crate) fn insert_at_head(&mut self, rq: &Rq) {
         self.at_head.push_front(&mut self.nodes.fifo, rq.id().index() as u32);
         self.nr_queued += 1;
     }
 
-    /// The next request for the disk, taken out of all lists.
+    /// Takes the next request for the disk out of all lists.
     #[inline]
     pub(crate) fn dispatch(&mut self, cx: &ElvCx<'_>, rules: &Rules) -> Option<u32> {
         if let Some(rq) = self.at_head.pop_front(&mut self.nodes.fifo) {
@@ -285,7 +288,7 @@ impl BfqState {
             return Some(rq);
         }
         if rules.strict_guarantees && self.device.nr_out > 0 {
-            // Its completion is the only thing to wait for.
+            // Only the completion of the request at the disk allows another dispatch.
             self.held_until = Some(Instant::MAX);
             return None;
         }
@@ -304,7 +307,7 @@ impl BfqState {
         Some(rq)
     }
 
-    /// A request has ended, or was joined to another before it was given out.
+    /// A request has completed or failed, or was joined to another before it was dispatched.
     pub(crate) fn gone(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) {
         let (id, stage) = core::mem::replace(&mut self.home[rq as usize], (NONE, Stage::Away));
         if stage != Stage::Out {
@@ -330,7 +333,8 @@ impl BfqState {
         }
     }
 
-    /// A request of the queue in service ended: when that was its last, the wait for another begins, or its turn is over.
+    /// A request of the queue in service completed. If it was the queue's last, the disk starts to wait for another, or
+    /// the turn ends. The turn also ends if its time is over.
     fn after_completion(&mut self, cx: &ElvCx<'_>, id: u32, rules: &Rules) {
         let q = &self.queues[id as usize];
         if self.waiting_until.is_some() {
@@ -372,7 +376,7 @@ impl MergeQueue for Merging<'_> {
 
     fn front_merged(&mut self, cx: &ElvCx<'_>, rq: u32) {
         let head = self.st.device.head;
-        // Only where requests overlap does one that grows in front pass another.
+        // A request that grows at its front passes another one only if the two overlap.
         let passed =
             self.st.nodes.rb.former(rq).is_some_and(|before| request(cx, rq).sector() < request(cx, before).sector());
         if passed {

@@ -32,12 +32,12 @@ impl Fixture {
         Fixture::of_limits(limits, nr_submitters).with(&[("low_latency", 0)])
     }
 
-    /// Inserts bios of a submitter as one batch that nothing is joined by.
+    /// Inserts bios of a submitter as one batch, by which no requests are joined.
     fn insert(&mut self, submitter: u32, bios: &[Bio]) {
         assert!(self.insert_of(submitter, bios).is_empty());
     }
 
-    /// Offers a bio for merging; whether it was taken, and how many requests that joined.
+    /// Offers a bio for merging. Returns `None` if it was not merged, else how many requests were joined by that.
     fn offer(&mut self, submitter: u32, bio: Bio) -> Option<usize> {
         let BioMerge::Merged { freed } = self.offer_of(submitter, bio) else { return None };
         let joined = usize::from(freed.is_some());
@@ -49,14 +49,14 @@ impl Fixture {
         self.bed.get(rq).sector().0
     }
 
-    /// Dispatches up to `max` without completing; their sectors.
+    /// Dispatches up to `max` requests without completing them. Returns them and their sectors.
     fn give(&mut self, max: usize) -> (Vec<Rq>, Vec<u64>) {
         let rqs = self.dispatch(max);
         let sectors = self.sectors(&rqs);
         (rqs, sectors)
     }
 
-    /// Dispatches and completes one by one until nothing comes; the sectors.
+    /// Dispatches and completes requests one by one until none comes. Returns their sectors.
     fn drain(&mut self) -> Vec<u64> {
         let mut order = Vec::new();
         while let Some(rq) = self.dispatch(1).pop() {
@@ -66,7 +66,7 @@ impl Fixture {
         order
     }
 
-    /// How long nothing will come, if anything is held back.
+    /// Time until the retry time, if anything is held back.
     fn held_ms(&self) -> Option<u64> {
         self.e.next_run().map(|at| at.since(self.now).as_ms())
     }
@@ -99,7 +99,7 @@ fn a_queue_is_served_in_sector_order() {
     let mut f = Fixture::new(1);
     f.insert(0, &[500, 100, 90_000, 300, 200].map(read));
     assert_eq!(f.drain(), [100, 200, 300, 500, 90_000]);
-    // The head is behind 90000: 40000 is farther back than 16 MiB, 80000 is not.
+    // The head is after 90000: 40000 is farther back than 16 MiB, 80000 is not.
     f.insert(0, &[40_000, 80_000, 200_000].map(read));
     assert_eq!(f.drain(), [80_000, 200_000, 40_000]);
 }
@@ -161,7 +161,7 @@ fn disk_idles_for_a_sequential_queue_at_most_slice_idle() {
     f.insert(0, &run(0, 2));
     let (rqs, _) = f.give(2);
     f.insert(1, &[read(5_000_000)]);
-    // Its requests are at the disk: until its turn is over.
+    // The queue's requests are at the disk, so the wait lasts until its turn is over.
     assert!(f.dispatch(1).is_empty());
     assert_eq!(f.held_ms(), Some(125));
     f.pass_ms(40);
@@ -169,7 +169,7 @@ fn disk_idles_for_a_sequential_queue_at_most_slice_idle() {
     assert_eq!(f.held_ms(), Some(8), "known as soon as the last one completed");
     f.pass_ms(7);
     assert!(f.dispatch(1).is_empty());
-    // The one that is waited for comes.
+    // The request that the disk waits for comes.
     f.insert(0, &[read(18)]);
     assert_eq!(f.drain(), [18]);
     assert_eq!(f.held_ms(), Some(8));

@@ -34,7 +34,7 @@ const LOW_LATENCY: usize = 9;
 /// The values in effect.
 pub(crate) struct BfqTunables(TunableSet<10>);
 
-/// What one call goes by.
+/// The values that one call uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) now: Instant,
@@ -42,7 +42,7 @@ pub(crate) struct Rules {
     pub(crate) slice_idle: Duration,
     /// Age at which a request is served before its neighbours: async, sync.
     pub(crate) fifo_expire: [Duration; 2],
-    /// Farthest seek backwards that is still a seek backwards, in sectors.
+    /// Longest backward seek in sectors; requests farther back wait for the next sweep.
     pub(crate) back_seek_max: u64,
     /// A sector backwards costs as much as so many forwards.
     pub(crate) back_seek_penalty: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Rules {
     pub(crate) max_budget: u32,
     /// Longest turn of a queue.
     pub(crate) timeout: Duration,
-    /// One request at the disk at a time, and always idle: fairness at any price.
+    /// One request at the disk at a time, and always wait for the queue in service: fairness at any price.
     pub(crate) strict_guarantees: bool,
     pub(crate) low_latency: bool,
     /// The disk has a head to move.

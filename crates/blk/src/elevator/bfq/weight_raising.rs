@@ -4,9 +4,10 @@
 //! - Interactive: a new queue, or one that comes back after at least [`MIN_IDLE`] without I/O, gets [`COEFFICIENT`] times
 //!   its weight. This lasts as long as an application's start takes on this disk, or until [`MAX_INTERACTIVE_SERVICE`] was
 //!   served.
-//! - Soft real-time: a queue that has just paused, and since the pause before never asked for more than [`SOFT_RT_RATE`]. It
-//!   gets a hundred times that weight for [`SOFT_RT_TIME`], again and again as long as it keeps to that rate. A queue whose
-//!   last 32 requests were all seeks is excluded: random I/O is slow without being modest.
+//! - Soft real-time: a queue that has just paused, and whose rate since the previous pause never exceeded
+//!   [`SOFT_RT_RATE`]. It gets a hundred times the interactive weight for [`SOFT_RT_TIME`], repeatedly as long as it
+//!   keeps to that rate. A queue whose last 32 requests were all seeks is excluded: random I/O is slow even if the
+//!   queue always wants more.
 //!
 //! Only synchronous queues of default weight are raised (a weight that a user set is kept). Queues that came in a large
 //! burst are not raised: many queues starting together are a job that wants throughput. Guarantees: without `low_latency`
@@ -19,9 +20,9 @@ use crate::time::{Duration, Instant};
 pub(crate) const COEFFICIENT: u32 = 30;
 /// Further factor for soft real-time queues.
 const SOFT_RT_FACTOR: u32 = 100;
-/// A queue without I/O for this long is started by a user, not by itself.
+/// A queue that issues I/O again after this long without any is taken for an application that a user starts.
 pub(crate) const MIN_IDLE: Duration = Duration::from_ms(2000);
-/// After this long a queue of a large burst is like a new one.
+/// After this long without I/O a queue of a large burst counts as new.
 const BURST_FORGOTTEN: Duration = Duration::from_ms(10_000);
 /// Sectors after which an interactive start is over: 60 MB.
 const MAX_INTERACTIVE_SERVICE: u64 = 120_000;
@@ -29,7 +30,7 @@ const MAX_INTERACTIVE_SERVICE: u64 = 120_000;
 const SOFT_RT_RATE: u64 = 7000;
 /// How long a soft real-time queue is raised at a time.
 const SOFT_RT_TIME: Duration = Duration::from_ms(300);
-/// The pause by which a soft real-time queue is told from one that never has enough.
+/// The pause, in addition to `slice_idle`, by which a soft real-time queue differs from one that always wants more.
 const SOFT_RT_PAUSE: Duration = Duration::from_ms(16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,18 +46,18 @@ pub(crate) struct WeightRaising {
     kind: Kind,
     since: Instant,
     lasts: Duration,
-    /// The interactive period in which the soft real-time one began: when that had begun.
+    /// If the soft real-time period began within an interactive period: when the interactive one had begun.
     interactive_since: Option<Instant>,
     /// Sectors since it was raised as interactive.
     service: u64,
-    /// When its present backlog began, and sectors since.
+    /// When its present backlog began, and the sectors served since.
     backlogged_since: Instant,
     backlogged_service: u64,
-    /// Before this it asks for more than soft real-time does.
+    /// A queue that comes back before this time exceeds the soft real-time rate.
     soft_rt_from: Instant,
-    /// The last request at the disk decides about the next soft real-time start.
+    /// `soft_rt_from` is to be computed when the last request at the disk completes.
     soft_rt_due: bool,
-    /// The end of the time of its last turn, or when it last had no request left; `None`: it never had a request.
+    /// The time limit of its last turn, or when it last ran out of requests; `None`: it never had a request.
     left: Option<Instant>,
     pub(crate) in_large_burst: bool,
 }
@@ -72,7 +73,7 @@ pub(crate) struct Arrival {
     pub(crate) only_seeks: bool,
     /// Requests of it are at the disk.
     pub(crate) has_out: bool,
-    /// What an interactive start takes.
+    /// How long an interactive start takes.
     pub(crate) start_duration: Duration,
 }
 
@@ -109,9 +110,9 @@ impl WeightRaising {
         }
     }
 
-    /// A turn begins; when its time is over. An interactive start is to be done soon and so may last as much longer than
-    /// `timeout` as its weight is larger; soft real-time needs little at a time, and is not raised for the time in which
-    /// it was not served.
+    /// Begins a turn and returns its time limit. An interactive start should finish soon, so its turn may exceed
+    /// `timeout` by the factor of its weight. A soft real-time queue needs little at a time; time in which it is not
+    /// served does not count towards its raising.
     pub(crate) fn begin_turn(&mut self, now: Instant, timeout: Duration) -> Instant {
         let factor = if self.kind == Kind::Interactive { COEFFICIENT } else { 1 };
         if self.kind == Kind::SoftRt
@@ -126,12 +127,12 @@ impl WeightRaising {
         ends
     }
 
-    /// It never had a request.
+    /// The queue never had a request.
     pub(crate) fn is_new(&self) -> bool {
         self.left.is_none()
     }
 
-    /// Without requests for so long that a new one is a user's doing.
+    /// Whether the queue has had no requests for longer than `time`.
     fn was_idle_for(&self, time: Duration, now: Instant) -> bool {
         self.left.is_none_or(|since| since + time < now)
     }
@@ -190,7 +191,7 @@ impl WeightRaising {
         }
     }
 
-    /// `sectors` of it go to the disk; a raising whose time or service is used up ends.
+    /// `sectors` of the queue go to the disk. Ends the raising if its time or service is used up.
     #[inline]
     pub(crate) fn served(
         &mut self,
@@ -228,7 +229,8 @@ impl WeightRaising {
         }
     }
 
-    /// The last request at the disk completed while none was queued. `gave_up`: its turn is over as well.
+    /// The queue's last request at the disk completed while none was queued. `gave_up`: the queue's turn is over as
+    /// well.
     pub(crate) fn all_done(&mut self, now: Instant, gave_up: bool, slice_idle: Duration) {
         if gave_up {
             self.left = Some(now);
@@ -238,10 +240,11 @@ impl WeightRaising {
         }
     }
 
-    /// A queue that keeps to the rate comes back only after a pause, and after the time that its service takes at that rate.
-    /// `soft_rt_from` never moves back: what the queue asked for before still counts.
+    /// Computes `soft_rt_from`. A queue that keeps to the rate comes back only after a pause, and after the time that
+    /// its service takes at that rate. `soft_rt_from` never moves back, so earlier service still counts.
     fn expect_soft_rt(&mut self, now: Instant, slice_idle: Duration) {
-        // A queue that never becomes idle has no end of service: beyond what u64 holds in nanoseconds is far enough.
+        // The service of a queue that never becomes idle has no bound, so the time is capped at what u64 holds in
+        // nanoseconds.
         let ns = u128::from(self.backlogged_service) * 1_000_000_000 / u128::from(SOFT_RT_RATE);
         let at_rate = Duration::from_ns(u64::try_from(ns).unwrap_or(u64::MAX));
         let pause = slice_idle + SOFT_RT_PAUSE;

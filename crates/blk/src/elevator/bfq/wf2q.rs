@@ -6,8 +6,9 @@
 //! smallest F is served until its budget is used up or its turn expires otherwise. Then S becomes the finish it really had,
 //! S + service / weight. If no queue is eligible, V jumps to the smallest S: the scheduler never idles by itself.
 //!
-//! A queue that runs empty with F > V keeps its times until V has passed them; until then it counts in the sum of weights.
-//! So leaving and coming back earns nothing. When a whole class has run empty it is forgotten at once.
+//! A queue that runs empty with F > V keeps its times until V has passed them; until then it counts in the sum of
+//! weights. So leaving and coming back earns nothing. When a whole class has run empty, all its queues are forgotten at
+//! once.
 //!
 //! Guarantees (for continuously backlogged queues of one class): between any two of them the difference of
 //! `service / weight` stays within `budget_i / weight_i + budget_j / weight_j`. RT goes before BE before IDLE, except that
@@ -74,7 +75,7 @@ pub(crate) struct Wf2q {
     entities: Vec<Entity>,
     trees: [ServiceTree; NR_CLASSES],
     in_service: Option<u32>,
-    /// When the IDLE class last had a turn or began to want one.
+    /// When the IDLE class last had a turn or became backlogged.
     idle_class_served: Instant,
 }
 
@@ -180,7 +181,7 @@ impl Wf2q {
         }
     }
 
-    /// A new queue of a class; queues are numbered from 0.
+    /// Adds a queue of a class and returns its number; queues are numbered from 0.
     pub(crate) fn add(&mut self, class: u8) -> u32 {
         let id = self.entities.len() as u32;
         self.entities.push(Entity {
@@ -212,7 +213,7 @@ impl Wf2q {
     }
 
     /// A queue becomes backlogged. It starts where V is, or where its last turn ended if that lies ahead. With
-    /// `in_time` it starts where its last turn ended in any case: it was without backlog for reasons not its own.
+    /// `in_time` it starts where its last turn ended in any case, because it was without backlog only briefly.
     pub(crate) fn activate(&mut self, id: u32, weight: u32, budget: u32, in_time: bool, now: Instant) {
         let e = &mut self.entities[id as usize];
         let tree = &mut self.trees[usize::from(e.class)];
@@ -280,7 +281,8 @@ impl Wf2q {
         tree.forget(&mut self.entities);
     }
 
-    /// The turn of the queue in service ends. With a weight and a budget it is still backlogged and lines up again.
+    /// Ends the turn of the queue in service. `again`: the queue is still backlogged, and is queued again with this
+    /// weight and budget.
     pub(crate) fn expire(&mut self, id: u32, again: Option<(u32, u32)>) {
         assert!(self.in_service.take() == Some(id), "queue {id} is not in service");
         let e = &mut self.entities[id as usize];

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many bulk requests may be at the disk: as few as still get out of it nearly what a deep queue does.
+//! The bound on bulk requests at the disk: the least depth at which the disk delivers nearly the rate of a deep queue.
 //!
-//! Without latency requests there is no bound. When a latency request comes, the rate of the disk with a deep queue is
-//! known, or is measured first. Then the least depth is searched that delivers `throughput_pct` of it: halving until that is
-//! too little, then between the two. The depth found is held. From time to time, and when the rate at it changes (the load
-//! has changed its shape), a quarter more is tried. If that gives more, still more is tried until it does not, and the
-//! search begins anew below that. If not, a fifth less is tried. Trials that change nothing get rarer, up to one in
-//! [`MAX_HOLD`].
+//! Without latency requests there is no bound. When a latency request comes, the disk's rate with a deep queue is
+//! measured, unless it is known. Then the least depth is searched that delivers `throughput_pct` percent of that rate.
+//! The depth is halved until it is too low; then depths between the last two are tried. The depth found is held. From
+//! time to time, and when the rate at that depth changes because the load has changed, a quarter more is tried. If the
+//! rate grows, the depth is raised until it grows no more, and the search starts anew below that depth. If not, a fifth
+//! less is tried. Trials that change nothing become rarer, down to one per [`MAX_HOLD`].
 //!
 //! The only assumption about the disk is that more depth does not make it slower. A capped disk has a sharp knee at rate x
 //! latency, an SSD a soft one. A hard disk gains a little by every doubling and keeps its depth.
 //!
-//! Not a control of latency: if the disk needs its depth, latency requests find it deep. `max_inflight` is for that.
-//! There is no timer, time passes with completions.
+//! This does not control latency: if the disk needs a deep queue for its rate, latency requests find a deep queue.
+//! `max_inflight` sets a fixed bound instead. There is no timer: completions advance the time.
 //!
 //! Source of the bound itself: K2 (Miemietz et al., RTSS 2019), where it is fixed by hand. Relatives: BBR's operating
 //! point (rate x least latency; a disk's least latency, a cache hit, would mislead) and PCC's trials.
@@ -23,25 +23,25 @@ use crate::time::{Duration, Instant};
 /// No bound.
 pub(super) const NO_LIMIT: u32 = u32::MAX;
 
-/// How long a depth found is kept before it is tried again, the first time and at most.
+/// How long a depth found is kept before other depths are tried: the first time, and at most.
 const FIRST_HOLD: Duration = Duration::from_ms(1000);
 const MAX_HOLD: Duration = Duration::from_ms(8000);
-/// And at least this many times as long as it took to find.
+/// A depth is also kept at least this many times as long as its search took.
 const REST: u64 = 8;
 /// The search ends when the two depths are this close (high / low).
 const CLOSE: f64 = 1.06;
-/// The load has changed when its rate differs by this factor in so many windows in a row.
+/// The load has changed when its rate differs by this factor in [`CHANGED_WINDOWS`] windows in a row.
 const CHANGED: f64 = 1.12;
 const CHANGED_WINDOWS: u32 = 3;
-/// The disk gets no more out of a deeper queue when what it got before is this share of what it gets now.
+/// A deeper queue gains nothing if the rate before was at least this share of the rate now.
 const FLAT: f64 = 0.95;
-/// A depth is enough, or is not, when so many windows say so.
+/// So many windows must agree that a depth is enough, or that it is not.
 const VOTES: u32 = 2;
 
-/// What the controller goes by.
+/// The targets of the controller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal {
-    /// Share of the deep queue's rate that the disk keeps, 0..=1.
+    /// Share of the deep queue's rate that must be kept, 0..=1.
     pub(super) keep: f64,
     /// After this long without a latency request there is nothing to protect.
     pub(super) guard: Duration,
@@ -49,17 +49,18 @@ pub(super) struct Goal {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum BoundPhase {
-    /// Nothing to protect.
+    /// No bound: there are no latency requests to protect.
     Lifted,
-    /// A deep queue, to know what it delivers.
+    /// No bound: the rate of a deep queue is measured.
     Deep,
-    /// `limit` is between a depth that is too little (0: none known) and one that is enough.
+    /// `limit` is tried. It is between `low`, which is too low (0: none known), and `high`, which is enough.
     Search { low: u32, high: u32 },
-    /// `limit` is what was found. `base` is its rate once measured, `odd` counts windows that differ from it.
+    /// `limit` is the depth found. `base` is the rate at it once measured; `odd` counts windows in a row that differ
+    /// from `base`.
     Hold { until: Instant, base: Option<Rate>, odd: u32 },
-    /// `limit` is more than `high`; what is known of that and of the depth before (0: nothing).
+    /// A `limit` above `high` is tried. `high` and `low` are the two depths before it (0: none) with their rates.
     Up { low: Known, high: Known },
-    /// `limit` is a little less than `high`.
+    /// A `limit` a little below `high` is tried.
     Down { high: u32 },
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Bound {
     reference: f64,
     /// Windows of this phase.
     recent: Recent,
-    /// Of those, how many found that the depth is enough, and how many not.
+    /// Of those, how many found that the depth is too low, and how many that it is enough.
     votes: [u32; 2],
     hold: Duration,
     /// When the present or last search began.
@@ -166,19 +167,19 @@ impl Bound {
         }
     }
 
-    /// Another phase with another limit: measuring starts afresh.
+    /// Enters a phase with its limit, and restarts the measurement.
     fn go(&mut self, phase: BoundPhase, limit: u32) {
         let turnover = if limit == NO_LIMIT { 64 } else { limit };
         (self.phase, self.limit, self.votes) = (phase, limit, [0; 2]);
         (self.recent, self.window) = (Recent::default(), Window::after(turnover));
     }
 
-    /// The search has ended. If it found what it found before, the next one can wait longer.
+    /// Ends the search. If it found about the same depth as the search before, the next one can wait longer.
     fn hold_at(&mut self, depth: u32, now: Instant) {
         let same = self.found.is_some_and(|before| before.abs_diff(depth) <= before / 8);
         let hold = if same { (2 * self.hold.as_ns()).min(MAX_HOLD.as_ns()) } else { FIRST_HOLD.as_ns() };
         (self.hold, self.found) = (Duration::from_ns(hold), Some(depth));
-        // On a slow disk a search takes long, and is a disturbance all that time.
+        // On a slow disk a search takes long, and disturbs the load all that time.
         let rest = now.since(self.began).as_ns().saturating_mul(REST);
         let until = now + Duration::from_ns(hold.max(rest));
         self.go(BoundPhase::Hold { until, base: None, odd: 0 }, depth);
@@ -186,7 +187,7 @@ impl Bound {
 
     /// Whether the depth on trial delivers the share `goal.keep` of the reference; `None`: not sure yet.
     fn is_enough(&mut self, rate: &Rate, goal: &Goal) -> Option<bool> {
-        // What bulk does not fill cannot be what holds it back.
+        // If bulk does not fill the depth, the depth does not hold bulk back.
         let enough = !rate.was_bound || rate.work >= goal.keep * self.reference;
         let votes = &mut self.votes[usize::from(enough)];
         *votes += 1;
@@ -217,7 +218,7 @@ impl Bound {
         }
     }
 
-    /// Is what `high` delivered enough of what the present limit, which is deeper, delivers?
+    /// Compares the rate at `high` with that at the present limit, which is deeper, and chooses the next step.
     fn judge_deeper(&mut self, low: Known, high: Known, now: Instant, goal: &Goal) {
         let Some(rate) = self.recent.median() else { return };
         if high.work < FLAT * rate.work && rate.peak == self.limit {
@@ -231,7 +232,7 @@ impl Bound {
         }
     }
 
-    /// Deeper, as long as that gives more.
+    /// Tries a still deeper limit, because the last one gave more.
     fn climb(&mut self, low: Known, high: Known) {
         self.go(BoundPhase::Up { low, high }, high.depth.saturating_add(high.depth / 2 + 1).min(NO_LIMIT - 1));
     }
@@ -242,7 +243,7 @@ impl Bound {
         self.go(BoundPhase::Search { low: 0, high }, (high / 2).max(1));
     }
 
-    /// The next depth to try, or the end.
+    /// Tries the next depth, or ends the search.
     fn search(&mut self, low: u32, high: u32, now: Instant) {
         if high <= low + 1 || low > 0 && f64::from(high) <= CLOSE * f64::from(low) {
             return self.hold_at(high, now);
@@ -251,7 +252,7 @@ impl Bound {
         self.go(BoundPhase::Search { low, high }, next.clamp(low + 1, high - 1));
     }
 
-    /// A window at the depth that was found.
+    /// Checks a window at the depth that was found.
     fn watch(&mut self, rate: Rate, now: Instant) {
         let BoundPhase::Hold { until, base, odd } = self.phase else { return };
         let Some(median) = self.recent.median() else { return };
@@ -262,7 +263,7 @@ impl Bound {
         let changed = differs(base.work, rate.work) || differs(base.requests, rate.requests);
         let odd = if changed { odd + 1 } else { 0 };
         if odd >= CHANGED_WINDOWS {
-            // These windows have something of both loads: the depth is measured afresh, then tried.
+            // These windows mix both loads: the rate at this depth is measured again before another depth is tried.
             self.hold = Duration::from_ns(FIRST_HOLD.as_ns() / 2);
             return self.go(BoundPhase::Hold { until: now, base: None, odd: 0 }, self.limit);
         }

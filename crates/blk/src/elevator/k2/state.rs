@@ -15,7 +15,7 @@ use crate::elevator::fifo::{Fifo, FifoNodes};
 use crate::elevator::interface::ElvCx;
 use crate::time::Instant;
 
-/// A thread waits for this request alone, or it is one of many.
+/// Class of a request. *Latency*: a thread waits for this request alone. *Bulk*: it is one of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Latency = 0,
@@ -25,7 +25,7 @@ pub(super) enum Class {
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RqStage {
-    /// Not the elevator's business.
+    /// Not in the elevator.
     Away,
     Queued,
     AtDisk,
@@ -38,7 +38,7 @@ struct Info {
     stage: RqStage,
 }
 
-/// The tunables that one call goes by.
+/// The tunables that one call uses.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub(super) now: Instant,
@@ -61,7 +61,7 @@ pub(super) struct K2State {
     /// Bulk requests at the disk.
     in_flight: u32,
     pub(super) nr_queued: u32,
-    /// Latency requests given out in a row while bulk could have gone.
+    /// Latency requests dispatched in a row while a bulk request could have been.
     passed_over: u32,
     /// The last dispatch ended because the bound held back what was left.
     pub(super) held: bool,
@@ -106,7 +106,7 @@ impl K2State {
         self.in_flight
     }
 
-    /// Which class a submitter's I/O is in, as long as the submitter behaves as it does now.
+    /// Returns the class of a submitter's I/O, which depends on how deep the submitter queues now.
     pub(super) fn class(&self, submitter: usize, io: &Io, rules: &Rules) -> Class {
         let waited_for = io.op == Op::Read && !io.flags.contains(OpFlags::RAHEAD)
             || io.op == Op::Write && io.flags.intersects(OpFlags::SYNC.union(OpFlags::FUA));
@@ -122,7 +122,7 @@ impl K2State {
         if is_latency { Class::Latency } else { Class::Bulk }
     }
 
-    /// Counts a request that comes, once however often it comes back.
+    /// Counts a new request. A request that comes back from the driver is not counted again.
     pub(super) fn count(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) {
         let info = &mut self.info[rq as usize];
         if info.stage == RqStage::Away {
@@ -132,7 +132,7 @@ impl K2State {
         }
     }
 
-    /// The class of a request that was counted; it keeps it until it is gone.
+    /// Sets and returns the class of a request that was counted. The request keeps this class until it is gone.
     pub(super) fn classify(&mut self, cx: &ElvCx<'_>, rq: u32, rules: &Rules) -> Class {
         let fields = request(cx, rq);
         let io = Io { op: fields.op(), flags: fields.flags(), prio: fields.prio(), nr_sectors: fields.nr_sectors() };
@@ -160,7 +160,7 @@ impl K2State {
         self.nr_queued += 1;
     }
 
-    /// It is not at the disk any more; its class, if it was.
+    /// Marks a request as not at the disk any more. Returns its class if it was at the disk.
     pub(super) fn left_disk(&mut self, rq: u32) -> Option<Class> {
         let info = &mut self.info[rq as usize];
         let class = (info.stage == RqStage::AtDisk).then_some(info.class);
@@ -169,7 +169,7 @@ impl K2State {
         class
     }
 
-    /// A request completed, ended with an error, or was joined to another.
+    /// A request completed, failed, or was joined to another.
     pub(super) fn gone(&mut self, rq: u32, nr_sectors: u32, rules: &Rules) {
         if self.info[rq as usize].stage == RqStage::Away {
             return;
@@ -188,8 +188,8 @@ impl K2State {
         self.submitters.remove(usize::from(info.submitter), rules.latency_depth, rules.now);
     }
 
-    /// The next request for the disk. Latency requests first, but one bulk request after `latency_batch` of them if it
-    /// may go; `None` if there is nothing, or the bound holds back what there is.
+    /// Takes the next request for the disk. Latency requests go first, but after `latency_batch` of them one bulk
+    /// request goes if the bound allows it. `None`: nothing is queued, or the bound holds back what is queued.
     pub(super) fn dispatch(&mut self, rules: &Rules) -> Option<u32> {
         let rq = match self.at_head.pop_front(&mut self.fifo) {
             Some(rq) => rq,
@@ -227,14 +227,14 @@ impl K2State {
         Some(rq)
     }
 
-    /// Whether `dispatch` would give something.
+    /// Whether `dispatch` would return a request.
     pub(super) fn can_dispatch(&self, rules: &Rules) -> bool {
         let [latency, bulk] = self.lists.each_ref().map(|list| !list.is_empty());
         !self.at_head.is_empty() || latency || bulk && self.in_flight < self.limit(rules)
     }
 }
 
-/// What decides the class of an I/O beside its submitter.
+/// What, beside its submitter, determines the class of an I/O.
 pub(super) struct Io {
     pub(super) op: Op,
     pub(super) flags: OpFlags,

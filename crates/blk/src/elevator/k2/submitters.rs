@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which submitter waits for each request, and which keep many going: decided by how deep they have queued of late.
+//! Tells submitters that wait for each request from those that keep many in flight, by how deep they queued recently.
 //!
 //! A submitter becomes *deep* when it has more than `latency_depth` requests in the elevator or at the disk. It stays deep
 //! until [`MEMORY`] after the last such moment; otherwise it is *shallow*. A batch is counted whole before it is judged. So
 //! the first requests of a deep submitter's next batch don't count as a shallow submitter's.
 //!
-//! Counting needs the elevator's lock; whether a submitter is deep may be asked without ([`Deep`]).
+//! Counting needs the elevator's lock; whether a submitter is deep can be read without the lock ([`Deep`]).
 
 use crate::id::MAX_SUBMITTERS;
 use crate::relaxed::FieldU64;
@@ -26,7 +26,8 @@ impl Deep {
         now.as_ns() < self.until_ns[submitter].get()
     }
 
-    /// As of the last request: for callers without a clock. Errs for a submitter that has been quiet.
+    /// Whether the submitter was deep at its last request, for callers without a clock. Stale if the submitter has been
+    /// idle since.
     #[inline]
     pub(super) fn was_deep(&self, submitter: usize) -> bool {
         self.until_ns[submitter].get() != 0
@@ -46,7 +47,7 @@ impl Submitters {
         Submitters { outstanding: vec![0; n].into_boxed_slice(), deep: Arc::new(Deep { until_ns }) }
     }
 
-    /// What may be asked without the lock.
+    /// The part that can be read without the lock.
     pub(super) fn deep(&self) -> &Arc<Deep> {
         &self.deep
     }

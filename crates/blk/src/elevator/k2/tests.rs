@@ -29,7 +29,7 @@ impl Fixture {
         Fixture::on(bed, K2::new(64, 64)).with(&[("max_inflight", max_inflight)])
     }
 
-    /// Bulk requests of another submitter fill the disk and wait for it, from sector 1000 on, 16 apart.
+    /// Submits bulk requests of another submitter that fill the disk and queue for it, from sector 1000 on, 16 apart.
     fn crowd(&mut self) -> Vec<Rq> {
         let bios: Vec<_> = (0..10).map(|i| read(1000 + 16 * i)).collect();
         self.insert_of(MANY, &bios);
@@ -38,7 +38,7 @@ impl Fixture {
         at_disk
     }
 
-    /// Whether a bio of `submitter` is sent past the crowd.
+    /// Whether a bio of `submitter` is dispatched before the queued requests of the crowd.
     fn overtakes(&mut self, submitter: u32, bio: Bio) -> bool {
         let at_disk = self.crowd();
         self.insert_of(submitter, &[bio]);
@@ -97,7 +97,7 @@ fn awaited_requests_overtake() {
 fn a_submitter_is_deep_while_it_has_many_and_a_while_after() {
     let mut f = Fixture::new(1);
     let five: Vec<_> = (0..5).map(|i| read(16 * i)).collect();
-    // Four at once are few; the fifth makes them many, the first included.
+    // Four at once count as a shallow queue; a fifth makes all five bulk requests, the first included.
     f.insert_of(FEW, &five[..4]);
     let out = f.dispatch(64);
     assert_eq!(out.len(), 4);

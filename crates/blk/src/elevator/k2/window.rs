@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the disk delivers while a certain number of bulk requests is with it: a rate, over a stretch that is long enough.
+//! Measures the rate of the disk at a certain depth of bulk requests, over windows that are long enough.
 //!
 //! After a change of the bound a window opens once the queue at the disk has been turned over: the requests queued at the
 //! old depth have left. It ends after [`MIN_TIME`] with at least [`MIN_REQUESTS`] completions, or after [`MAX_TIME`] on a
 //! slow disk. Time in which the disk has no bulk request at all is taken out.
 //!
-//! Latency requests count as work, too: what they take from bulk is what the bound is for, not a loss.
+//! Latency requests count as work, too: what they take from bulk is intended, not a loss.
 //!
 //! Work is counted as sectors plus a constant per request. So a mix of sizes does not hide a change, nor does a cap on
 //! requests or on bytes alone. A window ends between two readings of the clock, never inside a batch of completions: a
-//! thread that did not poll for a while finds many at once.
+//! thread that did not poll for a while finds many completions at once.
 
 use crate::time::{Duration, Instant};
 
 /// A shorter window would measure how completions bunch.
 const MIN_TIME: Duration = Duration::from_ms(20);
-/// Fewer would measure chance.
+/// Fewer completions would measure chance.
 const MIN_REQUESTS: u64 = 192;
-/// On a slow disk the window ends all the same, if it has [`FEW_REQUESTS`].
+/// On a slow disk the window ends after this time, if it has [`FEW_REQUESTS`].
 const MAX_TIME: Duration = Duration::from_ms(1000);
 const FEW_REQUESTS: u64 = 24;
-/// What a request costs beside its sectors, in sectors: cloud disks give 32 to 48 KiB per I/O of their two caps.
+/// Cost of a request beside its sectors, in sectors. The byte and I/O caps of cloud disks have a ratio of 32 to 48 KiB
+/// per I/O.
 const SECTORS_PER_REQUEST: u64 = 64;
 
 /// What a window found.
@@ -32,11 +33,12 @@ pub(super) struct Rate {
     pub(super) requests: f64,
     /// Most bulk requests at the disk at once.
     pub(super) peak: u32,
-    /// Bulk waited for the bound at least now and then: without, the rate is the submitters', not the disk's at this depth.
+    /// Bulk requests waited for the bound at a quarter of the completions or more. Otherwise the rate is that of the
+    /// submitters, not that of the disk at this depth.
     pub(super) was_bound: bool,
 }
 
-/// A completion, as the controller is told of it.
+/// A completion, as it is reported to the controller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completed {
     pub(super) now: Instant,
@@ -61,12 +63,12 @@ pub(super) struct Window {
     peak: u32,
     /// When the last completion was found.
     last: Instant,
-    /// The disk has no bulk request, since then.
+    /// Since when the disk has no bulk request; `None`: it has one.
     empty: Option<Instant>,
 }
 
 impl Window {
-    /// Opens when `turnover` requests have completed and no more than that many are at the disk.
+    /// Makes a window that opens when `turnover` requests have completed and fewer than the bound are at the disk.
     pub(super) fn after(turnover: u32) -> Window {
         Window {
             settling: turnover,
@@ -81,7 +83,7 @@ impl Window {
         }
     }
 
-    /// Counts a completion of the other class.
+    /// Counts a completion of the latency class.
     #[inline]
     pub(super) fn add_latency(&mut self, nr_sectors: u32) {
         self.latency_work += u64::from(nr_sectors) + SECTORS_PER_REQUEST;
@@ -96,8 +98,8 @@ impl Window {
         }
     }
 
-    /// Counts a completion; the rate up to the completions before, when those ended the window. `limit` is the bound in
-    /// force.
+    /// Counts a completion. Returns the rate up to the completions before it, if those ended the window. `limit` is the
+    /// bound in force.
     pub(super) fn add(&mut self, done: &Completed, limit: u32) -> Option<Rate> {
         let rate = if done.now > self.last { self.end() } else { None };
         self.last = self.last.max(done.now);
@@ -116,7 +118,7 @@ impl Window {
         rate
     }
 
-    /// The rate, if the window is long enough; then the next one begins.
+    /// Returns the rate, and begins the next window, if this window is long enough.
     fn end(&mut self) -> Option<Rate> {
         let time = self.last.since(self.since?);
         let enough = time >= MIN_TIME && self.requests >= MIN_REQUESTS.max(2 * u64::from(self.peak));
@@ -135,8 +137,8 @@ impl Window {
     }
 }
 
-/// The last few windows of one step. Their median is not moved by one in which the host was busy elsewhere, nor by the
-/// next one, which catches up.
+/// The last few windows of one step. Their median is not affected by one window in which the host was busy elsewhere
+/// and the next one, which catches up.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     rates: [Rate; Recent::LEN],
@@ -151,7 +153,7 @@ impl Recent {
         self.nr += 1;
     }
 
-    /// The one in the middle by work, with the greatest peak of all; `None` while there are too few.
+    /// Returns the window with the median work, with the greatest peak of all; `None` while there are too few.
     pub(super) fn median(&self) -> Option<Rate> {
         if self.nr < Recent::LEN {
             return None;

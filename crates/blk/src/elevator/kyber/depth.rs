@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Depth control: every 100 ms under load, check the latencies and make the domains deeper or shallower.
 //!
-//! The disk is *congested* if the 90th percentile of any domain's I/O latency is beyond its target. Then every domain is
-//! given the depth that its total latency suggests: with the 99th percentile in bucket `b` (the target is the upper end
-//! of bucket 3) depth x (b + 1) / 4. So what is fast is held back and what misses its target may go deeper, within 1 and
-//! the domain's own depth. A domain that has too few samples just then is judged by its last percentile, once. Without
-//! congestion only domains beyond their target change, and they can only go deeper.
+//! The disk is *congested* if the 90th percentile of any domain's I/O latency is beyond its target. Then the depth of
+//! every domain is multiplied by (b + 1) / 4, where `b` is the bucket of the 99th percentile of its total latency (the
+//! target is the upper end of bucket 3). So fast domains get shallower, and domains that miss their target get deeper,
+//! between 1 and the domain's greatest depth. A domain that has too few samples then is judged by its last percentile,
+//! once. Without congestion only domains beyond their target change, and they can only go deeper.
 //!
 //! There is no timer here. A completion sets the time at which the kernel's timer would fire. The next call into the
 //! elevator at or after that time does the work *as of that time*. No sample comes between the two (adding one does the work
@@ -20,14 +20,14 @@ use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
 
-/// From the first completion to the look at what came of it and its successors.
+/// From the first completion after a check to the next check.
 const PERIOD: Duration = Duration::from_ms(100);
-/// No look is due.
+/// No check is due.
 const NEVER: u64 = u64::MAX;
 
 /// The control of one disk's domains.
 pub(super) struct DepthControl<L> {
-    /// When the next look is due, ns; `NEVER` when nothing completed since the last.
+    /// When the next check is due, ns; `NEVER` when nothing completed since the last.
     due_ns: CachePadded<AtomicU64>,
     judge: Mutex<L, Judge>,
 }
@@ -35,7 +35,7 @@ pub(super) struct DepthControl<L> {
 #[derive(Default)]
 struct Judge {
     windows: Windows,
-    /// Per domain: the percentile of a look without congestion, kept for one with it.
+    /// Per domain: the percentile of a check without congestion, kept for the next check with congestion.
     last_p99: [Option<usize>; NR_TIMED],
 }
 
@@ -48,12 +48,13 @@ impl<L: RawMutex> DepthControl<L> {
     #[inline]
     pub(super) fn arm(&self, now: Instant) {
         if self.due_ns.load(Ordering::Relaxed) == NEVER {
-            // An earlier time that another CPU has just set may stay or go: they differ by as much as the calls.
+            // This may overwrite a time that another CPU has just set. The two times differ no more than the two calls
+            // do.
             self.due_ns.store((now + PERIOD).as_ns(), Ordering::Relaxed);
         }
     }
 
-    /// Does the look that is due at `now`, if any.
+    /// Makes the check that is due at `now`, if any.
     #[inline]
     pub(super) fn look_if_due(&self, now: Instant, cpus: &CpuHistograms, tokens: &[Tokens<L>]) {
         let due_ns = self.due_ns.load(Ordering::Relaxed);
@@ -78,14 +79,14 @@ impl Judge {
     fn look<L: RawMutex>(&mut self, now: Instant, tokens: &[Tokens<L>]) {
         let mut congested = false;
         for domain in 0..NR_TIMED {
-            // All are read: what was judged once is not judged again.
+            // All domains are read, so that no sample is judged twice.
             let p90 = self.windows.percentile(domain, Kind::Io, 90, now);
             congested |= p90.is_some_and(|b| b >= GOOD_BUCKETS);
         }
         for (domain, tokens) in tokens.iter().enumerate().take(NR_TIMED) {
             let mut p99 = self.windows.percentile(domain, Kind::Total, 99, now);
             if congested {
-                // Taken out even if it is not needed: it was for one congested look.
+                // Removed even if it is not needed: it is valid for one congested check.
                 let last = self.last_p99[domain].take();
                 p99 = p99.or(last);
             } else if p99.is_some() {

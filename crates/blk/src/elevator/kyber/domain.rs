@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scheduling domains, and the tokens that bound how many requests of one are at the disk.
 //!
-//! Guarantees: at most as many tokens are given out as the domain is deep at that moment, plus those given out while it was
-//! deeper. A hardware queue that found none is told to run when a token comes back, in the order the queues came. Needs from
-//! callers: each hardware queue asks under its own lock. After it was told to run, it keeps asking for as long as it has
-//! requests of the domain. This is the protocol of [`SbitmapQueue`], with the hctx as the waiter.
+//! Guarantees: the tokens in use are at most as many as the domain's present depth, plus those taken while it was
+//! deeper. A hardware queue that found no token is run again when one comes back, in the order in which the queues
+//! asked. Needs from callers: each hardware queue asks under its own lock. When it is run again, it keeps asking for as
+//! long as it has requests of the domain. This is the protocol of [`SbitmapQueue`], with the hctx as the waiter.
 //!
-//! Depth changes only narrow or widen which bits may be taken (a shallow depth); the map itself keeps its size. So a token
-//! beyond a new, smaller depth stays good until it is put, as in the kernel.
+//! A change of the depth only changes which bits may be taken (a shallow depth); the map itself keeps its size. So a
+//! token beyond a new, smaller depth stays valid until it is put, as in the kernel.
 //!
 //! Source: Linux 6.19 block/kyber-iosched.c (domains, `kyber_get_domain_token`).
 
@@ -20,7 +20,7 @@ use crate::tags::sbitmap_queue::{SbitmapQueue, WaiterId};
 use crossbeam_utils::CachePadded;
 use lock_api::RawMutex;
 
-/// Which requests are held back together.
+/// A scheduling domain: requests that share a pool of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Domain {
@@ -38,7 +38,7 @@ pub(super) const NR_TIMED: usize = 3;
 
 /// Most requests of a domain at the disk.
 pub(super) const DEPTH: [u32; NR_DOMAINS] = [256, 128, 64, 16];
-/// Requests of a domain that one hardware queue gives out in a row before it is another domain's turn.
+/// Requests of a domain that one hardware queue dispatches in a row before it is another domain's turn.
 pub(super) const BATCH: [u32; NR_DOMAINS] = [16, 8, 1, 1];
 
 impl Domain {
@@ -82,8 +82,8 @@ pub(super) struct Tokens<L> {
 /// What one hardware queue remembers of a domain's tokens; under that queue's lock.
 pub(super) struct TokenUser {
     hint: TagAllocHint,
-    /// Set from the registration as a waiter to the next token. A thread that put a token may have taken the
-    /// registration back.
+    /// Set from the registration as a waiter to the next token. A thread that put a token may have removed the
+    /// registration since.
     may_be_waiting: bool,
 }
 
@@ -103,7 +103,7 @@ impl<L: RawMutex> Tokens<L> {
         Tokens { map, max_depth, depth: CachePadded::new(AtomicU32::new(max_depth)) }
     }
 
-    /// How many may be out.
+    /// Number of tokens that may be in use.
     #[inline]
     pub(super) fn depth(&self) -> u32 {
         self.depth.load(Ordering::Relaxed)
@@ -111,13 +111,13 @@ impl<L: RawMutex> Tokens<L> {
 
     /// Changes the depth; kept within 1 and the greatest one.
     ///
-    /// No waiter needs a wake-up: each has seen that all tokens it may take are out, at least one, and is notified when
-    /// that is put.
+    /// No waiter needs a wake-up: each has seen that all tokens it may take, at least one, are in use, and is notified
+    /// when one of these is put.
     pub(super) fn resize(&self, depth: u64) {
         self.depth.store(depth.clamp(1, u64::from(self.max_depth)) as u32, Ordering::Relaxed);
     }
 
-    /// Tokens that are out.
+    /// Tokens in use.
     pub(super) fn in_use(&self) -> u32 {
         self.map.sb().weight()
     }
@@ -128,13 +128,13 @@ impl<L: RawMutex> Tokens<L> {
         if depth == self.max_depth { self.map.get(hint) } else { self.map.get_shallow(hint, depth) }
     }
 
-    /// A token for hardware queue `hctx`. `None`: the queue is told to run when one comes back.
+    /// Takes a token for hardware queue `hctx`. `None`: the queue is run again when a token comes back.
     #[inline]
     pub(super) fn get(&self, hctx: HctxId, user: &mut TokenUser) -> Option<u16> {
         let waiter = WaiterId(hctx.index() as u32);
         let token = self.try_get(&mut user.hint).or_else(|| self.get_or_wait(waiter, user))?;
         if user.may_be_waiting {
-            // With a token in hand nothing is owed, whether the wake-up was spent on this queue or not.
+            // A queue that has a token needs no wake-up, whether or not one was already spent on it.
             let _ = self.map.remove_waiter(waiter);
             user.may_be_waiting = false;
         }
@@ -153,7 +153,7 @@ impl<L: RawMutex> Tokens<L> {
         self.try_get(&mut user.hint)
     }
 
-    /// Puts a token back and has the hardware queue that waited longest run.
+    /// Puts a token back and schedules a run of the hardware queue that has waited longest.
     #[inline]
     pub(super) fn put(&self, cx: &ElvCx<'_>, token: u16) {
         self.map.put(u32::from(token), None, &mut |w| cx.core.run_soon(HctxId::new(w.0)));

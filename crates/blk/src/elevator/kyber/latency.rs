@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Latency histograms per CPU, and the rule by which a percentile is read from their sum.
 //!
-//! A bucket is a quarter of the domain's target wide: the first four are good, the last one takes all that is slower than
-//! 1.75 times the target. Two kinds of latency are kept: *total*, from the allocation of the request, which includes the
-//! wait for a token; and *I/O*, from its issue to the driver, which is the device's doing alone.
+//! A bucket is a quarter of the domain's target wide: the first four are good, the last one takes all that is slower
+//! than 1.75 times the target. Two kinds of latency are kept: *total*, from the allocation of the request, which
+//! includes the wait for a token; and *I/O*, from its issue to the driver, which only the device determines.
 //!
-//! Guarantees: a sample is counted once. Needs: [`Windows`] under a lock. Does not do: a target for `Other`.
+//! Guarantees: a sample is counted once. Needs: [`Windows`] under a lock. Not here: the domain `Other`, which has no
+//! target.
 //!
 //! Source: Linux 6.19 block/kyber-iosched.c (`add_latency_sample`, `flush_latency_buckets`, `calculate_percentile`).
 
@@ -21,9 +22,9 @@ pub(super) const GOOD_BUCKETS: usize = 1 << LATENCY_SHIFT;
 /// All buckets.
 pub(super) const NR_BUCKETS: usize = 2 << LATENCY_SHIFT;
 
-/// As many samples are enough for a percentile at once.
+/// A percentile is computed at once from this many samples.
 const ENOUGH_SAMPLES: u32 = 500;
-/// Fewer are enough after this time.
+/// After this time fewer samples are enough.
 const WAIT_FOR_SAMPLES: Duration = Duration::from_secs(1);
 
 /// What a latency is counted from.
@@ -77,7 +78,7 @@ impl CpuHistograms {
     }
 }
 
-/// What was collected and not yet made a percentile of, per domain.
+/// Samples that were collected and not yet used for a percentile, per domain.
 #[derive(Default)]
 pub(super) struct Windows {
     domains: [Window; NR_TIMED],
@@ -86,15 +87,15 @@ pub(super) struct Windows {
 #[derive(Default)]
 struct Window {
     buckets: [[u32; NR_BUCKETS]; 2],
-    /// When few samples become enough. Both kinds of latency share it, as in the kernel: the first kind that is read after
-    /// it has passed clears it. So with few samples the I/O latency is read each second, and the total latency gathers
-    /// samples until it has 500.
+    /// When few samples become enough. Both kinds of latency share this deadline, as in the kernel: the first kind that
+    /// is read after the deadline clears it. So with few samples the I/O latency is read each second, and the total
+    /// latency gathers samples until it has 500.
     deadline: Option<Instant>,
 }
 
 impl Windows {
-    /// The bucket in which the given percentile lies, once there are enough samples, which are then forgotten. The time
-    /// until few are enough begins with the first call that finds any.
+    /// Returns the bucket of the given percentile once there are enough samples, and discards these. The time until few
+    /// samples are enough begins with the first call that finds any.
     pub(super) fn percentile(&mut self, domain: usize, kind: Kind, percent: u32, now: Instant) -> Option<usize> {
         let window = &mut self.domains[domain];
         let buckets = &mut window.buckets[kind as usize];

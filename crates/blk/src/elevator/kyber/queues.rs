@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where kyber keeps requests: a list per domain for each software queue, and per hardware queue what was taken from them.
 //!
-//! Bios are merged into, and requests inserted in, the software queue of the submitting CPU under its own lock. A hardware
-//! queue with a token first moves all requests of the domain from its software queues to its own list. It gives out from
-//! that list; requests there are not merged any more. No lock is shared by two hardware queues.
+//! Bios are merged into, and requests inserted in, the software queue of the submitting CPU under its own lock. A
+//! hardware queue with a token first moves all requests of the domain from its software queues to its own list. It
+//! dispatches from that list; requests there are not merged any more. No lock is shared by two hardware queues.
 //!
-//! Guarantees: no allocation after construction; moving a list costs the same whatever its length. A request is in at most
-//! one list (asserted). [`HctxQueue::has_work`] never misses a request that is in a list and not just being given out.
+//! Guarantees: no allocation after construction; moving a list costs the same whatever its length. A request is in at
+//! most one list (asserted). [`HctxQueue::has_work`] never misses a request that is in a list, unless it is being
+//! dispatched.
 //!
 //! Source: Linux 6.19 block/kyber-iosched.c (`kyber_ctx_queue`, `kyber_hctx_data`, `kyber_flush_busy_kcqs`).
 
@@ -146,7 +147,7 @@ pub(super) struct HctxQueue<L: RawMutex> {
     busy: [Sbitmap; NR_DOMAINS],
     /// Bit `d`: the hardware queue's own list of domain `d` is not empty, or is being filled.
     flushed: AtomicU8,
-    /// Software queues mapped here, by their place in the table of all.
+    /// Software queues mapped to this hardware queue, as indices into the table of all.
     ctxs: Box<[u32]>,
     ty: HctxType,
 }
@@ -156,7 +157,7 @@ pub(super) struct HctxState {
     flushed: [RqChain; NR_DOMAINS],
     /// Whose turn it is.
     pub(super) turn: Domain,
-    /// Requests given out in this turn.
+    /// Requests dispatched in this turn.
     pub(super) batching: u32,
     pub(super) users: [TokenUser; NR_DOMAINS],
 }
@@ -245,7 +246,7 @@ impl<L: RawMutex> Queues<L> {
         self.hctxs[usize::from(ctx.hctx)].busy[domain as usize].test_bit(ctx.bit)
     }
 
-    /// Says that `ctx`, whose lock is held, has requests of a domain.
+    /// Marks `ctx`, whose lock is held, as having requests of a domain.
     #[inline]
     pub(super) fn mark_busy(&self, ctx: &CtxQueue<L>, domain: Domain) {
         if !self.is_busy(ctx, domain) {
@@ -259,8 +260,8 @@ impl<L: RawMutex> Queues<L> {
         !st.flushed[domain as usize].is_empty() || h.busy[domain as usize].any_bit_set()
     }
 
-    /// The oldest request of a domain that `h`, whose lock is held, has; if it has none, what its software queues hold
-    /// is moved to it first.
+    /// Takes the oldest request of a domain from the list of `h`, whose lock is held. If that list is empty, the
+    /// requests of its software queues are moved there first.
     #[inline]
     pub(super) fn take(&self, h: &HctxQueue<L>, st: &mut HctxState, domain: Domain) -> Option<u32> {
         if st.flushed[domain as usize].is_empty() {
@@ -301,8 +302,8 @@ impl<L: RawMutex> HctxQueue<L> {
         self.state.lock()
     }
 
-    /// Whether there is a request here. The software queues are checked first: what they held a moment ago and is not
-    /// there any more is in `flushed`, or has been given out.
+    /// Whether this hardware queue has a request. The software queues are checked first: a request that has just left
+    /// them is in `flushed`, or has been dispatched.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         // Pairs with: Queues::flush_ctxs

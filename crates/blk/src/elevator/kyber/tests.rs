@@ -154,7 +154,7 @@ fn domains_take_turns_in_batches() {
     while f.e.has_work(HCTX) {
         one_by_one.extend(f.dispatch(0, 1));
     }
-    // The turn that gave out the last write zeroes is over: reads are next.
+    // The turn that dispatched the last write zeroes is over: reads are next.
     assert_eq!(f.runs(&one_by_one), [(r, 16), (w, 8), (r, 4), (w, 12)]);
     f.complete(one_by_one);
 }
@@ -245,7 +245,7 @@ fn each_domain_is_bounded_by_its_tokens_and_by_them_alone() {
         assert_eq!(at_disk.len(), depth, "{op:?}");
         assert_eq!(f.e.tokens_in_use()[domain], DEPTH[domain]);
         assert!(f.dispatch(1, 1000).is_empty() && f.e.has_work(HctxId::new(1)), "{op:?}");
-        // The other domains have theirs.
+        // The other domains have tokens of their own.
         let other = OPS[(domain + 1) % NR_DOMAINS];
         f.fill(2, other, 1);
         let others = f.dispatch(1, 1000);
@@ -267,7 +267,8 @@ fn each_domain_is_bounded_by_its_tokens_and_by_them_alone() {
     }
 }
 
-/// However many requests of the others there are, one of the victim's is given out before their batches have gone round.
+/// However many requests the other domains have, one of the victim's is dispatched after one batch of each of them at
+/// most.
 #[test]
 fn no_domain_is_starved_by_the_others() {
     for (victim, op) in OPS.into_iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules of noop and deadline, and properties of both under random use.
+//! Rules of noop and deadline, and properties of both under random workloads.
 
 use super::*;
 use crate::bio::{Bio, DataRef, Op};
@@ -111,7 +111,7 @@ fn noop_merges_behind_and_joins_only_what_came_together() {
 fn deadline_goes_on_from_the_request_that_followed() {
     let mut f = Fixture::new("deadline");
     f.queue(&[read(100), read(300), read(500)]);
-    // The first choice is the oldest; after it 300 is next, whatever comes in between.
+    // The first choice is the oldest request; after it 300 is next, whatever arrives in between.
     assert_eq!(f.take(1), [100]);
     f.queue(&[read(200), read(400)]);
     assert_eq!(f.take(3), [300, 400, 500]);
@@ -123,7 +123,7 @@ fn deadline_passes_writes_over_and_turns_back_to_the_oldest() {
     let mut f = Fixture::new("deadline").with(&[("fifo_batch", 2), ("writes_starved", 1)]);
     f.queue(&[write(900), write(10), write(910)]);
     f.queue(&[read(500), read(100), read(200), read(300), read(50)]);
-    // Reads from the oldest; the sweep ends at 500. Then writes are due: the oldest, and what follows it.
+    // Reads from the oldest; the sweep ends at 500. Then writes are due: the oldest one, and the one that follows it.
     assert_eq!(f.take(3), [500, 900, 910]);
     assert_eq!(f.take(2), [100, 200], "a change of direction forgets the position");
     assert_eq!(f.drain(), [10, 300, 50]);
@@ -144,7 +144,7 @@ fn deadline_front_merges_and_joins_its_neighbour() {
     let mut f = Fixture::new("deadline");
     f.queue(&[read(100), read(200), read(216), read(300)]);
     assert_eq!(f.take(1), [100]);
-    // 200 is next; it is joined into a request that now starts before it, so 216 and 300 remain of the sweep.
+    // 200 is next, but is joined into a request that starts before it. So 216 and 300 remain of the sweep.
     f.queue(&[read(184)]);
     match f.offer(read(192)) {
         BioMerge::Merged { freed: Some(gone) } => assert_eq!(f.bed.free(gone), [0u64; 0]),

@@ -31,7 +31,7 @@ impl Fixture {
         self.offer_of(0, bio)
     }
 
-    /// Dispatches one by one until nothing comes, completing at once; (sector, sectors) of each.
+    /// Dispatches requests one by one until none comes, and completes each at once. Returns (sector, sectors) of each.
     fn drain(&mut self) -> Vec<(u64, u32)> {
         let mut order = Vec::new();
         while let Some(rq) = self.dispatch(1).pop() {
@@ -65,7 +65,7 @@ fn a_sweep_goes_up_and_starts_again_at_the_oldest() {
     f.insert(&[read(500), read(100), read(900), read(300)]);
     let first = f.dispatch(2);
     assert_eq!(first.iter().map(|rq| f.bed.get(rq).sector().0).collect::<Vec<_>>(), [100, 300]);
-    // Below the position: not in this sweep. At the position: still in it.
+    // A request below the position is not in this sweep. A request at the position still is.
     f.insert(&[read(200), read(300)]);
     for rq in first {
         f.complete(rq);
@@ -97,7 +97,7 @@ fn an_expired_request_starts_the_next_batch_of_its_direction() {
     for rq in early {
         f.complete(rq);
     }
-    // 900 has waited 100 ms; from there nothing lies ahead, so the batch after it starts at the oldest.
+    // 900 has waited 100 ms. No request lies ahead of it, so the next batch starts at the oldest.
     assert_eq!(f.drain_sectors(), [900, 300, 400]);
 }
 
@@ -112,7 +112,7 @@ fn a_lower_class_waits_for_a_higher_one_to_complete() {
     for rq in rt {
         f.complete(rq);
     }
-    // No class counts as best effort.
+    // The class `None` counts as best effort.
     assert_eq!(f.drain_sectors(), [10, 800, 1]);
 }
 
@@ -204,7 +204,7 @@ fn a_front_merge_that_closes_a_gap_joins_with_the_former() {
     let mut f = Fixture::new(16);
     f.insert(&[write(500), write(516)]);
     assert!(matches!(f.offer(write(524)), BioMerge::Merged { freed: None }));
-    // 516 is the last merged: the gap is closed from behind, and the earlier request stays.
+    // 516 was merged last: the bio is merged in front of it and closes the gap, and the earlier request stays.
     match f.offer(write(508)) {
         BioMerge::Merged { freed: Some(gone) } => assert_eq!(f.bed.free(gone), [0u64; 0]),
         other => panic!("{other:?}"),
@@ -330,7 +330,7 @@ fn nothing_is_lost_or_given_out_twice() {
         for _ in 0..600 {
             c.step();
         }
-        // Liveness: with completions going on, everything comes out.
+        // Liveness: as long as requests complete, all requests are dispatched.
         while c.f.e.has_work(HCTX) || !c.in_flight.is_empty() {
             let out = c.f.dispatch(64);
             assert!(!out.is_empty() || !c.in_flight.is_empty(), "seed {seed}: stuck with work");
@@ -342,7 +342,8 @@ fn nothing_is_lost_or_given_out_twice() {
     }
 }
 
-/// For any load: while a write waits, reads get no more than the rest of their batch and `writes_starved` further ones.
+/// For any load: while a write waits, reads get no more than the rest of their batch and `writes_starved` further
+/// batches.
 #[test]
 fn a_waiting_write_is_passed_over_by_a_bounded_number_of_reads() {
     for seed in 0..100 {
@@ -370,7 +371,7 @@ fn a_waiting_write_is_passed_over_by_a_bounded_number_of_reads() {
     }
 }
 
-/// For any fixed set of requests: inside a batch the direction stays and the sector does not fall.
+/// For any fixed set of requests: inside a batch the direction stays the same and sectors do not descend.
 #[test]
 fn a_batch_ascends_in_one_direction() {
     for seed in 0..100 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random use: whatever comes is given out once, what is held back is announced, and the books balance.
+//! A random workload: each request is dispatched once, a retry time is given for what is held back, and the counters
+//! balance.
 
 use super::*;
 use crate::bio::OpFlags;
@@ -70,7 +71,8 @@ impl Walk {
         freed.into_iter().for_each(|rq| self.f.bed.free_absorbed(rq));
     }
 
-    /// Dispatches. With nothing at the disk, nothing given and work left, the elevator has given a time, and keeps it.
+    /// Dispatches. If work is left, nothing was dispatched and nothing is at the disk, the elevator has given a retry
+    /// time and dispatches then.
     fn dispatch(&mut self) {
         let max = 1 + self.rng.below(6) as usize;
         let got = self.f.dispatch(max);
@@ -93,7 +95,7 @@ impl Walk {
         }
         let rq = self.out.swap_remove(self.rng.below(self.out.len() as u64) as usize);
         if self.rng.below(20) == 0 {
-            // The driver gives it back.
+            // The driver requeues the request.
             return self.f.put_back(vec![rq]);
         }
         for user_data in self.f.complete(rq) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shares over time: several submitters on a disk that serves one request after the other at a fixed rate.
+//! Shares over time: several submitters on a disk that serves one request at a time, at a fixed rate.
 
 use super::*;
 use sim::rng::Rng;
@@ -37,7 +37,7 @@ struct World {
     /// At the disk, served in this order.
     at_disk: VecDeque<(Rq, usize)>,
     free_at: Instant,
-    /// What a request costs that does not continue the one before, and where that one ended.
+    /// Cost of a request that does not continue the one before, and where that one ended.
     seek_us: u64,
     head: u64,
     queue_depth: usize,
@@ -84,7 +84,7 @@ impl World {
         self.f.insert(i as u32, &[bio]);
     }
 
-    /// The disk begins with the first request it has.
+    /// The disk starts to serve the first of its requests.
     fn serve_first(&mut self) {
         let Some((rq, _)) = self.at_disk.front() else { return };
         let fields = self.f.bed.get(rq);
@@ -149,15 +149,15 @@ impl World {
     }
 }
 
-/// Always backlogged sources of weights 100, 200 and 400: at no time are two of them more than one budget and one
-/// request of each apart, weighted.
+/// Always backlogged sources of weights 100, 200 and 400: at no time does the weighted service of two of them differ by
+/// more than one budget and one request of each.
 fn backlogged_shares_hold(sizes: [u32; 3], sequential: bool, low_latency: u64) {
     const BUDGET: u64 = 2048;
     let weights = [100, 200, 400];
     let f = Fixture::new(3).with(&[("max_budget", BUDGET), ("low_latency", low_latency)]);
     let sources: Vec<Source> = (0..3).map(|i| Source { sequential, ..Source::new(weights[i], sizes[i], 16) }).collect();
     let mut w = World::new(f, &sources, 4);
-    // At the disk may be requests of which the completion is not counted yet.
+    // Requests at the disk may have completions that are not counted yet.
     let slack = |i: usize| (BUDGET as f64 + f64::from(sizes[i]) * 5.0) / f64::from(weights[i]);
     w.run(4000, |served| {
         let share = |i: usize| served[i] as f64 / f64::from(weights[i]);
@@ -217,7 +217,7 @@ fn a_light_submitter_is_slow_but_served() {
     w.run(60_000, |_| {});
     let due = w.served.iter().sum::<u64>() / 3001;
     assert!(due > 9000 && w.served[3].abs_diff(due) <= BUDGET, "{} of {due}", w.served[3]);
-    // After a turn it waits until the others have had 3000 times as much, and a turn of each may be ahead of it then.
+    // After a turn a queue waits until the others have had 3000 times as much; then a turn of each may be ahead of it.
     let longest = (BUDGET * 3001 + 3 * BUDGET) * US_PER_SECTOR;
     assert!(w.slowest[3] <= Duration::from_us(longest), "{:?}", w.slowest[3]);
 }
@@ -230,7 +230,7 @@ fn low_latency_serves_an_interactive_submitter_at_once() {
         sources[3] = Source { thinks_us: 50_000, ..Source::new(0, 8, 1) };
         let f = Fixture::new(4).with(&[("low_latency", low_latency)]);
         let mut w = World::new(f, &sources, 1);
-        // The copies have used up what a start is granted.
+        // The copies have used up the service that an interactive start gets.
         w.sources[3].thinks_us = 4_000_000;
         w.run(9_000, |_| {});
         w.sources[3].thinks_us = 50_000;
@@ -253,13 +253,13 @@ fn rotating_disk_time_is_shared_by_sequential_and_random() {
         let f = Fixture::rotational(2).with(&[("slice_idle", slice_idle)]);
         let mut w = World::new(f, sources, 1);
         w.seek_us = 5000;
-        // The rate counts after 194 turns.
+        // The measured rate counts after 11 turns.
         w.run(60_000, |_| {});
         let before = w.served.clone();
         w.run(20_000, |_| {});
         w.served.iter().zip(before).map(|(now, before)| now - before).collect::<Vec<u64>>()
     };
-    // Alone, the one reads 128 KB in 0.6 ms, the other 4 KB in 5 ms.
+    // Alone, the sequential source reads 128 KB in 0.6 ms, the random one 4 KB in 5 ms.
     let alone = [served(&[sequential], 8)[0], served(&[random], 8)[0]];
     let both = served(&[sequential, random], 8);
     let part = |i: usize| both[i] as f64 / alone[i] as f64;

@@ -192,8 +192,8 @@ fn shares_of_backlogged_queues_stay_within_a_budget_of_each() {
     }
 }
 
-/// From when it becomes backlogged, a queue waits for no more than its share makes it wait: its budget's finish in the
-/// fluid system plus the largest budget.
+/// After a queue becomes backlogged, its budget is served by the time it would be in the fluid system, plus the largest
+/// budget.
 #[test]
 fn a_light_queue_is_served_when_its_share_is_due() {
     for seed in 0..30 {

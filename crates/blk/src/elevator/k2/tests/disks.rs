@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The controller on disks of several kinds, in virtual time: a capped cloud disk, SSDs, hard disks. Submitters keep a
-//! number of requests going, in batches, as fio's `iodepth_batch_submit` and `iodepth_batch_complete` do.
+//! number of requests in flight, in batches, as fio's `iodepth_batch_submit` and `iodepth_batch_complete` do.
 
 use crate::bio::{Bio, DataRef, OpFlags};
 use crate::elevator::interface::Elevator;
@@ -17,13 +17,13 @@ const HCTX: HctxId = HctxId::new(0);
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// When a disk will finish what it is given now.
+/// A model of when a disk completes a request that it gets now.
 enum Disk {
     /// A cap on requests and bytes, first come, first served, then a fixed latency.
     Capped { latency_ns: u64, request_ns: u64, sector_ns: u64, free_at: u64 },
-    /// So many units, each busy for a random time with a request.
+    /// Parallel units, each of which takes a random time for a request.
     Ssd { latency_ns: u64, units: Vec<u64> },
-    /// One head, which finds its next request the nearer the more there are.
+    /// One head. The more requests there are, the nearer is the next one.
     Hdd { seek_ns: u64, free_at: u64 },
 }
 
@@ -43,7 +43,7 @@ impl Disk {
 
     /// `depth`: requests at the disk, this one too.
     fn done_at(&mut self, now: u64, nr_sectors: u32, depth: usize, rng: &mut Rng) -> u64 {
-        // Even between half and one and a half.
+        // Uniform between a half and one and a half times the mean.
         let mut spread = |ns: u64| ns / 2 + rng.below(ns + 1);
         match self {
             Disk::Capped { latency_ns, request_ns, sector_ns, free_at } => {
@@ -64,7 +64,7 @@ impl Disk {
     }
 }
 
-/// Keeps `depth` requests going and sends new ones when `batch` have ended.
+/// Keeps `depth` requests in flight and submits new ones when `batch` have completed.
 #[derive(Clone, Copy)]
 struct Load {
     depth: u32,
@@ -83,7 +83,7 @@ const fn reads(depth: u32, batch: u32, nr_sectors: u32) -> Load {
 struct Submitter {
     load: Load,
     owed: u32,
-    /// Latencies since the last look, ns.
+    /// Latencies since the last report, ns.
     latencies: Vec<u64>,
     sectors: u64,
 }
@@ -101,7 +101,7 @@ struct World {
     tags: usize,
 }
 
-/// What a submitter got in a stretch of time.
+/// What a submitter got in an interval.
 #[derive(Clone, Copy, Debug)]
 struct Got {
     iops: f64,
@@ -128,7 +128,7 @@ impl World {
         self.submit(i);
     }
 
-    /// Lets a submitter do something else from its next batch on.
+    /// Changes the load of a submitter from its next batch on.
     fn change(&mut self, i: usize, load: Load) {
         let more = load.depth.saturating_sub(self.subs[i].load.depth);
         self.subs[i].load = load;
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Lets `ms` pass and says what each submitter got.
+    /// Lets `ms` pass and returns what each submitter got.
     fn pass_ms(&mut self, ms: u64) -> Vec<Got> {
         let end = self.now + ms * MS;
         self.subs.iter_mut().for_each(|s| s.latencies.clear());
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// What the journal and all others get with this bound, once the controller has had time.
+/// Returns what the journal and all others get with this bound, once the controller has settled.
 fn settled(disk: Disk, loads: &[Load], tunables: &[(&str, u64)], seconds: u64) -> (Got, f64, u32) {
     let mut w = World::new(disk, loads, tunables);
     w.pass_ms(1000 * seconds);
@@ -254,7 +254,7 @@ fn on_an_ssd_the_bound_is_a_little_more_than_its_units() {
         let (journal, bulk, limit) = settled(Disk::ssd(units, 200), &loads, &[], 2);
         assert!((units as u32 * 9 / 10..=2 * units as u32).contains(&limit), "{units} units: {limit}");
         assert!(2 * journal.mean_us < free.mean_us, "{units} units: {free:?} {journal:?}");
-        // The journal's own I/Os are more now, and take their part of the disk.
+        // The journal now does more I/Os itself, and these take their part of the disk's rate.
         let (all, all_free) = (bulk + journal.iops, free_bulk + free.iops);
         assert!(all > 0.95 * all_free, "{units} units: {all} of {all_free}");
     }
@@ -266,7 +266,7 @@ fn a_disk_that_gains_by_depth_keeps_it_unless_told_otherwise() {
     let (free, free_bulk, _) = settled(Disk::hdd(), &loads, &UNBOUND, 30);
     let (_, bulk, _) = settled(Disk::hdd(), &loads, &[], 30);
     assert!(bulk > 0.92 * free_bulk, "{bulk} of {free_bulk}");
-    // Half of the throughput for a fraction of the latency: a choice, not a default.
+    // 60 % of the throughput for a fraction of the latency: an option, not the default.
     let (journal, bulk, limit) = settled(Disk::hdd(), &loads, &[("throughput_pct", 60)], 30);
     assert!(bulk + journal.iops > 0.55 * free_bulk && limit <= 8, "{bulk} of {free_bulk}, {limit}");
     assert!(3 * journal.mean_us < free.mean_us, "{free:?} {journal:?}");

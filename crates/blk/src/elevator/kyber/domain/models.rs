@@ -11,7 +11,7 @@ use crate::time::Instant;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Hardware queues that were told to run, one bit each; each sleeps until it is.
+/// Hardware queues that were told to run, one bit each. Each queue sleeps until its bit is set.
 #[derive(Default)]
 struct RunRequests {
     hctxs: Mutex<u32>,
@@ -45,7 +45,7 @@ struct World {
 }
 
 impl World {
-    /// A hardware queue with one request: gets its token, however long that takes, and puts it.
+    /// Runs a hardware queue with one request: it waits for a token, takes it and puts it back.
     fn run(&self, hctx: u32) {
         let hctx = HctxId::new(hctx);
         let mut user = TokenUser::new(0);

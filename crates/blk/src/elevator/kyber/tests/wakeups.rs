@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! No hardware queue that waits for a token is forgotten: here one is run after an insertion and when the elevator says
-//! so, never for any other reason. A wake-up that is lost leaves requests behind for ever, which the tests see.
+//! No hardware queue that waits for a token is forgotten. Here a hardware queue is run only after an insertion and when
+//! the elevator asks for it. So a lost wake-up leaves requests queued for ever, which the tests detect.
 
 use super::*;
 use crate::elevator::interface::HctxRunner;
@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 const NR_HCTX: u16 = 5;
 
-/// One run of a hardware queue as the core makes it: until it gives out no more.
+/// Runs a hardware queue as the core does: until it dispatches nothing more.
 fn run(f: &mut Fixture, hctx: HctxId, at_disk: &mut Vec<Rq>, rng: &mut Rng) {
     loop {
         let out = f.dispatch(hctx.index() as u32, 1 + rng.below(4) as usize);
@@ -28,7 +28,7 @@ fn run_all_told(f: &mut Fixture, at_disk: &mut Vec<Rq>, rng: &mut Rng) {
     }
 }
 
-/// Random loads with depths that change: everything inserted is given out in the end.
+/// Random loads with depths that change: every inserted request is dispatched in the end.
 #[test]
 fn every_queue_that_waits_is_told() {
     for seed in 0..150 {
@@ -54,7 +54,7 @@ fn every_queue_that_waits_is_told() {
                     waited += u64::from(f.e.has_work(hctx));
                 }
                 4 if !at_disk.is_empty() => {
-                    // Given back by the driver; the core runs the hardware queue after that.
+                    // The driver requeues the request; the core runs the hardware queue after that.
                     let rq = at_disk.swap_remove(rng.below(at_disk.len() as u64) as usize);
                     let hctx = f.bed.get(&rq).hctx();
                     f.put_in(vec![rq], true);
@@ -84,7 +84,7 @@ fn every_queue_that_waits_is_told() {
     }
 }
 
-/// Tokens are handed on in the order the hardware queues came.
+/// Tokens are handed on in the order in which the hardware queues asked.
 #[test]
 fn a_busy_queue_does_not_keep_the_tokens_from_the_others() {
     let mut f = Fixture::new(4);
@@ -128,8 +128,8 @@ struct Shared {
     now: Instant,
 }
 
-/// One thread: inserts its requests, runs its hardware queue, and from then on only when it is marked; completes
-/// requests of any thread.
+/// One thread. It inserts its requests and runs its hardware queue, then runs it again only when it is marked. It
+/// completes requests of any thread.
 fn worker(s: &Shared, hctx: HctxId, mut mine: Vec<Rq>) {
     let cpu = CpuId::new(2 * hctx.index() as u32);
     let cx = ElvCx { core: &s.marks, ..s.bed.cx_on(cpu, s.now) };
