@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk multipath`: multipath disks of a daemon as `multipath -ll` lists them, and what a multipath.conf(5) says.
 //!
-//! Guarantees: warnings and errors of a file go to standard error, each with its line; what is printed for `-t` is a
-//! configuration again. Does not do: change anything.
+//! Guarantees: warnings and errors of a file go to standard error, each with its line; the output of `-t` is itself a
+//! valid configuration. Does not do: change anything.
 
 mod topology;
 #[cfg(test)]
