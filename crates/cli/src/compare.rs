@@ -86,7 +86,8 @@ impl Request {
         let taken =
             [args.report.as_deref(), page.as_deref(), Some(&results), args.resume.as_deref(), Some(args.job.path())];
         let exports = exports(args, &taken)?;
-        // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
+        // Open the file before the first I/O, because a comparison whose results cannot be stored must not touch the
+        // target.
         let results = match (&args.resume, &past) {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,
             _ => ResultsFile::create(results)?,
@@ -331,7 +332,7 @@ impl ResultsFile {
 impl Drop for ResultsFile {
     fn drop(&mut self) {
         if self.empty.is_some() {
-            // Best effort: whatever ended the comparison has been reported.
+            // Best effort: the reason why the comparison ended has been reported.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -480,7 +481,7 @@ struct Screen {
     step: Option<Step>,
     /// Warnings printed so far, because every run would repeat them.
     told: Vec<String>,
-    /// Length of a run by the job file, where it says one.
+    /// Length of a run by the job file, if it sets one.
     run_seconds: Option<f64>,
 }
 

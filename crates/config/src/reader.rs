@@ -17,7 +17,7 @@ const PROBLEMS_MAX: usize = 100;
 /// Longest piece of a file that a message repeats.
 const SHOWN_MAX: usize = 80;
 
-/// Text for a message, safe to print: what comes from a file could disturb a terminal.
+/// Makes text safe to print in a message, because a file's text could disturb a terminal.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -26,7 +26,7 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// A piece of a file for a message: shortened, and safe to print.
+/// Makes a piece of a file safe to print in a message, and shortens it.
 pub fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}...", printable(&text[..end])),

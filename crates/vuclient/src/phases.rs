@@ -145,7 +145,7 @@ pub fn run<L: Load + Send>(groups: Vec<Vec<L>>, pace: &Pace) -> Result<Vec<Tally
         let handles: Vec<_> = groups.into_iter().enumerate().map(start).collect();
         let wait = |time: Duration| {
             let end = Instant::now() + time;
-            // A thread that failed early ends the wait: its error is the result.
+            // If a thread fails early, stop waiting: its error is the result.
             while Instant::now() < end && !handles.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 let left = end.saturating_duration_since(Instant::now());
                 std::thread::sleep(left.min(Duration::from_millis(50)));

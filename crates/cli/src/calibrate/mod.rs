@@ -186,7 +186,7 @@ fn failed(path: &Path, e: &std::io::Error) -> Failure {
     Failure::new(format!("--out {}: {e}; name a file that can be written", path.display()))
 }
 
-/// CPUs in words.
+/// Returns the CPUs of a measurement as text.
 fn cpus(cost: &Cost) -> String {
     let all: Vec<String> = cost.cpus.iter().map(u32::to_string).collect();
     match all.len() {

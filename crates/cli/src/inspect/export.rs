@@ -34,7 +34,7 @@ fn assumed(d: Option<&Device>) -> Assumed {
     match kind {
         "mmc" => of("eMMC or an SD card", 300.0, 1000.0, 4.0),
         "nvme" => of("flash behind NVMe", 80.0, 20.0, 4.0),
-        // A hypervisor says that a disk rotates when it knows nothing.
+        // A hypervisor reports a disk as rotating if it does not know.
         "virtio" | "xen" | "loop" | "nbd" | "ublk" => {
             of("a disk whose storage is not seen from here", 200.0, 200.0, 10.0)
         }

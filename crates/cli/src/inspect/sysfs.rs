@@ -84,7 +84,7 @@ pub struct Device {
     pub nr_hw_queues: Option<usize>,
     /// Hardware queues.
     pub hctxs: Vec<Hctx>,
-    /// Files of the queue directory; those that are not there are missing.
+    /// Files of the queue directory, by name; absent files are left out.
     pub queue: BTreeMap<String, String>,
     /// Notes on how to read these facts.
     pub notes: Vec<String>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a plan gets where neither the configuration nor a flag says anything.
+//! Defaults of a plan for what neither the configuration nor a flag sets.
 
 use super::args::ServeArgs;
 use host::serve::check::HostFacts;

@@ -38,10 +38,10 @@ pub struct FromDomain {
     pub warnings: Vec<String>,
 }
 
-/// Reads a domain.
+/// Makes a plan from the XML of a domain.
 ///
 /// # Errors
-/// What is wrong, without the file's name.
+/// The error, without the name of the file.
 pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
     root_is_a_domain(text)?;
     let domain: Domain =

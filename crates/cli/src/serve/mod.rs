@@ -39,7 +39,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
         // Threads inherit the flag from the thread that starts them, so set it before any other thread starts.
         privileges::no_new_privileges()?;
     }
-    // The log begins with what is served; before that, people are told as by any other command.
+    // From here on, messages go to the log; an error in the request is printed as by any other command.
     let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
     let user = args.user.as_deref().map(account).transpose()?;
     let problems = handed::take();
@@ -118,7 +118,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     manager.stopping();
     drop((watchdog, metrics));
     ::log::info!("ending: clients are let go");
-    // A command that comes meanwhile is answered before anything ends.
+    // Accept no more commands. A command in progress completes first, because `end` waits for the operator's lock.
     drop(server);
     operator.end();
     ::log::info!("ended");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk of several targets in a configuration: striped over them, or with each target as a path to the disk.
 //!
-//! Guarantees: what is wrong is reported at its key. Keys that belong to another kind of stack are rejected, as are all
+//! Guarantees: each error is reported at its key. Keys that belong to another kind of stack are rejected, as are all
 //! such keys without `stack`.
 
 use config::reader::{shown, text_of, whole};

@@ -28,7 +28,7 @@ const LETTERS: [&str; 4] = [
     "  X settings        S phase      (a submission is told when its call returns, after what it set off)",
 ];
 
-/// Runs what was asked for.
+/// Runs the cases that `args` select.
 pub fn main(args: &SimArgs) -> Outcome {
     let Some(end) = args.seed.checked_add(args.count) else {
         return Err(Failure::new(format!("--count {}: seeds end at {}; lower it", args.count, u64::MAX)));

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Simulates a study, measures what is asked for, and prints it all.
+/// Simulates a study, measures this host with `--measure`, and prints all results.
 pub fn main(study: Study, args: &SimArgs) -> Outcome {
     let (machine, file, text) = machine_of(study, args.machine.as_deref())?;
     if args.measure && study == Study::Iothreads {

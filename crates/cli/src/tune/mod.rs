@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Length of a confirming run when neither the jobs nor the user say one.
+/// Length of a confirming run if neither the jobs nor the user set one.
 const RUN_SECONDS: f64 = 2.0;
 /// Length of a screening run as a share of a confirming run, and its lower limit.
 const SHORT_SHARE: f64 = 0.25;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An interval as text: a table of disks with their hardware queues, one of IOThreads, one of virtqueues and connections.
 //!
-//! Guarantees: columns are as wide as what is in them; names cannot do anything to a terminal.
+//! Guarantees: columns are as wide as what is in them; control characters in names are replaced.
 
 use super::view::{DiskView, QueueView, ThreadView, View};
 use host::serve::plan::serves_connections;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two recorded answers to `stats`, a second apart under load, and what is shown of them.
+//! Two recorded answers to `stats`, a second apart under load, and the tables made from them.
 
 use super::sample::Sample;
 use super::table;

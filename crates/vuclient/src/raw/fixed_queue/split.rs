@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::raw::guest::Guest;
 use crate::raw::ring::Ring;
 
-/// The device wants no kicks (VIRTQ_USED_F_NO_NOTIFY).
+/// Flag: the device asks for no kicks (VIRTQ_USED_F_NO_NOTIFY).
 const NO_NOTIFY: u16 = 1;
-/// The driver wants no calls (VIRTQ_AVAIL_F_NO_INTERRUPT).
+/// Flag: the driver asks for no calls (VIRTQ_AVAIL_F_NO_INTERRUPT).
 const NO_INTERRUPT: u16 = 1;
 
 pub struct Split<'g> {
