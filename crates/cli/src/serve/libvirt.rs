@@ -6,8 +6,8 @@
 //! `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
 //! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>`, `<target>`, `<readonly>`,
 //! `<serial>`, `<iotune>`. Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
-//! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does not
-//! do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
+//! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does
+//! not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
 //!
 //! Source: libvirt formatdomain, "IOThreads Allocation", "CPU Tuning", "Hard drives, floppy disks, CDROMs".
 

@@ -171,7 +171,7 @@ fn question(what: &CtlCommand) -> Result<Question, Failure> {
     })
 }
 
-/// Makes the question that adds a disk or a configuration. A local file is named by its absolute path, because the
+/// Makes the question that adds a disk or a configuration. A local disk is named by its absolute path, because the
 /// daemon may run in another directory.
 fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
     let failed = |e: io::Error| Failure::new(format!("'{}': {e}", what.display()));
