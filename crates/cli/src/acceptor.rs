@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Accepts clients of this program itself: a run's socket, the control socket, the page of metrics.
+//! Accepts clients of mqblk's own sockets: that of a run, the control socket, the page of metrics.
 //!
 //! Guarantees: each client has a thread of its own, up to the connection limit. A client beyond the limit, or for which no
 //! thread can start, is rejected; the others are still served. Dropping the acceptor ends its thread and removes its socket
@@ -27,13 +27,13 @@ pub trait Listener: AsFd + Send + 'static {
     /// Makes [`Listener::next`] return at once when a client has disconnected before it was accepted.
     ///
     /// # Errors
-    /// As of the system.
+    /// The error of the system.
     fn do_not_block(&self) -> io::Result<()>;
 
     /// Accepts the next client.
     ///
     /// # Errors
-    /// `WouldBlock`: it has disconnected. Others as of the system; the next call may succeed.
+    /// `WouldBlock`: the client has disconnected. Otherwise the error of the system; the next call may succeed.
     fn next(&self) -> io::Result<Self::Client>;
 }
 
@@ -61,7 +61,7 @@ impl Listener for TcpListener {
     }
 }
 
-/// As of [`host::net::socket::listen`].
+/// As [`host::net::socket::listen`].
 pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     host::net::socket::listen(path, None).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => io::Error::new(
@@ -85,7 +85,7 @@ impl Acceptor {
     /// most `max` clients at a time; `reject` gets the others, and must not block.
     ///
     /// # Errors
-    /// There is no thread, or no descriptor, for it.
+    /// If no thread can start, or there is no file descriptor left.
     pub fn open<L: Listener>(
         name: &'static str,
         (listener, file): (L, Option<SocketFile>),
@@ -115,7 +115,7 @@ impl Acceptor {
                     serve(client);
                     drop(connection);
                 };
-                // Without a thread for it the client is dropped.
+                // If no thread can start, the client is dropped.
                 let _ = thread::Builder::new().name(name.into()).spawn(run);
             }
         };
@@ -153,7 +153,7 @@ mod tests {
         let (left, leaves) = mpsc::channel();
         let serve = move |mut client: UnixStream| {
             client.write_all(b"in").unwrap();
-            // Until it leaves.
+            // Until the client disconnects.
             let _ = client.read(&mut [0]);
             left.send(()).unwrap();
         };
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!([first.1, second.1, come().1, come().1], [*b"in", *b"in", *b"no", *b"no"]);
         drop(first);
         leaves.recv().unwrap();
-        // It stops counting a moment after it has disconnected.
+        // A client counts until shortly after it has disconnected.
         while come().1 != *b"in" {}
         drop(acceptor);
         assert!(!path.exists());
@@ -188,7 +188,7 @@ mod tests {
         assert!(!touch());
     }
 
-    /// A regression: it connected to the other socket to wake its own thread, and removed it.
+    /// Regression: the acceptor connected to the other socket to wake its own thread, and removed that socket.
     #[test]
     fn a_socket_that_replaced_its_own_is_left_alone() {
         let path = std::env::temp_dir().join(format!("mqblk-place-{}", std::process::id()));

@@ -50,7 +50,7 @@ pub struct JobArgs<const NEEDED: bool = true> {
 }
 
 impl<const NEEDED: bool> JobArgs<NEEDED> {
-    /// The job file as it was named; empty where none was.
+    /// Returns the job file as the user named it; empty if none was named.
     pub fn path(&self) -> &Path {
         self.job.as_deref().unwrap_or(Path::new(""))
     }
@@ -351,7 +351,7 @@ impl SimKind {
         all
     };
 
-    /// Whether it has this kind run for this seed.
+    /// Whether the case of this kind runs for this seed.
     pub fn takes(self, kind: Kind, seed: u64) -> bool {
         match self {
             SimKind::Due => kind.is_due(seed),

@@ -82,7 +82,7 @@ fn one(o: &OptionInfo) -> String {
     out
 }
 
-/// What mqblk does with an option, in words.
+/// Describes what mqblk does with an option.
 pub fn status(support: Support) -> String {
     match support {
         Support::Supported => "as in fio".to_owned(),
@@ -93,7 +93,7 @@ pub fn status(support: Support) -> String {
     }
 }
 
-/// A syntax that fits its column.
+/// Shortens a syntax to fit its column.
 fn short(syntax: &str) -> String {
     if syntax.len() <= 28 { syntax.to_owned() } else { format!("{}...", &syntax[..25]) }
 }

@@ -155,7 +155,7 @@ impl Cli {
     }
 }
 
-/// How targets are written, as the drivers say it.
+/// Returns the help on the syntax of targets, from the drivers.
 pub fn targets_help() -> String {
     let drivers = DRIVER_HELP.concat();
     format!("Targets (in a job file also as filename=):{drivers}{OTHER_TARGETS}")

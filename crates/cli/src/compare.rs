@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk compare`: settings against each other, interleaved runs, a verdict with its uncertainty.
+//! `mqblk compare`: compares settings by interleaved runs, and gives a verdict with its uncertainty.
 
 use crate::args::{CompareArgs, Eta, key_value};
 use crate::interrupt;
@@ -34,7 +34,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use workload::job::{Job, Override};
 use workload::schedule::Instance;
 
-/// A comparison that was asked for, checked as far as it can be without opening a device.
+/// A requested comparison, checked as far as possible without opening a device.
 pub struct Request {
     jobs: Loaded,
     sides: Vec<SideSpec>,
@@ -53,7 +53,7 @@ pub struct Request {
     exports: Vec<(OutputFile, Export)>,
 }
 
-/// A form of the figures in a file.
+/// Format of a file with the figures.
 #[derive(Clone, Copy)]
 enum Export {
     Json,
@@ -86,7 +86,8 @@ impl Request {
         let taken =
             [args.report.as_deref(), page.as_deref(), Some(&results), args.resume.as_deref(), Some(args.job.path())];
         let exports = exports(args, &taken)?;
-        // Before the first I/O: a comparison whose results cannot be kept must not touch the target.
+        // Open the file before the first I/O, because a comparison whose results cannot be stored must not touch the
+        // target.
         let results = match (&args.resume, &past) {
             (Some(path), Some(past)) => ResultsFile::old(path, past.kept_bytes)?,
             _ => ResultsFile::create(results)?,
@@ -155,7 +156,7 @@ impl Request {
             fits.map_err(|e| Failure::new(format!("--resume {}: {e}", out.path.display())))?;
         }
         let open = || {
-            // Read now, when the files are there.
+            // Read only now, because the files of the jobs exist by now.
             let setup = setup.insert(read_setup());
             out.writer(&header(setup.clone()))
         };
@@ -173,7 +174,7 @@ impl Request {
             done => done.map_err(Failure::new)?,
         };
         drop(screen);
-        // Interrupted before the first run ended, it was not read yet.
+        // If the comparison was interrupted during the first run, the setup has not been read yet.
         let setup = setup.unwrap_or_else(read_setup);
         for comparison in &mut comparisons {
             comparison.warnings.extend(Warning::of_setup(&setup, busiest(&self.jobs.file.jobs)));
@@ -182,7 +183,7 @@ impl Request {
         conclude(&comparisons, stop.load(Ordering::Relaxed), self.exit_code)
     }
 
-    /// Prints it, names the results file, writes the page.
+    /// Prints the comparison, names the results file, and writes the exports and the page.
     fn show(&mut self, comparisons: &[Comparison], setup: &Setup, command: &str) -> Result<(), Failure> {
         let results = self.results.written();
         let json = || match comparisons {
@@ -205,7 +206,7 @@ impl Request {
                 Export::Markdown => compare_table::markdown(comparisons),
             })?;
         }
-        // There are none when it was interrupted early.
+        // There is no results file if the comparison was interrupted during the first run.
         if let Some(name) = self.results.written() {
             eprintln!("results: {name}");
             if let Some(files) = &mut self.report {
@@ -215,7 +216,7 @@ impl Request {
         Ok(())
     }
 
-    /// The command that repeats the comparison with the same order of runs.
+    /// Returns the command that repeats the comparison with the same order of runs.
     fn replay(&self) -> String {
         if let Some(past) = &self.past {
             return past.results.header.command.clone();
@@ -224,7 +225,8 @@ impl Request {
         format!("{}{seed}", command())
     }
 
-    /// The machines that all sides are simulated on. If only some are simulated there are none, and a warning says so.
+    /// Returns the machines that the sides are simulated on. Returns none if a side is real, and prints a warning if
+    /// only some sides are.
     fn simulated(&self) -> Vec<String> {
         let of = |s: &SideSpec| {
             let target = s.target.as_deref();
@@ -247,7 +249,7 @@ impl Request {
         machines
     }
 
-    /// Files and devices below the jobs.
+    /// Returns the files and devices that the jobs and sides use.
     fn files(&self) -> Vec<PathBuf> {
         let named = self.sides.iter().filter_map(|s| s.target.clone());
         let own = self.jobs.file.jobs.iter().map(|j| j.file_name(0, &host::target::has_kind));
@@ -256,7 +258,7 @@ impl Request {
     }
 }
 
-/// The status of a comparison. I/O errors leave no verdict and are a failure.
+/// Returns the status of a comparison. With I/O errors there is no verdict but a failure.
 fn conclude(comparisons: &[Comparison], stopped: bool, exit_code: bool) -> Outcome {
     let sides: Vec<&SideTotals> =
         comparisons.iter().take(1).map(|c| &c.a).chain(comparisons.iter().map(|c| &c.b)).collect();
@@ -277,12 +279,12 @@ fn conclude(comparisons: &[Comparison], stopped: bool, exit_code: bool) -> Outco
     })
 }
 
-/// The file for raw results: made before the first run, and taken away again if no run came to its end.
+/// The file for raw results: created before the first run, and removed again if no run completes.
 struct ResultsFile {
     path: PathBuf,
-    /// Made, and nothing is in it yet.
+    /// The new file, as long as it is empty.
     empty: Option<File>,
-    /// What is there already is resumed; kept from there on.
+    /// The file of a resumed comparison, and how many of its bytes are kept.
     kept: Option<(File, usize)>,
 }
 
@@ -301,8 +303,8 @@ impl ResultsFile {
         }
     }
 
-    /// Opens the file of a comparison that is resumed; `kept` bytes of it are kept when the first run has shown
-    /// that it can.
+    /// Opens the file of a resumed comparison. After the first run has completed, [`Self::writer`] truncates it to
+    /// `kept` bytes.
     fn old(path: &Path, kept: usize) -> Result<ResultsFile, Failure> {
         match OpenOptions::new().append(true).open(path) {
             Ok(file) => Ok(ResultsFile { path: path.to_owned(), empty: None, kept: Some((file, kept)) }),
@@ -310,7 +312,7 @@ impl ResultsFile {
         }
     }
 
-    /// The writer of the file, with its header; once.
+    /// Makes the writer of the file, once. A new file gets the header, a resumed one is truncated to the kept bytes.
     fn writer(&mut self, header: &Header) -> Result<ResultsWriter<File>, ResultsError> {
         if let Some((file, kept)) = self.kept.take() {
             let path = self.path.display().to_string();
@@ -321,7 +323,7 @@ impl ResultsFile {
         ResultsWriter::new(file, self.path.display().to_string(), header)
     }
 
-    /// Its name, when there is something in it.
+    /// Returns the name of the file, unless the file is empty.
     fn written(&self) -> Option<String> {
         self.empty.is_none().then(|| self.path.display().to_string())
     }
@@ -330,7 +332,7 @@ impl ResultsFile {
 impl Drop for ResultsFile {
     fn drop(&mut self) {
         if self.empty.is_some() {
-            // Best effort: whatever ended the comparison has been reported.
+            // Best effort: the reason why the comparison ended has been reported.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -392,7 +394,7 @@ fn runtime(time: Option<&str>) -> Vec<Override> {
     given.map(|(key, value)| Override { flag: "--runtime", key: key.to_owned(), value: value.to_owned() }).into()
 }
 
-/// Most threads that run at the same time.
+/// Returns the largest number of threads that run at the same time.
 fn busiest(jobs: &[Job]) -> u32 {
     let instances = workload::schedule::plan(jobs, 0).unwrap_or_default();
     let waves = instances.iter().map(|i| i.wave).max().unwrap_or(0);
@@ -451,7 +453,8 @@ fn side(flag: &str, given: &[String], args: &CompareArgs, jobs: &Loaded) -> Resu
     Ok(spec)
 }
 
-/// A side as the results file has it: another machine or disk behind the same name is another side.
+/// Returns a side as text for the results file. It includes the machine or disk behind a name, because another one
+/// makes another side.
 fn resolved(side: &SideSpec) -> String {
     let behind = side.behind.as_ref().map_or_else(String::new, |behind| format!(" {behind:?}"));
     format!("{:?} {:?}{behind}", side.target.as_deref().map(without_secrets), side.settings)
@@ -463,7 +466,7 @@ fn results_name(unix_ms: u64) -> PathBuf {
     PathBuf::from(format!("mqblk-compare-{stamp}.jsonl"))
 }
 
-/// Shows which run of which pair is on, and how long it will take.
+/// Shows the current run and pair, and the time left.
 struct Screen {
     line: Line,
     stop: Arc<AtomicBool>,
@@ -471,14 +474,14 @@ struct Screen {
     pairs: u32,
     warmups: u32,
     began: Instant,
-    /// When the run that is on began.
+    /// Start of the current run.
     run_began: Instant,
     index: u32,
     runs: u32,
     step: Option<Step>,
-    /// Warnings told so far; every run would repeat them.
+    /// Warnings printed so far, because every run would repeat them.
     told: Vec<String>,
-    /// Length of a run by the job file, where it says one.
+    /// Length of a run by the job file, if it sets one.
     run_seconds: Option<f64>,
 }
 
@@ -522,7 +525,7 @@ impl Screen {
 impl Observer for Screen {
     fn laying_out(&mut self, path: &Path, done: u64, all: u64) -> ControlFlow<()> {
         self.line.show(|| laying_out(path, done, all));
-        // The time it takes is not a run's.
+        // Restart both clocks, because laying out files is not part of a run.
         self.began = Instant::now();
         self.run_began = Instant::now();
         if self.stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -547,7 +550,7 @@ impl Observer for Screen {
     }
 
     fn simulated(&mut self, _: &Simulated, _: &[Instance]) {
-        // That is virtual time.
+        // The runtime of a simulated run is virtual, so it does not predict the time left.
         self.run_seconds = None;
     }
 

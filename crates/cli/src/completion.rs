@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shell completions: the shell calls the program, so candidates are those of this version and of a running daemon.
 //!
-//! `source <(COMPLETE=bash mqblk)` registers them; zsh and fish likewise. Guarantees: the shell waits [`PATIENCE`] at most
-//! for a piece of a daemon's answer. Does not: print anything where the shell did not ask.
+//! `source <(COMPLETE=bash mqblk)` registers them; zsh and fish likewise. Guarantees: the shell waits [`PATIENCE`] at most for a piece of a
+//! daemon's answer. Does not: print anything unless the shell asks.
 
 use crate::serve::control::client;
 use crate::serve::control::{Answer, Question};
@@ -40,17 +40,17 @@ pub fn disks() -> ArgValueCompleter {
     of_daemon(&["disks"])
 }
 
-/// Its exports.
+/// Exports of the only daemon of this user.
 pub fn exports() -> ArgValueCompleter {
     of_daemon(&["exports"])
 }
 
-/// Its exports and disks.
+/// Exports and disks of the only daemon of this user.
 pub fn exports_and_disks() -> ArgValueCompleter {
     of_daemon(&["exports", "disks"])
 }
 
-/// Its IOThreads.
+/// IOThreads of the only daemon of this user.
 pub fn iothreads() -> ArgValueCompleter {
     of_daemon(&["iothreads"])
 }

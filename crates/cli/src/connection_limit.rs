@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A limit on the clients of a socket that are served at once, each by a thread of its own.
 //!
-//! Guarantees: at most so many [`Connection`]s exist; one is over when it is dropped, however its thread ended.
+//! Guarantees: at most so many [`Connection`]s exist; a connection ends when it is dropped, however its thread ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ impl ConnectionLimit {
     pub fn connect(self: &Arc<ConnectionLimit>) -> Option<Connection> {
         // Relaxed: only a count.
         let is_allowed = self.open.fetch_add(1, Ordering::Relaxed) < self.max;
-        // Uncounted when it is dropped here.
+        // If it is dropped here, it no longer counts.
         let connection = Connection(Arc::clone(self));
         is_allowed.then_some(connection)
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk discover`: the targets of an iSCSI portal, and their disks. A line per portal of a target, in the form of `iscsiadm -m
-//! discovery`; with `--luns` below it what may follow `--target`, one per disk.
+//! `mqblk discover`: the targets of an iSCSI portal, and their disks. Prints a line per portal of a target, in the form of
+//! `iscsiadm -m discovery`. With `--luns`, a line per disk follows, with the argument for `--target`.
 //!
-//! Guarantees: what can be printed is printed even if a target fails; the failure is reported after it.
+//! Guarantees: if a target fails, all other results are still printed; the failure is reported after them.
 
 use crate::args::DiscoverArgs;
 use crate::output;
@@ -37,7 +37,7 @@ struct Unit {
     url: String,
 }
 
-/// Asks, and says what was found.
+/// Queries the portal, and prints what it finds.
 pub fn main(args: &DiscoverArgs) -> Outcome {
     let portal = iscsi::parse_portal(&args.portal)?;
     let discovered: Vec<Discovered> =
@@ -86,7 +86,7 @@ fn text(discovered: &Discovered) -> String {
         let _ = writeln!(out, "{address}{group} {}", discovered.target);
     }
     if discovered.portals.is_empty() {
-        // It is where it was asked for.
+        // A target without portals of its own is at the portal that was queried.
         let _ = writeln!(out, "- {}", discovered.target);
     }
     for Unit { bytes, block_size, identity, url, .. } in discovered.luns.iter().flatten() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the program ends: the exit status, a failure's message, and settings of kernel devices put back.
+//! The end of the program: the exit status, the message of a failure, and the restored settings of kernel devices.
 
 use crate::output;
 use crate::status::{Outcome, Status};
@@ -11,8 +11,8 @@ const EXIT_FAILURE: u8 = 2;
 /// 128 + SIGINT, as shells report a process that a signal ended.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// The end of the program. An interrupted run may have left I/O behind, and threads of libraries that have it: none of
-/// their code runs any more.
+/// Returns the exit code of an outcome. After an interrupted run it exits at once instead: library threads may still
+/// have I/O in flight, and none of their code must run any more.
 pub fn end(outcome: Outcome) -> ExitCode {
     let is_interrupted = matches!(outcome, Ok(Status::Interrupted));
     let code = exit_code(outcome);
@@ -25,7 +25,7 @@ pub fn end(outcome: Outcome) -> ExitCode {
     code
 }
 
-/// Ends the process at once, as an interrupted one; settings of kernel devices are put back first.
+/// Ends the process at once with the status of an interruption, after putting back settings of kernel devices.
 pub fn exit_interrupted() -> ! {
     put_back();
     signal_hook::low_level::exit(i32::from(EXIT_INTERRUPTED))
@@ -38,7 +38,7 @@ fn put_back() {
     }
 }
 
-/// The exit status of an outcome; a failure is told on standard error.
+/// Returns the exit status of an outcome; prints a failure on standard error.
 fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(Status::Done) => ExitCode::SUCCESS,

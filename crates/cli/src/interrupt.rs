@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ctrl-C and SIGTERM: the first one asks the run to end and report, which takes seconds where a device does not answer
-//! (`host::run` gives its I/O up then); a later one ends the program at once, but for settings of kernel devices, which are put back. SIGXFSZ, which would
-//! kill it, is only caught: a file that grows beyond `ulimit -f` is then an error like any other, with a message.
+//! Ctrl-C, SIGTERM and SIGHUP: the first signal asks the run to end and report. This takes seconds if a device does not answer, until
+//! `host::run` gives up its I/O. A later signal ends the program as soon as settings of kernel devices are put back. SIGXFSZ, which would
+//! kill the program, is only caught: a file that grows beyond `ulimit -f` is then an ordinary error with a message.
 //!
-//! A signal within [`ONE_WISH`] of the first is the same wish: `timeout` signals the program and then its whole group.
+//! A signal within [`ONE_WISH`] of the first counts as the same request, because `timeout` signals the program and then its whole process
+//! group.
 
 use crate::exit;
 use crate::status::Failure;
@@ -16,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How long after the first signal further ones are taken for its echo.
+/// How long after the first signal further ones count as duplicates of it.
 const ONE_WISH: Duration = Duration::from_secs(1);
 
-/// A flag that the first signal sets.
+/// Returns a flag that the first signal sets.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let (heard, told) = UnixStream::pair().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
@@ -37,7 +38,7 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Sleeps in `read` until signals come, one byte each; ends the program at the one that means it.
+/// Sleeps in `read` until signals arrive, one byte each. Ends the program at the first that is no duplicate of the first signal.
 fn end_when_asked_again(mut heard: UnixStream) {
     let mut first = None;
     loop {
@@ -45,13 +46,13 @@ fn end_when_asked_again(mut heard: UnixStream) {
             Ok(1) if means_it(&mut first, Instant::now()) => exit::exit_interrupted(),
             Ok(1) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // Cannot be: the writing ends live as long as the program.
+            // Impossible: the sending ends stay open as long as the program runs.
             _ => return,
         }
     }
 }
 
-/// Whether a signal at `now` is another wish than the first one, whose time is kept in `first`.
+/// Whether a signal at `now` is more than a duplicate of the first signal, whose time is kept in `first`.
 fn means_it(first: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*first.get_or_insert(now)) >= ONE_WISH
 }

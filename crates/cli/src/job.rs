@@ -19,12 +19,12 @@ const JOB_BYTES_MAX: u64 = 16 << 20;
 pub struct Loaded {
     /// The jobs.
     pub file: JobFile,
-    /// What was read, as it may be kept and shown: without passwords of targets.
+    /// The text without passwords of targets, so that it may be stored and shown.
     pub text: String,
 }
 
 impl Loaded {
-    /// No jobs, where a target has a load of its own.
+    /// Makes an empty job file, for a target that has a load of its own.
     pub fn none() -> Loaded {
         let file = JobFile { jobs: Vec::new(), global_options: Vec::new(), warnings: Vec::new() };
         Loaded { file, text: String::new() }
@@ -87,7 +87,7 @@ fn limited(from: impl Read) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not text (UTF-8); is it a job file?".to_owned())
 }
 
-/// A number that cannot be foreseen, for jobs with `randrepeat=0` and for the order of a comparison.
+/// Returns an unpredictable number, for jobs with `randrepeat=0` and for the order of a comparison.
 pub fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A run that is going on, spoken to from outside: `mqblk inspect --live` and `mqblk set`.
+//! Access to a run in progress: `mqblk inspect --live` and `mqblk set`.
 //!
-//! Every `mqblk run` listens on a Unix socket of its own, `PID.sock` in a directory that only its user can enter. A client
-//! sends one [`Question`] as JSON, shuts its side, and gets one [`Answer`]. A run without clients pays for a
-//! sleeping thread. If the socket cannot be made the run continues without; it is not what the user asked for.
+//! Every `mqblk run` listens on a Unix socket of its own, `PID.sock` in a directory that only its user can enter. A client sends one
+//! [`Question`] as JSON, shuts down its sending side, and gets one [`Answer`]. Without clients, the cost is a sleeping thread. If the
+//! socket cannot be made, the run continues without it, because the user did not ask for it.
 
 use crate::acceptor::Acceptor;
 use crate::output;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for the other side.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a change: the disk's own patience comes first.
+/// Longest wait for a change: the disk's own timeout is shorter.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
 /// Most bytes of a question.
 const MOST_ASKED: u64 = 1 << 20;
@@ -34,12 +34,12 @@ const CLIENTS: usize = 64;
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// What a run can be asked.
+/// A request to a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Question {
-    /// For its state.
+    /// Returns the state of the run.
     Show,
-    /// To change settings, `(name, value)` each, of the disk with this name or of all.
+    /// Changes settings, `(name, value)` each, of the disk with this name, or of all disks.
     Set {
         /// The target as the user named it.
         disk: Option<String>,
@@ -48,33 +48,33 @@ pub enum Question {
     },
 }
 
-/// What it answers.
+/// The answer of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// Its state; `State` on the wire, as older versions send and expect it.
+    /// The state of the run; `State` on the wire, as older versions send and expect it.
     #[serde(rename = "State")]
     RunState(RunState),
-    /// What was changed, disk by disk; the refusal of the first that would not, if one did.
+    /// The changes made, disk by disk, and the error of the first disk that rejected its change, if any.
     Changed(Vec<DiskChange>, Option<String>),
 }
 
-/// What became of one disk.
+/// The change of one disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskChange {
     /// The target as the user named it.
     pub disk: String,
-    /// Name, value before, value after, of every setting that is another one now.
+    /// Name, old value and new value of every setting that changed.
     pub changed: Vec<(String, String, String)>,
-    /// How long no I/O could begin, in microseconds; `None` = I/O was not stopped.
+    /// How long no I/O could start, in microseconds; `None`: I/O was not stopped.
     pub frozen_us: Option<u64>,
-    /// When in the run, in milliseconds.
+    /// Time since the start of the run, in milliseconds.
     pub at_ms: u64,
 }
 
 /// The changes of a run so far.
 type Changes = Arc<Mutex<Vec<DiskChange>>>;
 
-/// What a run tells.
+/// The state of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RunState {
     pid: u32,
@@ -100,7 +100,7 @@ impl From<DebugFile> for File {
     }
 }
 
-/// Answers until it is dropped.
+/// Answers clients until it is dropped.
 pub struct Server {
     _acceptor: Acceptor,
     changes: Changes,
@@ -110,24 +110,24 @@ impl Server {
     /// Listens for clients that ask about these disks. `None` if that is not possible here.
     pub fn start(run: &Prepared) -> Option<Server> {
         let path = directory()?.join(format!("{}.sock", std::process::id()));
-        // Left behind by a process that had this number before.
+        // An earlier process with the same id may have left it behind.
         let _ = fs::remove_file(&path);
         let (listener, file) = host::net::socket::listen(&path, None).ok()?;
         let responder = Responder { disks: run.disks.clone(), began: Instant::now(), changes: Changes::default() };
         let changes = Arc::clone(&responder.changes);
-        // One that went away is no concern of the run's. A change may take its time, so each has a thread.
+        // Errors of a client do not affect the run, so they are ignored. A change may take long, so each client has a thread.
         let serve = move |client| drop(responder.answer(client));
         let acceptor = Acceptor::open("live", (listener, Some(file)), CLIENTS, serve, drop).ok()?;
         Some(Server { _acceptor: acceptor, changes })
     }
 
-    /// The changes that were asked of the run.
+    /// Returns the changes that clients have made to the run.
     pub fn changes(&self) -> Vec<DiskChange> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What the threads that answer know.
+/// State of the threads that answer clients.
 struct Responder {
     disks: Vec<(String, Arc<Disk>)>,
     began: Instant,
@@ -157,7 +157,7 @@ impl Responder {
     }
 
     fn set(&self, only: Option<&str>, settings: &[(String, String)]) -> Answer {
-        // One change at a time, and the list in their order. Nothing that panicked has left it half done.
+        // The lock allows one change at a time and keeps the list in their order. A panic cannot leave the list half updated.
         let mut all = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = Vec::new();
         let chosen: Vec<_> = self.disks.iter().filter(|(name, _)| only.is_none_or(|o| is_of(name, o))).collect();
@@ -169,7 +169,7 @@ impl Responder {
             );
         }
         let settings_of = |disk: &Disk| in_effect(&disk.queue, &[]);
-        // What is a tag set's changes for all its disks, with the first.
+        // A setting of a shared tag set changes for all its disks, together with the first.
         let mut before: Vec<_> = self.disks.iter().map(|(_, disk)| settings_of(disk)).collect();
         for (name, disk) in chosen {
             let of_set = disk.is_of_set(settings);
@@ -195,7 +195,7 @@ impl Responder {
     }
 }
 
-/// Settings that are others now. Tunables that came or went with their elevator are not reported.
+/// Returns the settings that have changed. Tunables that came or went with their elevator are not reported.
 fn difference(before: &[Setting], after: &[Setting]) -> Vec<(String, String, String)> {
     let change = |after: &Setting| {
         let before = before.iter().find(|s| s.name == after.name)?;
@@ -226,7 +226,7 @@ pub fn inspect(pid: Option<u32>, only: &[String], json: bool) -> Outcome {
     Ok(Status::Done)
 }
 
-/// The state of the only run; `what` names what needs it.
+/// Returns the state of the only run; `what` begins the message of a failure.
 fn the_only_one(what: &str) -> Result<RunState, Failure> {
     let mut all: Vec<_> = runs().into_iter().filter_map(state).collect();
     match all.len() {
@@ -249,7 +249,7 @@ fn runs_text() -> String {
     }
 }
 
-/// Process ids with a socket.
+/// Returns the process ids that have a socket.
 fn runs() -> Vec<u32> {
     let Some(Ok(entries)) = directory().map(fs::read_dir) else { return Vec::new() };
     let pid = |e: io::Result<fs::DirEntry>| e.ok()?.file_name().to_str()?.strip_suffix(".sock")?.parse().ok();
@@ -258,7 +258,7 @@ fn runs() -> Vec<u32> {
     pids
 }
 
-/// What a run says of itself; `None` if there is no such run.
+/// Returns the state that a run reports; `None` if there is no such run.
 fn state(pid: u32) -> Option<RunState> {
     match ask(pid, &Question::Show, PATIENCE) {
         Ok(Answer::RunState(state)) => Some(state),
@@ -266,7 +266,8 @@ fn state(pid: u32) -> Option<RunState> {
     }
 }
 
-/// The answer of the run with this process id, or of the only one, to a question that changes something.
+/// Sends a change to the run with this process id, or to the only run. Returns the changes made, and the error if a disk rejected its
+/// change.
 pub fn change(pid: Option<u32>, question: &Question) -> Result<(Vec<DiskChange>, Option<String>), Failure> {
     let pid = match pid {
         Some(pid) => pid,
@@ -290,7 +291,7 @@ enum AskError {
     NoAnswer,
 }
 
-/// Asks.
+/// Sends a question to a run and returns the answer.
 fn ask(pid: u32, question: &Question, patience: Duration) -> Result<Answer, AskError> {
     let path = directory().ok_or(AskError::NoRun)?.join(format!("{pid}.sock"));
     let mut client = runtime_dir::connect(&path, pid).map_err(|_| AskError::NoRun)?;
@@ -316,7 +317,7 @@ fn is_below(path: &str, dir: &str) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// As `grep -r ""` over debugfs would be read: a heading per file, then what it holds.
+/// Returns the state as text, in the manner of `grep -r ""` over debugfs: a heading per file, then its content.
 fn text(state: &RunState) -> String {
     let mut out = format!("process {}: {}\n", state.pid, state.command);
     for disk in &state.disks {

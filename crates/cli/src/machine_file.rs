@@ -7,14 +7,14 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Largest that is read: a mistyped name may be a disk image.
+/// Largest machine file that is read: a mistyped name may be a disk image.
 const BYTES_MAX: u64 = 4 << 20;
 /// Most links that lead to a file, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 /// Most names that are tried for a temporary file.
 const TRIES_MAX: usize = 16;
 
-/// The text of a file that is read as a whole; `what` is it called in messages.
+/// Reads a whole file as text; `what` names the file in messages.
 pub fn read_text(what: &str, file: &Path, bytes_max: u64) -> Result<String, Failure> {
     let name = file.display();
     let failed = |e: std::io::Error| Failure::new(format!("{what} '{name}': {e}"));
@@ -28,14 +28,14 @@ pub fn read_text(what: &str, file: &Path, bytes_max: u64) -> Result<String, Fail
     String::from_utf8(bytes).map_err(|_| Failure::new(format!("{what} '{name}': must be text (UTF-8)")))
 }
 
-/// A machine file and its text.
+/// Reads a machine file. Returns the machine and the text.
 pub fn read(file: &Path) -> Result<(Scenario, String), Failure> {
     let text = read_text("machine file", file, BYTES_MAX)?;
     let scenario = Scenario::parse_machine(&file.display().to_string(), &text).map_err(Failure::new)?;
     Ok((scenario, text))
 }
 
-/// The tables `[costs...]` of a machine file, copied as they are, with the ranges of costs.
+/// Returns the tables `[costs...]` of a machine file, copied unchanged, with the ranges of costs.
 pub fn costs_of(file: &Path) -> Result<String, Failure> {
     let (scenario, text) = read(file)?;
     let mut keeps = false;
@@ -66,7 +66,7 @@ pub fn costs_of(file: &Path) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// Writes a machine file in one go, after reading it back; `flag` names it in messages.
+/// Writes a machine file as a whole, after checking that `text` can be read back; `flag` names the file in messages.
 pub fn write(flag: &str, file: &Path, text: &str, force: bool) -> Result<(), Failure> {
     let name = file.display().to_string();
     Scenario::parse_machine(&name, text)
@@ -80,10 +80,10 @@ pub fn write(flag: &str, file: &Path, text: &str, force: bool) -> Result<(), Fai
     replace(file, text).map_err(failed)
 }
 
-/// Puts `text` in the place of what a file has, or the file that a link leads to; nothing else beside it is touched.
+/// Replaces the content of a file, or of the file that a link points to. No other existing file is touched.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let old = match fs::metadata(file) {
-        // A pipe or a terminal is written to: its name stays its own.
+        // A pipe or a terminal is written to directly, because a rename would replace it.
         Ok(meta) if !meta.is_file() => return fs::write(file, text),
         Ok(meta) => Some(meta.permissions()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -96,18 +96,18 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         .and_then(|()| old.map_or(Ok(()), |old| open.set_permissions(old)))
         .and_then(|()| fs::rename(&new, file));
     if written.is_err() {
-        // Best effort: what is reported is why it could not be written.
+        // Best effort: the failure of the write is reported.
         let _ = fs::remove_file(&new);
     }
     written
 }
 
-/// Where a name leads, which need not be there yet.
+/// Follows symbolic links. Returns the final name, which need not exist yet.
 fn led_to(file: &Path) -> io::Result<PathBuf> {
     let mut at = file.to_owned();
     for _ in 0..LINKS_MAX {
         match fs::read_link(&at) {
-            // A relative link begins where the link is.
+            // A relative link is relative to the directory of the link.
             Ok(to) => at = at.parent().map_or_else(|| to.clone(), |d| d.join(&to)),
             Err(_) => return Ok(at),
         }
@@ -115,7 +115,7 @@ fn led_to(file: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many links, one to the next"))
 }
 
-/// A file beside another one that was not there before.
+/// Makes a new file in the directory of another one.
 fn temporary(file: &Path) -> io::Result<(PathBuf, File)> {
     for n in 0..TRIES_MAX {
         let mut name = file.as_os_str().to_owned();

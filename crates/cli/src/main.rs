@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The `mqblk` program: what was typed becomes a request, the request a result, the result text or JSON and an exit status.
+//! The `mqblk` program: the command line becomes a request, the request a result, the result text or JSON and an exit status.
 //!
-//! Every subcommand goes the same way: parse (`args`), resolve (job file, settings, sides: everything that can be refused
-//! without opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 found what
-//! was asked for (I/O errors or bad data in a run, a difference with `--exit-code`), 2 usage or operating error, 130 interrupted
-//! by a signal.
+//! Every subcommand follows the same steps: parse (`args`), resolve (job file, settings, sides: everything that can be refused without
+//! opening a device), build and run (`lab`, `host`), report. Exit status: 0 done, 1 found what was asked for (I/O errors or bad data in a
+//! run, a difference with `--exit-code`), 2 usage or operating error, 130 interrupted by a signal.
 
 mod args;
 mod command;

@@ -36,7 +36,7 @@ fn begin(name: &str, section: &str, summary: &str, description: impl Into<Vec<In
     page
 }
 
-/// Lines as they are.
+/// Appends lines verbatim.
 fn verbatim(page: &mut Roff, text: &str) {
     page.control("PP", []).control("RS", ["2"]).control("nf", []);
     for line in text.lines() {

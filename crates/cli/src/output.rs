@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where results go: standard output, or the file the user named.
 //!
-//! Guarantees: a file that cannot be written is found out before the run; a file made here is removed again when nothing
-//! came of the run; an existing file keeps its content until there is something to put in its place. A reader that closes
-//! the pipe early is no error.
+//! Guarantees: a file that cannot be written is reported before the run. A file created here is removed again if the
+//! run has no results. An existing file keeps its content until there are results to write. A reader that closes the
+//! pipe early is no error.
 
 use crate::status::Failure;
 use serde::Serialize;
@@ -21,16 +21,16 @@ pub enum Output {
 
 /// An open file for results.
 pub struct OutputFile {
-    /// How the user named it, for messages.
+    /// The option that named the file, for messages.
     flag: &'static str,
     path: PathBuf,
     file: File,
-    /// Made here, and nothing is in it.
+    /// Whether the file was created here and is still empty.
     remove: bool,
 }
 
 impl Output {
-    /// Standard output, or `path` opened.
+    /// Opens `path`, or standard output if there is none.
     pub fn open(path: Option<&Path>) -> Result<Output, Failure> {
         path.map_or(Ok(Output::Stdout), |path| OutputFile::open("--output", path).map(Output::File))
     }
@@ -61,7 +61,7 @@ impl OutputFile {
         Ok(OutputFile { flag, path: path.to_owned(), file, remove })
     }
 
-    /// Puts `text` in the place of what was there.
+    /// Replaces the content of the file by `text`.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
         let written = truncate(&self.file).and_then(|()| self.file.write_all(text.as_bytes()));
         self.remove = false;
@@ -77,7 +77,7 @@ fn truncate(file: &File) -> io::Result<()> {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if self.remove {
-            // Best effort: the failure that is reported is the one that brought us here.
+            // Best effort: the failure that prevented the results is reported.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -95,13 +95,13 @@ pub struct Versioned<'a, T> {
 }
 
 impl<'a, T> Versioned<'a, T> {
-    /// In this version.
+    /// Adds the version to `facts`.
     pub fn new(facts: &'a T) -> Versioned<'a, T> {
         Versioned { format: FORMAT, facts }
     }
 }
 
-/// An object as pretty JSON with its version, and a line end.
+/// Returns an object as pretty JSON with its version, and a line end.
 ///
 /// # Panics
 /// `facts` is no object.
@@ -110,7 +110,7 @@ pub fn json(facts: &impl Serialize) -> String {
     format!("{text}\n")
 }
 
-/// A line on standard error, where that is open.
+/// Prints a line on standard error; does nothing if standard error is closed.
 pub fn tell(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -31,7 +31,7 @@ pub fn main(args: &ProfileArgs) -> Outcome {
         (None, None) => unreachable!("one of them is required"),
     };
     let job = write::job_file(&profile);
-    // What is printed can be run: checked here, not when the user tries it.
+    // Check here that the printed job file is valid, not only when the user runs it.
     JobFile::parse_str(&job, &ParseContext { ncpus: 4096, ..ParseContext::bare("the profile") }, &[])
         .map_err(|e| Failure::new(format!("{}: its options make no job file: {e}", profile.source)))?;
     let machine = match args.machine.as_deref() {
@@ -50,7 +50,7 @@ pub fn main(args: &ProfileArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-/// Refuses one name for two things: what is written would take the place of what was read, or of what else is written.
+/// Rejects a file that is named twice: an output would overwrite the input or another output.
 fn check_names(args: &ProfileArgs) -> Result<(), Failure> {
     let mut names: Vec<(&str, PathBuf)> = Vec::new();
     names.extend(args.from.iter().map(|f| ("--from", f.clone())));
@@ -68,7 +68,7 @@ fn check_names(args: &ProfileArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text of a machine file, with what the profile knows.
+/// Returns the text of a machine file with the profile's figures.
 fn with_disk(file: &Path, profile: &Profile) -> Result<String, Failure> {
     let text = if file.exists() { machine_file::read(file)?.1 } else { inspect::host_machine(None, None)? };
     let mut lines = write::machine_lines(profile);
@@ -108,7 +108,7 @@ fn of_trace(prefix: &Path, device: Option<&str>) -> Result<Profile, Failure> {
     profile::of_trace(&prefix.display().to_string(), trace, device).map_err(Failure::new)
 }
 
-/// The file itself, or those of all CPUs.
+/// Returns the file itself, or the files of all CPUs.
 fn files(prefix: &Path) -> Result<Vec<PathBuf>, Failure> {
     if prefix.is_file() {
         return Ok(vec![prefix.to_owned()]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Progress on standard error: one line that is written over, for anything that takes longer than two seconds.
+//! Progress on standard error: one line that is overwritten, for anything that takes longer than two seconds.
 //!
 //! The line of a run is fio's: `Jobs: 2 (f=2): [r(2)][45.0%][r=381MiB/s][r=97.5k IOPS][eta 00m:11s]`. Letters as in fio: R
 //! r W w M m D d (sequential and random read, write, mixed, trim), / ramping, P waiting for its turn, _ ended.
@@ -17,7 +17,7 @@ use workload::schedule::Instance;
 const QUIET: Duration = Duration::from_secs(2);
 /// How often the line changes.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How often a line is added where it cannot be written over.
+/// How often a line is added if standard error is no terminal, where lines cannot be overwritten.
 const INTERVAL_APPENDED: Duration = Duration::from_secs(1);
 
 /// The line on standard error.
@@ -45,7 +45,7 @@ impl Line {
         }
     }
 
-    /// Shows `text` if it is time to; whether it did.
+    /// Shows `text` if an update is due. Returns whether it was.
     pub fn show(&mut self, text: impl FnOnce() -> String) -> bool {
         let interval = if self.terminal { INTERVAL } else { INTERVAL_APPENDED };
         let due = self.shown_at.map_or(self.began.elapsed() >= self.quiet, |at| at.elapsed() >= interval);
@@ -95,22 +95,22 @@ pub struct JobsLine<'a> {
     jobs: &'a [Job],
     instances: Vec<Instance>,
     before: Option<(f64, [u64; 3], [u64; 3])>,
-    /// When it began on the wall's clock, of a run whose own time is virtual.
+    /// Wall-clock start of a run whose own time is virtual.
     began: Option<Instant>,
 }
 
 impl<'a> JobsLine<'a> {
-    /// For a run of these instances of jobs.
+    /// Makes the line for a run of these instances of jobs.
     pub fn new(jobs: &'a [Job], instances: &[Instance]) -> JobsLine<'a> {
         JobsLine { jobs, instances: instances.to_vec(), before: None, began: None }
     }
 
-    /// The same in virtual time: rates are virtual, what is left is told in real time.
+    /// As [`Self::new`], for a run in virtual time: rates are in virtual time, the time left is in real time.
     pub fn virtual_time(jobs: &'a [Job], instances: &[Instance]) -> JobsLine<'a> {
         JobsLine { began: Some(Instant::now()), ..JobsLine::new(jobs, instances) }
     }
 
-    /// The line.
+    /// Renders the line.
     pub fn render(&mut self, p: &Progress) -> String {
         let running = p.threads.iter().filter(|t| is_running(t)).count();
         let elapsed = p.elapsed.as_ns() as f64 / 1e9;
@@ -127,7 +127,7 @@ impl<'a> JobsLine<'a> {
         line
     }
 
-    /// One letter per thread, repeats counted.
+    /// Returns one letter per thread, with repeats counted.
     fn letters(&self, p: &Progress) -> String {
         let letters: Vec<char> =
             p.threads.iter().zip(&self.instances).map(|(t, i)| letter(t, &self.jobs[i.job])).collect();
@@ -158,7 +158,7 @@ impl<'a> JobsLine<'a> {
         if active.is_empty() { String::new() } else { format!("[{bw}][{iops} IOPS]") }
     }
 
-    /// Seconds until the last thread ends: the running ones, then each later stonewall group.
+    /// Returns the seconds until the last thread ends: the running ones, then each later stonewall group.
     fn seconds_left(&self, p: &Progress) -> Option<f64> {
         let waves = self.instances.iter().map(|i| i.wave).max()?;
         let mut left = 0.0;
@@ -193,7 +193,7 @@ fn letter(t: &ThreadProgress, job: &Job) -> char {
     }
 }
 
-/// `None` when it cannot be told: nothing moved yet and no runtime is given.
+/// Returns the seconds until a thread ends; `None` if unknown, because no data has moved yet and no runtime is given.
 fn thread_seconds_left(t: &ThreadProgress, job: &Job) -> Option<f64> {
     let ran = t.ran.as_ns() as f64 / 1e9;
     let by_time = job.runtime_ns.map(|r| (r.saturating_add(job.ramp_time_ns) as f64 / 1e9 - ran).max(0.0));

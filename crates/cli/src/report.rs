@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk report`, and `--report` of other subcommands: a page and its JSON sidecar.
 //!
-//! Guarantees: both files are found out to be writable before anything is run, and taken away again if nothing came of it; the sidecar has the
-//! page's name with `.json`. Does not: decide what a page says (see `lab::report::pages`).
+//! Guarantees: both files are opened for writing before anything runs, and new ones are removed again if there is no result; the sidecar
+//! has the page's name with `.json`. Does not: decide what a page says (see `lab::report::pages`).
 
 use crate::args::ReportArgs;
 use crate::output::{self, OutputFile, tell};
@@ -24,7 +24,7 @@ pub struct ReportFiles {
 }
 
 impl ReportFiles {
-    /// Opens `path` and its sidecar; `flag` is how the user named it, `others` are files that something else is written to.
+    /// Opens `path` and its sidecar; `flag` is the option that named it; `others` are files that other options use.
     pub fn open(flag: &'static str, path: &Path, others: &[Option<&Path>]) -> Result<ReportFiles, Failure> {
         let name = path.display().to_string();
         if path.extension().is_none_or(|e| e != "html") || path.file_stem().is_none() {
@@ -42,7 +42,7 @@ impl ReportFiles {
         Ok(ReportFiles { page: OutputFile::open(flag, path)?, sidecar: OutputFile::open(flag, &sidecar)?, name })
     }
 
-    /// Writes both, and says where.
+    /// Writes both files, and prints the name of the page.
     pub fn write(&mut self, document: &Document) -> Result<(), Failure> {
         self.sidecar.write(&document.json())?;
         self.page.write(&page::render(document))?;
@@ -51,7 +51,7 @@ impl ReportFiles {
     }
 }
 
-/// Whether two names are of one file, which need not be there yet.
+/// Whether two names refer to the same file, which need not exist yet.
 pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     let place = |p: &Path| {
         let parent = p.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -61,12 +61,12 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     a == b || place(a).ok().zip(place(b).ok()).is_some_and(|(a, b)| a == b)
 }
 
-/// How the first line of a tuning's results begins.
+/// Beginning of the first line of a tuning's results.
 const OF_TUNING: &[u8] = b"{\"type\":\"tune\"";
 /// Largest results file of a tuning that is read.
 const TUNING_BYTES_MAX: u64 = 4 << 30;
 
-/// The report of a results file.
+/// Makes the report of a results file.
 pub fn of_results(path: &Path) -> Result<Document, Failure> {
     let name = path.display().to_string();
     let failed = |e: io::Error| {
@@ -99,7 +99,7 @@ pub fn main(args: &ReportArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-/// Each chart as a file of its own.
+/// Writes each chart to a file of its own.
 fn write_charts(document: &Document, dir: &Path) -> Result<(), Failure> {
     let failed = |e: io::Error| {
         let dir = dir.display();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk restore`: puts back settings of kernel devices that a run has left changed which was killed.
+//! `mqblk restore`: puts back settings of kernel devices that a killed run has left changed.
 
 use crate::args::RestoreArgs;
 use crate::output;
@@ -7,7 +7,7 @@ use crate::status::{Failure, Outcome, Status};
 use host::kernel::{KernelDevice, put_back_left};
 use std::path::Path;
 
-/// Puts back, and says what.
+/// Puts settings back, and prints which.
 pub fn main(args: &RestoreArgs) -> Outcome {
     let mut devices = Vec::new();
     for name in &args.devices {

@@ -33,7 +33,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use workload::job::{Dir, Job};
 use workload::schedule::Instance;
 
-/// A run that was asked for, checked as far as it can be without opening a device.
+/// A requested run, checked as far as possible without opening a device.
 pub struct Request {
     jobs: Loaded,
     target: Option<String>,
@@ -47,7 +47,7 @@ pub struct Request {
     name: String,
 }
 
-/// A trace that was asked for.
+/// A requested trace.
 struct Trace {
     prefix: PathBuf,
     format: TraceFormat,
@@ -113,7 +113,7 @@ impl Request {
     }
 }
 
-/// What the flags say of a trace; a place that cannot be written to is found out before the run.
+/// Returns the trace that the flags ask for. Fails before the run if it cannot be written there.
 fn trace_of(args: &RunArgs) -> Result<Option<Trace>, Failure> {
     let Some(prefix) = args.trace.clone() else { return Ok(None) };
     let format = match args.trace_format {
@@ -124,7 +124,7 @@ fn trace_of(args: &RunArgs) -> Result<Option<Trace>, Failure> {
     Ok(Some(Trace { prefix, format, events: args.trace_events as usize }))
 }
 
-/// Writes the trace, and says what is in it and what is not.
+/// Writes the trace, and prints what it contains and what is missing.
 fn write_trace(run: &Run<'_>, trace: &Trace) -> Result<(), Failure> {
     let written = trace::write(run, &trace.prefix, trace.format)?;
     if written.dropped > 0 {
@@ -137,7 +137,7 @@ fn write_trace(run: &Run<'_>, trace: &Trace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells of problems on standard error, and what the run comes to.
+/// Reports problems on standard error. Returns the status of the run.
 fn conclude(run: &Run<'_>) -> Status {
     for (job, e) in run.verify_errors() {
         eprintln!("mqblk: job '{job}': {e}");
@@ -151,7 +151,7 @@ fn conclude(run: &Run<'_>) -> Status {
         };
         eprintln!("mqblk: {what}; to repeat: {}", command());
     }
-    // That it is incomplete matters more than what was found until then.
+    // An interruption takes precedence over errors found until then.
     if run.outcome.stopped {
         eprintln!("mqblk: interrupted; results cover the time until then");
         return Status::Interrupted;
@@ -186,7 +186,7 @@ fn page_of(run: &Run<'_>, changes: &[DiskChange], name: &str, job: &str, started
     })
 }
 
-/// What is ours in fio's JSON.
+/// Returns mqblk's own part of fio's JSON.
 fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
     fio_json::MqblkKey {
         version: format!("mqblk-{}", env!("CARGO_PKG_VERSION")),
@@ -200,7 +200,7 @@ fn key(run: &Run<'_>, changes: &[DiskChange]) -> fio_json::MqblkKey {
     }
 }
 
-/// All the layouts that were asked for.
+/// Returns the report in all requested formats.
 fn report(run: &Run<'_>, changes: &[DiskChange], formats: &[Format]) -> String {
     let fio = run.fio_report(unix_ms());
     let key = key(run, changes);
@@ -268,7 +268,7 @@ fn rw_name(job: &Job) -> &'static str {
     }
 }
 
-/// What fio cannot tell: one block per disk, and the costs of the run.
+/// Returns the figures that fio does not have: one block per disk, and the costs of the run.
 fn inside(run: &Run<'_>, changes: &[DiskChange]) -> String {
     let total = run.facts();
     let iostat = run.iostat();
@@ -326,7 +326,7 @@ pub struct Screen<'a> {
 }
 
 impl<'a> Screen<'a> {
-    /// Nothing shown yet.
+    /// Makes a screen that shows nothing yet.
     pub fn new(jobs: &'a [Job], when: Eta, stop: Arc<AtomicBool>) -> Screen<'a> {
         Screen { live: None, jobs, line: Line::new(when), render: None, stop }
     }

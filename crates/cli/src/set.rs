@@ -7,7 +7,7 @@ use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use lab::report::num;
 
-/// Asks the run and says what has changed.
+/// Sends the change to the run, and prints what has changed.
 pub fn main(args: &SetArgs) -> Outcome {
     let question = Question::Set { disk: args.disk.clone(), settings: args.settings.clone() };
     let (done, refused) = live::change(args.pid, &question)?;

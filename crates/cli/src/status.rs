@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a subcommand comes to: a status, or the one message of a failure.
+//! The outcome of a subcommand: a status, or the one message of a failure.
 
 use std::fmt::Display;
 
@@ -10,7 +10,7 @@ pub enum Status {
     Done,
     /// An I/O error, bad data, or a difference that was asked for by `--exit-code` was found.
     Found,
-    /// A signal interrupted it; what was measured until then has been reported.
+    /// A signal interrupted the request; results up to then have been reported.
     Interrupted,
 }
 
@@ -27,12 +27,12 @@ impl Failure {
         Failure { message: message.to_string(), is_interrupted: false }
     }
 
-    /// The user interrupted it before there was anything to report.
+    /// Makes a failure of a request that the user interrupted.
     pub fn interrupted(message: impl Display) -> Failure {
         Failure { message: message.to_string(), is_interrupted: true }
     }
 
-    /// Whether the user ended it.
+    /// Whether the user interrupted the request.
     pub fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
@@ -53,5 +53,5 @@ impl From<host::error::Error> for Failure {
     }
 }
 
-/// What a subcommand comes to.
+/// The outcome of a subcommand.
 pub type Outcome = Result<Status, Failure>;

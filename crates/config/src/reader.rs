@@ -17,7 +17,7 @@ const PROBLEMS_MAX: usize = 100;
 /// Longest piece of a file that a message repeats.
 const SHOWN_MAX: usize = 80;
 
-/// Text for a message, safe to print: what comes from a file could disturb a terminal.
+/// Makes text safe to print in a message, because a file's text could disturb a terminal.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -26,7 +26,7 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// A piece of a file for a message: shortened, and safe to print.
+/// Makes a piece of a file safe to print in a message, and shortens it.
 pub fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}...", printable(&text[..end])),
@@ -34,7 +34,7 @@ pub fn shown(text: &str) -> String {
     }
 }
 
-/// The library's rule, on one line.
+/// Joins the TOML library's message into one line.
 pub(crate) fn one_line(message: &str) -> String {
     message.lines().collect::<Vec<_>>().join(", ")
 }
@@ -53,17 +53,17 @@ impl Lines {
     }
 }
 
-/// A file being read: its lines, what was wrong, and where everything is. `P` tells its sections apart.
+/// A file being read: its lines, its errors, and the lines of its keys. `P` identifies a section.
 pub struct Reader<'a, P> {
     name: &'a str,
     lines: Lines,
     problems: Vec<(usize, String)>,
-    /// Lines of keys; of a section as a whole under an empty key.
+    /// The line of each key; the line of a section itself is under an empty key.
     places: BTreeMap<(P, String), usize>,
 }
 
 impl<'a, P: Copy + Ord> Reader<'a, P> {
-    /// For the text of the file `name`; with it the file's tables.
+    /// Parses the text of the file `name`. Returns the reader and the file's root table.
     ///
     /// # Errors
     /// The text is not TOML.
@@ -84,19 +84,19 @@ impl<'a, P: Copy + Ord> Reader<'a, P> {
         self.lines.line(span)
     }
 
-    /// Something is wrong; `of` = the object it concerns, or nothing.
+    /// Records an error; `of` names the object that it concerns, or is empty.
     pub fn refuse(&mut self, line: usize, text: impl Display, of: &str) {
         let of = if of.is_empty() { String::new() } else { format!(" ({of})") };
         self.problems.push((line, format!("{text}{of}")));
     }
 
-    /// The line of a key, or of its section, if either was read.
+    /// Returns the line of a key, or else of its section, if either was read.
     pub fn line_of(&self, place: P, key: &str) -> Option<usize> {
         let of = |key: &str| self.places.get(&(place, key.to_owned())).copied();
         of(key).or_else(|| of(""))
     }
 
-    /// The messages so far, in the file's order; empty if nothing was wrong.
+    /// Returns the messages so far, in the file's order; empty without errors.
     pub fn problems(&mut self) -> Vec<String> {
         self.problems.sort_by_key(|(line, _)| *line);
         let more = self.problems.len().saturating_sub(PROBLEMS_MAX);
@@ -154,24 +154,24 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         Section { reader, table, kind: kind.to_owned(), of: String::new(), place, line, prefix: "", known: Vec::new() }
     }
 
-    /// The object that messages name from here on: `disk 'a'`.
+    /// Sets the object that messages name from here on: `disk 'a'`.
     pub fn is(&mut self, of: String) {
         self.of = of;
     }
 
-    /// What the table is called in messages from here on.
+    /// Sets what messages call the table from here on.
     pub fn is_a(&mut self, kind: &str) {
         kind.clone_into(&mut self.kind);
     }
 
-    /// Something is wrong with `key`, or, where it is not there, with the section.
+    /// Records an error at `key`, or at the section if the key is absent.
     pub fn refuse(&mut self, key: &str, text: impl Display) {
         let line = self.table.get_key_value(key).map_or(self.line, |(k, _)| self.reader.line(&k.span()));
         let of = self.of.clone();
         self.reader.refuse(line, text, &of);
     }
 
-    /// The value at `key`, if the key is there.
+    /// Returns the value at `key`, if the key is present.
     pub fn get(&mut self, key: &'static str) -> Option<Found<'t>> {
         self.known.push(key);
         let (k, value) = self.table.get_key_value(key)?;
@@ -184,7 +184,7 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         self.refuse(key, format!("{key}={}: must be {must}", text_of(value)));
     }
 
-    /// A text.
+    /// Reads a text.
     pub fn string(&mut self, key: &'static str, example: &str) -> Option<String> {
         let found = self.get(key)?;
         match found.value {
@@ -196,7 +196,7 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         }
     }
 
-    /// A list of texts, not empty; `example` is what may be between its brackets.
+    /// Reads a list of texts, which must not be empty; `example` is shown between the brackets in a message.
     pub fn strings(&mut self, key: &'static str, example: &str) -> Option<Vec<String>> {
         let found = self.get(key)?;
         let texts = found.value.as_array().filter(|items| !items.is_empty()).and_then(|items| {
@@ -208,7 +208,7 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         texts
     }
 
-    /// A whole number in a range.
+    /// Reads a whole number in `range`.
     pub fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let found = self.get(key)?;
         match whole(found.value).filter(|n| range.contains(n)) {
@@ -220,7 +220,7 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         }
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&mut self, key: &'static str) -> Option<bool> {
         let found = self.get(key)?;
         match found.value {
@@ -232,7 +232,7 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         }
     }
 
-    /// One of some words.
+    /// Reads one of `words`. Returns its value.
     pub fn one_of<T: Copy>(&mut self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         let found = self.get(key)?;
         let typed = found.value.as_str();
@@ -246,7 +246,7 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         None
     }
 
-    /// A table within this one; its keys go by `prefix` and name in plan errors.
+    /// Opens a table within this one. Plan errors name its keys with `prefix` in front.
     pub fn inner(&mut self, key: &'static str, prefix: &'static str) -> Option<Section<'_, 'a, P>> {
         let found = self.get(key)?;
         match found.value {
@@ -267,7 +267,8 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         }
     }
 
-    /// Every key with its value and line, all of them then known. Those of the table `nested` come as `NESTED.KEY`.
+    /// Returns every key with its value and line, and records the lines for [`Reader::line_of`]. Keys of the table `nested` are returned as
+    /// `NESTED.KEY`.
     pub fn each(&mut self, nested: &str) -> Vec<(String, &'t DeValue<'t>, usize)> {
         let mut all = Vec::new();
         for (key, value) in self.table {
@@ -286,12 +287,12 @@ impl<'t, 'a, P: Copy + Ord> Section<'t, 'a, P> {
         all
     }
 
-    /// Something is wrong in a line of this section.
+    /// Records an error in a line of this section.
     pub fn refuse_line(&mut self, line: usize, text: impl Display) {
         self.reader.refuse(line, text, &self.of);
     }
 
-    /// Refuses every key that was not asked for.
+    /// Records an error for every key that was not read.
     pub fn end(self) {
         let mut known = self.known;
         known.sort_unstable();
@@ -325,7 +326,7 @@ pub fn whole(value: &DeValue<'_>) -> Option<u64> {
     u64::from_str_radix(n.as_str(), n.radix()).ok()
 }
 
-/// The tables of `[[name]]`, with their lines; anything else under that name is refused.
+/// Returns the tables of `[[name]]` with their lines. Records an error for anything else under that name.
 pub fn tables<'t, P: Copy + Ord>(
     reader: &mut Reader<'_, P>,
     root: &'t DeTable<'t>,

@@ -44,8 +44,8 @@ pub fn read<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigErro
     })
 }
 
-/// A rule that the value at `key` breaks. A key is the names that lead to it, such as `["row", "0", "name"]`. If a part of the
-/// key is missing, the line is that of the last part found; if the first is, there is no line.
+/// Makes the error for a value at `key` that breaks `rule`. A key is the path of names to the value, such as `["row", "0", "name"]`. If
+/// part of the path is missing, the line is that of the last part found; without the first part there is no line.
 pub fn broken(file: &str, text: &str, key: &[String], rule: String) -> ConfigError {
     let line = find(text, key).map(|span| Lines::of(text).line(&span));
     ConfigError { file: file.into(), line, text: printable(&rule) }

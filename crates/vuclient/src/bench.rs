@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Closed-loop load on a vhost-user-blk server, cheap enough that the server is what is measured.
+//! Closed-loop load on a vhost-user-blk server, with so little overhead that the result measures the server.
 //!
-//! Guarantees: each queue keeps `iodepth` requests in flight; the warm-up is not counted; a failed or missing answer ends the bench with
-//! an error. In the loop nothing is allocated, requests and completions go in batches, and no clock is read. With `latency` one clock
-//! reading per batch is added: it is the completion time of the batch and the start time of the next requests. Without it only the mean
-//! is known, by Little's law.
-//! Needs as many CPUs as threads plus the server's, or it measures the scheduler. At depth 1 without `poll` it
-//! measures how fast this machine wakes a thread, not the server: compare servers there with `poll`.
+//! Guarantees: each queue keeps `iodepth` requests in flight; the warm-up is not counted; a failed request or a missing completion ends the
+//! bench with an error. In the loop nothing is allocated, requests and completions go in batches, and no clock is read. With `latency` one
+//! clock reading per batch is added: it is the completion time of the batch and the start time of the next requests. Without it only the
+//! mean is known, by Little's law.
+//! Needs one CPU per client thread plus those of the server; with fewer it measures the scheduler. At depth 1 without `poll` it measures
+//! how fast this machine wakes a thread, not the server: compare servers there with `poll`.
 
 use std::time::{Duration, Instant};
 
@@ -31,23 +31,23 @@ const MAX_BLOCK: u64 = 16 << 20;
 /// Most virtqueues; vhost-user numbers them with a byte.
 const MAX_QUEUES: u32 = 256;
 
-/// Most memory shared with the server: all of it is touched.
+/// Most bytes of memory shared with the server. The bench touches every page of it before it measures.
 const MAX_MEMORY: u64 = 1 << 30;
 
 /// Upper bound of the latency histogram.
 const MAX_LATENCY: u64 = 60_000_000_000;
 
-/// What is done to the disk.
+/// The access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// Reads in order, each queue in its own part of the disk.
+    /// Sequential reads, each queue in its own part of the disk.
     Read,
-    /// Writes in order, each queue in its own part of the disk.
+    /// Sequential writes, each queue in its own part of the disk.
     Write,
-    /// Reads anywhere.
+    /// Random reads over the whole disk.
     RandRead,
-    /// Writes anywhere.
+    /// Random writes over the whole disk.
     RandWrite,
 }
 
@@ -64,7 +64,7 @@ pub struct BenchOptions {
     pub warm_up: Duration,
     /// Bytes of a request: a multiple of the device's block.
     pub block: u64,
-    /// What is done.
+    /// The access pattern.
     pub pattern: Pattern,
     /// Spin on the used ring instead of waiting for calls.
     pub poll: bool,
@@ -72,9 +72,9 @@ pub struct BenchOptions {
     pub one_thread: bool,
     /// Measure each request's latency.
     pub latency: bool,
-    /// Longest time the server may take to end something.
+    /// Timeout: the longest wait for a completion from the server.
     pub patience: Duration,
-    /// CPUs of the queues' threads, in turn; empty = where the system puts them.
+    /// CPUs to which the queues' threads are pinned, round robin; empty: the scheduler places them.
     pub cpus: Vec<usize>,
 }
 
@@ -99,7 +99,7 @@ impl Default for BenchOptions {
 /// Runs `options` on the server at `socket`.
 ///
 /// # Errors
-/// Options out of range, a server that refuses, fails a request or stops answering.
+/// If an option is out of range, or the server refuses a step of the handshake, fails a request or stops answering.
 pub fn bench(socket: &str, options: &BenchOptions) -> Result<BenchReport, Error> {
     check(options)?;
     let ring = (3 * options.iodepth).next_power_of_two().max(128);
@@ -110,7 +110,7 @@ pub fn bench(socket: &str, options: &BenchOptions) -> Result<BenchReport, Error>
     let mut disk = Disk::open(socket, &Settings { queues, ring, poll, read_only, memory, patience })?;
     check_device(options, &disk.info)?;
     let memory = disk.memory.clone();
-    // Touched before the clock runs: page faults are not the server's cost.
+    // Touch every page before the measurement, so that the client's page faults are not part of it.
     for offset in (0..memory.len()).step_by(4096) {
         memory.slice(offset, 8).copy_from(&[0x5au8; 8]);
     }

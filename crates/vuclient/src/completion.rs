@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One virtqueue of blkio, and the place where its completions are read.
+//! One virtqueue of blkio and its completions.
 //!
-//! Guarantees: [`Queue::reap`] calls its function once for each request that ended, with the number
-//! the request was given and its status. Needs memory handed to requests to stay mapped until
-//! they end: [`crate::disk::Disk`] keeps all of its own. Allocates nothing per request.
+//! Guarantees: [`Queue::reap`] calls its function once for each completed request, with the request's number and its status. Needs the
+//! memory of a request to stay mapped until the request completes: [`crate::disk::Disk`] keeps its memory mapped as long as it lives.
+//! Allocates nothing per request.
 //! The one `unsafe` of this crate is here: blkio hands completions out as `MaybeUninit`.
 
 use std::mem::MaybeUninit;
@@ -28,17 +28,17 @@ impl Queue {
         Queue { blkioq, slots }
     }
 
-    /// The ring, to put requests on it. They are shown to the server at the next [`Queue::reap`].
+    /// Returns the ring to put requests on. The server sees them at the next [`Queue::reap`].
     pub fn ring(&mut self) -> &mut Blkioq {
         &mut self.blkioq
     }
 
-    /// Shows new requests to the server, then waits until at least `min` have ended or `patience` is over. Calls `each` for all
-    /// that have ended, with the number, the status (0 or a negative errno) and the ring to put the next ones on. Without
-    /// `patience` it must not have to wait: `min` is 0.
+    /// Makes new requests visible to the server, then waits until at least `min` requests have completed. Calls `each` for every completed
+    /// request with its number, its status (0 or a negative errno), and the ring for the next requests. Returns how many completed. Without
+    /// `patience`, `min` must be 0.
     ///
     /// # Errors
-    /// [`Error::Server`] after `patience`, or what blkio reports.
+    /// [`Error::Server`] if the wait takes longer than `patience`, or the error that blkio returns.
     pub fn reap(
         &mut self,
         min: usize,

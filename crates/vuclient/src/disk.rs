@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connection to a vhost-user-blk server through blkio.
 //!
-//! Guarantees: `Disk::open` leaves all queues started and the memory known to the server; both stay
-//! as long as the disk; the connection ends when the disk is dropped. A server that is silent during
-//! the handshake is an error after the patience: blkio itself would wait for ever, so it does so
-//! on a thread of its own, which then stays behind.
+//! Guarantees: `Disk::open` starts all queues and registers the memory with the server. Both stay valid until the disk
+//! is dropped, which closes the connection. If the server is silent during the handshake, the call fails after
+//! `patience`. blkio itself would wait for ever, so the handshake runs on a thread of its own, which keeps waiting
+//! after the error.
 //! Needs a server with CONFIG, REPLY_ACK and CONFIGURE_MEM_SLOTS. Does not negotiate indirect
 //! descriptors or the packed ring (blkio has neither): [`crate::raw`] is for those.
 
@@ -18,22 +18,22 @@ use crate::completion::Queue;
 use crate::error::Error;
 use crate::memory::Memory;
 
-/// Descriptors of a ring that every server is expected to take.
+/// Most descriptors of a ring; every server is expected to support as many.
 pub(crate) const MAX_RING: u32 = 1024;
 
 /// Longest handshake of [`info`].
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What blkio tells of a device. Lengths are bytes; 0 stands for "not told".
+/// Properties of a device as blkio reports them. Lengths are in bytes; 0 means "not reported".
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Info {
     /// Bytes of the disk.
     pub capacity: u64,
     /// Virtqueues the server offers.
     pub max_queues: u32,
-    /// Data segments of one request (SEG_MAX).
+    /// Most data segments of one request (SEG_MAX).
     pub max_segments: u32,
-    /// Length of one segment (SIZE_MAX).
+    /// Longest segment (SIZE_MAX).
     pub max_segment_len: u64,
     /// Logical block (BLK_SIZE, else 512).
     pub block_size: u64,
@@ -49,7 +49,7 @@ pub struct Info {
     pub max_write_zeroes_len: u64,
     /// Whether the server caches writes, so that FLUSH means something.
     pub write_cache: bool,
-    /// Memory regions the server takes.
+    /// Most memory regions that the server accepts.
     pub max_mem_regions: u64,
 }
 
@@ -72,18 +72,18 @@ pub(crate) struct Settings {
 
 /// An open disk.
 pub(crate) struct Disk {
-    /// Its virtqueues; may be moved out, one per thread, but not beyond the disk's life: blkio's
-    /// queues point into the connection's rings.
+    /// The virtqueues. They may move to other threads, but must not outlive the disk: blkio's queues point into the
+    /// connection's rings.
     pub queues: Vec<Queue>,
-    /// What the device tells.
+    /// Properties of the device.
     pub info: Info,
-    /// Memory the server knows of.
+    /// Memory shared with the server.
     pub memory: Memory,
-    /// Holds the connection.
+    /// Keeps the connection open.
     _blkio: Blkio,
 }
 
-/// Connects, asks, and disconnects.
+/// Connects, reads the device's properties, and disconnects.
 ///
 /// # Errors
 /// When no server listens at `socket` or the server lacks a protocol feature.
@@ -92,14 +92,15 @@ pub fn info(socket: &str) -> Result<Info, Error> {
     within(PATIENCE, socket, move || ask(&path, &connect(&path, true)?))
 }
 
-/// Runs a handshake with an end.
+/// Runs a handshake with a timeout.
 fn within<T: Send + 'static>(
     patience: Duration,
     socket: &str,
     handshake: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let (sender, receiver) = mpsc::channel();
-    // A receiver that has given up is gone: then the result, and with it the connection, is dropped there.
+    // After a timeout the receiver is gone. Then the send fails, and the result is dropped together with its
+    // connection.
     let thread = std::thread::spawn(move || drop(sender.send(handshake())));
     match receiver.recv_timeout(patience) {
         Ok(result) => result,

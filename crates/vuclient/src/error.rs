@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can end a connection, a bench or a verification.
+//! Errors of connections, benches and verifications.
 
 /// Why a connection, a bench or a verification ended early.
 #[derive(Debug, thiserror::Error)]
@@ -7,15 +7,15 @@ pub enum Error {
     /// The client library refused, or reported the server's refusal.
     #[error("{what}: {source}")]
     Blkio {
-        /// What was tried, with the socket or the setting.
+        /// The operation, with its socket or setting.
         what: String,
-        /// blkio's own words.
+        /// The error that blkio returned.
         source: blkio::Error,
     },
     /// A system call of this process failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
         /// The system's error.
         source: std::io::Error,
@@ -23,10 +23,10 @@ pub enum Error {
     /// A setting breaks its rule; the text has rule, value and remedy.
     #[error("{0}")]
     Usage(String),
-    /// The server ended a request with an error, or not at all.
+    /// The server failed a request, did not complete one in time, or broke the protocol.
     #[error("{0}")]
     Server(String),
-    /// What was read is not what was written; the text begins with the seed.
+    /// The data read differs from the data written; the text begins with the seed.
     #[error("{0}")]
     Difference(String),
 }

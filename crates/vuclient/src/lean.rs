@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Closed-loop load by a driver that costs as little as a right one can, so that the server is what is measured.
+//! Closed-loop load from a driver with the least overhead that a correct driver can have, so that the result measures the server.
 //!
 //! [`bench`](mod@crate::bench) uses blkio, which costs some 200 ns a request: more than a good server takes. Here each of `iodepth`
-//! requests per queue keeps its chain, header and buffer ([`crate::raw::fixed_queue`]). It reads or writes the same place of the disk
-//! over and over. With `rewrite` header and status are written each time, as a guest's driver does, and the places are random. That is
+//! requests per queue keeps its chain, header and buffer ([`crate::raw::fixed_queue`]). It reads or writes the same sectors every time.
+//! With `rewrite` the driver writes header and status of each request, as a guest's driver does, and the sectors are random. That is
 //! slower, and meant for disks other than null. Guarantees and phases are those of `bench`. Needs a server with the protocol features MQ
-//! and CONFIG. With REPLY_ACK a refusal by the server is known at once.
+//! and CONFIG. With REPLY_ACK the driver learns at once that the server refuses a message.
 //! Source: virtio 1.2, 2.7, 2.8 and 5.2.
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ const MAX_RING: u32 = 1 << 15;
 /// Most bytes of memory shared with the server.
 const MAX_MEMORY: u64 = 1 << 30;
 
-/// Where memory begins.
+/// Guest address of the shared memory.
 const BASE: u64 = 0x10_0000;
 
 /// What to run.
@@ -41,19 +41,19 @@ pub struct LeanOptions {
     pub warm_up: Duration,
     /// Bytes of a request: a multiple of 512.
     pub block: u32,
-    /// Writes instead of reads.
+    /// Whether to write instead of read.
     pub write: bool,
     /// Spin on the used ring instead of waiting for calls.
     pub poll: bool,
-    /// A packed ring.
+    /// Whether the rings are packed.
     pub packed: bool,
-    /// A table of its own for each chain.
+    /// Whether each chain is in an indirect table of its own.
     pub indirect: bool,
-    /// Kicks and calls by EVENT_IDX, otherwise by the ring's flags.
+    /// Whether kicks and calls are controlled by EVENT_IDX; otherwise by the ring's flags.
     pub event_idx: bool,
-    /// Header and status are written for each request.
+    /// Whether header and status are written for each request.
     pub rewrite: bool,
-    /// Longest time the server may take to end something.
+    /// Timeout: the longest wait for a completion from the server.
     pub patience: Duration,
 }
 
@@ -79,8 +79,8 @@ impl Default for LeanOptions {
 /// Runs `options` on the server at `socket`.
 ///
 /// # Errors
-/// Options out of range, or a server that lacks what they ask for. Also a server that refuses, fails a request, ends one that
-/// it does not have, or stops answering.
+/// If an option is out of range or not supported by the server. Also if the server refuses a message, fails a request, completes one that
+/// is not in flight, or stops answering.
 pub fn lean(socket: &str, options: &LeanOptions) -> Result<BenchReport, Error> {
     let (ring, memory) = check(options)?;
     let mut raw = connect(socket, options, memory)?;
@@ -91,13 +91,13 @@ pub fn lean(socket: &str, options: &LeanOptions) -> Result<BenchReport, Error> {
     let per_block = u64::from(options.block) / 512;
     let mut all = Vec::new();
     for queue in 0..options.queues {
-        // Scattered: neighbours would be merged by the server into few large requests.
+        // Scattered sectors: the server would merge adjacent ones into few large requests.
         let sector = |slot: usize| Random::new(slot as u64, u64::from(queue)).below(blocks) * per_block;
         let parts = Ring::apart(&mut raw.guest, format, ring, LINE)?;
         raw.start_ring(queue, parts, base, Notify::Both)?;
         let count = options.iodepth as usize;
         let requests = BlockRequest::apart(&mut raw.guest, kind, count, options.block, sector)?;
-        // Touched before the clock runs: page faults are not the server's cost.
+        // Touch every page before the measurement, so that the client's page faults are not part of it.
         requests.iter().try_for_each(|r| raw.guest.write(r.data, &vec![0x5a; options.block as usize]))?;
         all.push(raw.lay(queue, requests, options.indirect)?);
     }
@@ -122,7 +122,7 @@ pub fn lean(socket: &str, options: &LeanOptions) -> Result<BenchReport, Error> {
     Ok(phases::report(tallies, f64::from(u32::from(options.queues) * options.iodepth)))
 }
 
-/// Descriptors of a ring, and bytes of memory.
+/// Checks the options. Returns the descriptors of a ring and the bytes of memory.
 fn check(options: &LeanOptions) -> Result<(u16, usize), Error> {
     let LeanOptions { queues, iodepth, block, .. } = *options;
     let per_chain = if options.indirect { 1 } else { 3 };
@@ -146,7 +146,7 @@ fn check(options: &LeanOptions) -> Result<(u16, usize), Error> {
         return Err(Error::Usage(format!("{rule} bytes of shared memory")));
     }
     let ring = (per_chain * iodepth).next_power_of_two().max(2);
-    // Descriptors and rings, headers, tables and statuses, and what alignment takes.
+    // Descriptors and rings, headers, tables, statuses, and padding.
     let rest = u64::from(queues) * (26 * u64::from(ring) + 72 * u64::from(iodepth) + 4 * LINE as u64 + 8192);
     Ok((ring as u16, (data + rest) as usize))
 }
@@ -168,7 +168,7 @@ fn connect(socket: &str, options: &LeanOptions, memory: usize) -> Result<Raw, Er
     }
 }
 
-/// Blocks of the disk. An error if it does not have as many queues.
+/// Returns the number of blocks of the disk. Fails if the device has fewer queues than `options` ask for.
 fn blocks(raw: &mut Raw, socket: &str, options: &LeanOptions) -> Result<u64, Error> {
     let most = raw.queue_num()?;
     if u64::from(options.queues) > most {
@@ -187,7 +187,7 @@ fn blocks(raw: &mut Raw, socket: &str, options: &LeanOptions) -> Result<u64, Err
 struct Worker<'g> {
     fixed: FixedQueue<'g>,
     iodepth: usize,
-    /// With `rewrite`: where the next request goes.
+    /// With `rewrite`: source of random blocks.
     places: Option<Random>,
     blocks: u64,
     per_block: u64,

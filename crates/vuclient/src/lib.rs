@@ -3,11 +3,11 @@
 //!
 //! | module | what it is for |
 //! |---|---|
-//! | [`disk`] | one connection through blkio; what the device tells |
-//! | [`bench`](mod@bench) | closed-loop load, made cheap so that the server is what is measured |
-//! | [`lean`](mod@lean) | the same load by a driver of our own that costs next to nothing |
+//! | [`disk`] | one connection through blkio; the device's properties |
+//! | [`bench`](mod@bench) | closed-loop load with little overhead, so that the result measures the server |
+//! | [`lean`](mod@lean) | the same load from a driver of this crate with almost no overhead |
 //! | [`verify`](mod@verify) | data written, zeroed, discarded and compared, several queues at once |
-//! | [`nbd`](mod@nbd) | closed-loop load on an NBD server, as cheap as sockets allow |
+//! | [`nbd`](mod@nbd) | closed-loop load on an NBD server, with as little overhead as sockets allow |
 //! | [`raw`] | one protocol step at a time, right or wrong: feature bits, memory, descriptors, rings |
 //!
 //! Guarantees: no call waits for ever on a server that stopped answering; a server's wrong answer is

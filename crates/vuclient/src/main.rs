@@ -75,7 +75,7 @@ impl LoadArgs {
         Duration::from_secs_f64(self.runtime)
     }
 
-    /// Bytes of a request, of a client that takes no more than 32 bits of them.
+    /// Returns the bytes of a request, for clients that take at most 32 bits.
     fn short_block(&self) -> Result<u32, Error> {
         let bs = self.bs;
         u32::try_from(bs).map_err(|_| Error::Usage(format!("bs={bs}: must be less than 4g")))
@@ -315,7 +315,7 @@ struct InfoReport {
 
 fn run_info(socket: &str, json: bool) -> Result<(), Error> {
     let info = disk::info(socket)?;
-    // blkio keeps the feature bits to itself.
+    // blkio does not expose the feature bits.
     let mut raw = Raw::connect(socket)?;
     raw.set_owner()?;
     let told = InfoReport { info, features: raw.features()?, protocol_features: raw.protocol_features()? };
@@ -375,7 +375,7 @@ mod tests {
         <Cli as clap::CommandFactory>::command().debug_assert();
     }
 
-    /// What all load has is the same for each kind of it, and refused alike.
+    /// All kinds of load take the common flags and reject the same values.
     #[test]
     fn every_load_takes_the_same_flags() {
         for kind in ["bench", "lean", "nbd"] {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that the server maps, too: a memfd mapped here through vm-memory.
+//! Memory shared with the server: a memfd mapped through vm-memory.
 //!
-//! Guarantees: every access is checked against the mapping's length and copies with volatile accesses. So a server that writes
-//! at the wrong time makes wrong data, not undefined behaviour. The mapping lives as long as any clone. Does not tell the
-//! server about it.
+//! Guarantees: every access is checked against the mapping's length and copies with volatile accesses. So a server that writes at the wrong
+//! time causes wrong data, not undefined behaviour. The mapping lives as long as any clone of [`Memory`]. Does not register the memory with
+//! the server.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -19,7 +19,7 @@ use crate::error::Error;
 pub struct Memory(Arc<MmapRegion<()>>);
 
 impl Memory {
-    /// Zeroed memory of `len` bytes, rounded up to whole pages.
+    /// Maps `len` bytes of zeroed memory, rounded up to whole pages.
     ///
     /// # Errors
     /// When the system gives no memfd or no mapping.
@@ -36,41 +36,41 @@ impl Memory {
         self.0.size()
     }
 
-    /// The address of its first byte in this process, which is also its guest address.
+    /// Returns the address of the first byte in this process. With blkio it is also the guest address.
     pub fn address(&self) -> usize {
         self.0.as_ptr() as usize
     }
 
-    /// How blkio wants to hear of it.
+    /// Returns the memory as a region for blkio.
     pub fn region(&self) -> blkio::MemoryRegion {
         let fd = self.fd().as_raw_fd();
         blkio::MemoryRegion { addr: self.address(), iova: 0, len: self.len(), fd, fd_offset: 0, flags: 0 }
     }
 
-    /// The memfd behind it.
+    /// Returns the memfd of the mapping.
     ///
     /// # Panics
-    /// Never: a [`Memory`] is always of a file.
+    /// Never: every [`Memory`] is made from a file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.file_offset().expect("made from a file").file().as_fd()
     }
 
-    /// The number at `offset`; `None` when it is not all inside, or not aligned.
+    /// Returns the number at `offset`; `None` if it is not completely inside, or not aligned.
     pub fn atomic<T: AtomicInteger>(&self, offset: usize) -> Option<&T> {
         self.0.get_atomic_ref(offset).ok()
     }
 
-    /// The `len` bytes from `offset` on.
+    /// Returns the `len` bytes from `offset` on.
     ///
     /// # Panics
-    /// When they are not all inside: offsets are ours, never the server's.
+    /// If they are not completely inside. Offsets come from this client, never from the server.
     pub fn slice(&self, offset: usize, len: usize) -> VolatileSlice<'_> {
         let slice = self.0.get_slice(offset, len);
         slice.unwrap_or_else(|e| panic!("{offset} + {len} of {} bytes: {e}", self.len()))
     }
 }
 
-/// An anonymous file of `len` bytes.
+/// Makes an anonymous file of `len` bytes.
 ///
 /// # Errors
 /// When the system refuses.

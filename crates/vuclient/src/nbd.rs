@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Closed-loop load on an NBD server, as cheap for the client as sockets allow: all replies that have come are received by one
-//! call, and as many requests as they answer are sent by one.
+//! Closed-loop load on an NBD server, with as little client overhead as sockets allow: one call receives all replies that have arrived, and
+//! one call sends a new request for each.
 //!
-//! Guarantees: every reply is checked (magic, error, length); a server that stops answering ends it. Needs a server at a
-//! Unix socket that takes `NBD_OPT_EXPORT_NAME`; simple replies, no TLS. Data is neither chosen nor compared.
+//! Guarantees: every reply is checked (magic, error, length); if the server stops answering, the run fails. Needs a server at a Unix socket
+//! that takes `NBD_OPT_EXPORT_NAME`; simple replies, no TLS. Data is neither chosen nor compared.
 //! Source: the NBD protocol, sections "Newstyle negotiation", "Transmission phase".
 
 use crate::error::Error;
@@ -19,31 +19,31 @@ const REPLY_MAGIC: u32 = 0x6744_6698;
 const REPLY_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 28;
 
-/// What to do.
+/// Options of the load.
 #[derive(Clone, Debug)]
 pub struct NbdOptions {
     /// Name of the export; may be empty.
     pub export: String,
     /// Connections, one thread each.
     pub connections: u32,
-    /// Requests in flight on each.
+    /// Requests in flight per connection.
     pub iodepth: u32,
-    /// Bytes of each.
+    /// Bytes per request.
     pub block: u32,
-    /// Writes instead of reads.
+    /// Whether to write instead of read.
     pub write: bool,
-    /// How long.
+    /// Duration of the load.
     pub runtime: Duration,
 }
 
-/// What came of it.
+/// Result of the load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NbdReport {
     /// Requests per second, all connections together.
     pub iops: f64,
     /// Requests that were answered.
     pub requests: u64,
-    /// Calls that received something: requests per call tells how cheap it was.
+    /// Receive calls that returned data; requests per call is the mean batch size.
     pub receives: u64,
     /// CPU of this client per request, nanoseconds.
     pub client_cpu_ns_per_request: f64,
@@ -86,7 +86,7 @@ struct Client {
     random: Random,
     blocks: u64,
     depth: usize,
-    /// One request with its data; offsets are filled in.
+    /// One encoded request with its data; each send fills in the offsets.
     request: Vec<u8>,
     reply_bytes: usize,
     out: Vec<u8>,
@@ -104,7 +104,7 @@ impl Client {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).map_err(failed("greeting of"))?;
         let name = options.export.as_bytes();
-        // Fixed newstyle, no zeroes behind the answer.
+        // Fixed newstyle, no zeroes after the answer.
         let (flags, option, length) = (3u32.to_be_bytes(), 1u32.to_be_bytes(), (name.len() as u32).to_be_bytes());
         let hello = [&flags[..], OPTION_MAGIC, &option, &length, name].concat();
         stream.write_all(&hello).map_err(failed("handshake with"))?;

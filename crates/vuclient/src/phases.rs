@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A closed loop of several threads in its phases: warm-up, measured time, the end; and what is counted in them.
+//! Runs a closed loop on several threads in phases (warm-up, measured time, drain) and counts the requests.
 //!
-//! Guarantees: the warm-up is not counted; all requests are waited for before a thread ends; a thread that fails ends the
-//! others' wait. In the loop no clock is read: a thread checks one shared word, and reads its clocks when that changes.
-//! Knows nothing of rings: [`Load`] is what a client has to do.
+//! Guarantees: the warm-up is not counted; all requests are waited for before a thread ends; if a thread fails, the run
+//! stops early and returns the error. In the loop no clock is read: a thread checks one shared word, and reads its
+//! clocks when that changes. Does not know rings: each client implements [`Load`].
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -23,38 +23,38 @@ pub trait Load {
     /// Puts the first requests on the ring.
     ///
     /// # Errors
-    /// What the ring refuses.
+    /// The error of the ring.
     fn fill(&mut self) -> Result<(), Error>;
 
-    /// The measured time begins.
+    /// Resets the counters, because the measured time begins.
     fn start_counting(&mut self);
 
-    /// Takes what ended and puts successors in its place; how many.
+    /// Takes completed requests and submits a new one for each. Returns how many completed.
     ///
     /// # Errors
-    /// What the server did wrong.
+    /// If the server failed a request or broke the protocol.
     fn turn(&mut self) -> Result<usize, Error>;
 
-    /// As [`Self::turn`], after a wait for at least one.
+    /// As [`Self::turn`], after waiting for at least one completion.
     ///
     /// # Errors
-    /// As there, and when nothing ends within `patience`.
+    /// As [`Self::turn`], and if no request completes within `patience`.
     fn wait(&mut self, patience: Duration) -> Result<usize, Error>;
 
-    /// Takes what is still with the server.
+    /// Waits for all requests in flight, without submitting new ones.
     ///
     /// # Errors
     /// As [`Self::wait`].
     fn drain(&mut self, patience: Duration) -> Result<(), Error>;
 
-    /// Requests that ended in the measured time, and the batches they came in.
+    /// Returns the requests completed since [`Self::start_counting`], and the number of batches they completed in.
     fn counted(&self) -> (u64, u64);
 
-    /// Their latencies, if these were asked for.
+    /// Returns the latencies, if they are measured.
     fn latencies(&mut self) -> Option<Histogram<u64>>;
 }
 
-/// How long everything takes.
+/// Durations, timeout and CPUs of a run.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Measured time.
@@ -63,18 +63,18 @@ pub struct Pace {
     pub warm_up: Duration,
     /// Spin instead of waiting.
     pub poll: bool,
-    /// Longest time the server may take to end something.
+    /// Timeout: the longest wait for a completion from the server.
     pub patience: Duration,
-    /// CPUs of the threads, a thread on one, in turn; empty = where the system puts them.
+    /// CPUs to which the threads are pinned, round robin; empty: the scheduler places them.
     pub cpus: Vec<usize>,
 }
 
 /// One queue's part of the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct QueueReport {
-    /// Requests ended in the measured time.
+    /// Requests completed in the measured time.
     pub requests: u64,
-    /// Those per second.
+    /// Requests per second.
     pub iops: f64,
 }
 
@@ -92,21 +92,21 @@ pub struct Latencies {
 /// The result of a bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// By queue.
+    /// One entry per queue.
     pub queues: Vec<QueueReport>,
-    /// All queues together, per second.
+    /// Requests per second of all queues together.
     pub iops: f64,
     /// Mean latency by Little's law: requests in flight over rate, nanoseconds.
     pub little_mean_ns: f64,
-    /// As measured, when asked for.
+    /// Measured latencies; `None` unless they were asked for.
     pub latency: Option<Latencies>,
     /// Seconds of CPU this client's threads used in the measured time.
     pub client_cpu_seconds: f64,
     /// The same per request, in nanoseconds.
     pub client_cpu_ns_per_request: f64,
-    /// Batches the completions came in: requests per batch tells how cheap a batch was.
+    /// Batches of completions; requests per batch is the mean batch size.
     pub batches: u64,
-    /// Requests ended in the warm-up, which are in no other figure: the server has worked for them, too.
+    /// Requests completed in the warm-up. No other figure includes them, but the server has processed them, too.
     pub warm_up_requests: u64,
 }
 
@@ -133,10 +133,10 @@ pub struct Tally {
     histogram: Option<Histogram<u64>>,
 }
 
-/// Starts a thread per group, leads them through the phases, and collects.
+/// Starts a thread per group, takes the threads through the phases, and returns what each measured.
 ///
 /// # Errors
-/// The first that a thread met.
+/// The error of the first group whose thread failed.
 pub fn run<L: Load + Send>(groups: Vec<Vec<L>>, pace: &Pace) -> Result<Vec<Tally>, Error> {
     let phase = AtomicU8::new(WARM_UP);
     std::thread::scope(|scope| {
@@ -145,7 +145,7 @@ pub fn run<L: Load + Send>(groups: Vec<Vec<L>>, pace: &Pace) -> Result<Vec<Tally
         let handles: Vec<_> = groups.into_iter().enumerate().map(start).collect();
         let wait = |time: Duration| {
             let end = Instant::now() + time;
-            // A thread that failed early ends the wait: its error is the result.
+            // If a thread fails early, stop waiting: its error is the result.
             while Instant::now() < end && !handles.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 let left = end.saturating_duration_since(Instant::now());
                 std::thread::sleep(left.min(Duration::from_millis(50)));
@@ -159,7 +159,7 @@ pub fn run<L: Load + Send>(groups: Vec<Vec<L>>, pace: &Pace) -> Result<Vec<Tally
     })
 }
 
-/// One thread: its queues from the first request to the last answer.
+/// Runs in one thread: drives its queues from the first request to the last completion.
 fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace) -> Result<Tally, Error> {
     if !pace.cpus.is_empty() {
         stay_on(pace.cpus[index % pace.cpus.len()])?;
@@ -223,7 +223,7 @@ fn drive<L: Load>(index: usize, mut group: Vec<L>, phase: &AtomicU8, pace: &Pace
     Ok(Tally { queues, batches, warm_up, wall: end.wall - begin.wall, cpu: end.cpu - begin.cpu, histogram })
 }
 
-/// Puts this thread on one CPU.
+/// Pins this thread to one CPU.
 fn stay_on(cpu: usize) -> Result<(), Error> {
     let refused = |why: &str| Error::Usage(format!("cpus={cpu}: {why}; name CPUs that this process may use"));
     let mut set = CpuSet::new();
@@ -234,12 +234,12 @@ fn stay_on(cpu: usize) -> Result<(), Error> {
     sched_setaffinity(None, &set).map_err(|e| refused(&e.to_string()))
 }
 
-/// The server has ended nothing for so long.
+/// Makes the error for a server that completed no request within `patience`.
 pub fn silent(patience: Duration) -> Error {
     Error::Server(format!("the server ended no request within {patience:?}"))
 }
 
-/// What all threads together measured; `in_flight` requests were always with the server.
+/// Combines the measurements of all threads; `in_flight` is the constant number of requests in flight.
 pub fn report(tallies: Vec<Tally>, in_flight: f64) -> BenchReport {
     let mut queues = Vec::new();
     let mut cpu = Duration::ZERO;

@@ -16,7 +16,7 @@ pub fn mix(value: u64) -> u64 {
 }
 
 impl Random {
-    /// The stream of `seed`; other `stream` numbers give unrelated ones.
+    /// Makes stream number `stream` of `seed`; streams of different numbers are unrelated.
     pub fn new(seed: u64, stream: u64) -> Random {
         Random(mix(seed).wrapping_add(mix(stream.wrapping_add(0x5851_f42d_4c95_7f2d))))
     }
@@ -32,7 +32,7 @@ impl Random {
         ((u128::from(self.next()) * u128::from(below)) >> 64) as u64
     }
 
-    /// Whether a chance of `percent` in a hundred came true.
+    /// Returns true with a probability of `percent` percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

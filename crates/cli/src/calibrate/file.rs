@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machine file: which cost of the simulator is which figure, and the text with where each is from.
+//! The machine file: maps measured figures to the simulator's costs, and writes them with their sources.
 //!
 //! Guarantees: the file is read back by `Scenario::parse_machine`; each cost of `Costs` is either one of the figures or named in
-//! [`NOT_MEASURABLE`] or kept with the reason why it could not be measured. Does not do: describe a disk; the one it writes is to be
-//! edited.
+//! [`NOT_MEASURABLE`] or kept with the reason why it could not be measured. Does not do: describe a real disk; the user edits the disk that
+//! it writes.
 
 use super::{Host, cpus};
 use host::calibrate::{Calibration, CostKind};
@@ -18,7 +18,7 @@ pub struct NotMeasurable {
     pub why: &'static str,
 }
 
-/// The one that is written all the same, as the kernel's documentation has it.
+/// The only one that the file contains nevertheless, with the value of the kernel's documentation.
 const WAITING: NotMeasurable =
     NotMeasurable { name: "costs.line.waiting", why: "how the kernel's locks wait: queued from Linux 4.2 on" };
 
@@ -31,7 +31,7 @@ pub const NOT_MEASURABLE: [NotMeasurable; 2] = [
     },
 ];
 
-/// What a figure is called, by its place in a machine file where it has one.
+/// Returns the name of a figure: its place in a machine file, if it has one.
 pub fn name(what: CostKind) -> &'static str {
     match what {
         CostKind::Atomic => "costs.line.atomic_ns",
@@ -54,7 +54,7 @@ pub fn name(what: CostKind) -> &'static str {
     }
 }
 
-/// What it is.
+/// Returns the meaning of a figure.
 pub fn meaning(what: CostKind) -> &'static str {
     match what {
         CostKind::Atomic => "an atomic addition to a line that is here",
@@ -79,7 +79,7 @@ pub fn meaning(what: CostKind) -> &'static str {
     }
 }
 
-/// The simulator's costs with those that were measured; the others are the published ones.
+/// Returns the simulator's costs: measured ones where available, otherwise the published ones.
 pub fn costs(c: &Calibration) -> Costs {
     let mut costs = Costs::default();
     let (p, l) = (&mut costs.path, &mut costs.line);
@@ -109,11 +109,11 @@ pub fn costs(c: &Calibration) -> Costs {
     costs
 }
 
-/// Most lines that a turn at the queue is believed to fetch.
+/// Upper limit of the cache lines that a turn at the queue fetches.
 const LINES_MAX: f64 = 64.0;
 
-/// Lines that go with the single queue from one CPU to another: what its turn costs more, in lines of that pair, but for the one that
-/// told whose turn it is.
+/// Returns how many cache lines move with the single queue from one CPU to another: the cost of a hand-over divided by the cost of one line
+/// between the same CPUs. One line is subtracted, because it only signals whose turn it is.
 fn lines(c: &Calibration) -> Option<u32> {
     let turn = c.of(CostKind::HandOver);
     let each = [CostKind::LineSocket, CostKind::LineRemote, CostKind::LineCore].map(|w| c.of(w));
@@ -122,7 +122,7 @@ fn lines(c: &Calibration) -> Option<u32> {
     Some((turn.median / line.median.max(1.0) - 1.0).round().clamp(1.0, LINES_MAX) as u32)
 }
 
-/// The file.
+/// Returns the text of the file.
 pub fn of(c: &Calibration, host: &Host, warnings: &[String]) -> String {
     let costs = costs(c);
     let (model, kernel) = (&host.setup.cpu_model, &host.setup.kernel);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk calibrate`: what things cost on this host, printed and written as a machine file for `mqblk sim`.
 //!
-//! A file that is there is not written over, unless that is asked for; whether it can be written is found out before measuring.
+//! An existing file is not overwritten without `--force`. Whether the file can be written is checked before measuring.
 
 mod file;
 
@@ -47,9 +47,9 @@ fn seconds(text: &str) -> Result<f64, String> {
     if (0.1..=600.0).contains(&n) { Ok(n) } else { Err(format!("{text} seconds: must be 0.1..=600")) }
 }
 
-/// Load of the machine per CPU, beside this program, from which on a warning is due.
+/// Load per CPU from other programs above which a warning is printed.
 const BUSY: f64 = 0.3;
-/// Distance of the quartiles, relative to the median, from which on a figure is called scattered.
+/// Distance of the quartiles, relative to the median, above which a figure counts as scattered.
 const SCATTERED: f64 = 0.5;
 
 /// Measures, prints and writes.
@@ -88,19 +88,19 @@ pub fn main(args: &CalibrateArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-/// This host, as far as a machine file tells of it.
+/// This host, as far as a machine file describes it.
 pub struct Host {
     topology: CpuTopology,
     /// Sockets, cores and threads.
     pub shape: Shape,
-    /// What of the topology the shape does not say, if something.
+    /// Where the topology differs from the shape, if it does.
     pub odd: Option<String>,
     /// CPU model, kernel.
     pub setup: Setup,
 }
 
 impl Host {
-    /// As the system says; CPUs that nothing is known of are taken for cores of one socket.
+    /// Reads the host from the system. If the topology is unknown, all CPUs are taken for cores of one socket.
     pub fn read() -> Host {
         let cpus = host::process::nr_cpus();
         let known = topology::read(Path::new(topology::SYSTEM), cpus);
@@ -113,7 +113,7 @@ impl Host {
     }
 }
 
-/// The topology as so many sockets of so many cores of so many threads, and what is not as regular as that.
+/// Returns the topology as sockets, cores per socket and threads per core, and a note if it is less regular.
 fn shape_of(t: &CpuTopology) -> (Shape, Option<String>) {
     let count = |of: &[u16]| {
         let mut all = of.to_vec();
@@ -132,7 +132,7 @@ fn shape_of(t: &CpuTopology) -> (Shape, Option<String>) {
     (shape, odd)
 }
 
-/// Load of the last minute for each CPU.
+/// Returns the load of the last minute, divided by the number of CPUs.
 fn load_per_cpu() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = text.split_whitespace().next()?.parse().ok()?;
@@ -186,7 +186,7 @@ fn failed(path: &Path, e: &std::io::Error) -> Failure {
     Failure::new(format!("--out {}: {e}; name a file that can be written", path.display()))
 }
 
-/// CPUs in words.
+/// Returns the CPUs of a measurement as text.
 fn cpus(cost: &Cost) -> String {
     let all: Vec<String> = cost.cpus.iter().map(u32::to_string).collect();
     match all.len() {

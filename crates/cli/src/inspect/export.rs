@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Settings that are the same here and there, in the order in which they are tried.
+/// Settings that the kernel and the simulated block layer share, in the order in which they are tried.
 const SETTINGS: [&str; 6] = ["scheduler", "nr_requests", "nomerges", "rq_affinity", "max_sectors_kb", "wbt_lat_usec"];
 /// Largest request of a simulated disk.
 const MAX_SECTORS_KB: u64 = 1024;
 
-/// Read and write microseconds assumed of a disk that nothing is known of, and how far off they may be, as a factor.
+/// Assumed read and write times of a disk that was not measured, and the factor by which they may be wrong.
 struct Assumed {
     what: &'static str,
     read_us: f64,
@@ -34,7 +34,7 @@ fn assumed(d: Option<&Device>) -> Assumed {
     match kind {
         "mmc" => of("eMMC or an SD card", 300.0, 1000.0, 4.0),
         "nvme" => of("flash behind NVMe", 80.0, 20.0, 4.0),
-        // A hypervisor says that a disk rotates when it knows nothing.
+        // A hypervisor reports a disk as rotating if it does not know.
         "virtio" | "xen" | "loop" | "nbd" | "ublk" => {
             of("a disk whose storage is not seen from here", 200.0, 200.0, 10.0)
         }
@@ -72,12 +72,12 @@ pub fn text(root: &Path, kernel: Option<&str>, disk: Option<&Device>, costs: Opt
     out
 }
 
-/// A word of the kernel's inside quotes.
+/// Returns a kernel's text without characters that would end or break a quoted string.
 fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).take(200).collect()
 }
 
-/// `[machine]`; how many CPUs it makes.
+/// Writes `[machine]`. Returns how many CPUs it describes.
 fn shape(out: &mut String, root: &Path) -> u32 {
     let system = root.join("sys/devices/system");
     let online = topology::online(&system).unwrap_or_else(|| vec![0]);
@@ -158,7 +158,7 @@ fn disk_table(out: &mut String, root: &Path, disk: Option<&Device>) {
     let _ = writeln!(out, "read_us = {:.1}\nwrite_us = {:.1}", a.read_us, a.write_us);
 }
 
-/// `[settings]`: those in effect, each tried on a stack of ours together with the ones before.
+/// Writes `[settings]`: the settings in effect. Each is tried on a stack of mqblk, together with those accepted before.
 fn settings(out: &mut String, root: &Path, disk: Option<&Device>, cpus: u32) {
     let Some(d) = disk else { return };
     out.push_str("\n[settings]\n");

@@ -14,7 +14,7 @@ use crate::output;
 use crate::status::{Failure, Outcome, Status};
 use std::path::Path;
 
-/// Prints what was asked for.
+/// Prints the settings, the host or the run that `args` select.
 pub fn main(args: &InspectArgs) -> Outcome {
     if let Some(pid) = args.live {
         return live::inspect(Some(pid).filter(|p| *p != 0), &args.path, args.json);

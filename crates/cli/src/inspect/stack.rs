@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What is described.
+/// Description of a stack.
 #[derive(Serialize)]
 pub struct Described {
     #[serde(flatten)]
@@ -31,7 +31,7 @@ struct Scsi {
     nr_hw_queues: u16,
     /// Requests that all hardware queues together have tags for.
     total_depth: u64,
-    /// What the device can use of them.
+    /// How many of them the device can use.
     usable: u64,
     /// Commands that the target takes over all sessions.
     #[serde(skip_serializing_if = "Option::is_none")]

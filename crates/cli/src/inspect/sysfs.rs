@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a kernel says of its block devices and of multi-queue: /sys/block and module parameters, below any root directory.
+//! What a kernel reports about its block devices and multi-queue: /sys/block and module parameters, below any root directory.
 //!
-//! Guarantees: reads only; what is not there is `None` or absent, never an error, except a device that was asked for by name.
-//! Each device comes with notes on what is missing and which parameters cannot concern it. Sources: the kernel's
-//! Documentation/ABI/stable/sysfs-block and block/blk-mq-sysfs.c (`mq/N/{cpu_list,nr_tags,nr_reserved_tags}`).
+//! Guarantees: reads only; missing information is `None` or absent, never an error, except for a device that was named. Each device has
+//! notes on missing information and on parameters that do not apply to it. Sources: the kernel's Documentation/ABI/stable/sysfs-block and
+//! block/blk-mq-sysfs.c (`mq/N/{cpu_list,nr_tags,nr_reserved_tags}`).
 
 use blk::suggest::did_you_mean;
 use lab::setup::read_line;
@@ -65,7 +65,7 @@ pub struct Hctx {
     pub cpu_list: Option<String>,
     /// Driver tags.
     pub nr_tags: Option<u64>,
-    /// Reserved ones among them.
+    /// Reserved tags among them.
     pub nr_reserved_tags: Option<u64>,
 }
 
@@ -84,9 +84,9 @@ pub struct Device {
     pub nr_hw_queues: Option<usize>,
     /// Hardware queues.
     pub hctxs: Vec<Hctx>,
-    /// Files of the queue directory; those that are not there are missing.
+    /// Files of the queue directory, by name; absent files are left out.
     pub queue: BTreeMap<String, String>,
-    /// What to know when reading this.
+    /// Notes on how to read these facts.
     pub notes: Vec<String>,
 }
 

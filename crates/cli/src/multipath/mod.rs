@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk multipath`: multipath disks of a daemon as `multipath -ll` lists them, and what a multipath.conf(5) says.
+//! `mqblk multipath`: lists multipath disks of a daemon as `multipath -ll` does, and prints the options of a
+//! multipath.conf(5).
 //!
-//! Guarantees: warnings and errors of a file go to standard error, each with its line; what is printed for `-t` is a
-//! configuration again. Does not do: change anything.
+//! Guarantees: warnings and errors of a file go to standard error, each with its line; the output of `-t` is itself a
+//! valid configuration. Does not do: change anything.
 
 mod topology;
 #[cfg(test)]
@@ -54,7 +55,7 @@ pub struct MultipathArgs {
     pub protocol: Option<String>,
 }
 
-/// Prints what was asked for.
+/// Prints the list or the configuration.
 pub fn main(args: &MultipathArgs) -> Outcome {
     let text = match &args.config {
         Some(path) => configuration(args, &Config::open(path).map_err(Failure::new)?),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Listings, to the character.
+//! Listings, compared character by character.
 
 use super::topology::text;
 use crate::serve::control::topology;
@@ -78,7 +78,7 @@ fn sizes_are_rounded_as_multipath_rounds_them() {
     }
 }
 
-/// The keys that programs read, and what only we have.
+/// The keys that programs read, and those that only mqblk has.
 #[test]
 fn json_has_the_keys_of_multipathd() {
     let map = topology::map("data", 0, false, &two_groups());

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-/// Text of a field, which came from a daemon.
+/// Returns the text of a field of a daemon's answer.
 fn field<'a>(of: &'a Value, key: &str) -> &'a str {
     of[key].as_str().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be typed after `mqblk serve`.
+//! The arguments of `mqblk serve`.
 
 use super::log::{Format, Least};
 use super::metrics::Listen;

@@ -25,7 +25,7 @@ use toml::de::DeValue;
 /// The top-level keys.
 const ROOT_KEYS: [&str; 3] = ["disk", "export", "iothread"];
 
-/// A plan and where each part of it was written.
+/// A plan, and the lines of its parts.
 pub struct Config<'a> {
     /// The plan, not yet checked.
     pub plan: ServePlan,
@@ -33,7 +33,7 @@ pub struct Config<'a> {
 }
 
 impl Config<'_> {
-    /// The errors of a plan with their lines.
+    /// Returns the errors of a plan with their lines.
     pub fn locate(&self, errors: &PlanErrors) -> String {
         let mut all: Vec<(Option<usize>, String)> = errors
             .0
@@ -48,10 +48,10 @@ impl Config<'_> {
     }
 }
 
-/// Reads the text of the file `name`.
+/// Parses the text of the file `name`.
 ///
 /// # Errors
-/// One line for each thing that is wrong.
+/// One line for each error.
 pub fn read<'a>(name: &'a str, text: &str, defaults: &Defaults) -> Result<Config<'a>, String> {
     let (mut reader, root) = Reader::open(name, text)?;
     let root = &root;
@@ -170,7 +170,7 @@ fn disk(mut section: Section<'_, '_>, names: &mut FreshNames) -> DiskPlan {
     plan
 }
 
-/// The last part of a path or of an export's name, or the kind of a target without one.
+/// Returns the default name of a disk: the last part of its path or export name, its RBD image, or else the kind of its target.
 pub fn default_name(target: &str) -> String {
     match TargetSpec::parse(target) {
         Ok(TargetSpec::File(path)) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -181,7 +181,7 @@ pub fn default_name(target: &str) -> String {
     }
 }
 
-/// `[disk.queue]`: the settings of `--set` as keys; tunables as `iosched.NAME`.
+/// Reads `[disk.queue]`, whose keys are the settings of `--set`; tunables have the form `iosched.NAME`.
 fn settings(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
     let Some(mut queue) = section.inner("queue", "queue.") else { return Vec::new() };
     let mut all = Vec::new();
@@ -232,7 +232,7 @@ fn export(
             let all: Vec<String> = EXPORT_TYPES.iter().map(|word| format!("\"{word}\"")).collect();
             section.refuse("", format!("has no type; add type = one of {}", all.join(", ")));
         }
-        // Which keys it may have depends on the type.
+        // The valid keys depend on the type.
         return None;
     };
     let name = name.unwrap_or_else(|| names.take(&format!("{disk}.{}", ExportKind::short_name(kind))));

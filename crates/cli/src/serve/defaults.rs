@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a plan gets where neither the configuration nor a flag says anything.
+//! Defaults of a plan for what neither the configuration nor a flag sets.
 
 use super::args::ServeArgs;
 use host::serve::check::HostFacts;
@@ -10,12 +10,12 @@ use std::path::PathBuf;
 pub struct Defaults {
     /// Virtqueues of an export.
     pub num_queues: u16,
-    /// Where sockets go that are not absolute.
+    /// Directory of sockets whose path is not absolute.
     pub socket_dir: Option<PathBuf>,
 }
 
 impl Defaults {
-    /// As typed, or of this machine.
+    /// Takes the defaults from the arguments, or else from this machine.
     pub fn new(args: &ServeArgs, host: &HostFacts) -> Defaults {
         let queues = args.num_queues.unwrap_or(host.cpus.len() as u64).clamp(1, VHOST_QUEUES_MAX.into());
         Defaults { num_queues: queues as u16, socket_dir: args.socket_dir.clone() }

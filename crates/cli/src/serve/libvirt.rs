@@ -2,12 +2,12 @@
 //! `mqblk serve --libvirt DOMAIN.xml`: the virtio disks of a libvirt domain as vhost-user-blk exports, with its queues,
 //! IOThreads and their mapping.
 //!
-//! Guarantees: what QEMU would do with the disk is done here, or a warning says what is not; a mapping keeps libvirt's
-//! rules. What is taken: `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
-//! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>`, `<target>`,
-//! `<readonly>`, `<serial>`, `<iotune>`. Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as
-//! vCPUs, cache writeback, stop when there is no space. A disk without an IOThread, which QEMU serves in its main thread,
-//! is dealt over all IOThreads here. Does not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
+//! Guarantees: a disk behaves as in QEMU, or a warning names the difference; a mapping follows libvirt's rules. Elements that are read:
+//! `<vcpu>`, `<iothreads>`, `<iothreadids>` with `<poll>`, `<cputune><iothreadpin>`; of disks
+//! `<driver queues= queue_size= cache= discard= error_policy= iothread=>` with `<iothreads>`, `<source>`, `<target>`, `<readonly>`,
+//! `<serial>`, `<iotune>`. Where libvirt leaves a choice to QEMU, QEMU's default holds: as many queues as vCPUs, cache writeback, stop when
+//! there is no space. QEMU serves a disk without an IOThread in its main thread; here its virtqueues are spread over all IOThreads. Does
+//! not do: read other drivers than `raw`, or other buses than virtio (left out, with a warning).
 //!
 //! Source: libvirt formatdomain, "IOThreads Allocation", "CPU Tuning", "Hard drives, floppy disks, CDROMs".
 
@@ -30,18 +30,18 @@ mod xml;
 /// Most IOThreads, as libvirt's ids could ask for any number.
 const IOTHREADS_MAX: u64 = 4096;
 
-/// What a domain comes to.
+/// The plan made from a domain.
 pub struct FromDomain {
-    /// Not yet checked.
+    /// The plan, not yet checked.
     pub plan: ServePlan,
-    /// What was left out or is not as QEMU has it.
+    /// What was left out or differs from QEMU.
     pub warnings: Vec<String>,
 }
 
-/// Reads a domain.
+/// Makes a plan from the XML of a domain.
 ///
 /// # Errors
-/// What is wrong, without the file's name.
+/// The error, without the name of the file.
 pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
     root_is_a_domain(text)?;
     let domain: Domain =
@@ -83,7 +83,7 @@ pub fn read(text: &str, defaults: &Defaults) -> Result<FromDomain, String> {
     Ok(made)
 }
 
-/// The deserializer takes any root; a network or a pool would be a domain without disks.
+/// Checks the root element. The deserializer accepts any root, so a network or a pool would pass as a domain without disks.
 fn root_is_a_domain(text: &str) -> Result<(), String> {
     let mut reader = quick_xml::Reader::from_str(text);
     loop {
@@ -115,8 +115,8 @@ fn number<T: TryFrom<u64>>(text: &Option<String>, what: &str) -> Result<Option<T
     })
 }
 
-/// The IOThreads with libvirt's ids. There are as many as `<iothreads>` says; ids that `<iothreadids>` does not give are
-/// the lowest that are free.
+/// Returns the IOThreads with libvirt's ids. There are as many as `<iothreads>` says; those that `<iothreadids>` does not list get the
+/// lowest free ids.
 fn iothreads(domain: &Domain) -> Result<(Vec<u64>, Vec<IoThreadPlan>), String> {
     let given = domain.iothreadids.as_ref().map(|i| i.iothreads.as_slice()).unwrap_or_default();
     let mut found: BTreeMap<u64, PollPlan> = BTreeMap::new();
@@ -157,12 +157,12 @@ fn iothreads(domain: &Domain) -> Result<(Vec<u64>, Vec<IoThreadPlan>), String> {
     Ok((plans.keys().copied().collect(), plans.into_values().collect()))
 }
 
-/// As libvirt names the object in QEMU.
+/// Returns libvirt's name for the object in QEMU.
 fn thread_name(id: u64) -> String {
     format!("iothread{id}")
 }
 
-/// The path of a disk's raw image, or why it is left out.
+/// Returns the path of a disk's raw image, or the reason why the disk is left out.
 fn image(disk: &Disk) -> Result<String, String> {
     let device = disk.device.as_deref().unwrap_or("disk");
     if device != "disk" {
@@ -219,7 +219,7 @@ fn disk_plan(disk: &Disk, name: &str, path: String, of: &str, warnings: &mut Vec
         warnings.push(format!("{of}: <shareable/> has no effect: its image is locked against other writers"));
     }
     let settings = disk.iotune.as_ref().map(|t| limits(t, of, warnings)).unwrap_or_default();
-    // A path, whatever it looks like.
+    // The source is a path, even if it looks like another kind of target.
     Ok(DiskPlan {
         settings,
         read_only: disk.readonly.is_some(),

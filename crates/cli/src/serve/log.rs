@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The daemon's log: lines on standard error, for people or as JSON.
 //!
-//! Guarantees: a thread that logs never waits. Lines go through a bounded list to a thread of their own. When no process reads
-//! standard error, lines are lost and counted, and disks are still served. A closed standard error is no error. One line is one
-//! record, whatever a client has put into a name. Under systemd (`$JOURNAL_STREAM` is standard error) the journal has time and
-//! level, so lines begin with its `<N>` instead.
+//! Guarantees: a thread that logs never waits. Lines go through a bounded list to a thread of their own. When no process reads standard
+//! error, lines are lost and counted, and disks are still served. A closed standard error is no error. One line is one record, whatever
+//! characters a client puts into a name. Under systemd (`$JOURNAL_STREAM` names standard error) the journal records time and level, so
+//! lines begin with the level as `<N>` instead.
 //! Does not do: files, rotation, a filter by module.
 
 use clap::ValueEnum;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Lines that wait for standard error.
+/// Most lines that wait for standard error.
 const LINES: usize = 4096;
 /// How long the end of the daemon waits for the last lines.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ pub struct Logging {
 
 enum Line {
     Text(String),
-    /// All before it is out.
+    /// Reports that all lines before it are written.
     Flushed(Sender<()>),
 }
 
@@ -82,7 +82,7 @@ enum Style {
     Json,
 }
 
-/// Logs from now on. Once per process: of a second call nothing is printed.
+/// Starts the log. It works once per process: a second call has no effect.
 pub fn start(format: Format, least: Least) -> Logging {
     let (lines, to_write) = sync_channel(LINES);
     let style = match format {
@@ -118,7 +118,7 @@ fn write(lines: &Receiver<Line>) {
     }
 }
 
-/// Whether standard error is the journal's: it says the file that it has given as device and inode.
+/// Whether standard error goes to the journal, which names its stream by device and inode in `$JOURNAL_STREAM`.
 fn is_journal() -> bool {
     let Ok(told) = std::env::var("JOURNAL_STREAM") else { return false };
     let meta = io::stderr().as_fd().try_clone_to_owned().and_then(|fd| std::fs::File::from(fd).metadata());
@@ -157,7 +157,7 @@ struct Fields(Vec<(String, Value)>);
 impl Fields {
     fn of(record: &Record<'_>) -> Fields {
         let mut fields = Fields::default();
-        // It never refuses.
+        // The visitor never fails.
         let _ = record.key_values().visit(&mut fields);
         fields
     }
@@ -216,7 +216,7 @@ fn line(style: Style, now: Duration, level: Level, message: &str, fields: &Field
     out
 }
 
-/// Appends text without what a terminal or a reader of lines takes for something else.
+/// Appends text with control characters escaped, because they could disturb a terminal or split a line.
 fn printable(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {

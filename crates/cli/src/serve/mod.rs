@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk serve`: disks for VMs and hosts.
 //!
-//! What was typed becomes a checked plan ([`request`], from [`config`] or [`libvirt`]), which [`show`] prints together with
-//! the commands of clients; then it is served until a signal comes.
+//! The command line becomes a checked plan ([`request`], from [`config`] or [`libvirt`]), which [`show`] prints together with the commands
+//! of clients; then the daemon serves the plan until a signal arrives.
 
 pub mod args;
 mod config;
@@ -33,13 +33,13 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Checks what was asked for, prints it, and serves it until a signal comes. SIGHUP has it read again.
+/// Checks the request, prints the plan, and serves it until a signal arrives. SIGHUP makes the daemon read its configuration again.
 pub fn main(args: &ServeArgs) -> Outcome {
     if args.user.is_some() && !args.dry_run {
-        // Threads have it from the one that makes them, so that none must be there yet.
+        // Threads inherit the flag from the thread that starts them, so set it before any other thread starts.
         privileges::no_new_privileges()?;
     }
-    // The log begins with what is served; before that, people are told as by any other command.
+    // From here on, messages go to the log; an error in the request is printed as by any other command.
     let _logging = (!args.dry_run).then(|| log::start(args.log_format, args.log_level));
     let user = args.user.as_deref().map(account).transpose()?;
     let problems = handed::take();
@@ -63,7 +63,7 @@ pub fn main(args: &ServeArgs) -> Outcome {
     serve(args, request, user.as_ref())
 }
 
-/// The kind of an export that only root can end.
+/// Returns the kind of the first export that only root can end, if any.
 fn needs_root(plan: &CheckedPlan) -> Option<&'static str> {
     let kinds = plan.exports().map(|e| &e.plan.kind);
     kinds.filter(|k| k.needs_root()).map(ExportKind::name).next()
@@ -71,7 +71,7 @@ fn needs_root(plan: &CheckedPlan) -> Option<&'static str> {
 
 fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome {
     let failed = |e: std::io::Error| Failure::new(format!("cannot watch for signals: {e}"));
-    // Before anything is served, so that no signal is missed; the flag is for the second one.
+    // Registered before anything is served, so that no signal is missed; `stop_flag` handles a second signal.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     interrupt::stop_flag()?;
     let manager = Manager::of_environment()?;
@@ -118,7 +118,7 @@ fn serve(args: &ServeArgs, request: Request, user: Option<&Account>) -> Outcome 
     manager.stopping();
     drop((watchdog, metrics));
     ::log::info!("ending: clients are let go");
-    // A command that comes meanwhile is answered before anything ends.
+    // Accept no more commands. A command in progress completes first, because `end` waits for the operator's lock.
     drop(server);
     operator.end();
     ::log::info!("ended");

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From what was typed to a checked plan: a disk, a configuration or a libvirt domain, with the flags over it.
+//! Turns the command line into a checked plan: of a disk, a configuration or a libvirt domain, as overridden by flags.
 //!
-//! Guarantees: what comes out fits together and was, a moment ago, possible on this machine; nothing was touched. Does not
-//! do: serve.
+//! Guarantees: the plan is consistent, and this machine could serve it at the time of the check. Nothing was changed. Does not do: serve.
 
 use super::args::{ServeArgs, TlsChoice};
 use super::config::{self, Config};
@@ -26,15 +25,15 @@ use std::path::Path;
 /// Largest configuration or domain that is read: a mistyped name may be a disk image.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// A plan that can be carried out, and what the user should know of it.
+/// A plan that can be served, and warnings for the user.
 pub struct Request {
     /// The plan.
     pub plan: CheckedPlan,
-    /// What is not as in the file.
+    /// Warnings, such as differences from the file.
     pub warnings: Vec<String>,
 }
 
-/// Finds where in the input an error is.
+/// The input of a plan, to locate an error in it.
 enum Origin<'a> {
     CommandLine,
     Config(Box<Config<'a>>),
@@ -56,10 +55,10 @@ impl Origin<'_> {
 }
 
 impl Request {
-    /// Reads and checks all that was asked for.
+    /// Reads and checks the whole request.
     ///
     /// # Errors
-    /// One message for each thing that is wrong.
+    /// One message for each error.
     pub fn resolve(args: &ServeArgs) -> Result<Request, Failure> {
         let checked = |plan: CheckedPlan| preflight(&plan).map(|()| plan);
         let (plan, mut warnings) = Request::read(args, checked)?;
@@ -70,11 +69,11 @@ impl Request {
         Ok(Request { plan, warnings })
     }
 
-    /// Reads what was asked for, and has `then` do something with it, whose errors are told with their places; what comes of
-    /// it, and what is not as in the file.
+    /// Reads the request and calls `then` with the checked plan. Errors of `then` are reported with their lines. Returns the result of
+    /// `then`, and warnings.
     ///
     /// # Errors
-    /// As of [`Request::resolve`].
+    /// As [`Request::resolve`].
     pub fn read<T>(
         args: &ServeArgs,
         then: impl FnOnce(CheckedPlan) -> Result<T, PlanErrors>,
@@ -113,7 +112,7 @@ enum Source<'a> {
     Domain(&'a Path),
 }
 
-/// What the positional argument is goes by its name alone: a disk is not opened to find out.
+/// Determines the kind of the positional argument from its name alone, without opening a disk.
 fn source(args: &ServeArgs) -> Result<Source<'_>, Failure> {
     match (&args.libvirt, &args.what) {
         (Some(domain), _) => Ok(Source::Domain(domain)),
@@ -131,7 +130,7 @@ fn source(args: &ServeArgs) -> Result<Source<'_>, Failure> {
     }
 }
 
-/// One disk over NBD and vhost-user-blk, on sockets named after it.
+/// Makes the plan of one disk over NBD and vhost-user-blk, on sockets named after the disk.
 pub fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
     let text = path.to_string_lossy();
     let target = match path.as_os_str().to_str() {
@@ -165,7 +164,7 @@ pub fn disk(path: &Path, defaults: &Defaults) -> Result<ServePlan, Failure> {
     Ok(ServePlan { iothreads: Vec::new(), disks: vec![disk], exports })
 }
 
-/// Flags that change what was read.
+/// Applies the flags that override the input.
 fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     disk_flags_over(plan, args);
     if let Some(n) = args.iothreads {
@@ -179,7 +178,7 @@ fn flags_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     tls_over(plan, args)
 }
 
-/// The flags that a daemon was started with, for what is added to it later.
+/// Applies the flags that a daemon was started with to disks and exports that are added later.
 pub fn flags_over_added(plan: &mut ServePlan, args: &ServeArgs) {
     disk_flags_over(plan, args);
     // An addition without an NBD export has nothing to encrypt.
@@ -194,7 +193,7 @@ fn disk_flags_over(plan: &mut ServePlan, args: &ServeArgs) {
     }
 }
 
-/// TLS for the NBD exports of which the file says nothing.
+/// Sets TLS for the NBD exports whose TLS the file does not set.
 fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     let Some(directory) = &args.tls_certificates else { return Ok(()) };
     let required = match args.tls {
@@ -215,7 +214,7 @@ fn tls_over(plan: &mut ServePlan, args: &ServeArgs) -> Result<(), Failure> {
     Err(Failure::new(text))
 }
 
-/// Exports named as a socket that the service manager has made listen there; other exports of an NBD server come with it.
+/// Makes each export listen at the handed-over socket of its name, if there is one. Other exports of the same NBD server listen there, too.
 fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
     for socket in host::handed::all() {
         let Some(index) = plan.exports.iter().position(|e| e.name == socket.name) else { continue };
@@ -233,7 +232,7 @@ fn handed_over(plan: &mut ServePlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sockets that were handed over and are of no use; those named `ours` are not exports.
+/// Returns warnings about handed-over sockets that are not used; sockets named in `ours` are not for exports.
 pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>, ours: &[&str]) -> Vec<String> {
     let serves = |at: &At| plan.exports().any(|e| e.plan.kind.is_at(at));
     let unused = host::handed::all().iter().filter(|s| {
@@ -244,10 +243,10 @@ pub fn unused_sockets(plan: &CheckedPlan, control: Option<&Path>, ours: &[&str])
     unused.map(|s| format!("socket '{}' at {} was handed over: {rule}", s.name, s.at)).collect()
 }
 
-/// The text of a file; `what` and `remedy` for the message.
+/// Reads the text of a file; `what` and `remedy` are for messages.
 fn read(path: &Path, what: &str, remedy: &str) -> Result<String, Failure> {
     let refused = |text: &str| Failure::new(format!("{what} '{}': {text}; {remedy}", path.display()));
-    // A pipe may be named on purpose (process substitution), so the kind of file is not asked.
+    // A pipe may be named on purpose (process substitution), so the kind of file is not checked.
     let file = std::fs::File::open(path).map_err(|e| refused(&e.to_string()))?;
     let mut bytes = Vec::new();
     file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| refused(&e.to_string()))?;

@@ -9,7 +9,7 @@ use host::serve::plan::{DiskPlan, IoThreadPlan};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// For people.
+/// Returns the plan as text.
 pub fn text(plan: &CheckedPlan) -> String {
     let mut out = format!(
         "plan: {}, {}, {}\n",
@@ -92,7 +92,7 @@ fn hints(export: &Export<'_>, index: usize) -> Vec<Hint> {
     export.plan.kind.hints(&HintContext { name, disk, index, read_only: export.read_only })
 }
 
-/// Which IOThread has what: by rule where there is one, else each with its list.
+/// Describes which IOThread serves which virtqueues: by the rule, if there is one, else by a list for each IOThread.
 fn served_by(plan: &CheckedPlan, export: &Export<'_>) -> String {
     let name = |index: &usize| plan.iothreads()[*index].name.as_str();
     let queues = export.iothreads;
@@ -119,12 +119,12 @@ fn served_by(plan: &CheckedPlan, export: &Export<'_>) -> String {
     format!("virtqueues: {}", lists.join("; "))
 }
 
-/// For programs.
+/// Returns the plan as JSON text.
 pub fn json(plan: &CheckedPlan) -> String {
     output::json(&value(plan))
 }
 
-/// The same as a value.
+/// Returns the plan as a JSON value.
 pub fn value(plan: &CheckedPlan) -> Value {
     let iothreads: Vec<Value> = plan.iothreads().iter().map(iothread_json).collect();
     let disks: Vec<Value> = plan.disks().iter().map(disk_json).collect();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk of several targets in a configuration: striped over them, or reached by them as paths.
+//! A disk of several targets in a configuration: striped over them, or with each target as a path to the disk.
 //!
-//! Guarantees: what is wrong is reported at its key. Keys of the other kind of stack, or of any without one, are refused.
+//! Guarantees: each error is reported at its key. Keys that belong to another kind of stack are rejected, as are all
+//! such keys without `stack`.
 
 use config::reader::{shown, text_of, whole};
 use host::driver::multipath::{MultipathTarget, option_names};
@@ -14,15 +15,15 @@ use toml::de::DeValue;
 /// A table of a configuration.
 pub type Section<'t, 'a> = config::reader::Section<'t, 'a, PlanItem>;
 
-/// The words for the two, also names of disks that have none.
+/// The values of `stack`, which are also the default names of such disks.
 const STRIPE: &str = "stripe";
 const MULTIPATH: &str = "multipath";
 
-/// What several targets are to a disk.
+/// How a disk uses several targets.
 pub enum Stack {
-    /// Its chunks of so many bytes lie on them in turn.
+    /// Striped over the targets, round robin, in chunks of so many bytes.
     Stripe(u64, Vec<TargetPlan>),
-    /// Each is a path to it; `None`: they do not fit together, which was reported.
+    /// Each target is a path to the disk; `None`: the targets do not fit together, which was reported.
     Multipath(Option<TargetPlan>),
 }
 
@@ -33,7 +34,7 @@ enum Kind {
 }
 
 impl Stack {
-    /// What its targets are, for messages.
+    /// Describes the targets, for messages.
     pub fn what(&self) -> &'static str {
         match self {
             Stack::Stripe(..) => "targets that it is striped over",
@@ -42,13 +43,13 @@ impl Stack {
     }
 }
 
-/// The word that a disk of several targets has for them.
+/// Returns the kind of stack of a disk of several targets.
 pub fn word(section: &mut Section<'_, '_>) -> &'static str {
     let is_multipath = section.get("stack").is_some_and(|found| found.value.as_str() == Some(MULTIPATH));
     if is_multipath { MULTIPATH } else { STRIPE }
 }
 
-/// `stack` with its `targets` and its other keys.
+/// Reads `stack` with its `targets` and its other keys.
 pub fn read(section: &mut Section<'_, '_>, targets: Option<&[String]>) -> Option<Stack> {
     let kind = section.one_of("stack", &[(STRIPE, Kind::Stripe), (MULTIPATH, Kind::Multipath)]);
     let chunk = section.string("chunk", "64k");
@@ -86,7 +87,7 @@ pub fn read(section: &mut Section<'_, '_>, targets: Option<&[String]>) -> Option
     })
 }
 
-/// A target, or something in its place if it is none.
+/// Parses a target. Records an error and returns a null target if the text is invalid.
 pub fn target(section: &mut Section<'_, '_>, key: &'static str, text: String) -> TargetPlan {
     let spec = TargetSpec::parse(&text).unwrap_or_else(|e| {
         section.refuse(key, format!("target={}: {}", shown(&without_secrets(&text)), shown(&e.to_string())));
@@ -106,7 +107,8 @@ fn chunk_bytes(section: &mut Section<'_, '_>, chunk: Option<&str>) -> u64 {
     }
 }
 
-/// Keys of a multipath disk that are there: words, numbers, and for each path one, as `prio` has, lists of them.
+/// Returns the keys that a multipath disk has. A value is a word, a number, or a list with one value for each path, as
+/// for `prio`.
 fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     for key in option_names() {
@@ -134,7 +136,7 @@ fn options(section: &mut Section<'_, '_>) -> Vec<(&'static str, String)> {
     all
 }
 
-/// The paths and their options; what is wrong is reported at its key.
+/// Makes the multipath target; errors are reported at their keys.
 fn multipath(
     section: &mut Section<'_, '_>,
     targets: &[String],
@@ -157,11 +159,11 @@ fn multipath(
         for option in &options {
             let mut some = vec![*option];
             if option.0 == "path_grouping_policy" {
-                // One of them needs another option beside it.
+                // One grouping policy is valid only with another option.
                 let beside = |o: &&(&str, &str)| ["prio", "conf", "detect_prio"].contains(&o.0) && alone(**o).is_ok();
                 some.extend(options.iter().filter(beside));
             }
-            // These go together.
+            // These options are valid only together.
             let by_cpu = ["path_selector", "path_cpus", "path_grouping_policy"];
             if by_cpu[..2].contains(&option.0) {
                 some.extend(options.iter().filter(|o| by_cpu.contains(&o.0) && o.0 != option.0));

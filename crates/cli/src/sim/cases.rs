@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk sim --seed`: cases of the simulation by their seeds. One is shown event by event, many are only counted.
+//! `mqblk sim --seed`: simulated cases by their seeds. The cases of one seed are shown event by event; those of many
+//! seeds are only counted.
 //!
-//! A seed has a case of each kind; without `--kind` those are run that are due for it.
+//! Each seed has a case of each kind. Without `--kind`, only the kinds that are due for the seed are run.
 //!
-//! Cases share nothing, so all CPUs work on them; what is printed does not depend on how many there are.
+//! Cases share nothing, so all CPUs work on them; the output does not depend on the number of CPUs.
 
 use crate::args::{SimArgs, SimKind};
 use crate::output;
@@ -27,22 +28,22 @@ const LETTERS: [&str; 4] = [
     "  X settings        S phase      (a submission is told when its call returns, after what it set off)",
 ];
 
-/// Runs what was asked for.
+/// Runs the cases that `args` select.
 pub fn main(args: &SimArgs) -> Outcome {
     let Some(end) = args.seed.checked_add(args.count) else {
         return Err(Failure::new(format!("--count {}: seeds end at {}; lower it", args.count, u64::MAX)));
     };
-    // A violation is told once, with its trace, and not as a crash of this program.
+    // A violation is reported once, with its trace, and not as a panic of this program.
     std::panic::set_hook(Box::new(|_| {}));
     if args.count == 1 { show(args.seed, args.kind) } else { count(args, end) }
 }
 
-/// The kinds of case that are run for a seed.
+/// Returns the kinds of case that run for a seed.
 fn kinds_of(seed: u64, chosen: SimKind) -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().filter(move |kind| chosen.takes(*kind, seed))
 }
 
-/// The cases of one seed, event by event.
+/// Shows the cases of one seed, event by event.
 fn show(seed: u64, chosen: SimKind) -> Outcome {
     let mut out = LETTERS.join("\n") + "\n";
     for kind in kinds_of(seed, chosen) {
@@ -84,7 +85,7 @@ impl Totals {
         self.0.iter().map(|(_, sum)| sum.requests + sum.pressed).sum()
     }
 
-    /// A paragraph for each kind there was.
+    /// Returns a paragraph for each kind of case that ran.
     fn text(&self, seeds: u64) -> String {
         let mut out = String::new();
         for (kind, (cases, sum)) in Kind::ALL.iter().zip(&self.0).filter(|(_, (cases, _))| *cases > 0) {
@@ -100,7 +101,7 @@ impl Totals {
     }
 }
 
-/// Many seeds, until a case fails.
+/// Runs the cases of many seeds, until one fails.
 fn count(args: &SimArgs, end: u64) -> Outcome {
     let (first, chosen) = (args.seed, args.kind);
     let next = AtomicU64::new(first);
@@ -126,7 +127,7 @@ fn count(args: &SimArgs, end: u64) -> Outcome {
                                     .show(|| format!("{} of {} seeds, {requests} requests", seed - first, end - first));
                             }
                             Err(failure) => {
-                                // The least of those that fail, whichever thread was first.
+                                // Of several failures, keep the one with the lowest seed, whichever thread was first.
                                 if total.1.as_ref().is_none_or(|f| failure.seed < f.seed) {
                                     total.1 = Some(failure);
                                 }
@@ -149,13 +150,13 @@ fn count(args: &SimArgs, end: u64) -> Outcome {
     Ok(Status::Found)
 }
 
-/// What a case that failed was made of, and its last events.
+/// Returns the settings and phases of a failed case, and its last events.
 fn cut_short(failure: &swarm::Failure) -> String {
     let trace = &failure.trace;
     let from = trace.len().saturating_sub(LAST_EVENTS);
     let mut out = LETTERS.join("\n") + "\n";
     let _ = writeln!(out, "\n{} case of seed {}", failure.kind.name(), failure.seed);
-    // All that was set and all phases, of the rest only the end.
+    // Keep all settings and phases; of the other events keep only the last ones.
     let is_setting = |line: &&String| matches!(line.as_bytes().get(17), Some(b'X' | b'S'));
     let (head, last) = trace.split_at(from);
     let kept: Vec<&String> = head.iter().filter(is_setting).collect();
@@ -165,7 +166,7 @@ fn cut_short(failure: &swarm::Failure) -> String {
     out
 }
 
-/// What did not hold, what everything was like then, and how to see it again.
+/// Returns the violated rule, the state at that time, and the command that replays the case.
 fn violation(failure: &swarm::Failure) -> String {
     let (what, state) = failure.message.split_once('\n').unwrap_or((&failure.message, ""));
     let (kind, seed) = (failure.kind.name(), failure.seed);

@@ -11,7 +11,7 @@ mod study_here;
 use crate::args::SimArgs;
 use crate::status::Outcome;
 
-/// Runs what was asked for.
+/// Runs a scenario, a what-if, a study or cases, as `args` select.
 pub fn main(args: &SimArgs) -> Outcome {
     match (&args.scenario, args.study) {
         (Some(file), _) if args.jobs.is_some() || !args.what_if.is_empty() => whatif::main(file, args),

@@ -122,7 +122,7 @@ fn render(scenario: &Scenario, rows: &[RowOutcome]) -> String {
     out
 }
 
-/// Each row against another one.
+/// Appends the change of each row relative to its base row, and the reasons.
 fn changes(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
     for (i, row) in rows.iter().enumerate().skip(1) {
         let Some(first) = base(scenario, rows, i) else { continue };
@@ -157,7 +157,7 @@ fn change(base: &Figure, f: &Figure, ratio: Option<f64>) -> String {
     }
 }
 
-/// What was published without its load.
+/// Appends published ratios whose load is unknown, next to the range over all simulated rows.
 fn over(out: &mut String, scenario: &Scenario, rows: &[RowOutcome]) {
     let all = over_rows(scenario, rows);
     if !all.is_empty() {

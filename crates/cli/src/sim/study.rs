@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk sim --study STUDY`: a table of simulated points, why the series have their shapes, and with `--measure` this host beside.
+//! `mqblk sim --study STUDY`: a table of simulated points, why the series have their shapes, and with `--measure` the measured points of
+//! this host.
 //!
-//! Points share nothing, so all CPUs work on them; what is printed does not depend on how many there are.
+//! Points share nothing, so all CPUs work on them; the output does not depend on the number of CPUs.
 
 use super::study_here;
 use crate::args::SimArgs;
@@ -21,7 +22,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Simulates a study, measures what is asked for, and prints it all.
+/// Simulates a study, measures this host with `--measure`, and prints all results.
 pub fn main(study: Study, args: &SimArgs) -> Outcome {
     let (machine, file, text) = machine_of(study, args.machine.as_deref())?;
     if args.measure && study == Study::Iothreads {
@@ -76,7 +77,7 @@ fn machine_of(study: Study, file: Option<&Path>) -> Result<(Scenario, String, St
     Ok((machine, name, text))
 }
 
-/// The points of cells, in their order, whichever thread simulates which.
+/// Simulates the points of cells. Returns them in order, whichever thread simulates which.
 pub(super) fn simulate_all(
     machine: &Scenario,
     all: &[Cell],
@@ -89,7 +90,7 @@ pub(super) fn simulate_all(
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(all.len());
     let work = || -> Result<(), Failure> {
         loop {
-            // The last ones are the largest, and would be waited for.
+            // Start with the last ones, because they are the largest and would be waited for.
             let n = next.fetch_add(1, Ordering::Relaxed);
             let Some(i) = all.len().checked_sub(n + 1) else { return Ok(()) };
             let point = simulate(machine, &all[i], effort, seed).map_err(|e| {

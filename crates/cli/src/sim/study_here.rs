@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The same study on this host: measured on the null device through an ordinary run, and simulated with the machine's costs.
 //!
-//! Guarantees: measured runs are interleaved, so that a busy moment falls on all alike; each point has its least and most;
-//! interrupted runs are discarded. What is simulated beside them is our block layer in user space: the machine file's own
-//! costs, without those of a kernel and a device.
+//! Guarantees: measured runs are interleaved, so that a busy moment affects all points alike; each point has its minimum and maximum;
+//! interrupted runs are discarded. The simulation to compare with is of mqblk in user space: it uses the machine file's own costs, without
+//! those of a kernel and a device.
 
 use super::study::simulate_all;
 use crate::args::SimArgs;
@@ -25,7 +25,7 @@ use workload::job::{JobFile, ParseContext};
 /// Runs of each point.
 const RUNS: usize = 5;
 
-/// Measures and simulates what of a study this host has the CPUs for.
+/// Measures and simulates the points of a study for which this host has enough CPUs.
 pub(super) fn measure(
     study: Study,
     machine: &Scenario,
@@ -60,8 +60,8 @@ pub(super) fn measure(
     })
 }
 
-/// I/Os a second of a cell on this host, each thread on a CPU of its own. `None`: the run was interrupted, maybe in its ramp, and
-/// is no run.
+/// Runs a cell on this host, each thread on a CPU of its own. Returns I/Os per second; `None` if the run was interrupted, maybe during its
+/// ramp, because its figures are invalid then.
 fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result<Option<f64>, Failure> {
     let Some(text) = cell.job(run_us / 4, run_us) else { return Err(Failure::new("a study of users is not measured")) };
     let names: Vec<String> = cpus.iter().map(u32::to_string).collect();
@@ -88,7 +88,7 @@ fn run(cell: &Cell, cpus: &[u32], run_us: u64, stop: &Arc<AtomicBool>) -> Result
     Ok(Some(reads.map(|d| d.ios as f64 / (d.runtime_ns as f64 / 1e9)).sum()))
 }
 
-/// The table below that of the study.
+/// Returns the table that follows the table of the study.
 pub(super) fn text(here: &HostResults, study: Study) -> String {
     let mut out = format!(
         "\nthis host, {} CPUs: measured on the null device, medians of {} runs; simulated: our block layer in user space\n",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk sim MACHINE.toml --jobs JOB --what-if KEY=VALUE`: what would change, with an interval, and why.
 //!
-//! Runs share nothing, so all CPUs work on them; what is printed does not depend on how many there are.
+//! Runs share nothing, so all CPUs work on them; the output does not depend on the number of CPUs.
 
 use crate::args::SimArgs;
 use crate::machine_file;
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Largest job file that is read.
 const JOB_BYTES_MAX: u64 = 16 << 20;
 
-/// Asks, and prints the answers.
+/// Simulates the questions, and prints the answers.
 pub fn main(file: &Path, args: &SimArgs) -> Outcome {
     let name = file.display().to_string();
     let (_, machine) = machine_file::read(file)?;
@@ -65,16 +65,16 @@ pub fn main(file: &Path, args: &SimArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-/// Runs that are done.
+/// Completed runs.
 struct Done {
-    /// By their numbers.
+    /// The outcomes, by the numbers of the runs.
     outcomes: Vec<Option<RowOutcome>>,
     /// The first that failed, and why.
     failed: Option<(usize, String)>,
     line: Line,
 }
 
-/// All runs, on all CPUs.
+/// Simulates all runs, on all CPUs.
 fn simulate(plan: &Plan, args: &SimArgs) -> Result<Vec<RowOutcome>, Failure> {
     let next = AtomicUsize::new(0);
     let all = plan.runs();
@@ -93,7 +93,7 @@ fn simulate(plan: &Plan, args: &SimArgs) -> Result<Vec<RowOutcome>, Failure> {
                     match run {
                         Ok(outcome) => done.outcomes[n] = Some(outcome),
                         Err(e) => {
-                            // The first of those that fail, whichever thread was first.
+                            // Of several failures, keep the one with the lowest number, whichever thread was first.
                             if done.failed.as_ref().is_none_or(|(at, _)| n < *at) {
                                 done.failed = Some((n, e));
                             }
@@ -149,7 +149,7 @@ fn render(name: &str, plan: &Plan, a: &Answers) -> String {
         );
     }
     if a.describes == Some(false) {
-        // One reason for all of them.
+        // One reason holds for all questions.
         let why = a.answers.iter().flat_map(|q| &q.cannot).find(|c| c.starts_with(NOT_THIS_MACHINE));
         let _ = writeln!(out, "\n{}", why.map_or(NOT_THIS_MACHINE, String::as_str));
     }
@@ -157,7 +157,7 @@ fn render(name: &str, plan: &Plan, a: &Answers) -> String {
     out
 }
 
-/// How the reason begins that holds for all questions.
+/// Beginning of the reason that holds for all questions.
 const NOT_THIS_MACHINE: &str = "the model does not describe this machine";
 
 fn question(out: &mut String, a: &Answer, describes: Option<bool>) {

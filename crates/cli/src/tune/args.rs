@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `mqblk tune` can be told.
+//! The arguments of `mqblk tune`.
 
 use crate::args::{JobArgs, key_value};
 use crate::completion;

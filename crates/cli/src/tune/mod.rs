@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mqblk tune`: which settings make a job better here, by how much, and why.
 //!
-//! Guarantees: what can be refused is refused before a run. Every run is in the results file when the next one begins. Outside
-//! of the runs no setting is changed, except by `--apply` of a kernel's device at the end. The only files written are the
-//! results and the file that `--apply` names, which must not exist.
+//! Guarantees: invalid input is rejected before the first run. Every run is in the results file when the next one begins. Settings change
+//! only during runs, except that `--apply` may write those of a kernel device at the end. The only files written are the results, the page
+//! of `--report`, and the file that `--apply` names, which must not exist.
 
 pub mod args;
 mod screen;
@@ -37,16 +37,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Length of a confirming run when neither the jobs nor the user say one.
+/// Length of a confirming run if neither the jobs nor the user set one.
 const RUN_SECONDS: f64 = 2.0;
-/// Share of it that a screening run takes, and the least it takes.
+/// Length of a screening run as a share of a confirming run, and its lower limit.
 const SHORT_SHARE: f64 = 0.25;
 const SHORT_SECONDS_MIN: f64 = 0.25;
-/// The same of virtual machines, whose users do thousands of transactions in a virtual second.
+/// The same lengths for simulated virtual machines, because their users complete thousands of transactions in a virtual second.
 const GUEST_SECONDS: f64 = 0.3;
 const GUEST_SHORT_SECONDS_MIN: f64 = 0.05;
 
-/// Tunes.
+/// Runs `mqblk tune`.
 pub fn main(args: &TuneArgs) -> Outcome {
     let mut asked = TuneRequest::resolve(args)?;
     host::clock::start();
@@ -102,12 +102,12 @@ pub fn main(args: &TuneArgs) -> Outcome {
     }
 }
 
-/// What was asked, as far as it can be told without opening a device.
+/// A requested tuning, checked as far as possible without opening a device.
 struct TuneRequest {
     jobs: Loaded,
-    /// The machine whose virtual machines' users are the load, in place of jobs.
+    /// The simulated machine, if the users of its virtual machines are the load instead of jobs.
     guests: Option<GuestMachine>,
-    /// What it is, for people, where that is not this host.
+    /// Description of the simulated machine, if the target is not of this host.
     machine: Option<String>,
     base: Vec<(String, String)>,
     free: Vec<(String, Vec<String>)>,
@@ -201,7 +201,8 @@ impl TuneRequest {
         if !only.is_empty() {
             only.extend(self.free.iter().map(|(name, _)| (name.clone(), Vec::new())));
         }
-        // Fewer paths are less to fall back on, whatever they gain, and what polling costs is not simulated: only where that is asked for.
+        // Some knobs are searched only if named: fewer paths reduce redundancy, whatever they gain, and the cost of polling is not
+        // simulated.
         let is_only_asked = |name: &str| name == target_knobs::PATHS || guest_bench::is_only_asked(name);
         let is_asked = |name: &str| !is_only_asked(name) || only.iter().any(|(other, _)| other == name);
         let all = bench.knobs().into_iter().filter(|k| is_asked(&k.name)).collect();
@@ -225,7 +226,7 @@ impl TuneRequest {
         })
     }
 
-    /// The results file: new with its first line, or the old one without what was cut off.
+    /// Opens the results file: a new one with its first line, or the resumed one without a partial last line.
     fn open(&self, plan: &TunePlan) -> Result<File, Failure> {
         let failed = |e: std::io::Error| {
             Failure::new(format!("results file {}: {e}; name a file you may write to", self.results.display()))
@@ -247,7 +248,7 @@ impl TuneRequest {
         Ok(file)
     }
 
-    /// The command with its seed.
+    /// Returns the command with its seed.
     fn again(&self) -> String {
         if let Some(past) = &self.past {
             return past.header.command.clone();
@@ -256,11 +257,11 @@ impl TuneRequest {
         format!("{}{seed}", command())
     }
 
-    /// A failure; a results file with at most a first look in it is taken away again.
+    /// Makes a failure. Removes a new results file that has at most one line after the header.
     fn failed(&self, why: &str) -> Failure {
         let text = fs::read_to_string(&self.results).unwrap_or_default();
         if self.past.is_none() && text.lines().count() < 3 {
-            // Best effort: the failure is what is told.
+            // Best effort: the failure itself is reported.
             let _ = fs::remove_file(&self.results);
         }
         Failure::new(why)
@@ -317,7 +318,7 @@ fn json(
     }))
 }
 
-/// The device of a `kernel:` target, for `--apply` without a file.
+/// Returns the device of a `kernel:` target, for `--apply` without a file.
 fn kernel_target(target: Option<&str>) -> Result<PathBuf, String> {
     match target.map(TargetSpec::parse) {
         Some(Ok(TargetSpec::Kernel(path))) => Ok(path),
@@ -328,8 +329,7 @@ fn kernel_target(target: Option<&str>) -> Result<PathBuf, String> {
     }
 }
 
-/// Writes what is recommended to the disk's directory in sysfs, for good: of the disk that was tuned, and of no other that has got its
-/// name since.
+/// Writes the recommendation to the disk's directory in sysfs, where it stays. Fails if another disk has the name of the tuned disk by now.
 fn write_to_kernel(
     path: &Path,
     base: &[(String, String)],
@@ -341,7 +341,7 @@ fn write_to_kernel(
         eprintln!("--apply: nothing is recommended, and nothing was written");
         return Ok(());
     }
-    // The recommendation was confirmed beside the fixed settings, so these are written too.
+    // The recommendation was confirmed together with the fixed settings, so these are written too.
     let mut all: Vec<(String, String)> = base.to_vec();
     for (name, value) in result.winner.iter().filter(|(name, _)| !world_bench::is_load_knob(name)) {
         all.retain(|(key, _)| key != name);
@@ -414,7 +414,7 @@ fn refuse_existing(flag: &str, path: Option<&Path>) -> Result<(), Failure> {
     Err(Failure::new(format!("{flag} {name}: exists, and is not overwritten: choose another name or move it away")))
 }
 
-/// What is to become better, and what is kept.
+/// Parses the goal, and the limits of `--keep`.
 fn goals(args: &TuneArgs, names: &[String]) -> Result<(Goal, Vec<Keep>), String> {
     let goal = match (&args.maximize, &args.minimize) {
         (Some(text), _) => Goal::parse(true, text, names),
@@ -425,7 +425,7 @@ fn goals(args: &TuneArgs, names: &[String]) -> Result<(Goal, Vec<Keep>), String>
     Ok((goal?, keeps?))
 }
 
-/// Lengths of a screening run and of one that confirms.
+/// Returns the lengths of a screening run and of a confirming run.
 fn run_seconds(args: &TuneArgs, jobs: &Loaded, is_guests: bool) -> Result<(f64, f64), String> {
     let longest = jobs.file.jobs.iter().filter_map(|j| j.runtime_ns).max().map(|ns| ns as f64 / 1e9);
     let (usual, least) =
@@ -437,7 +437,7 @@ fn run_seconds(args: &TuneArgs, jobs: &Loaded, is_guests: bool) -> Result<(f64, 
     Ok(((full * SHORT_SHARE).max(least).min(full), full))
 }
 
-/// Refuses what is about jobs, where there are none.
+/// Rejects arguments about jobs if the load is not jobs.
 fn no_jobs(args: &TuneArgs) -> Result<(), String> {
     let flags = [
         ("JOB", args.job.job.is_some()),

@@ -21,12 +21,12 @@ pub struct Screen {
     stop: Arc<AtomicBool>,
     status: Status,
     next: String,
-    /// Warnings told so far; every run would repeat them.
+    /// Warnings printed so far, because every run would repeat them.
     told: Vec<String>,
 }
 
 impl Screen {
-    /// Shows nothing yet.
+    /// Makes a screen that shows nothing yet.
     pub fn new(when: Eta, stop: Arc<AtomicBool>) -> Screen {
         Screen { line: Line::new(when), stop, status: Status::default(), next: String::new(), told: Vec::new() }
     }
@@ -52,7 +52,7 @@ impl Screen {
     }
 }
 
-/// The screen of a run and of a search.
+/// The screen that a run and the search share.
 #[derive(Clone)]
 pub struct Shared(Rc<RefCell<Screen>>);
 
@@ -62,7 +62,7 @@ impl Shared {
         Shared(Rc::new(RefCell::new(screen)))
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub fn clear(&self) {
         self.0.borrow_mut().line.clear();
     }

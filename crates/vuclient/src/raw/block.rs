@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Block requests in guest memory: header, data, status.
 //!
-//! Guarantees: the memory is taken once per request; the status byte holds [`NO_STATUS`] until the
-//! device writes it. Source: virtio 1.2, 5.2.6.
+//! Guarantees: each request has memory of its own; the status byte holds [`NO_STATUS`] until the device writes it.
+//! Source: virtio 1.2, 5.2.6.
 
 use super::guest::Guest;
 use super::ring::Segment;
@@ -21,16 +21,16 @@ pub const DISCARD: u32 = 11;
 /// Request type: zero; the data is ranges of 16 bytes.
 pub const WRITE_ZEROES: u32 = 13;
 
-/// Status: done.
+/// Status: success.
 pub const OK: u8 = 0;
 /// Status: failed.
 pub const IOERR: u8 = 1;
 /// Status: not supported.
 pub const UNSUPP: u8 = 2;
-/// What the status byte holds before: no status of the specification.
+/// Value of the status byte before completion; it is no status of the specification.
 pub const NO_STATUS: u8 = 0xee;
 
-/// Bytes that CPUs fetch together, with the neighbour that some fetch, too.
+/// Bytes of two cache lines, because some CPUs also fetch the adjacent line.
 pub const LINE: usize = 128;
 
 /// A request's memory.
@@ -48,7 +48,7 @@ pub struct BlockRequest {
     pub status: u64,
 }
 
-/// One range of a discard or zeroing (5.2.6, `struct virtio_blk_discard_write_zeroes`).
+/// Encodes one range of a discard or write of zeroes (5.2.6, `struct virtio_blk_discard_write_zeroes`).
 pub fn range(sector: u64, sectors: u32, flags: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&sector.to_le_bytes());
@@ -69,8 +69,8 @@ impl BlockRequest {
         BlockRequest { kind, header, data, len, status }.written(guest, sector)
     }
 
-    /// Memory for `count` requests of `len` bytes each, headers with headers, statuses with statuses, data in pages: what
-    /// one side writes shares no cache line with what the other does.
+    /// Takes memory for `count` requests of `len` bytes each. Headers, statuses and data lie in separate areas, so that
+    /// the driver and the device never write to the same cache line.
     ///
     /// # Errors
     /// When the guest has no room.
@@ -92,7 +92,7 @@ impl BlockRequest {
         requests.collect()
     }
 
-    /// The same, with its header in guest memory and no status yet.
+    /// Writes the header to guest memory, resets the status byte, and returns the request.
     fn written(self, guest: &Guest, sector: u64) -> Result<BlockRequest, Error> {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&self.kind.to_le_bytes());
@@ -107,7 +107,7 @@ impl BlockRequest {
         matches!(self.kind, IN | GET_ID)
     }
 
-    /// The right chain: header, data if any, status.
+    /// Returns the valid chain: header, data if any, status.
     pub fn segments(&self) -> Vec<Segment> {
         let mut segments = vec![Segment { addr: self.header, len: 16, write: false }];
         if self.len > 0 {
@@ -117,10 +117,10 @@ impl BlockRequest {
         segments
     }
 
-    /// The status the device left.
+    /// Returns the status byte that the device wrote.
     ///
     /// # Errors
-    /// When the memory is gone.
+    /// If the memory region was removed.
     pub fn status(&self, guest: &Guest) -> Result<u8, Error> {
         guest.load(self.status)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dirty pages that a migration sees: pages of guest memory that changed between two snapshots, and pages that the server has logged.
 //!
-//! Guarantees: [`DirtyLog::take`] takes each bit once; [`MemorySnapshot::changed`] compares every byte. Source: QEMU's
+//! Guarantees: [`DirtyLog::take`] returns each logged page once; [`MemorySnapshot::changed`] compares every byte. Source: QEMU's
 //! `docs/interop/vhost-user.rst`, "Migration".
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use crate::memory::Memory;
 /// Bytes of a page of the log.
 pub const PAGE: usize = 4096;
 
-/// Memory with a bit for each page of the guest's.
+/// Shared memory with one bit per page of guest memory.
 pub struct DirtyLog {
     memory: Memory,
     bytes: usize,
@@ -26,7 +26,7 @@ impl DirtyLog {
         Ok(DirtyLog { memory: Memory::new(bytes)?, bytes })
     }
 
-    /// Bytes that the server is told of.
+    /// Returns the size of the log in bytes, as the server gets it.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -35,8 +35,8 @@ impl DirtyLog {
         self.memory.fd()
     }
 
-    /// The pages that were logged since the last call, by number. What is logged meanwhile may be lost: the device has to be
-    /// at rest.
+    /// Returns the numbers of the pages logged since the last call. Pages logged during the call may be lost, so the device must be
+    /// quiesced.
     pub fn take(&self) -> BTreeSet<u64> {
         let mut bits = vec![0u8; self.memory.len()];
         let all = self.memory.slice(0, bits.len());
@@ -50,13 +50,13 @@ impl DirtyLog {
     }
 }
 
-/// All of a guest's memory, as it was.
+/// A copy of all memory of a guest.
 pub struct MemorySnapshot {
     regions: Vec<(u64, Vec<u8>)>,
 }
 
 impl MemorySnapshot {
-    /// Looks.
+    /// Copies the memory of `guest`.
     pub fn new(guest: &Guest) -> MemorySnapshot {
         let copy = |memory: &Memory, len| {
             let mut bytes = vec![0u8; len];
@@ -66,7 +66,7 @@ impl MemorySnapshot {
         MemorySnapshot { regions: guest.regions().map(|r| (r.guest, copy(&r.memory, r.len))).collect() }
     }
 
-    /// Pages, by number, that are not as they are in `later`, a look at the same regions.
+    /// Returns the numbers of the pages that differ in `later`, a snapshot of the same regions.
     pub fn changed(&self, later: &MemorySnapshot) -> BTreeSet<u64> {
         let pairs = self.regions.iter().zip(&later.regions);
         let pages = pairs.flat_map(|((address, before), (_, after))| {

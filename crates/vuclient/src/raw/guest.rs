@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Guest memory as a protocol test lays it out: regions at chosen guest addresses.
 //!
-//! Guarantees: reads, writes and the ordered accesses of rings go to exactly the region that holds the
-//! address, or are an error. [`Guest::take`] hands out each byte of a region once, until
-//! [`Guest::rewind`]. Does not tell the server: that is [`super::Raw::set_memory`]'s.
+//! Guarantees: reads, writes and the ordered accesses of rings go to exactly the region that holds the address, or are
+//! an error. [`Guest::take`] hands out each byte of a region once, until [`Guest::rewind`]. Does not register memory
+//! with the server: [`super::Raw::set_memory`] does.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ pub struct Guest {
 pub(super) struct Region {
     pub guest: u64,
     pub memory: Memory,
-    /// Bytes of it that are the guest's.
+    /// Bytes of the region; its mapping may be longer.
     pub len: usize,
     used: usize,
 }
@@ -48,7 +48,7 @@ impl Guest {
         self.regions.iter()
     }
 
-    /// New bytes, from the first region that has room, at a multiple of `align`.
+    /// Takes `len` bytes from the first region with room, at a multiple of `align`. Returns their guest address.
     ///
     /// # Errors
     /// When no region has room.
@@ -63,19 +63,19 @@ impl Guest {
         Err(Error::Usage(format!("{len} bytes: no region has so much left; give more memory or rewind")))
     }
 
-    /// The position of [`Self::take`] in the first region.
+    /// Returns the position of [`Self::take`] in the first region.
     pub fn mark(&self) -> usize {
         self.regions.first().map_or(0, |region| region.used)
     }
 
-    /// Gives back what was taken from the first region after `mark`.
+    /// Frees all bytes taken from the first region after `mark`.
     pub fn rewind(&mut self, mark: usize) {
         if let Some(region) = self.regions.first_mut() {
             region.used = region.used.min(mark);
         }
     }
 
-    /// The region that holds all `len` bytes at `address`, and where.
+    /// Returns the memory that holds all `len` bytes at `address`, and their offset in it.
     fn find(&self, address: u64, len: usize) -> Result<(&Memory, usize), Error> {
         let inside = self.regions.iter().find_map(|region| {
             let at = usize::try_from(address.checked_sub(region.guest)?).ok()?;
@@ -84,7 +84,7 @@ impl Guest {
         inside.ok_or_else(|| Error::Usage(format!("{len} bytes at {address:#x}: in no region of this guest")))
     }
 
-    /// The front-end's own address of `address`, which SET_VRING_ADDR wants.
+    /// Returns the front-end's own address of guest address `address`, as SET_VRING_ADDR needs it.
     ///
     /// # Errors
     /// When no region holds it.
@@ -92,7 +92,7 @@ impl Guest {
         self.find(address, 1).map(|(memory, at)| (memory.address() + at) as u64)
     }
 
-    /// Writes.
+    /// Writes `bytes` to guest memory.
     ///
     /// # Errors
     /// When no region holds all of it.
@@ -102,7 +102,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Reads.
+    /// Reads `len` bytes of guest memory.
     ///
     /// # Errors
     /// When no region holds all of it.
@@ -113,8 +113,8 @@ impl Guest {
         Ok(bytes)
     }
 
-    /// Makes the file behind the region at `address` `len` bytes long, as a hostile client may while the server has it
-    /// mapped. What is behind that is gone for this process, too: touching it there is fatal.
+    /// Truncates the file of the region at `address` to `len` bytes, as a hostile client may while the server has the
+    /// file mapped. An access beyond `len` kills this process, too.
     ///
     /// # Errors
     /// When there is no such region, or the system refuses.
@@ -125,7 +125,7 @@ impl Guest {
             .map_err(Error::io(format!("cannot make a memfd {len} bytes long")))
     }
 
-    /// One number that stays where it is, for callers that read it often.
+    /// Returns a reference to a number, for callers that access it often.
     ///
     /// # Errors
     /// When no region holds it, or it is not aligned.
@@ -134,7 +134,7 @@ impl Guest {
         memory.atomic(at).ok_or_else(|| Error::Usage(format!("a number at {address:#x}: is not aligned")))
     }
 
-    /// One number, after all earlier writes.
+    /// Stores a number after all earlier writes.
     pub(super) fn store<T: AtomicAccess>(&self, address: u64, value: T) -> Result<(), Error> {
         let (memory, at) = self.find(address, size_of::<T>())?;
         // Pairs with: the server's acquire of the ring's index or flags (virtio 1.2, 2.7.13.3 and 2.8.21.3).
@@ -142,7 +142,7 @@ impl Guest {
         done.map_err(|e| Error::Usage(format!("store at {address:#x}: {e}")))
     }
 
-    /// One number, before all later reads.
+    /// Loads a number before all later reads.
     pub(super) fn load<T: AtomicAccess>(&self, address: u64) -> Result<T, Error> {
         let (memory, at) = self.find(address, size_of::<T>())?;
         // Pairs with: the server's release of the used index or flags (virtio 1.2, 2.7.8 and 2.8.14).

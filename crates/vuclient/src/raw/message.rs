@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! vhost-user messages, sent as told: right or wrong.
+//! vhost-user messages, sent exactly as given, valid or invalid.
 //!
-//! Guarantees: [`Channel::send`] puts exactly the given request, flags, payload and descriptors on the socket, in one message.
-//! Every wait ends after [`Channel::patience`]. A reply is bounded by [`MAX_PAYLOAD`]. Not the `vhost` crate's Frontend, which
-//! refuses to send what is wrong and waits for ever on a silent server. It also shares its definitions with servers built on
-//! the same crate. For little-endian machines. Source: QEMU's `docs/interop/vhost-user.rst`.
+//! Guarantees: [`Channel::send`] puts exactly the given request, flags, payload and descriptors on the socket, in one message. Every wait
+//! ends after [`Channel::patience`]. A reply is bounded by [`MAX_PAYLOAD`]. Does not use the `vhost` crate's Frontend, because that refuses
+//! to send invalid messages, waits for ever on a silent server, and shares its definitions with servers built on the same crate. For
+//! little-endian machines. Source: QEMU's `docs/interop/vhost-user.rst`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::error::Error;
 
-/// Longest payload that is taken from a server.
+/// Longest payload that is accepted from a server.
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// Most descriptors of one message ("ancillary data", 8 in the specification).
@@ -28,9 +28,9 @@ pub const MAX_FDS: usize = 8;
 
 /// The version bits of `flags`.
 pub const VERSION: u32 = 1;
-/// `flags`: the server's answer.
+/// `flags`: marks a reply of the server.
 pub const REPLY: u32 = 1 << 2;
-/// `flags`: an answer is wanted where the request has none (protocol feature REPLY_ACK).
+/// `flags`: asks for an acknowledgement of a request that has no reply of its own (protocol feature REPLY_ACK).
 pub const NEED_REPLY: u32 = 1 << 3;
 
 /// Payload bit of SET_VRING_KICK, CALL and ERR: there is no descriptor.
@@ -102,24 +102,24 @@ pub mod protocol {
     pub const STATUS: u64 = 1 << 16;
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub struct Message {
     /// Its request number.
     pub request: u32,
     /// Its flags.
     pub flags: u32,
-    /// What follows the header.
+    /// All bytes after the header.
     pub payload: Vec<u8>,
-    /// Descriptors that came with it.
+    /// File descriptors received with the message.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// The payload as one number.
+    /// Returns the payload as one 64-bit number.
     ///
     /// # Errors
-    /// When it has another length.
+    /// If the payload is not 8 bytes long.
     pub fn number(&self) -> Result<u64, Error> {
         let bytes = <[u8; 8]>::try_from(&self.payload[..]);
         let len = self.payload.len();
@@ -146,7 +146,7 @@ impl Channel {
         Ok(Channel { stream, patience })
     }
 
-    /// Speaks over a socket that is there already, as a back-end channel's.
+    /// Makes a channel over an existing socket, such as that of a back-end channel.
     pub fn over(stream: UnixStream, patience: Duration) -> Channel {
         Channel { stream, patience }
     }
@@ -154,7 +154,7 @@ impl Channel {
     /// Sends header and payload; the header's length is the payload's.
     ///
     /// # Errors
-    /// When the server has closed, or takes nothing for too long.
+    /// If the server has closed the connection, or does not read within [`Self::patience`].
     pub fn send(&self, request: u32, flags: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let mut bytes = Vec::with_capacity(12 + payload.len());
         for word in [request, flags, payload.len() as u32] {
@@ -186,10 +186,10 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message.
+    /// Receives the next message.
     ///
     /// # Errors
-    /// When the server closed, sent half a message or too long a one, or nothing within the patience.
+    /// If the server closed the connection, sent a partial or too long message, or sent nothing within [`Self::patience`].
     pub fn receive(&self) -> Result<Message, Error> {
         let mut fds = Vec::new();
         let mut header = [0u8; 12];
@@ -243,8 +243,8 @@ impl Channel {
         }
     }
 
-    /// Waits until the server has closed the connection, throwing away what it still says; false
-    /// when it has not after `patience`.
+    /// Waits until the server has closed the connection, and discards what it still sends. Returns false if the connection is still open
+    /// after `patience`.
     ///
     /// # Errors
     /// When the system refuses to wait.
@@ -258,7 +258,7 @@ impl Channel {
             if ready == 0 {
                 return Ok(false);
             }
-            // A reset is as closed as an end.
+            // A reset counts as closed, as an end of file does.
             if matches!(self.take(&mut buffer, &mut Vec::new()), Ok(0) | Err(Error::Io { .. })) {
                 return Ok(true);
             }
@@ -266,7 +266,7 @@ impl Channel {
     }
 }
 
-/// For poll(2).
+/// Converts a duration for system calls.
 pub fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A vhost-user front-end that does one step at a time, right or wrong, for tests of the protocol's edges.
+//! A vhost-user front-end that does one protocol step at a time, valid or invalid, for tests of corner cases.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`message`] | messages as told, descriptors with them, waits with an end |
+//! | [`message`] | messages exactly as given, their file descriptors, waits with a timeout |
 //! | [`guest`] | memory shared with the server, at chosen guest addresses |
 //! | [`ring`] | the driver's side of a split or packed virtqueue |
-//! | [`block`] | block requests in that memory |
-//! | [`fixed_queue`] | a virtqueue with chains that stay, for load that costs little |
-//! | [`dirty`] | which pages of it changed, and which the server has logged |
+//! | [`block`] | block requests in guest memory |
+//! | [`fixed_queue`] | a virtqueue with constant chains, for load with little overhead |
+//! | [`dirty`] | which pages of guest memory changed, and which the server has logged |
 //!
-//! Guarantees: [`Raw`] adds nothing to what it is told to send, except the wish for an answer once
-//! REPLY_ACK is agreed; what the server does is an error or a value, never a panic, and every wait ends.
-//! [`Raw::ready`] is the short way to a connection where all is right, to go wrong from there.
+//! Guarantees: [`Raw`] sends exactly what it is given, except that it asks for acknowledgements once REPLY_ACK is negotiated. Whatever the
+//! server does becomes an error or a value, never a panic, and every wait has a timeout. [`Raw::ready`] makes a valid connection in one
+//! call, from which a test can deviate.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -54,10 +54,10 @@ pub use ring::{Format, Ring, Segment, Used};
 /// Longest wait for an answer to a message, unless set otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Memory that [`Raw::ready`] shows to the server: where and how much.
+/// Memory that [`Raw::ready`] registers with the server: guest address and bytes.
 pub const READY_MEMORY: (u64, usize) = (0x10_0000, 8 << 20);
 
-/// Which eventfds a virtqueue gets; for the others the message says that there is none.
+/// Which eventfds a virtqueue gets; for the others the message has the NOFD bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// Kick and call.
@@ -70,23 +70,23 @@ pub enum Notify {
     Neither,
 }
 
-/// A virtqueue the server knows of.
+/// A virtqueue that was set up at the server.
 struct Queue {
     ring: Ring,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
 }
 
-/// Shared memory for requests under way ("Inflight I/O tracking").
+/// Shared memory that records requests in flight ("Inflight I/O tracking").
 #[derive(Debug)]
 pub struct Inflight {
     /// Bytes.
     pub mmap_size: u64,
-    /// Where they begin in `fd`.
+    /// Offset of the memory in `fd`.
     pub mmap_offset: u64,
     /// Virtqueues.
     pub num_queues: u16,
-    /// Descriptors of each.
+    /// Descriptors of each virtqueue.
     pub queue_size: u16,
     /// The memory.
     pub fd: OwnedFd,
@@ -94,7 +94,7 @@ pub struct Inflight {
 
 /// A connection, its guest memory and its virtqueues.
 pub struct Raw {
-    /// The messages' way.
+    /// The channel for messages.
     pub channel: Channel,
     /// Memory shared with the server.
     pub guest: Guest,
@@ -104,7 +104,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Connects and says nothing yet.
+    /// Connects without sending a message.
     ///
     /// # Errors
     /// When no server listens at `socket`.
@@ -113,8 +113,7 @@ impl Raw {
         Ok(Raw { channel, guest: Guest::default(), protocol: 0, features: 0, queues: BTreeMap::new() })
     }
 
-    /// Connects, agrees on those of `features` and `protocol` that the server offers, and shows it
-    /// [`READY_MEMORY`].
+    /// Connects, negotiates those of `features` and `protocol` that the server offers, and registers [`READY_MEMORY`].
     ///
     /// # Errors
     /// When the server refuses one of these steps.
@@ -139,8 +138,8 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Sends a request that has no answer of its own. Once REPLY_ACK is agreed, asks for an
-    /// acknowledgement and waits for it; before that, success only says that it was sent.
+    /// Sends a request that has no reply of its own. Once REPLY_ACK is negotiated, asks for an acknowledgement and waits for it; before
+    /// that, success only means that the request was sent.
     ///
     /// # Errors
     /// When the server refuses it, or does not answer.
@@ -157,10 +156,10 @@ impl Raw {
         }
     }
 
-    /// Sends a request that has an answer and waits for it.
+    /// Sends a request that has a reply, and waits for the reply.
     ///
     /// # Errors
-    /// When the answer does not come or is one to another request.
+    /// If the reply does not arrive or belongs to another request.
     pub fn ask(&mut self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, Error> {
         self.channel.send(request, VERSION, payload, fds)?;
         self.reply_to(request)
@@ -183,7 +182,7 @@ impl Raw {
         self.call(request::SET_OWNER, &[], &[])
     }
 
-    /// The virtio feature bits offered.
+    /// Returns the virtio feature bits that the server offers.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -191,7 +190,7 @@ impl Raw {
         self.ask(request::GET_FEATURES, &[], &[])?.number()
     }
 
-    /// Agrees to exactly these virtio feature bits, offered or not.
+    /// Acknowledges exactly these virtio feature bits, offered or not.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -200,12 +199,12 @@ impl Raw {
         self.call(request::SET_FEATURES, &features.to_le_bytes(), &[])
     }
 
-    /// The virtio feature bits that were agreed on last.
+    /// Returns the virtio feature bits that were last acknowledged.
     pub fn agreed(&self) -> u64 {
         self.features
     }
 
-    /// The protocol feature bits offered.
+    /// Returns the protocol feature bits that the server offers.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -213,10 +212,10 @@ impl Raw {
         self.ask(request::GET_PROTOCOL_FEATURES, &[], &[])?.number()
     }
 
-    /// Agrees to exactly these protocol feature bits, offered or not.
+    /// Acknowledges exactly these protocol feature bits, offered or not.
     ///
     /// # Errors
-    /// As [`Self::call`]; the first is sent without asking for an acknowledgement.
+    /// As [`Self::call`]. The first call asks for no acknowledgement, because REPLY_ACK is not negotiated yet.
     pub fn set_protocol_features(&mut self, features: u64) -> Result<(), Error> {
         self.call(request::SET_PROTOCOL_FEATURES, &features.to_le_bytes(), &[])?;
         self.protocol = features;
@@ -231,7 +230,7 @@ impl Raw {
         self.ask(request::GET_QUEUE_NUM, &[], &[])?.number()
     }
 
-    /// Replaces guest memory by new regions (guest address, bytes) and tells the server.
+    /// Replaces guest memory by new regions (guest address, bytes) and registers them with the server.
     ///
     /// # Errors
     /// As [`Self::call`], or when the system has no memory.
@@ -252,8 +251,8 @@ impl Raw {
         self.call(request::SET_MEM_TABLE, &payload, &fds)
     }
 
-    /// Connects anew as a front end does whose server has gone, with the same features, memory, rings and inflight record. Rings are
-    /// started at base 0: the server has to find their position in the record.
+    /// Reconnects as a front-end does after a server crash, with the same features, memory, rings and inflight record. Rings start at base
+    /// 0, because the server has to take their position from the inflight record.
     ///
     /// # Errors
     /// As [`Self::ready`] and [`Self::start`].
@@ -283,7 +282,7 @@ impl Raw {
         self.call(request::ADD_MEM_REG, &payload, &[memory.fd()])
     }
 
-    /// As [`Self::add_memory`], of exactly `len` bytes: a slot that ends within a page.
+    /// As [`Self::add_memory`], with a region of exactly `len` bytes, which may end within a page.
     ///
     /// # Errors
     /// As [`Self::add_memory`].
@@ -293,10 +292,10 @@ impl Raw {
         self.call(request::ADD_MEM_REG, &payload, &[memory.fd()])
     }
 
-    /// Takes the region at `address` away (REM_MEM_REG).
+    /// Removes the region at `address` (REM_MEM_REG).
     ///
     /// # Errors
-    /// As [`Self::call`], or when there is none.
+    /// As [`Self::call`], or if there is no such region.
     pub fn remove_memory(&mut self, address: u64) -> Result<(), Error> {
         let region = self.guest.remove(address);
         let region = region.ok_or_else(|| Error::Usage(format!("no region at {address:#x}")))?;
@@ -351,7 +350,7 @@ impl Raw {
         self.call(request::SET_INFLIGHT_FD, &payload, &[inflight.fd.as_fd()])
     }
 
-    /// Gives the server a channel for what it says unasked, and takes the other end (SET_BACKEND_REQ_FD).
+    /// Gives the server a socket for its own messages (SET_BACKEND_REQ_FD). Returns the other end.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -361,7 +360,7 @@ impl Raw {
         Ok(Channel::over(ours, PATIENCE))
     }
 
-    /// SET_LOG_BASE with a new log for `pages` pages; they are logged once LOG_ALL is agreed.
+    /// SET_LOG_BASE with a new log for `pages` pages. The server logs them once LOG_ALL is acknowledged.
     ///
     /// # Errors
     /// As [`Self::ask`], or when the system has no memory.
@@ -372,7 +371,7 @@ impl Raw {
         Ok(log)
     }
 
-    /// Says of a virtqueue that is known to the server whether its writes to the used ring are to be logged.
+    /// Sets whether the server logs its writes to the used ring of a started virtqueue.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -402,7 +401,7 @@ impl Raw {
         self.start_ring(queue, ring, base, notify)
     }
 
-    /// As [`Self::start`] with a ring that is there already, going on at `base`.
+    /// As [`Self::start`], with an existing ring that continues at `base`.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -438,7 +437,7 @@ impl Raw {
         self.call(request::SET_VRING_ENABLE, &words(&[u32::from(queue), u32::from(is_on)]), &[])
     }
 
-    /// Stops a virtqueue (GET_VRING_BASE): its ring, and the base to continue from.
+    /// Stops a virtqueue (GET_VRING_BASE). Returns its ring and the base to continue from.
     ///
     /// # Errors
     /// As [`Self::ask`], or when the queue was not started.
@@ -449,7 +448,7 @@ impl Raw {
         stopped.map(|q| (q.ring, base as u32)).ok_or_else(|| not_started(queue))
     }
 
-    /// A started virtqueue's ring, and the guest memory it lies in.
+    /// Returns a started virtqueue's ring, and the guest memory that holds it.
     ///
     /// # Errors
     /// When it was not started.
@@ -458,10 +457,10 @@ impl Raw {
         Ok((&mut found.ring, &self.guest))
     }
 
-    /// Writes a descriptor as told: see [`Ring::write_desc`].
+    /// Writes a descriptor exactly as given: see [`Ring::write_desc`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ring::write_desc`].
     pub fn write_desc(
         &mut self,
         queue: u16,
@@ -478,25 +477,25 @@ impl Raw {
     /// Puts a head into a split ring's available ring: see [`Ring::offer`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ring::offer`].
     pub fn offer(&mut self, queue: u16, head: u16) -> Result<(), Error> {
         let (ring, guest) = self.ring(queue)?;
         ring.offer(guest, head)
     }
 
-    /// Puts a right chain on the ring: see [`Ring::submit`]. Does not kick.
+    /// Puts a valid chain on the ring: see [`Ring::submit`]. Does not kick.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Ring::submit`].
     pub fn submit(&mut self, queue: u16, segments: &[Segment]) -> Result<u16, Error> {
         let (ring, guest) = self.ring(queue)?;
         ring.submit(guest, segments)
     }
 
-    /// New memory for a block request: see [`BlockRequest::new`].
+    /// Takes memory for a block request: see [`BlockRequest::new`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`BlockRequest::new`].
     pub fn block(&mut self, kind: u32, sector: u64, len: u32) -> Result<BlockRequest, Error> {
         BlockRequest::new(&mut self.guest, kind, sector, len)
     }
@@ -504,7 +503,7 @@ impl Raw {
     /// Submits `request`, kicks, and waits for its completion. Returns its status and the bytes the device says it wrote.
     ///
     /// # Errors
-    /// When it is not the next request that completes, or not within `patience`.
+    /// If another request completes first, or none completes within `patience`.
     pub fn execute(&mut self, queue: u16, request: &BlockRequest, patience: Duration) -> Result<(u8, u32), Error> {
         let id = self.submit(queue, &request.segments())?;
         self.kick(queue)?;
@@ -514,7 +513,7 @@ impl Raw {
         }
     }
 
-    /// Kicks the server, wanted or not; nothing without a kick descriptor.
+    /// Kicks the server, whether or not it asks for kicks. Does nothing without a kick descriptor.
     ///
     /// # Errors
     /// When the queue was not started.
@@ -523,7 +522,7 @@ impl Raw {
         found.kick.as_ref().map_or(Ok(()), notify)
     }
 
-    /// How often the server has called since the last look; 0 without a call descriptor.
+    /// Returns the number of calls from the server since this function was last called; 0 without a call descriptor.
     ///
     /// # Errors
     /// When the queue was not started.
@@ -538,7 +537,7 @@ impl Raw {
         }
     }
 
-    /// The call descriptor, for doing to it what a server should not mind.
+    /// Returns the call descriptor, for tests that misuse it.
     ///
     /// # Errors
     /// When the queue was not started with one.
@@ -547,7 +546,7 @@ impl Raw {
         found.map(AsFd::as_fd).ok_or_else(|| not_started(queue))
     }
 
-    /// Waits for a call from the server; false when none came within `patience`, or none can.
+    /// Waits for a call from the server. Returns false if there is none within `patience`, or no call descriptor.
     ///
     /// # Errors
     /// When the queue was not started.
@@ -558,11 +557,11 @@ impl Raw {
         Ok(self.calls(queue)? > 0)
     }
 
-    /// Waits until the device has ended at least one request, and takes all that it has. Polls
-    /// the ring instead of waiting for calls: [`Self::calls`] tells whether there were any.
+    /// Waits until the device has completed at least one request, and returns all completed requests. Polls the ring instead of waiting for
+    /// calls; [`Self::calls`] returns how many calls there were.
     ///
     /// # Errors
-    /// When nothing ends within `patience`, or the used ring cannot be.
+    /// If no request completes within `patience`, or the used ring is invalid.
     pub fn wait_used(&mut self, queue: u16, patience: Duration) -> Result<Vec<Used>, Error> {
         let end = Instant::now() + patience;
         loop {
@@ -574,7 +573,7 @@ impl Raw {
             if Instant::now() >= end {
                 return Err(Error::Server(format!("virtqueue {queue}: nothing ended within {patience:?}")));
             }
-            // Short, for servers that do not call: the ring is what counts.
+            // A short sleep instead of a wait for a call, because a server need not call.
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -590,7 +589,7 @@ impl Raw {
 
 fn notify(kick: &OwnedFd) -> Result<(), Error> {
     match rustix::io::write(kick, &1u64.to_le_bytes()) {
-        // Full means that the server has not looked for 2^64 kicks: it is notified.
+        // EAGAIN means that the eventfd's counter is full: a notification is pending.
         Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
         Err(e) => Err(Error::Io { what: "kick".into(), source: e.into() }),
     }
@@ -604,7 +603,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The first eight bytes, absent ones as 0.
+/// Reads the first eight bytes as a little-endian number; missing bytes are 0.
 fn le64(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The driver's side of a virtqueue, split or packed, in guest memory.
 //!
-//! Guarantees: [`Ring::write_desc`] writes what it is told, however wrong; [`Ring::submit`] writes a right
-//! chain; [`Ring::take_used`] takes each used entry once, in the ring's order, and tells a used index
-//! that cannot be. Knows nothing of messages or eventfds: [`super::Raw`] has those.
+//! Guarantees: [`Ring::write_desc`] writes exactly what it is given, even if that is invalid; [`Ring::submit`] writes a valid chain;
+//! [`Ring::take_used`] takes each used entry once, in the ring's order, and reports an impossible used index. Does not handle messages or
+//! eventfds: [`super::Raw`] does.
 //! Source: virtio 1.2, 2.7 (split) and 2.8 (packed).
 
 use super::guest::Guest;
@@ -13,14 +13,14 @@ use crate::error::Error;
 pub const NEXT: u16 = 1;
 /// Descriptor flag: the device writes here.
 pub const WRITE: u16 = 2;
-/// Descriptor flag: a table of descriptors is there.
+/// Descriptor flag: the buffer is a table of descriptors.
 pub const INDIRECT: u16 = 4;
 /// Packed descriptor flag: made available in this lap, if equal to the driver's wrap counter.
 pub const AVAIL: u16 = 1 << 7;
 /// Packed descriptor flag: used in this lap, if equal to the device's wrap counter.
 pub const USED: u16 = 1 << 15;
 
-/// Which ring.
+/// Format of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Descriptor table, available ring, used ring.
@@ -40,7 +40,7 @@ pub struct Segment {
     pub write: bool,
 }
 
-/// A request the device has ended.
+/// A request that the device has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// Split: the chain's first descriptor; packed: its buffer id.
@@ -65,16 +65,16 @@ pub struct Ring {
     /// Split: the available index. Packed: the slot of the next descriptor.
     next_avail: u16,
     avail_wrap: bool,
-    /// Split: the used index seen. Packed: the slot of the next used descriptor.
+    /// Split: the index of the next used entry. Packed: the slot of the next used descriptor.
     next_used: u16,
     used_wrap: bool,
     /// Split: the slot of the next chain.
     next_slot: u16,
-    /// Packed: slots of each buffer id that is with the device.
+    /// Packed: slots of each buffer id that is in flight; otherwise 0.
     chains: Vec<u16>,
 }
 
-/// 16 bytes of a descriptor; `last` is `next` in a split ring, and the id, which comes before the flags, in a packed one.
+/// Encodes a descriptor. `last` is `next` in a split ring; in a packed ring it is the buffer id, which precedes the flags.
 pub fn descriptor(format: Format, addr: u64, len: u32, flags: u16, last: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&addr.to_le_bytes());
@@ -97,8 +97,8 @@ impl Ring {
         Ring::apart(guest, format, size, 4)
     }
 
-    /// As [`Self::new`], its three parts at multiples of `align`, at least 4: what one side writes then shares no cache line
-    /// with what the other does.
+    /// As [`Self::new`], with its three parts at multiples of `align`, at least 4. With the alignment of a cache line, parts that the
+    /// driver writes share no line with parts that the device writes.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -129,8 +129,8 @@ impl Ring {
         })
     }
 
-    /// Writes descriptor `index` as told. For a packed ring `last` is the id, and `flags` needs the
-    /// bits of [`Self::avail_bits`] to make it available.
+    /// Writes descriptor `index` exactly as given. For a packed ring `last` is the id, and `flags` needs the bits of [`Self::avail_bits`]
+    /// to make it available.
     ///
     /// # Errors
     /// When `index` lies outside guest memory (it may lie outside the table).
@@ -159,7 +159,7 @@ impl Ring {
         if self.avail_wrap { AVAIL } else { USED }
     }
 
-    /// Split: puts `head` into the available ring and shows it to the device.
+    /// Split: puts `head` into the available ring and makes it visible to the device.
     ///
     /// # Errors
     /// On a packed ring, which has no heads.
@@ -171,7 +171,7 @@ impl Ring {
         guest.store(self.driver + 2, self.next_avail)
     }
 
-    /// Split: sets the available index, right or wrong, and continues from there.
+    /// Split: sets the available index, valid or not, and continues from there.
     ///
     /// # Errors
     /// On a packed ring.
@@ -181,10 +181,10 @@ impl Ring {
         guest.store(self.driver + 2, index)
     }
 
-    /// Puts a right chain on the ring and shows it to the device. The number is the one of its [`Used`].
+    /// Puts a valid chain on the ring and makes it visible to the device. Returns the id of its later [`Used`] entry.
     ///
     /// # Errors
-    /// When it has no segments or more than the ring.
+    /// If there are no segments, or more than the ring has descriptors.
     pub fn submit(&mut self, guest: &Guest, segments: &[Segment]) -> Result<u16, Error> {
         let count = segments.len();
         if count == 0 || count > usize::from(self.size) {
@@ -219,7 +219,7 @@ impl Ring {
         for (i, segment) in segments.iter().enumerate() {
             let more = if i + 1 < segments.len() { NEXT } else { 0 };
             let flags = more | if segment.write { WRITE } else { 0 } | self.avail_bits();
-            // The first is made available last, so that the device sees the whole chain (2.8.21.1).
+            // The first descriptor is made available last, so that the device sees the whole chain (2.8.21.1).
             let shown = if i == 0 { flags ^ (AVAIL | USED) } else { flags };
             self.write_desc(guest, self.next_avail, segment.addr, segment.len, shown, id)?;
             if i == 0 {
@@ -232,7 +232,7 @@ impl Ring {
         Ok(id)
     }
 
-    /// Packed: advances to the next slot, after a [`Self::write_desc`] by hand.
+    /// Packed: advances to the next slot, after a direct [`Self::write_desc`].
     pub fn advance(&mut self) {
         self.next_avail += 1;
         if self.next_avail == self.size {
@@ -241,15 +241,15 @@ impl Ring {
         }
     }
 
-    /// The slot (packed) or index (split) of what comes next.
+    /// Returns the slot (packed) or index (split) of the next available entry.
     pub fn position(&self) -> u16 {
         self.next_avail
     }
 
-    /// What the device has ended since the last call.
+    /// Returns the requests that the device has completed since the last call.
     ///
     /// # Errors
-    /// A used ring that cannot be: an index too far ahead, an id that is not with the device.
+    /// If the used ring is invalid: an index too far ahead, or (packed) an id that is not in flight.
     pub fn take_used(&mut self, guest: &Guest) -> Result<Vec<Used>, Error> {
         match self.format {
             Format::Split => self.take_split(guest),
@@ -296,14 +296,14 @@ impl Ring {
         }
     }
 
-    /// Packed: notes that `id`, written by hand, is with the device and took `slots` slots.
+    /// Packed: records that `id`, written by [`Self::write_desc`], is in flight and occupies `slots` slots.
     pub fn expect(&mut self, id: u16, slots: u16) {
         if let Some(chain) = self.chains.get_mut(usize::from(id)) {
             *chain = slots;
         }
     }
 
-    /// Split: the flags of the available ring (1: no calls, please).
+    /// Split: sets the flags of the available ring (1: no calls).
     ///
     /// # Errors
     /// On a packed ring.
@@ -312,7 +312,7 @@ impl Ring {
         guest.store(self.driver, flags)
     }
 
-    /// Split with EVENT_IDX: call when the used index has passed `index`.
+    /// Split with EVENT_IDX: asks for a call when the used index has passed `index`.
     ///
     /// # Errors
     /// On a packed ring.
@@ -321,7 +321,7 @@ impl Ring {
         guest.store(self.driver + 4 + 2 * u64::from(self.size), index)
     }
 
-    /// Split: what the device wants of kicks: the used ring's flags, and with EVENT_IDX its avail_event.
+    /// Split: returns the device's kick suppression: the used ring's flags, and the avail_event of EVENT_IDX.
     ///
     /// # Errors
     /// On a packed ring.
@@ -330,7 +330,7 @@ impl Ring {
         Ok((guest.load(self.device)?, guest.load(self.device + 4 + 8 * u64::from(self.size))?))
     }
 
-    /// Packed: the driver's event suppression: descriptor offset with wrap bit, and flags (0 calls, 1 none, 2 at that
+    /// Packed: sets the driver's event suppression: descriptor offset with wrap bit, and flags (0: calls, 1: no calls, 2: a call at that
     /// descriptor).
     ///
     /// # Errors
@@ -341,7 +341,7 @@ impl Ring {
         guest.store(self.driver + 2, flags)
     }
 
-    /// Packed: the device's event suppression, as [`Self::set_driver_event`].
+    /// Packed: returns the device's event suppression, as [`Self::set_driver_event`].
     ///
     /// # Errors
     /// On a split ring.
@@ -375,7 +375,7 @@ mod tests {
         (0..count as u64).map(|i| Segment { addr: 0x9000 + i, len: i as u32 + 1, write: i % 2 == 1 }).collect()
     }
 
-    /// The device's side of a packed ring, written from 2.8.21 without a look at the driver's.
+    /// The device's side of a packed ring, written from 2.8.21 independently of the driver's code.
     struct PackedDevice {
         slot: u16,
         wrap: bool,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Data written, read back, zeroed, discarded and flushed, on several queues at once, and compared.
+//! Writes, reads back, zeroes, discards, flushes and compares data, on several queues at once.
 //!
 //! Guarantees: every block that was written or zeroed is compared at least once, at the end. Memory that a read must not touch (the gaps
-//! between its segments) is compared, too. Requests of one queue that are in flight together never overlap, so the right content is
-//! always known. The requests depend on the seed only, their timing on the server. [`Verifier`] keeps its knowledge across connections.
-//! After a server died, writes that were in flight may or may not be there. Acknowledged ones must be, if the server's cache survived or
-//! a flush came after them.
+//! between its segments) is compared, too. Requests of one queue that are in flight together never overlap, so the expected content is
+//! always known. The requests depend on the seed only, their timing on the server. [`Verifier`] keeps the expected content across
+//! connections. After a server crash, writes that were in flight may or may not be on the disk. Acknowledged writes must be, if the
+//! server's cache survived or a flush followed them.
 //!
 //! Needs the area to itself: no other client may write to it. Does not test reads beyond the end.
 //! Source: virtio 1.2, 5.2.6.1 and 5.2.6.2 (after DISCARD: the old data or zeroes, as all servers we know of; after
@@ -28,7 +28,7 @@ use pattern::BlockState;
 use plan::Limits;
 use queue::{Runner, Setup};
 
-/// Most requests under way per queue: their segments have to fit into a ring.
+/// Most requests in flight per queue: their segments have to fit into a ring.
 pub const MAX_IODEPTH: u32 = 15;
 
 /// Most virtqueues: each needs memory for its requests.
@@ -41,19 +41,19 @@ pub struct VerifyOptions {
     pub queues: u32,
     /// Bytes of the disk to use, from its beginning; 0: all.
     pub size: u64,
-    /// Everything random follows from it.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Requests under way per queue, up to [`MAX_IODEPTH`].
+    /// Requests in flight per queue, up to [`MAX_IODEPTH`].
     pub iodepth: u32,
     /// Requests per queue.
     pub requests: u64,
-    /// Instead of a number of requests: for so long.
+    /// Duration, instead of a number of requests.
     pub time: Option<Duration>,
-    /// While this is true `requests` are not enough: load for as long as something else takes.
+    /// While this is true, the load continues beyond `requests`, so that it lasts as long as another operation of the caller.
     pub keep_going: Option<Arc<AtomicBool>>,
     /// Spin on the used ring instead of waiting for calls.
     pub poll: bool,
-    /// Longest time the server may take to end something.
+    /// Timeout: the longest wait for a completion from the server.
     pub patience: Duration,
 }
 
@@ -73,20 +73,20 @@ impl Default for VerifyOptions {
     }
 }
 
-/// What was done.
+/// Requests and bytes of a verification.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Reads, with those of the last comparison.
+    /// Reads, including those of the final comparison.
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Zeroings.
+    /// Writes of zeroes.
     pub write_zeroes: u64,
     /// Discards.
     pub discards: u64,
     /// Flushes, without those after FUA writes.
     pub flushes: u64,
-    /// Bytes compared with what must be there; blocks of which nothing is known are not counted.
+    /// Bytes compared with their expected content; blocks of unknown content are not counted.
     pub compared: u64,
 }
 
@@ -101,7 +101,7 @@ impl VerifyReport {
     }
 }
 
-/// One verification from beginning to end.
+/// Runs one verification from beginning to end.
 ///
 /// # Errors
 /// [`Error::Difference`] (with the seed) when data is wrong, others when the server refuses, fails a
@@ -110,16 +110,16 @@ pub fn verify(socket: &str, options: &VerifyOptions) -> Result<VerifyReport, Err
     Verifier::new(options.clone())?.run(socket)
 }
 
-/// A queue's part of the disk and what is right there.
+/// A queue's part of the disk and its expected content.
 pub(crate) struct Area {
-    /// The disk's block number of its first.
+    /// Number of its first block on the disk.
     first: u64,
     states: Vec<BlockState>,
-    /// The last write's number.
+    /// Generation of the last write.
     generation: pattern::Generation,
 }
 
-/// Knows what must be on a disk, over any number of connections.
+/// Verifies a disk over any number of connections; keeps the expected content between them.
 pub struct Verifier {
     options: VerifyOptions,
     areas: Vec<Area>,
@@ -135,7 +135,7 @@ enum Part {
 }
 
 impl Verifier {
-    /// Knows nothing of any disk yet.
+    /// Makes a verifier to which all content is still unknown.
     ///
     /// # Errors
     /// Options out of range.
@@ -150,8 +150,7 @@ impl Verifier {
         Ok(Verifier { options, areas: Vec::new(), block: 0, runs: 0 })
     }
 
-    /// Connects, runs the requests, compares everything known, disconnects. The next run does
-    /// other requests of the same seed.
+    /// Connects, runs the requests, compares all known content, and disconnects. The next run makes other requests from the same seed.
     ///
     /// # Errors
     /// As [`verify`].
@@ -159,7 +158,7 @@ impl Verifier {
         self.connect(socket, Part::Everything)
     }
 
-    /// Connects and compares everything known.
+    /// Connects and compares all known content.
     ///
     /// # Errors
     /// As [`verify`].
@@ -183,7 +182,7 @@ impl Verifier {
             setups.push(Setup { index, queue, memory, base, area, limits, seed, stream, iodepth, patience });
         }
         self.runs += 1;
-        // One queue's failure ends the others' runs: the first difference is the one to report.
+        // A failure on one queue stops the others, so that the first difference is reported.
         let stop = AtomicBool::new(false);
         let options = &self.options;
         let results: Vec<Result<VerifyReport, Error>> = std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a block holds: a pattern of seed, place and generation, or zeroes; and what it may hold.
+//! The content of a block (a pattern of seed, block number and generation, or zeroes), and the set of contents that are valid.
 //!
-//! Guarantees: two different (seed, block, generation) give different contents in the first words. The rest of the block
-//! follows from them, so a block tells where it came from. A [`BlockState`] is the set of contents that are right. It grows
-//! when a write is issued, and shrinks when that write has ended.
+//! Guarantees: two different (seed, block, generation) give different contents in the first words. The rest of the block follows from them,
+//! so a block tells where it came from. A [`BlockState`] is the set of contents that are valid. It grows when a write is issued, and
+//! shrinks when that write completes.
 
 use crate::random::mix;
 
@@ -17,20 +17,20 @@ pub const ZERO: Generation = 1;
 /// The first write's number.
 pub const FIRST: Generation = 2;
 
-/// The one or two contents that are right for a block.
+/// The one or two contents that are valid for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockState([Generation; 2]);
 
 impl BlockState {
-    /// Not known.
+    /// The content is unknown.
     pub const UNKNOWN: BlockState = BlockState([ANY, ANY]);
 
-    /// Exactly this one.
+    /// Only `generation` is valid.
     pub fn exactly(generation: Generation) -> BlockState {
         BlockState([generation, generation])
     }
 
-    /// What was right before, or `generation`. More than two possibilities are kept as "unknown".
+    /// Adds `generation` to the valid contents. More than two become "unknown".
     pub fn or(self, generation: Generation) -> BlockState {
         let BlockState([a, b]) = self;
         if a == ANY || a == generation || b == generation {
@@ -71,7 +71,7 @@ fn word_at(seed: u64, number: u64, generation: Generation, index: usize) -> u64 
 /// Checks that `block`, read from block number `number`, is one of `state`.
 ///
 /// # Errors
-/// What should be there and what is.
+/// The expected content and the content found.
 pub fn check(seed: u64, number: u64, state: BlockState, block: &[u8]) -> Result<(), String> {
     if !state.is_known() {
         return Ok(());
@@ -80,7 +80,7 @@ pub fn check(seed: u64, number: u64, state: BlockState, block: &[u8]) -> Result<
     let (Err(with_a), Err(with_b)) = (compare(seed, number, a, block), compare(seed, number, b, block)) else {
         return Ok(());
     };
-    // The likelier of two is the one that holds longer.
+    // Of two valid contents, the one that matches further is the likelier.
     let at = with_a.max(with_b);
     let expected = if a == b { name(a) } else { format!("{} or {}", name(a), name(b)) };
     Err(format!("block {number}: expected {expected}, found {} (first difference at byte {at})", found(seed, block)))

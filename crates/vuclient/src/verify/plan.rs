@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which request comes next, and how its data lies in memory.
+//! The sequence of requests, and the layout of their data in memory.
 //!
-//! Guarantees: the plan depends on seed and limits only, never on the server's timing; every request
-//! lies inside the area and within the device's limits. About one write or read in two has its data in
-//! segments cut at any byte, at odd addresses, as virtio allows (5.2.6: only the total is a multiple
-//! of 512); gaps between segments are there to be found untouched.
+//! Guarantees: the plan depends on seed and limits only, never on the server's timing; every request lies inside the
+//! area and within the device's limits. About one write or read in two has its data in segments cut at any byte, at odd
+//! addresses, as virtio allows (5.2.6: only the total is a multiple of 512); the gaps between segments must stay
+//! unchanged.
 
 use crate::disk::Info;
 use crate::random::Random;
@@ -15,7 +15,7 @@ pub const MAX_IO: u64 = 1 << 20;
 /// Most segments used, if the device takes so many.
 const MAX_SEGMENTS: u64 = 64;
 
-/// Longest zeroing or discard: longer than a read, so that limits are crossed inside the server.
+/// Longest write of zeroes or discard: longer than a read, so that limits are crossed inside the server.
 const MAX_ZERO: u64 = 4 << 20;
 
 /// What a request does.
@@ -23,14 +23,14 @@ const MAX_ZERO: u64 = 4 << 20;
 pub enum Kind {
     /// Read and compare.
     Read,
-    /// Write the next generation; with a flush after it if so.
+    /// Write the next generation.
     Write {
-        /// Forced to the medium (blkio sends a FLUSH after it).
+        /// Whether the write is forced to the medium (blkio sends a FLUSH after it).
         fua: bool,
     },
-    /// Zero, keeping the space if so.
+    /// Write zeroes.
     WriteZeroes {
-        /// The UNMAP flag is not set.
+        /// Whether the UNMAP flag is left out, so that the space stays allocated.
         no_unmap: bool,
     },
     /// Discard: afterwards the old data or zeroes.
@@ -42,42 +42,42 @@ pub enum Kind {
 /// One request: blocks of the area, none for a flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What.
+    /// Kind of the request.
     pub kind: Kind,
     /// First block, counted from the area's first.
     pub first: u64,
     /// Blocks.
     pub blocks: u64,
-    /// For reads and writes: offset in the slot's memory and length of each segment, in data's order.
+    /// For reads and writes: offset in the slot's memory and length of each segment, in the order of the data.
     pub segments: Vec<(usize, usize)>,
 }
 
 impl Op {
-    /// Whether both touch a block.
+    /// Whether both requests touch a common block.
     pub fn overlaps(&self, other: &Op) -> bool {
         self.first < other.first + other.blocks && other.first < self.first + self.blocks
     }
 }
 
-/// What requests have to keep to.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Blocks of the area.
     pub area: u64,
     /// Bytes of a block.
     pub block: u64,
-    /// Segments of a request.
+    /// Most segments of a request.
     pub segments: u64,
-    /// Bytes of a segment.
+    /// Longest segment in bytes.
     pub segment_len: u64,
-    /// Bytes of a discard; 0 for never.
+    /// Longest discard in bytes; 0: no discards.
     pub discard: u64,
-    /// Bytes of a zeroing; 0 for never.
+    /// Longest write of zeroes in bytes; 0: none.
     pub zeroes: u64,
 }
 
 impl Limits {
-    /// Those of the device, in an area of `area` blocks.
+    /// Returns the limits of the device, in an area of `area` blocks.
     pub fn of(info: &Info, area: u64) -> Limits {
         let or_any = |len: u64| if len == 0 { u64::MAX } else { len };
         Limits {
@@ -90,7 +90,7 @@ impl Limits {
         }
     }
 
-    /// Memory that holds any request's segments with their gaps.
+    /// Bytes that suffice for the segments and gaps of any request.
     pub const SLOT: usize = MAX_IO as usize + (MAX_SEGMENTS as usize + 1) * MAX_GAP;
 }
 
@@ -137,7 +137,8 @@ impl Plan {
         }
     }
 
-    /// Lengths are spread over the powers of two up to `most` blocks: as many short ones as long ones.
+    /// Draws a range. Lengths are spread evenly over the powers of two up to `most` blocks, so that short ranges are as
+    /// frequent as long ones.
     fn range(&mut self, most: u64) -> (u64, u64) {
         let most = most.clamp(1, self.limits.area);
         let power = self.random.below(u64::from(most.ilog2()) + 1);
@@ -149,7 +150,7 @@ impl Plan {
         let Limits { segments, segment_len, block, .. } = self.limits;
         let unit = if self.random.chance(50) { block } else { 1 };
         let fewest = len.div_ceil(segment_len);
-        // Whole blocks may not divide evenly into the fewest segments: cut those at any byte.
+        // If one segment is not enough, cut at any byte, because whole blocks may not divide evenly.
         let (unit, count) = match fewest {
             1 => (unit, 1 + self.random.below(segments.min(len / unit))),
             _ => (1, segments.min(len)),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One queue's requests: submitted from the plan, ended by the server, compared.
+//! One queue's requests: submitted from the plan, and compared when they complete.
 //!
-//! Guarantees: a request is submitted only when it overlaps no other that is in flight. A block's state is widened before a write is
-//! shown to the server, and narrowed when the write is acknowledged. So the state is right at any moment at which the server may die. The
-//! memory of a read is filled with [`POISON`] before.
+//! Guarantees: a request is submitted only when it overlaps no other that is in flight. A block's state is widened before a write is shown
+//! to the server, and narrowed when the write is acknowledged. So the state is valid whenever the server may crash. The memory of a read is
+//! filled with [`POISON`] before the read.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::completion::Queue;
 use crate::error::Error;
 use crate::memory::Memory;
 
-/// What memory holds before a read, and what gaps hold after it.
+/// Content of memory before a read; gaps must still hold it after the read.
 const POISON: u8 = 0xa7;
 
 /// What a queue's thread needs; its [`Runner`] is made on the thread itself.
@@ -24,12 +24,12 @@ pub(crate) struct Setup<'a> {
     pub index: usize,
     pub queue: Queue,
     pub memory: Memory,
-    /// Where this queue's part of it begins.
+    /// Offset of this queue's part of the memory.
     pub base: usize,
     pub area: &'a mut Area,
     pub limits: Limits,
     pub seed: u64,
-    /// Tells this run's plan from the other queues' and runs'.
+    /// Number that distinguishes this plan from those of other queues and runs.
     pub stream: u64,
     pub iodepth: u32,
     pub patience: Duration,
@@ -38,17 +38,17 @@ pub(crate) struct Setup<'a> {
 /// A place for one request.
 #[derive(Default)]
 struct Slot {
-    /// The request under way.
+    /// The request in flight.
     under_way: Option<InFlightRequest>,
-    /// Its segments; blkio keeps a pointer to them until it ends.
+    /// The request's segments; blkio keeps a pointer to them until the request completes.
     vector: Vec<iovec>,
 }
 
 struct InFlightRequest {
     op: Op,
-    /// What a write writes.
+    /// Generation that a write writes.
     generation: Generation,
-    /// Counted over this run, for messages.
+    /// Number of the request in this run, for messages.
     number: u64,
 }
 
@@ -76,13 +76,13 @@ impl<'a> Runner<'a> {
         self.report
     }
 
-    /// Submits the plan's next request, waiting first for a free slot and for what it overlaps.
+    /// Submits the plan's next request, waiting first for a free slot and for requests that it overlaps.
     pub fn step(&mut self) -> Result<(), Error> {
         let op = self.plan.draw();
         self.submit(op)
     }
 
-    /// Waits for all requests under way.
+    /// Waits for all requests in flight.
     pub fn drain(&mut self) -> Result<(), Error> {
         while self.slots.iter().any(|slot| slot.under_way.is_some()) {
             self.wait()?;
@@ -145,7 +145,7 @@ impl<'a> Runner<'a> {
         put(self.setup.queue.ring(), &op, start, op.blocks * self.setup.limits.block, &slot.vector, index);
         self.submitted += 1;
         slot.under_way = Some(InFlightRequest { op, generation, number: self.submitted });
-        // Shown to the server at once: it is to work while the next request is being made.
+        // Make the request visible at once, so that the server works while the next request is prepared.
         self.reap(0)
     }
 
@@ -187,14 +187,14 @@ impl<'a> Runner<'a> {
                 self.report.write_zeroes += 1;
                 states(self.setup.area, op).fill(BlockState::exactly(ZERO));
             }
-            // What a discard leaves is not known before the next write.
+            // The content stays ambiguous (old data or zeroes) until the next write.
             Kind::Discard => self.report.discards += 1,
             Kind::Flush => self.report.flushes += 1,
         }
         Ok(())
     }
 
-    /// The error's place; begins with the seed, which is what repeats it.
+    /// Makes an error that names the request. Its text begins with the seed, which reproduces the run.
     fn at(&self, under_way: Option<&InFlightRequest>, text: &str) -> Error {
         let Setup { seed, index, limits, area, .. } = &self.setup;
         let place = under_way.map_or_else(String::new, |InFlightRequest { op, number, .. }| {

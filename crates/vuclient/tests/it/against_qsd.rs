@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The client against the reference server, qemu-storage-daemon: null and file exports, one queue and two.
 //!
-//! What it shows: that the client works with a server it was not written with, and that it finds what is
-//! wrong: a disk that forgets, a changed byte, an injected error, a server that dies.
+//! Shows that the client works with an independent server, and that it detects faults: a disk that loses writes, a changed byte, an
+//! injected error, a server crash.
 
 use crate::qsd;
 
@@ -14,7 +14,7 @@ use vuclient::{BenchOptions, Error, Verifier, VerifyOptions, bench, disk, verify
 
 const MIB: u64 = 1 << 20;
 
-/// Long enough that the server, another process, has a CPU in between on a busy machine.
+/// Long enough for the server process to get a CPU on a busy machine.
 fn short() -> BenchOptions {
     BenchOptions { runtime: Duration::from_millis(400), warm_up: Duration::from_millis(20), ..BenchOptions::default() }
 }
@@ -30,7 +30,7 @@ fn info_tells_what_the_export_was_given() {
     let info = disk::info(qsd.socket()).unwrap();
     assert_eq!((info.capacity, info.max_queues, info.block_size), (1 << 30, 3, 4096));
     assert!(info.max_segments >= 64 && info.max_discard_len > 0 && info.max_write_zeroes_len > 0, "{info:?}");
-    // Asking leaves nothing behind: the same export can be asked again.
+    // The query leaves no connection open, so the same export can be queried again.
     assert_eq!(disk::info(qsd.socket()).unwrap(), info);
 }
 
@@ -129,7 +129,8 @@ fn a_server_killed_under_load_loses_no_acknowledged_write() {
     let image = directory.join("disk.img");
     std::thread::scope(|scope| {
         let run = scope.spawn(|| verifier.run(&socket));
-        // Killed when the disk shows more than requests of 1 MiB that are all still in flight could have written: some have ended.
+        // Kill the server only when more is allocated than the requests in flight, of 1 MiB each, could have written: then some have
+        // completed.
         while allocated(&image) < 20 * MIB && !run.is_finished() {
             std::thread::yield_now();
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cheap driver against qemu-storage-daemon: split rings, direct and indirect, sleeping and spinning, by event index and
-//! by flags; what fails and what dies ends it.
+//! The cheap driver against qemu-storage-daemon: split rings, direct and indirect, waiting and polling, with EVENT_IDX and with flags. A
+//! failed request or a server crash ends the run.
 //!
-//! The packed ring is tried where there is one: in `host`'s tests of our own server.
+//! The packed ring is tested in `host`'s tests of mqblk's own server, because this server has none.
 
 use crate::qsd;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use qsd::{Directory, NULL, Qsd, damage};
 use vuclient::{LeanOptions, lean};
 
-/// Long enough that the server, another process, has a CPU in between on a busy machine.
+/// Long enough for the server process to get a CPU on a busy machine.
 fn short() -> LeanOptions {
     LeanOptions { runtime: Duration::from_millis(320), warm_up: Duration::from_millis(20), ..LeanOptions::default() }
 }
@@ -25,7 +25,7 @@ fn each_way_of_a_split_ring_is_served() {
         let has = |bit: u32| ways & 1 << bit != 0;
         let (poll, indirect, event_idx, rewrite) = (has(0), has(1), has(2), has(3));
         let queues = if has(4) { 2 } else { 1 };
-        // Not a power of two: the ring is larger than what is out.
+        // Not a power of two: the ring is larger than the number of requests in flight.
         let iodepth = if poll { 7 } else { 100 };
         let options = LeanOptions { queues, iodepth, poll, indirect, event_idx, rewrite, ..short() };
         let report = lean(qsd.socket(), &options).unwrap_or_else(|e| panic!("{options:?}: {e}"));

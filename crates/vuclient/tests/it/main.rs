@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+//! All integration tests of this crate in one program, because linking another program takes longer than most tests.
 
 // What several of them use.
 extern crate mqblk_vuclient as vuclient;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The raw front-end against qemu-storage-daemon: what is right works, and what is wrong reaches the server.
+//! The raw front-end against qemu-storage-daemon: valid requests work, and invalid ones reach the server.
 //!
-//! The split ring only: this server has no packed one. How it takes what is wrong is its own
-//! affair; the tests ask for what any server must keep to.
+//! The split ring only: this server has no packed one. Servers may handle invalid input differently; the tests require
+//! only what any server must guarantee.
 
 use crate::qsd;
 
@@ -41,7 +41,7 @@ fn features_queues_and_configuration_are_told() {
     for bit in [VERSION_1, EVENT_IDX, INDIRECT_DESC, PROTOCOL_FEATURES, BLK_FLUSH, BLK_DISCARD, BLK_WRITE_ZEROES] {
         assert_ne!(features & bit, 0, "{features:#x} without {bit:#x}");
     }
-    // When this fails there is a packed ring to test against.
+    // If this fails, the server has a packed ring, and tests can use it.
     assert_eq!(features & RING_PACKED, 0, "{features:#x}");
     assert_eq!(raw.protocol_features().unwrap() & PROTOCOL, PROTOCOL);
     raw.set_protocol_features(PROTOCOL).unwrap();
@@ -202,7 +202,7 @@ fn malformed_chains_fail_and_the_server_survives() {
         write(&mut raw, &read);
         raw.offer(0, 0).unwrap();
         raw.kick(0).unwrap();
-        // Ended with an error, dropped, or ignored: a server may do each, but not succeed.
+        // A server may fail, drop or ignore the request, but must not complete it with success.
         let _ = raw.wait_used(0, Duration::from_millis(200));
         assert_ne!(read.status(&raw.guest).unwrap(), block::OK, "{name}");
         drop(raw);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The example is complete and says the defaults, and every mistake is told with its line.
+//! The example has every key and default, and every error is reported with its line.
 
 use super::*;
 use host::driver::multipath::MultipathOptions;
@@ -17,7 +17,7 @@ fn plan(text: &str) -> CheckedPlan {
     config.plan.check(&HostFacts { cpus: vec![0, 1] }).unwrap()
 }
 
-/// All errors of a configuration, in its form or in its plan.
+/// Returns all errors of a configuration, in its syntax or in its plan.
 fn said(text: &str) -> String {
     match read("c.toml", text, &defaults()) {
         Err(e) => e,
@@ -28,7 +28,7 @@ fn said(text: &str) -> String {
     }
 }
 
-/// A disk and an export, and more lines from line 6 on, which belong to the export.
+/// Returns the errors of a disk and an export; `more` are lines of the export, from line 6 on.
 fn with(more: &str) -> String {
     said(&format!("[[disk]]\ntarget = \"null\"\nname = \"a\"\n[[export]]\ntype = \"vhost-user-blk\"\n{more}"))
 }
@@ -50,7 +50,7 @@ fn the_example_is_what_it_says() {
     assert_eq!(settings, ["iosched.read_expire=250", "nr_requests=128", "scheduler=mq-deadline"]);
 }
 
-/// The lines that are commented out are keys too, and those that say so are the defaults: taken in, the plan is the same.
+/// Commented-out lines of the example are keys with their defaults: uncommented, they give the same plan.
 #[test]
 fn the_example_knows_every_key_and_default() {
     fn keys(line: &str) -> Option<&str> {
@@ -67,7 +67,7 @@ fn the_example_knows_every_key_and_default() {
     for (full, short) in full.exports().zip(short.exports()) {
         let mut full = full.plan.clone();
         if let ExportKind::VhostUserBlk(v) = &mut full.kind {
-            // The default is what the umask has.
+            // The default depends on the umask.
             assert_eq!(v.socket_mode.take(), Some(0o600));
         }
         assert_eq!(&full, short.plan);
@@ -94,7 +94,7 @@ fn plan_of(more: &str) -> CheckedPlan {
     plan(&format!("[[disk]]\nname = \"scratch\"\ntarget = \"null\"\n{more}"))
 }
 
-/// A stripe of two, and more lines from line 4 on.
+/// Returns the errors of a stripe; `more` are its lines from line 5 on.
 fn striped(more: &str) -> String {
     said(&format!("[[export]]\ntype = \"nbd\"\n[[disk]]\nstack = \"stripe\"\n{more}"))
 }
@@ -143,7 +143,7 @@ fn a_stripe_is_a_disk_of_several_targets() {
     );
     let e = said("[[export]]\ntype = \"nbd\"\n[[disk]]\ntargets = [\"a\", \"b\"]\n");
     assert_eq!(e, "c.toml:4: targets: has no effect without stack = \"stripe\" (disk 'stripe')");
-    // An image is one disk's, whichever way.
+    // An image belongs to one disk, whether as its target or in a stripe.
     let e = said(&format!(
         "[[disk]]\nstack = \"stripe\"\n{two}[[disk]]\ntarget = \"./b.img\"\n[[export]]\ntype = \"nbd\"\ndisk = \"stripe\"\n"
     ));
@@ -227,7 +227,7 @@ fn wrong_types_and_ranges_say_the_right_ones() {
         ),
     ] {
         let said = with(line);
-        // `disk =` changes the default name; the place is the key's line all the same.
+        // `disk =` changes the default name, but the error still has the line of the key.
         assert_eq!(said, format!("c.toml:6: {says}"));
     }
     let e = "c.toml:6: name=7: must be a text in quotation marks, such as name = \"data.vhost\"";
@@ -330,7 +330,7 @@ fn what_is_no_toml_is_said_so_with_its_line() {
     assert!(!bad.contains('\u{1b}'), "{bad:?}");
 }
 
-/// A file that is cut off anywhere, or misses a line, is a plan or is refused; it never ends the program.
+/// A file that is truncated anywhere, or lacks a line, is accepted or rejected; it never causes a panic.
 #[test]
 fn pieces_of_the_example_never_panic() {
     let cuts = (0..EXAMPLE.len()).map(|at| EXAMPLE[..at].to_owned());
@@ -344,7 +344,7 @@ fn pieces_of_the_example_never_panic() {
     }
 }
 
-/// A type of exports that is new is told to users: in the example, in the help, in the README and in the guide.
+/// Every export type is documented in the example, in the help, in the README and in the guide.
 #[test]
 fn every_export_type_is_in_example_help_and_readme() {
     const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));

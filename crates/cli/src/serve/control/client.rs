@@ -36,12 +36,12 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// One question, one answer.
+/// Sends one question and returns its answer.
 pub fn ask(path: &Path, question: &Question) -> Result<Answer, Failure> {
     ask_within(path, question, PATIENCE)
 }
 
-/// As [`ask`], with another longest wait.
+/// As [`ask`], with another limit for each wait.
 pub fn ask_within(path: &Path, question: &Question, patience: Duration) -> Result<Answer, Failure> {
     let failed = |e: io::Error| Failure::new(format!("daemon at '{}': {e}", path.display()));
     let mut client = UnixStream::connect(path).map_err(failed)?;

@@ -171,7 +171,8 @@ fn question(what: &CtlCommand) -> Result<Question, Failure> {
     })
 }
 
-/// The daemon may be in another directory: a file that is here is named by its whole path.
+/// Makes the question that adds a disk or a configuration. A local disk is named by its absolute path, because the
+/// daemon may run in another directory.
 fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
     let failed = |e: io::Error| Failure::new(format!("'{}': {e}", what.display()));
     if what.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
@@ -183,7 +184,7 @@ fn add(what: &Path, read_only: bool) -> Result<Question, Failure> {
     Ok(Question::Add { disk: Some(disk.to_owned()), config: None, read_only })
 }
 
-/// What a disk lies on: its target, or how it lies on several.
+/// Returns the target of a disk, or how the disk uses several targets.
 fn underneath(disk: &Value) -> String {
     if let Some(target) = disk["target"].as_str() {
         return target.to_owned();
@@ -192,7 +193,7 @@ fn underneath(disk: &Value) -> String {
     format!("{} of {}", disk["stack"].as_str().unwrap_or_default(), targets.join(" "))
 }
 
-/// A line for each thing.
+/// Returns a line for each object.
 fn list(all: &Value) -> String {
     let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
     let mut out = format!("daemon {}\n", all["pid"]);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a daemon can be asked, and what it answers; `docs/control.md` shows each as it goes over the socket.
+//! The commands of a daemon, and its answers; `docs/control.md` shows each as it is sent over the socket.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A line of a client.
+/// A line from a client: one command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Question {
-    /// What is served, and by which IOThreads.
+    /// Lists what is served, and by which IOThreads.
     List {},
-    /// What it has done so far, in numbers.
+    /// Returns the counters of the daemon.
     Stats {},
-    /// Multipath disks, with their groups and paths, as `multipathd show maps json` has them.
+    /// Lists multipath disks with their groups and paths, as `multipathd show maps json` has them.
     Multipath {},
-    /// To serve more: a disk by itself, or the text of a configuration with what is to be added.
+    /// Adds a single disk, or everything in the text of a configuration.
     Add {
         /// A target, served over NBD and vhost-user-blk as `mqblk serve DISK` does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,67 +22,67 @@ pub enum Question {
         /// TOML.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         config: Option<String>,
-        /// Disks cannot be written.
+        /// Whether the added disks are read-only.
         #[serde(default)]
         read_only: bool,
     },
-    /// To end an export, or a disk with all its exports.
+    /// Removes an export, or a disk with all its exports.
     Remove {
-        /// Of the export or disk.
+        /// Name of the export or disk.
         name: String,
-        /// Also if it has clients, which are let go.
+        /// Whether to remove it even if it has clients, which are disconnected.
         #[serde(default)]
         force: bool,
     },
-    /// To give a disk another size.
+    /// Resizes a disk.
     Resize {
         /// Its name.
         disk: String,
-        /// Bytes; without, what size its image has now.
+        /// New size in bytes; without it, the current size of the image.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<u64>,
-        /// Also if it becomes smaller.
+        /// Whether the disk may become smaller.
         #[serde(default)]
         force: bool,
     },
-    /// To change settings of a disk under I/O.
+    /// Changes settings of a disk under I/O.
     Set {
         /// Its name.
         disk: String,
-        /// By their kernel names.
+        /// The settings, by their kernel names.
         settings: BTreeMap<String, String>,
     },
-    /// To let nothing begin on a disk, or on all, and wait until nothing is in flight.
+    /// Stops new I/O on a disk, or on all disks, and waits until no I/O is in flight.
     Drain {
         /// Its name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
     },
-    /// To continue after a drain.
+    /// Resumes I/O after a drain.
     Resume {
         /// Its name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
     },
-    /// To have another IOThread serve a virtqueue.
+    /// Moves a virtqueue to another IOThread.
     Move {
         /// Name of the export.
         export: String,
-        /// Its number.
+        /// Number of the virtqueue.
         virtqueue: u16,
         /// Name of the IOThread.
         iothread: String,
     },
-    /// To have other IOThreads serve an export: round robin, or each its virtqueues.
+    /// Maps an export to IOThreads: round robin, or with a list of virtqueues for each.
     Map {
         /// Name of the export.
         export: String,
-        /// In their order.
+        /// The IOThreads, in order.
         iothreads: Vec<Mapped>,
     },
-    /// To read the configuration again.
+    /// Reads the configuration again.
     Reload {},
-    /// To let all clients go and end.
+    /// Disconnects all clients and ends the daemon.
     Shutdown {},
 }
 
@@ -92,22 +92,22 @@ pub enum Question {
 pub struct Mapped {
     /// Its name.
     pub name: String,
-    /// The virtqueues it serves; none in the whole mapping = round robin.
+    /// The virtqueues that it serves; without any list in the mapping, round robin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtqueues: Option<Vec<u16>>,
 }
 
-/// A line of the daemon.
+/// A line from the daemon: one answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// What was asked for: for changes, a list of what was done.
+    /// The result; for a change, a list of the changes made.
     Ok(serde_json::Value),
-    /// Why not: rule, value, remedy. What was done of it before, if anything.
+    /// The command failed, maybe after some changes were made.
     Error {
-        /// The message.
+        /// Rule, value and remedy.
         message: String,
-        /// As of `Ok`.
+        /// The changes made before the failure.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         done: Vec<String>,
     },

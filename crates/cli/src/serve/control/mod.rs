@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon spoken to while it serves: `mqblk ctl`, or any program that writes JSON to a Unix socket.
+//! Control of a running daemon, by `mqblk ctl` or by any program that writes JSON to a Unix socket.
 //!
-//! A client sends [`Question`]s, one JSON object per line, and gets one [`Answer`] per line, in order. [`server`] has the
-//! socket, [`operator`] does what is asked, [`stats`] and [`topology`] are what can be seen of a daemon, [`client`] asks,
-//! for [`ctl`] and others.
+//! A client sends [`Question`]s, one JSON object per line, and gets one [`Answer`] per line, in order. [`server`] has
+//! the socket, [`operator`] executes commands, [`stats`] and [`topology`] report the state of a daemon, [`client`]
+//! sends commands for [`ctl`] and others.
 
 pub mod client;
 pub mod ctl;

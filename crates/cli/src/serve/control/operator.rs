@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Does to a daemon what is asked of it, one thing at a time.
+//! Executes control commands on a daemon, one change at a time.
 //!
-//! Guarantees: whatever changes the plan goes one way, from the plan that runs to an edited one: checked as a whole before
-//! anything is touched, then only what differs is done. Nothing is answered before it is done.
+//! Guarantees: every change of the plan follows the same steps. The running plan is copied and edited, the edited plan is checked as a
+//! whole, then only the differences are applied. A change is answered only after it is complete.
 
 use super::message::{Answer, Mapped, Question};
 use super::{stats, topology};
@@ -29,26 +29,26 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// See the module's text.
+/// Executes control commands; see the module.
 pub struct Operator {
-    /// None when it has ended. Held while it is changed, which may take as long as I/O.
+    /// The daemon; `None` after its end. Locked during a change, which may have to wait for I/O.
     daemon: Mutex<Option<Daemon>>,
-    /// Read-only commands do not wait for that.
+    /// For read-only commands, which do not wait for the lock above.
     view: Mutex<Option<Arc<View>>>,
-    /// What it was started with.
+    /// The arguments that the daemon was started with.
     args: ServeArgs,
-    /// The service manager, which is told the daemon's status.
+    /// The service manager, which gets the daemon's status.
     manager: Manager,
-    /// What was told.
+    /// The status that the service manager last got.
     told: Mutex<String>,
     shutdown: Box<dyn Fn() + Send + Sync>,
 }
 
-/// How long an end may take without a word.
+/// How long the daemon may take to end before it logs the reason.
 const END_TIME: Duration = Duration::from_secs(10);
 const ENDING: &str = "the daemon is ending";
 
-/// What was done, and the first thing that could not be.
+/// The changes made, or the first failure with the changes made before it.
 type Done = Result<Value, Refused>;
 
 struct Refused {
@@ -63,7 +63,8 @@ impl<E: std::fmt::Display> From<E> for Refused {
 }
 
 impl Operator {
-    /// Of a daemon that was started with `args`; `manager` is told when what it serves has changed, `shutdown` has its program end.
+    /// Makes the operator of a daemon that was started with `args`. `manager` is notified when the status changes; `shutdown` ends the
+    /// program.
     pub fn new(
         daemon: Daemon,
         args: ServeArgs,
@@ -75,8 +76,8 @@ impl Operator {
         Operator { daemon: Mutex::new(Some(daemon)), view, args, manager, told, shutdown: Box::new(shutdown) }
     }
 
-    /// Lets all clients go and ends all that is served, when I/O in flight has ended. After `END_TIME` logs which disks have I/O in flight,
-    /// and what to do.
+    /// Disconnects all clients and ends all exports and disks, after I/O in flight has completed. After `END_TIME`, logs which disks still
+    /// have I/O in flight, and what to do.
     pub fn end(&self) {
         let daemon = self.lock().take();
         self.show(None);
@@ -88,9 +89,9 @@ impl Operator {
                 disks.iter().filter_map(Weak::upgrade).for_each(|disk| say_in_flight(&disk));
             }
         };
-        // Without a thread for it nothing is logged.
+        // If the thread cannot start, nothing is logged.
         let _ = std::thread::Builder::new().name("mqblk-ending".into()).spawn(look);
-        // What is held back ends, or clients could not be let go.
+        // Release held I/O, because clients cannot be disconnected before it completes.
         for disk in served {
             disk.set_hold_on_enospc(false);
             disk.resume();
@@ -99,12 +100,12 @@ impl Operator {
         drop(ended);
     }
 
-    /// What it serves, for people; nothing when it has ended.
+    /// Returns what the daemon serves, as text; empty after its end.
     pub fn status(&self) -> String {
         self.lock().as_ref().map(status).unwrap_or_default()
     }
 
-    /// Tells the manager that all is as it is to be. What was told of a change before is not told again behind it.
+    /// Notifies the service manager that the daemon is ready, and of its status. The same status is not sent again until it changes.
     pub fn ready(&self) {
         let now = self.status();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +113,7 @@ impl Operator {
         *told = now;
     }
 
-    /// What it has done, for Prometheus; empty when it has ended.
+    /// Returns the daemon's counters for Prometheus; empty after its end.
     pub fn metrics(&self) -> String {
         self.view().map(|view| metrics::page(&view)).unwrap_or_default()
     }
@@ -121,21 +122,21 @@ impl Operator {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It has changed.
+    /// Publishes a changed daemon: its state to read-only commands, its status to the service manager.
     fn show(&self, daemon: Option<&Daemon>) {
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = daemon.map(|d| Arc::new(d.view()));
         let Some(now) = daemon.map(status) else { return };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        // What could not be told is told with the next change.
+        // A status that could not be sent is sent with the next change.
         if *told != now && self.manager.status(&now) {
             *told = now;
         }
     }
 
-    /// Has this process be `user` from now on, which gets the sockets of exports and `others`.
+    /// Makes this process run as `user` from now on. That user becomes the owner of the sockets of exports and of `others`.
     ///
     /// # Errors
-    /// It is not: it must end.
+    /// If the switch failed: the process must end then.
     pub fn assume(&self, user: &Account, others: &[&Path]) -> Result<(), Failure> {
         let daemon = self.lock();
         let exports = daemon.as_ref().map(Daemon::sockets).unwrap_or_default();
@@ -153,7 +154,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Checks the load of IOThreads, and moves a queue if that is worth it. False when the daemon has ended.
+    /// Checks the load of IOThreads, and moves a virtqueue if that is worth it. Returns false after the end of the daemon.
     pub fn balance(&self, balance: &mut Balance) -> bool {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return false };
@@ -164,10 +165,10 @@ impl Operator {
         true
     }
 
-    /// Reads the configuration again and does what differs from what runs; what that was.
+    /// Reads the configuration again and applies its differences from the running plan. Returns the changes made.
     ///
     /// # Errors
-    /// What is wrong with it; nothing was done.
+    /// The errors of the configuration; nothing was changed then.
     pub fn reload(&self) -> Result<Vec<String>, Failure> {
         let mut daemon = self.lock();
         let Some(daemon) = daemon.as_mut() else { return Ok(Vec::new()) };
@@ -184,12 +185,12 @@ impl Operator {
         Ok(lines)
     }
 
-    /// Ends the program. The client that asked has its answer by then, or might never get it.
+    /// Ends the program. Call it after the client has its answer, because the client might never get it afterwards.
     pub fn shut_down(&self) {
         (self.shutdown)();
     }
 
-    /// Does what is asked, but for [`Operator::shut_down`], which follows the answer.
+    /// Executes a command. For a shutdown, the caller calls [`Operator::shut_down`] after sending the answer.
     pub fn answer(&self, question: Question) -> Answer {
         match self.try_answer(question) {
             Ok(value) => Answer::Ok(value),
@@ -267,7 +268,7 @@ impl Operator {
     }
 }
 
-/// What a daemon serves, for people.
+/// Returns what a daemon serves, as text.
 fn status(daemon: &Daemon) -> String {
     let plan = daemon.plan();
     format!(
@@ -279,7 +280,7 @@ fn status(daemon: &Daemon) -> String {
     )
 }
 
-/// That an ending daemon waits for a disk's I/O, if it does.
+/// Logs that the ending daemon waits for a disk's I/O, if it does.
 fn say_in_flight(disk: &ServedDisk) {
     let n = disk.stats().in_flight;
     if n == 0 {
@@ -298,7 +299,7 @@ fn told(changes: &Changes) -> impl Iterator<Item = String> {
     changes.done.iter().cloned().chain(changes.warnings.iter().map(|w| format!("warning: {w}")))
 }
 
-/// Nothing may be ended or moved whose I/O is held back: the daemon would wait for it, and no client could ask to resume.
+/// Rejects changes while a disk is drained: the daemon would wait for the held I/O, and no client could resume the disk.
 fn undrained(daemon: &Daemon) -> Result<(), Refused> {
     let drained = |name: &&String| daemon.disk(name).is_some_and(|d| d.is_drained());
     match daemon.plan().disks().iter().map(|d| &d.name).find(drained) {
@@ -307,7 +308,7 @@ fn undrained(daemon: &Daemon) -> Result<(), Refused> {
     }
 }
 
-/// Goes to an edited plan.
+/// Checks an edited plan and applies its differences.
 fn change(daemon: &mut Daemon, plan: ServePlan, by_force: bool) -> Done {
     undrained(daemon)?;
     let plan = plan.check_running(&HostFacts::read())?;
@@ -352,7 +353,7 @@ fn remove(daemon: &mut Daemon, name: &str, force: bool) -> Done {
     if is_disk {
         plan.disks.retain(|d| d.name != name);
     }
-    // One that had the name before may not have ended yet.
+    // An object of this name that was removed before may not have ended yet.
     let before = if force { daemon.finish(name, true) } else { Ok(false) };
     let mut done = change(daemon, plan, force)?;
     let lines = done.as_array_mut();
@@ -415,7 +416,7 @@ fn on_disks(
     Ok(Value::from(done))
 }
 
-/// A mapping that says where each virtqueue is, with one of them elsewhere.
+/// Moves one virtqueue, by a mapping that names the IOThread of each virtqueue.
 fn move_one(daemon: &mut Daemon, name: &str, virtqueue: u16, iothread: String) -> Done {
     let plan = daemon.plan();
     let (_, export) = export(plan, name)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The control socket: lines in, lines out.
 //!
-//! Guarantees: only the daemon's user can reach it, unless it is put elsewhere; one that was left behind is replaced, one
-//! that is in use is not; sockets of daemons that were killed are removed by the next one; a client that sends no line end, or too long a line, is dropped and delays no other; the socket
-//! is gone when the daemon is. Needs from callers: an [`Operator`] that answers from any thread.
+//! Guarantees: only the daemon's user can reach the socket, unless it is placed elsewhere. A stale socket is replaced, one in use is not.
+//! The next daemon removes the sockets of killed daemons. A client that sends no line end, or too long a line, is disconnected and delays
+//! no other. The socket is removed when the daemon ends. Needs from callers: an [`Operator`] that answers from any thread.
 
 use super::{Answer, Operator, Question};
 use crate::acceptor::{Acceptor, bind};
@@ -21,20 +21,20 @@ use std::time::Duration;
 pub const NAME: &str = "control";
 /// Longest line: a configuration may be in it.
 const LINE_BYTES: u64 = 2 << 20;
-/// Clients at the same time.
+/// Most clients at the same time.
 const CLIENTS: usize = 64;
 /// How long a client may take to receive an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client may say nothing.
+/// How long a client may be idle.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Answers until it is dropped.
+/// Answers clients until it is dropped.
 pub struct Server {
     acceptor: Acceptor,
 }
 
 impl Server {
-    /// Listens at `path`, or where `mqblk ctl` of this user, or of `user`, looks by itself.
+    /// Listens at `path`, or at the default place where `mqblk ctl` of this user, or of `user`, looks.
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -54,7 +54,7 @@ impl Server {
         };
         let (listener, file) = bind(&path).map_err(|e| Failure::new(format!("--control {}: {e}", path.display())))?;
         let operator = Arc::clone(operator);
-        // One that went away is no concern of the daemon's.
+        // Errors of a client do not affect the daemon, so they are ignored.
         let serve = move |client| drop(converse(&client, &operator));
         let acceptor = Acceptor::open("mqblk-ctl", (listener, Some(file)), CLIENTS, serve, drop)
             .map_err(|e| Failure::new(format!("cannot start the thread of the control socket: {e}")))?;
@@ -67,7 +67,7 @@ impl Server {
     }
 }
 
-/// The socket that the service manager has made for it.
+/// Returns the control socket that the service manager handed over, if any.
 fn handed_over() -> Option<PathBuf> {
     let socket = handed::all().iter().find(|s| s.name == NAME)?;
     match &socket.at {

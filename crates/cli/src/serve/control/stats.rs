@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can be seen of a daemon: what it serves, and what it has done, as JSON. Counters only grow; times are nanoseconds.
+//! The state of a daemon as JSON: what it serves, and its counters. Counters only grow; times are nanoseconds.
 
 use crate::serve::show;
 use blk::bio::Op;
@@ -9,7 +9,7 @@ use host::serve::view::View;
 use host::serve::{Member, ServedDisk};
 use serde_json::{Map, Value, json};
 
-/// The plan that runs, with what is not in it: clients, sizes, and which IOThread serves what now.
+/// Returns the running plan with its current state, such as clients and sizes.
 pub fn list(daemon: &View) -> Value {
     let mut all = show::value(daemon.plan());
     let disks = daemon.plan().disks();
@@ -48,7 +48,7 @@ fn of_disk(disk: &ServedDisk) -> Value {
     })
 }
 
-/// Counters.
+/// Returns the counters.
 pub fn stats(daemon: &View) -> Value {
     let disk = |plan: &host::serve::plan::DiskPlan| {
         let disk = daemon.disk(&plan.name)?;
@@ -77,7 +77,7 @@ pub fn stats(daemon: &View) -> Value {
     json!({ "uptime_ns": daemon.uptime().as_ns(), "disks": disks, "iothreads": iothreads })
 }
 
-/// One of the targets that a disk is striped over: counters of its own.
+/// Returns the counters of one of the targets that a disk is striped over.
 fn member(target: &str, member: &Member) -> Value {
     let mut out = of_stats(&member.queue.stats());
     out["target"] = json!(target);

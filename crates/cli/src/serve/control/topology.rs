@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath disks of a daemon, with the keys of `multipathd show maps json`, so that programs that read its output read
-//! this one; keys that multipathd does not have come after its own.
+//! Multipath disks of a daemon, with the keys of `multipathd show maps json`, so that programs that read the output of
+//! multipathd can read this, too; keys that multipathd does not have come after its own.
 //!
-//! Does not do: `uuid` is what the disk says of itself and not udev's WWID; `sysfs` and `dev_t` are numbers of this
-//! daemon, for there are no kernel's devices.
+//! Differences: `uuid` is the identifier that the disk itself reports, not udev's WWID; `sysfs` and `dev_t` are numbers
+//! of this daemon, because there are no kernel devices.
 
 use blk::multipath::GroupState;
 use host::driver::{Topology, TopologyGroup, TopologyPath};
 use host::serve::view::View;
 use serde_json::{Value, json};
 
-/// All of them, in the order of the disks.
+/// Returns all multipath disks, in the order of the plan.
 pub fn maps(daemon: &View) -> Value {
     let mut maps = Vec::new();
     for plan in daemon.plan().disks() {
@@ -25,7 +25,7 @@ pub fn maps(daemon: &View) -> Value {
     json!({ "major_version": 0, "minor_version": 1, "maps": maps })
 }
 
-/// One disk, as number `number` of them.
+/// Returns one disk, as number `number` of the list.
 pub fn map(name: &str, number: usize, read_only: bool, t: &Topology) -> Value {
     let paths = || t.groups.iter().flat_map(|g| &g.paths);
     json!({

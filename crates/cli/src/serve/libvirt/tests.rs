@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Domains as libvirt writes them, and what is wrong with others.
+//! Domains as libvirt writes them, and the errors of invalid ones.
 
 use super::*;
 use host::serve::check::{CheckedPlan, HostFacts};
@@ -10,7 +10,7 @@ fn read(text: &str) -> Result<FromDomain, String> {
     super::read(text, &Defaults { num_queues: 2, socket_dir: None })
 }
 
-/// A domain with this head and one virtio disk with this driver element and more elements.
+/// Returns a domain that begins with `head` and has one virtio disk, with the element `driver` and the elements `more`.
 fn domain(head: &str, driver: &str, more: &str) -> String {
     format!(
         "<domain type='kvm'><name>vm</name>{head}<devices><disk type='block' device='disk'>{driver}\

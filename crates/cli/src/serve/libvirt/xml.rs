@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The parts of libvirt's domain XML that are read, as the deserializer fills them.
 //!
-//! Guarantees: nothing but the shape; numbers stay text, so that the interpreting code can report what is wrong. Elements and
-//! attributes that are not named here are passed over. Source: libvirt formatdomain.
+//! Guarantees: only the structure is checked; numbers stay text, so that the interpreting code can report what is wrong. Elements and
+//! attributes that are not named here are ignored. Source: libvirt formatdomain.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! HTTP for one page: `GET /metrics` over TCP or a Unix socket.
 //!
-//! Guarantees: a client has [`LIMIT`] for all of its request and answer, and [`HEAD_BYTES`] for its request; at most [`CLIENTS`] are
-//! served at once, later ones are told 503; a page is made at most once in [`FRESH`], however many ask. Each connection is closed
+//! Guarantees: a client has [`LIMIT`] for all of its request and answer, and [`HEAD_BYTES`] for its request; at most [`CLIENTS`] are served
+//! at once, further clients get status 503; a page is made at most once in [`FRESH`], however many clients ask. Each connection is closed
 //! after its answer. Does not do: keep-alive, compression, TLS, other pages.
 //!
 //! Source: RFC 9112, RFC 9110 section 15.
@@ -20,15 +20,15 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For a request and its answer.
+/// Time for a request and its answer.
 const LIMIT: Duration = Duration::from_secs(5);
 /// Longest request.
 const HEAD_BYTES: usize = 8 << 10;
-/// Served at the same time.
+/// Most clients served at the same time.
 const CLIENTS: usize = 16;
 /// How old a page may be.
 const FRESH: Duration = Duration::from_millis(100);
-/// What the page is, in an answer.
+/// Content type of the page.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Where to listen: `ADDRESS:PORT`, or `unix:PATH`.
@@ -58,7 +58,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// What makes the page.
+/// The function that makes the page.
 type RenderFn = dyn Fn() -> String + Send + Sync;
 
 /// Serves until it is dropped.
@@ -78,7 +78,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves what `make` makes.
+    /// Serves the pages that `make` returns.
     ///
     /// # Errors
     /// The address cannot be listened at.
@@ -97,14 +97,14 @@ impl Server {
             }
         };
         let shared = Shared { make: Box::new(make), page: Mutex::default() };
-        // One that went away, or is too slow, is no concern of the daemon's.
+        // Errors of a client that disconnects or is too slow do not affect the daemon, so they are ignored.
         let serve = move |mut client: Box<dyn Stream>| drop(converse(client.as_mut(), &shared));
         let acceptor = Acceptor::open("mqblk-http", (socket, file), CLIENTS, serve, reject)
             .map_err(|e| Failure::new(format!("cannot start the thread of --metrics: {e}")))?;
         Ok(Server { acceptor, at: Listen(at) })
     }
 
-    /// Where it listens, with the port it has.
+    /// Returns where it listens, with the actual port.
     pub fn at(&self) -> &Listen {
         &self.at
     }
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// A client, whatever it came over.
+/// A connected client, over TCP or a Unix socket.
 trait Stream: Read + Write + Send {
     fn limit(&self, left: Duration) -> io::Result<()>;
     fn end(&self);
@@ -168,7 +168,7 @@ impl Listener for Socket {
     }
 }
 
-/// Tells one too many. It goes into the socket's buffer at once, or is lost.
+/// Answers a client beyond the limit. The answer fits into the socket's buffer at once, or is lost.
 fn reject(mut client: Box<dyn Stream>) {
     let _ =
         client.limit(Duration::from_millis(1)).and_then(|()| client.write_all(&answer(503, "too many ask\n", true)));
@@ -190,7 +190,7 @@ fn converse(client: &mut dyn Stream, shared: &Shared) -> io::Result<()> {
             Err(e) => return Err(e),
         }
     }
-    // What it still sends is read, or the kernel would throw away what it has not read of the answer.
+    // Read what the client still sends: unread input would make the kernel reset the connection, and the client could lose the answer.
     client.end();
     let mut budget = HEAD_BYTES;
     let mut more = [0; 1024];
@@ -210,7 +210,7 @@ fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// The request with its empty line; `None` if there is none in [`HEAD_BYTES`].
+/// Returns the request up to its empty line; `None` if there is no empty line within [`HEAD_BYTES`].
 fn read_head(client: &mut dyn Stream, until: Instant) -> io::Result<Option<Vec<u8>>> {
     let (mut head, mut part) = (Vec::new(), [0; 1024]);
     loop {

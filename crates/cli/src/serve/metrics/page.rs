@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counters of a daemon in Prometheus' text format.
 //!
-//! Guarantees: base units (seconds, bytes); the lines of a family are together, below its HELP and TYPE; no two lines have the same
-//! labels; counters only grow as long as what they are of is there. Names are like those of the node exporter where it counts the
-//! same of a kernel's disks.
+//! Guarantees: base units (seconds, bytes); the lines of a family are together, below its HELP and TYPE; no two lines have the same labels;
+//! a counter never decreases while its object exists. Names follow those of the node exporter if it has the same counter for kernel disks.
 //!
 //! Source: Prometheus, "Exposition formats", text format 0.0.4; "Metric and label naming".
 
@@ -29,7 +28,7 @@ enum Kind {
 struct Page(String);
 
 impl Page {
-    /// A family whose samples have labels and a value; nothing without samples.
+    /// Appends a family, whose samples have labels and a value. Appends nothing without samples.
     fn family<V: Display>(&mut self, name: &str, kind: Kind, help: &str, samples: Vec<(Vec<(&str, String)>, V)>) {
         if samples.is_empty() {
             return;
@@ -69,7 +68,7 @@ impl Display for Seconds {
 
 type Disks<'a> = Vec<(&'a str, Arc<ServedDisk>)>;
 
-/// All of it.
+/// Returns the whole page.
 pub fn page(daemon: &View) -> String {
     let mut page = Page::default();
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
@@ -79,7 +78,7 @@ pub fn page(daemon: &View) -> String {
     of_disks(&mut page, &disks);
     of_stages(&mut page, &disks);
     of_hctxs(&mut page, &disks);
-    // Removing a disk waits until no thread holds it, so these go before IOThreads are waited for.
+    // Removing a disk waits until no thread holds it, so release the disks before waiting for IOThreads.
     drop(disks);
     let threads = daemon.report();
     of_threads(&mut page, &threads);
@@ -135,7 +134,7 @@ fn of_disks(page: &mut Page, disks: &Disks<'_>) {
     page.family("mqblk_disk_io_time_seconds_total", Kind::Counter, "Time with something in flight.", busy);
 }
 
-/// Of disks that are reached over connections (NBD).
+/// Appends the families of disks that are reached over connections (NBD).
 fn of_connections(page: &mut Page, disks: &Disks<'_>) {
     let all: Vec<_> = disks.iter().filter_map(|(name, disk)| Some((*name, disk.connections()?))).collect();
     type Of = fn(&Connections) -> u64;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use view::View;
 
-/// To the first place of the terminal; what is behind the text is erased after it.
+/// Moves the cursor to the top left of the terminal. Old text beyond the new text is erased afterwards.
 const HOME: &str = "\x1b[H";
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_REST: &str = "\x1b[J";
@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     if (0.1..=3600.0).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(rule()) }
 }
 
-/// Shows intervals until it has shown enough, or its reader has gone.
+/// Shows intervals until the requested number is shown, or standard output is closed.
 pub fn main(args: &TopArgs) -> Outcome {
     let socket = find(args.control.as_deref())?;
     let mut before = if args.once { Sample::default() } else { take(&socket)? };
@@ -88,7 +88,7 @@ pub fn main(args: &TopArgs) -> Outcome {
     Ok(Status::Done)
 }
 
-/// Whether there is still a reader.
+/// Writes to standard output. Returns false if the output was closed.
 fn written(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

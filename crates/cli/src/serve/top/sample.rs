@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The answer to `stats`, as far as `mqblk top` shows it. What a later daemon has more is left out.
+//! The answer to `stats`, as far as `mqblk top` shows it. Fields that only a later daemon has are ignored.
 
 use serde::Deserialize;
 
 /// Counters of a daemon since it began; times in nanoseconds.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Sample {
-    /// Since it began.
+    /// Time since the daemon began.
     pub uptime_ns: u64,
     /// Disks.
     pub disks: Vec<Disk>,
@@ -25,9 +25,9 @@ pub struct Disk {
     pub ops: Ops,
     /// Where the time went.
     pub stages: Stages,
-    /// Bios that have not ended.
+    /// Bios in flight.
     pub in_flight: u64,
-    /// With something in flight.
+    /// Time with any bio in flight.
     pub io_ticks_ns: u64,
     /// Requests that failed.
     pub errors: u64,

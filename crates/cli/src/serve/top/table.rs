@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An interval as text: a table of disks with their hardware queues, one of IOThreads, one of virtqueues and connections.
 //!
-//! Guarantees: columns are as wide as what is in them; names cannot do anything to a terminal.
+//! Guarantees: columns are as wide as what is in them; control characters in names are replaced.
 
 use super::view::{DiskView, QueueView, ThreadView, View};
 use host::serve::plan::serves_connections;
@@ -59,7 +59,7 @@ fn disks(disks: &[DiskView]) -> Vec<Row> {
             one(d.util_percent),
             d.errors.to_string(),
         ]);
-        // With one hardware queue it would only say the same again.
+        // A single hardware queue would only repeat the figures of the disk.
         for h in d.hctxs.iter().filter(|_| d.hctxs.len() > 1) {
             let mut about = format!("{}/s to the driver by {}", count(h.requests_s), one(h.batch));
             for (what, n) in [("requeues/s", count(h.requeues_s)), ("timeouts", h.timeouts.to_string())] {

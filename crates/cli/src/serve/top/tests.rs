@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two recorded answers to `stats`, a second apart under load, and what is shown of them.
+//! Two recorded answers to `stats`, a second apart under load, and the tables made from them.
 
 use super::sample::Sample;
 use super::table;
@@ -41,7 +41,7 @@ fn rates_and_averages_are_those_of_the_counters() {
     close(slow.r_await_us, since("/disks/1/ops/read/time_ns") / since("/disks/1/ops/read/ios") / 1000.0);
     close(slow.util_percent, 100.0 * since("/disks/1/io_ticks_ns") / 1e9 / seconds);
     close(view.iothreads[1].busy_percent, 100.0 * since("/iothreads/1/busy_ns") / since("/iothreads/1/alive_ns"));
-    // The percentile of what was counted in between: as many are at or below it.
+    // The percentile of the requests counted in between: that share of them is at or below it.
     let q = view.queues.iter().find(|q| q.kind == "nbd").unwrap();
     let bins = |v: &Value| -> Vec<(f64, f64)> {
         let threads = v["iothreads"].as_array().unwrap().iter().flat_map(|t| t["sources"].as_array().unwrap());
@@ -62,7 +62,7 @@ fn rates_and_averages_are_those_of_the_counters() {
 #[test]
 fn what_is_new_or_gone_or_began_anew_makes_no_rate() {
     let (before, after) = samples();
-    // As from nothing, and with no time in between.
+    // From an empty sample, and with no time in between.
     let all = View::between(&Sample::default(), &after);
     assert!(all.disks[0].writes_s > 0.0 && all.queues[0].p50_us > 0.0);
     let none = View::between(&after, &after);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The difference of two samples: rates, averages and percentiles of the time between them.
 //!
-//! Guarantees: what is in one sample only counts from zero, or not at all; nothing is divided by nothing, and no counter that
-//! began anew makes a rate. Does not know how it is shown.
+//! Guarantees: an object that is only in the later sample counts from zero, one that is only in the earlier is left out. There is no
+//! division by zero, and a restarted counter gives no false rate. Does not do: format the result.
 
 use super::sample::{Disk, Hctx, IoThread, Op, Sample, Source};
 use serde::Serialize;
@@ -16,15 +16,15 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// One interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct View {
-    /// Of the daemon, at its end.
+    /// Uptime of the daemon at the end of the interval.
     pub uptime_s: f64,
-    /// How long it was.
+    /// Length of the interval.
     pub interval_s: f64,
-    /// In the plan's order.
+    /// Disks, in the plan's order.
     pub disks: Vec<DiskView>,
-    /// By number.
+    /// IOThreads, by number.
     pub iothreads: Vec<ThreadView>,
-    /// By export and number in it.
+    /// Virtqueues and connections, by export and number.
     pub queues: Vec<QueueView>,
 }
 
@@ -46,7 +46,7 @@ pub struct DiskView {
     pub in_flight: u64,
     pub tag_wait_us: f64,
     pub scheduler_us: f64,
-    /// Software queue and dispatch list.
+    /// Time in the software queue and the dispatch list.
     pub queued_us: f64,
     pub device_us: f64,
     pub util_percent: f64,
@@ -78,7 +78,7 @@ pub struct ThreadView {
     pub requests_s: f64,
 }
 
-/// A virtqueue or connection; percentiles in microseconds, 0 when nothing ended.
+/// A virtqueue or connection; percentiles in microseconds, 0 if no request completed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct QueueView {
@@ -104,7 +104,7 @@ fn us_each(ns: u64, count: u64) -> f64 {
 }
 
 impl View {
-    /// From one sample to a later one.
+    /// Computes the difference from one sample to a later one.
     pub fn between(before: &Sample, now: &Sample) -> View {
         let ns = now.uptime_ns.saturating_sub(before.uptime_ns);
         let seconds = ns as f64 / 1e9;
@@ -130,7 +130,7 @@ impl View {
 }
 
 fn of_disk(before: &Disk, now: &Disk, ns: u64) -> DiskView {
-    // A disk that was closed and opened anew in between has counted from zero.
+    // A disk that was closed and reopened between the samples counts from zero.
     let anew = now.stages.requests < before.stages.requests;
     let none = Disk::default();
     let before = if anew { &none } else { before };

@@ -2,12 +2,12 @@
 //! A virtqueue with the least cost that a correct driver can have: chains, headers and buffers are written once for each slot, and
 //! reused.
 //!
-//! Guarantees: a completed request was with the device, is returned once, and its status byte is checked. Kicks are sent when the device
-//! wants them (EVENT_IDX, or the ring's flags); calls come only to waiting threads; every wait ends. Per request it writes an entry of
-//! the available ring (packed: the chain's descriptors) and reads a used one and a status. Per batch there is one barrier and at most one
-//! kick. References into guest memory are checked once, when the queue is made.
-//! Needs: [`Raw::lay`] before, on a ring that is used by no other means, before or after. Does not compare data. Only a caller of
-//! [`FixedQueue::rewrite`] detects a device that leaves the status of an earlier turn.
+//! Guarantees: a completed request was in flight, is returned once, and its status byte is checked. Kicks are sent when the device asks for
+//! them (EVENT_IDX, or the ring's flags); calls are enabled only while a thread waits; every wait has a timeout. Per request it writes an
+//! entry of the available ring (packed: the chain's descriptors) and reads a used one and a status. Per batch there is one barrier and at
+//! most one kick. References into guest memory are checked once, when the queue is made.
+//! Needs: chains written by [`Raw::lay`] to a ring that nothing else uses, neither before nor afterwards. Does not compare data. A device
+//! that does not write the status byte is detected only after [`FixedQueue::rewrite`]: otherwise the byte holds the slot's previous status.
 //! Source: virtio 1.2, 2.7 and 2.8; 5.2.6 for the request.
 
 mod packed;
@@ -29,7 +29,7 @@ use crate::phases::silent;
 use packed::Packed;
 use split::Split;
 
-/// A descriptor without what depends on its place.
+/// A descriptor without the fields that depend on its ring position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     addr: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Piece {
 pub struct Slots {
     requests: Vec<BlockRequest>,
     chains: Vec<Vec<Piece>>,
-    /// Split: where they begin.
+    /// Split: the first descriptor of each chain.
     heads: Vec<u16>,
 }
 
@@ -56,17 +56,17 @@ pub struct FixedQueue<'g> {
     status: Vec<&'g AtomicU8>,
     sectors: Vec<&'g AtomicU64>,
     kick: Option<&'g OwnedFd>,
-    /// Its one member is the call descriptor, edge-triggered, so that a wait is one system call.
+    /// Epoll set with only the call descriptor, edge-triggered, so that a wait is one system call.
     calls: Option<OwnedFd>,
     in_flight: usize,
     kicks: u64,
 }
 
 impl Raw {
-    /// Writes a chain for each of `requests`, direct or as a table of its own, for [`Raw::fixed_queue`].
+    /// Writes a chain for each of `requests`, direct or in an indirect table of its own, for [`Raw::fixed_queue`].
     ///
     /// # Errors
-    /// When the ring has no room for all at once, or guest memory none for the tables.
+    /// If the ring has no room for all chains at once, or guest memory has no room for the tables.
     pub fn lay(&mut self, queue: u16, requests: Vec<BlockRequest>, is_indirect: bool) -> Result<Slots, Error> {
         let ring = self.ring(queue)?.0.clone();
         let (mut chains, mut heads, mut slot) = (Vec::new(), Vec::new(), 0u16);
@@ -88,8 +88,8 @@ impl Raw {
         Ok(Slots { requests, chains, heads })
     }
 
-    /// A table of its own for a request's chain, and the descriptor of that. Packed tables have no NEXT: the order is that
-    /// of the table (2.8.7).
+    /// Writes an indirect table for a request's chain. Returns the descriptor that refers to it. Packed tables have no NEXT flag: their
+    /// order is that of the chain (2.8.7).
     fn table(&mut self, format: Format, request: &BlockRequest) -> Result<Piece, Error> {
         let pieces = pieces(request);
         let len = 16 * pieces.len();
@@ -102,10 +102,10 @@ impl Raw {
         Ok(Piece { addr: at, len: len as u32, flags: INDIRECT })
     }
 
-    /// A started virtqueue for use with `slots`, which were laid for it.
+    /// Makes a started virtqueue usable with `slots`, which [`Raw::lay`] wrote for it.
     ///
     /// # Errors
-    /// When it was not started or its ring was used, or the system has no descriptor left.
+    /// If the queue was not started, its ring was already used, or the system has no file descriptor left.
     pub fn fixed_queue(&self, queue: u16, slots: &Slots) -> Result<FixedQueue<'_>, Error> {
         let found = self.queues.get(&queue).ok_or_else(|| super::not_started(queue))?;
         let (guest, ring): (&Guest, &Ring) = (&self.guest, &found.ring);
@@ -137,14 +137,14 @@ impl Raw {
 }
 
 impl FixedQueue<'_> {
-    /// Changes the sector of a slot that is not with the device, and forgets its status.
+    /// Changes the sector of a slot that is not in flight, and resets its status byte.
     #[inline]
     pub fn rewrite(&mut self, slot: usize, sector: u64) {
         self.sectors[slot].store(sector.to_le(), Ordering::Relaxed);
         self.status[slot].store(NO_STATUS, Ordering::Relaxed);
     }
 
-    /// Gives a slot's request to the device, which it must not be with; [`Self::show`] shows it.
+    /// Puts a slot's request, which must not be in flight, on the ring. Call [`Self::show`] afterwards.
     #[inline]
     pub fn put(&mut self, slot: usize) {
         self.in_flight += 1;
@@ -154,7 +154,7 @@ impl FixedQueue<'_> {
         }
     }
 
-    /// Shows the device what was put, and kicks it if it wants that.
+    /// Makes all requests that were put visible to the device, and kicks the device if it asks for a kick.
     ///
     /// # Errors
     /// When the kick fails.
@@ -173,11 +173,11 @@ impl FixedQueue<'_> {
         }
     }
 
-    /// Gives `each` the slots that have ended, in the ring's order, with the fixed to put them again; how many. What ends
-    /// meanwhile is for the next call.
+    /// Calls `each` with the queue and the slot of each completed request, in the ring's order; `each` may put the slot again. Returns how
+    /// many completed: at most as many as were in flight at the start of the call.
     ///
     /// # Errors
-    /// A used entry that cannot be, a status that is not OK, what `each` meets.
+    /// If the used ring is invalid, or a status is not OK.
     #[inline]
     pub fn take_all(&mut self, mut each: impl FnMut(&mut Self, usize)) -> Result<usize, Error> {
         if let Wires::Split(split) = &mut self.wires {
@@ -200,10 +200,10 @@ impl FixedQueue<'_> {
         Ok(most)
     }
 
-    /// Waits until something has ended.
+    /// Waits until a request has completed; a pending call may end the wait early.
     ///
     /// # Errors
-    /// When nothing does within `patience`.
+    /// If there is no call within `patience`, or the queue has no call descriptor.
     pub fn wait(&mut self, patience: Duration) -> Result<(), Error> {
         let Some(calls) = &self.calls else {
             return Err(Error::Usage("a virtqueue without a call descriptor cannot be waited for".into()));
@@ -214,7 +214,7 @@ impl FixedQueue<'_> {
         };
         if !is_there {
             let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
-            // An old call ends the wait early, at worst.
+            // A pending call of an earlier completion can only end the wait early.
             let count = epoll::wait(calls.as_fd(), &mut events[..], Some(&timespec(patience)));
             if count.map_err(Error::io("epoll_wait"))? == 0 {
                 return Err(silent(patience));
@@ -231,12 +231,12 @@ impl FixedQueue<'_> {
         }
     }
 
-    /// Requests that are with the device.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Kicks so far.
+    /// Returns the number of kicks so far.
     pub fn kicks(&self) -> u64 {
         self.kicks
     }
@@ -292,13 +292,13 @@ mod tests {
         raw.guest.write(slots.requests[slot].status, &[status]).unwrap();
     }
 
-    /// The device's side of a split ring: ends `id` as its entry number `index`.
+    /// The device's side of a split ring: completes `id` as used entry `index`.
     fn end_split(raw: &Raw, ring: &Ring, index: u16, id: u32) {
         raw.guest.store(ring.device + 4 + 8 * u64::from(index % RING), id).unwrap();
         raw.guest.store(ring.device + 2, index.wrapping_add(1)).unwrap();
     }
 
-    /// The device's side of a packed ring: ends `id` in a slot of the ring, in its lap.
+    /// The device's side of a packed ring: completes `id` in ring slot `at`, in the lap of `wrap`.
     fn end_packed(raw: &Raw, ring: &Ring, at: u16, id: u16, wrap: bool) {
         let place = ring.desc + 16 * u64::from(at);
         raw.guest.store(place + 12, id).unwrap();
@@ -327,7 +327,7 @@ mod tests {
         let avail_event = ring.device + 4 + 8 * u64::from(RING);
         let mut next = 0u16;
         for lap in 0..70_000u32 {
-            // Wants a kick at every third.
+            // The device asks for a kick at every third request.
             let event = (lap - lap % 3) as u16;
             raw.guest.store(avail_event, event).unwrap();
             fixed.put(1);
@@ -362,11 +362,11 @@ mod tests {
         let silence = fixed.wait(Duration::from_millis(1)).unwrap_err().to_string();
         assert!(silence.contains("ended no request"), "{silence}");
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 0, "a wait wants calls");
-        // A call that came before the wait ends it, as one that comes during it.
+        // A call ends the wait, whether it arrives before or during it.
         notify(raw.queues[&0].call.as_ref().unwrap()).unwrap();
         fixed.wait(Duration::from_secs(20)).unwrap();
         assert_eq!(raw.guest.load::<u16>(ring.driver).unwrap(), 1);
-        // What has ended needs no call.
+        // A request that has already completed needs no call.
         end(&raw, &slots, 1, block::OK);
         end_split(&raw, &ring, 0, 1);
         fixed.wait(Duration::from_millis(1)).unwrap();
@@ -418,7 +418,7 @@ mod tests {
         let (mut at, mut wrap) = (0u16, true);
         for turn in 0..40u16 {
             let slot = usize::from(turn % 2);
-            // Wants a kick at the middle of this chain, or only a lap later.
+            // The device asks for a kick at the middle of this chain, or only a lap later.
             let wants = turn % 3 == 0;
             let (middle, its_wrap) = if at + 1 < RING { (at + 1, wrap) } else { (0, !wrap) };
             let event = middle | u16::from(its_wrap == wants) << 15;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A packed ring and chains that are always the same: a request is their descriptors, written at the ring's position.
+//! A packed ring with constant chains: to submit a request, its chain's descriptors are written at the ring's position.
 //!
-//! Guarantees: a chain is seen by the device whole, when [`Packed::put`] returns, with all memory written before; a buffer
-//! that is not with the device is an error. A slot's number is its buffer's id. Source: virtio 1.2, 2.8.10 and 2.8.14 (event
-//! suppression), 2.8.20 and 2.8.21 (the driver's side of it).
+//! Guarantees: once [`Packed::put`] returns, the device sees the whole chain, and all memory written before. A used buffer that is not in
+//! flight is an error. A slot's number is its buffer's id. Source: virtio 1.2, 2.8.10 and 2.8.14 (event suppression), 2.8.20 and 2.8.21
+//! (the driver's side of it).
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -39,7 +39,7 @@ pub struct Packed<'g> {
     device_event: &'g AtomicU32,
     next_avail: u16,
     avail_wrap: bool,
-    /// Descriptors since the last [`Packed::show`].
+    /// Descriptors made available since the last [`Packed::show`].
     fresh: u16,
     next_used: u16,
     used_wrap: bool,
@@ -48,7 +48,7 @@ pub struct Packed<'g> {
 }
 
 impl<'g> Packed<'g> {
-    /// The fresh `ring`, whose slots have these chains.
+    /// Takes over the unused `ring`, whose slots have these chains.
     pub fn new(
         guest: &'g Guest,
         ring: &Ring,
@@ -76,7 +76,7 @@ impl<'g> Packed<'g> {
         })
     }
 
-    /// Makes a slot's chain, which is not with the device, available.
+    /// Makes a slot's chain, which must not be in flight, available.
     #[inline]
     pub fn put(&mut self, slot: usize) {
         let chain = &mut self.chains[slot];
@@ -98,20 +98,20 @@ impl<'g> Packed<'g> {
             }
         }
         self.fresh += chain.pieces.len() as u16;
-        // The first is made available last, so that the device sees the whole chain (2.8.21.1).
+        // The first descriptor is made available last, so that the device sees the whole chain (2.8.21.1).
         let flags = chain.pieces[0].flags | avail_bits(first.1);
         // Pairs with: the device's acquire of these flags.
         self.ring[usize::from(first.0)].flags.store(flags, Ordering::Release);
     }
 
-    /// Whether the device wants a kick for what was put since the last call.
+    /// Returns whether the device asks for a kick for the chains put since the last call.
     #[inline]
     pub fn show(&mut self) -> bool {
         let fresh = std::mem::take(&mut self.fresh);
         if fresh == 0 {
             return false;
         }
-        // Pairs with: the device's barrier between its wish for a kick and its last look at the ring (2.8.21.3.1).
+        // Pairs with: the device's barrier between its request for a kick and its last read of the ring (2.8.21.3.1).
         fence(Ordering::SeqCst);
         let event = self.device_event.load(Ordering::Relaxed);
         let (at, flags) = (event as u16, (event >> 16) as u16);
@@ -128,11 +128,11 @@ impl<'g> Packed<'g> {
         }
     }
 
-    /// The next slot that has ended.
+    /// Returns the slot of the next completed request, if any.
     #[inline]
     pub fn take(&mut self) -> Result<Option<usize>, Error> {
         let place = &self.ring[usize::from(self.next_used)];
-        // Pairs with: the device's release of these flags (2.8.14): id, status and data are there.
+        // Pairs with: the device's release of these flags (2.8.14), which makes id, status and data visible.
         if !is_used(place.flags.load(Ordering::Acquire), self.used_wrap) {
             return Ok(None);
         }
@@ -150,7 +150,7 @@ impl<'g> Packed<'g> {
         Ok(Some(usize::from(id)))
     }
 
-    /// Asks for a call at the next that ends; whether something has ended meanwhile, for which there may be no call.
+    /// Asks for a call at the next completion. Returns whether a request has already completed, for which there may be no call.
     pub fn ask_for_call(&mut self) -> bool {
         let at = self.next_used | u16::from(self.used_wrap) << 15;
         let flags = if self.has_event_idx { DESC } else { ENABLE };
@@ -161,7 +161,7 @@ impl<'g> Packed<'g> {
         is_used(self.ring[usize::from(self.next_used)].flags.load(Ordering::Relaxed), self.used_wrap)
     }
 
-    /// Wants no calls from here on.
+    /// Disables calls from here on.
     pub fn refuse_calls(&mut self) {
         self.driver_event.store(u32::from(DISABLE) << 16, Ordering::Relaxed);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A split ring whose chains stay where they were written: a request is a head in the available ring.
+//! A split ring whose chains stay in the descriptor table: to submit a request, its chain's head is put into the available ring.
 //!
-//! Guarantees: the device sees heads only when [`Split::show`] is called, and all memory written before; an id that is not
-//! with the device, or a used index that cannot be, is an error. Needs chains in the descriptor table at the heads it is
-//! given. Source: virtio 1.2, 2.7.7 (calls), 2.7.8 (used), 2.7.10 (kicks), 2.7.13 (the driver's side of it).
+//! Guarantees: the device sees heads only after [`Split::show`], together with all memory written before. A used id that is not in flight,
+//! or an impossible used index, is an error. Needs the chains to be in the descriptor table at the given heads. Source: virtio 1.2, 2.7.7
+//! (calls), 2.7.8 (used), 2.7.10 (kicks), 2.7.13 (the driver's side of it).
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::raw::guest::Guest;
 use crate::raw::ring::Ring;
 
-/// The device wants no kicks (VIRTQ_USED_F_NO_NOTIFY).
+/// Flag: the device asks for no kicks (VIRTQ_USED_F_NO_NOTIFY).
 const NO_NOTIFY: u16 = 1;
-/// The driver wants no calls (VIRTQ_AVAIL_F_NO_INTERRUPT).
+/// Flag: the driver asks for no calls (VIRTQ_AVAIL_F_NO_INTERRUPT).
 const NO_INTERRUPT: u16 = 1;
 
 pub struct Split<'g> {
@@ -21,26 +21,26 @@ pub struct Split<'g> {
     avail_flags: &'g AtomicU16,
     avail_index: &'g AtomicU16,
     used_event: &'g AtomicU16,
-    /// Of each used element the id; the length is the device's affair.
+    /// The id of each used element; the length is not read.
     used: Vec<&'g AtomicU32>,
     used_flags: &'g AtomicU16,
     used_index: &'g AtomicU16,
     avail_event: &'g AtomicU16,
-    /// Next entry of the available ring, and the index as the device was shown it.
+    /// Next entry of the available ring, and the index last published to the device.
     next_avail: u16,
     shown: u16,
-    /// Next entry of the used ring, and its index as it was last seen.
+    /// Next entry of the used ring, and its index as last read.
     next_used: u16,
     seen: u16,
-    /// By slot.
+    /// Head of each slot's chain.
     heads: Vec<u16>,
-    /// By descriptor: one more than the slot whose chain begins there and is with the device.
+    /// For each descriptor: the slot whose chain begins there and is in flight, plus one; otherwise 0.
     with_device: Vec<u16>,
     has_event_idx: bool,
 }
 
 impl<'g> Split<'g> {
-    /// The fresh `ring`, whose slots have their chains at `heads`.
+    /// Takes over the unused `ring`, whose slots have their chains at `heads`.
     pub fn new(guest: &'g Guest, ring: &Ring, heads: Vec<u16>, has_event_idx: bool) -> Result<Split<'g>, Error> {
         let size = u64::from(ring.size);
         if !ring.size.is_power_of_two() {
@@ -65,7 +65,7 @@ impl<'g> Split<'g> {
         })
     }
 
-    /// Puts a slot's chain, which is not with the device, into the available ring.
+    /// Puts a slot's chain, which must not be in flight, into the available ring.
     #[inline]
     pub fn put(&mut self, slot: usize) {
         let head = self.heads[slot];
@@ -75,7 +75,7 @@ impl<'g> Split<'g> {
         self.next_avail = self.next_avail.wrapping_add(1);
     }
 
-    /// Shows the device what is new; whether it wants a kick for it.
+    /// Publishes new heads to the device. Returns whether the device asks for a kick.
     #[inline]
     pub fn show(&mut self) -> bool {
         let (old, new) = (self.shown, self.next_avail);
@@ -85,7 +85,8 @@ impl<'g> Split<'g> {
         self.shown = new;
         // Pairs with: the device's acquire of the available index (2.7.13.3).
         self.avail_index.store(new, Ordering::Release);
-        // The index must be out before the device's request for a kick is read, or both sides may miss each other (2.7.13.4.1).
+        // The index must be visible before the device's request for a kick is read; otherwise the device may sleep without a kick
+        // (2.7.13.4.1).
         // Pairs with: the device's barrier between its request for a kick and its last read of the index.
         fence(Ordering::SeqCst);
         if self.has_event_idx {
@@ -95,10 +96,10 @@ impl<'g> Split<'g> {
         }
     }
 
-    /// Looks how far the device is.
+    /// Reads the device's used index.
     #[inline]
     pub fn look(&mut self) -> Result<(), Error> {
-        // Pairs with: the device's release of the used index (2.7.8.2): status and data are there.
+        // Pairs with: the device's release of the used index (2.7.8.2), which makes status and data visible.
         self.seen = self.used_index.load(Ordering::Acquire);
         let (ended, out) = (self.seen.wrapping_sub(self.next_used), self.shown.wrapping_sub(self.next_used));
         if ended > out {
@@ -108,7 +109,7 @@ impl<'g> Split<'g> {
         Ok(())
     }
 
-    /// The next slot that had ended at the last look.
+    /// Returns the slot of the next request that had completed at the last [`Split::look`], if any.
     #[inline]
     pub fn take(&mut self) -> Result<Option<usize>, Error> {
         if self.next_used == self.seen {
@@ -122,7 +123,7 @@ impl<'g> Split<'g> {
         }
     }
 
-    /// Asks for a call at the next that ends; whether something has ended meanwhile, for which there may be no call.
+    /// Asks for a call at the next completion. Returns whether a request has already completed, for which there may be no call.
     pub fn ask_for_call(&mut self) -> bool {
         if self.has_event_idx {
             self.used_event.store(self.next_used, Ordering::Relaxed);
@@ -134,8 +135,8 @@ impl<'g> Split<'g> {
         self.used_index.load(Ordering::Relaxed) != self.next_used
     }
 
-    /// Wants no calls from here on. With EVENT_IDX there is nothing to do: the index that was asked for lies behind, and a
-    /// call when the index has gone round costs a wake-up in 65536 requests.
+    /// Disables calls from here on. With EVENT_IDX there is nothing to do: the requested index has passed. After the index wraps round, it
+    /// causes one unneeded wake-up per 65536 requests.
     pub fn refuse_calls(&mut self) {
         if !self.has_event_idx {
             self.avail_flags.store(NO_INTERRUPT, Ordering::Relaxed);

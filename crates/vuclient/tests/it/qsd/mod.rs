@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! qemu-storage-daemon as the reference server, one process per test.
 //!
-//! Guarantees: [`Qsd::start`] returns when its exports accept connections (the monitor greets after all
-//! options were carried out), or fails within [`LIMIT`] with the daemon's output; the process
-//! ends with the value, by its own pid. Each test has a directory of its own.
+//! Guarantees: [`Qsd::start`] returns when its exports accept connections (the monitor greets after all options were
+//! carried out), or fails within [`LIMIT`] with the daemon's output; dropping the value ends the process, by its own
+//! pid. Each test has a directory of its own.
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// A null disk of 1 GiB, answered by QEMU without any storage.
 pub const NULL: &str = "driver=null-co,node-name=disk,size=1073741824,read-zeroes=off";
 
-/// A directory that ends with the value.
+/// A directory that is removed when the value is dropped.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -37,7 +37,7 @@ impl Directory {
         self.0.join(name)
     }
 
-    /// A sparse image, and the option that opens it.
+    /// Makes a sparse image. Returns its path and the option that opens it.
     pub fn image(&self, len: u64) -> (PathBuf, String) {
         let path = self.join("disk.img");
         std::fs::File::create(&path).unwrap().set_len(len).unwrap();
@@ -109,7 +109,7 @@ impl Qsd {
         self.socket.to_str().unwrap()
     }
 
-    /// SIGKILL, as a crash.
+    /// Kills the daemon with SIGKILL, as in a crash.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
