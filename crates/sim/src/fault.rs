@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The fault model: what goes wrong in the simulated world, what the block layer guarantees meanwhile, and where each fault
-//! is injected. The code is in the places named; this is the contract that the tests check.
+//! is injected. The tables below are the contract that the tests check; the code is in the modules that they name.
 //!
 //! # Faults
 //!
@@ -126,7 +126,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// Every one.
+    /// All planted bugs.
     pub const ALL: [Plant; 21] = [
         Plant::LostCompletion,
         Plant::LostWakeUp,
@@ -151,7 +151,7 @@ impl Plant {
         Plant::WrongError,
     ];
 
-    /// The kind of case it is planted in.
+    /// The kind of case that the bug is planted in.
     pub const fn kind(self) -> Kind {
         match self {
             Plant::TagOfTwoDisks | Plant::ShareExceeded | Plant::DiskNeverWoken => Kind::Set,
