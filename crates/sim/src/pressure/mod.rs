@@ -47,27 +47,27 @@ pub use bound::Pressed;
 use bound::{HCTXS, LIMITS};
 pub use unfair::Unfair;
 
-/// Elevators in the order a seed chooses from.
+/// Elevators, in the order from which a seed chooses.
 const ELEVATORS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "chosen by a draw of its own, so that seeds stay what they are")]);
-/// Legacy elevators in the order a seed chooses from. A new one breaks the pattern, so that its place is decided.
+/// Legacy elevators, in the order from which a seed chooses. A new one breaks the pattern, so that its position is a decision.
 pub(crate) const LEGACY: [&str; 2] = {
     let [deadline, noop] = LEGACY_NAMES;
     [noop, deadline]
 };
-/// What is no elevator of blk-mq, in the order a seed chooses from.
+/// Subjects other than blk-mq elevators, in the order from which a seed chooses.
 const OTHERS: [&str; 4] = [LEGACY[0], LEGACY[1], LIMITS, HCTXS];
 
 /// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`](crate::swarm::press).
 pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
-    // A stream of its own: the main case of the seed draws what it always drew.
+    // A separate stream, so that the main case of the seed draws what it always drew.
     let mut rng = Rng::new(seed ^ 0x9e55);
     let elevator = match unfair {
         Some(u) => u.subject(&mut rng),
         None if Kind::Pressure.is_due(seed) => rng.pick(&OTHERS),
         None => {
             let drawn = rng.pick(&ELEVATORS);
-            // From a stream of its own as well: what is pressed elsewhere draws what it drew before k2 was there.
+            // A separate stream as well, so that the other cases draw what they drew before k2 existed.
             if Rng::new(seed ^ 0x2b2b).below(5) == 0 { MqElevator::K2.name() } else { drawn }
         }
     };
