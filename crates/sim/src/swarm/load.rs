@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The bios of one disk in a case: drawn, submitted, and checked when they complete.
 //!
-//! Checked: each bio completes exactly once, at the submitter it came from, with a status that is allowed for this bio. Data
+//! Checked: each bio completes exactly once, at the submitter it came from, with a status that is allowed for this bio.
 //! Data and counters are right. Data that was acknowledged as durable survives a power cut. Needs from callers:
 //! [`Load::collect`] after any call that may complete bios. Callers also pass the random numbers, so that a case of one
 //! disk and a case of several disks each draw from a stream of their own. Does not do: polling, time, settings.
