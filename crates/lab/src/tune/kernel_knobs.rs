@@ -81,7 +81,7 @@ fn of_elevator(disk: &Disk, elevator: &str) -> Vec<Knob> {
     tunables(elevator).into_iter().filter_map(own).collect()
 }
 
-/// The usual settings of users who do not measure.
+/// The usual settings without measurements.
 pub fn rules(disk: &Disk) -> Vec<(String, Point)> {
     let sentences = [
         ("no elevator for a fast disk", "scheduler", "none".to_owned()),

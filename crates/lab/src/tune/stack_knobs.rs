@@ -100,7 +100,7 @@ pub(super) fn tunables(elevator: &str) -> Vec<Knob> {
     wanted.map(knob).collect()
 }
 
-/// The usual settings of users who do not measure. `default_queues` is the number of hardware queues in effect.
+/// The usual settings without measurements. `default_queues` is the number of hardware queues in effect.
 pub fn rules(cpus: u32, default_queues: &str) -> Vec<(String, Point)> {
     let sentences = [
         ("one queue", 1),
