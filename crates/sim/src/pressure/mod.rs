@@ -9,14 +9,14 @@
 //!
 //! | elevator | what takes turns | bound | derived in |
 //! |---|---|---|---|
-//! | none | CPUs of the hardware queue | order of each CPU's requests kept; between two of one CPU at most one of each other, and one that was refused | `none` |
-//! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after its expiry, those before it in the FIFO times `fifo_batch`; a lower class after `prio_aging_expire` | `deadline` |
-//! | kyber | domains | one batch of each other domain; order of each CPU's requests kept | `kyber` |
-//! | k2 | latency and bulk | `latency_batch` latency requests between two of bulk that could go, one of bulk between two of latency; order within a class; `max_inflight` at the disk | `k2` |
-//! | bfq | submitters | service within two budgets of the share by weight, at any time; after its expiry, one turn per request before it | `bfq` |
+//! | none | CPUs of the hardware queue | each CPU's requests keep their order; between two requests of one CPU at most one of each other CPU, and one that was refused | `none` |
+//! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after a request's expiry, `fifo_batch` times the requests before it in the FIFO; a lower class after `prio_aging_expire` | `deadline` |
+//! | kyber | domains | one batch of each other domain; each CPU's requests keep their order | `kyber` |
+//! | k2 | latency and bulk | `latency_batch` latency requests between two bulk requests while bulk is eligible, one bulk request between two latency requests; order within a class; `max_inflight` at the disk | `k2` |
+//! | bfq | submitters | service within two budgets of the share by weight, at any time; after a request's expiry, one turn per request before it | `bfq` |
 //! | noop | none | order of submission | `legacy` |
 //! | deadline | reads and writes | as mq-deadline, without classes | `legacy` |
-//! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; one of each other between two of one | `limits` |
+//! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; at most one I/O of each other submitter between two of one | `limits` |
 //! | none, several hardware queues | hardware queues | each as if it were alone | `hctxs` |
 //!
 //! Legacy elevators, limits and hardware queues are tested in the whole stack, on a device that accepts every request it is given.
