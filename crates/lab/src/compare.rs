@@ -2,14 +2,15 @@
 //! From the results of interleaved pairs to a table, a verdict and warnings.
 //!
 //! Guarantees: the unit of evidence is the block of two pairs (ABBA or BAAB, see [`crate::plan`]). Its value is the mean of
-//! ln(B/A) of its two pairs; Student's t over the blocks gives interval and p-value. Why blocks and not pairs: the two pairs of
-//! a block share the noise of the two runs in its middle. A burst that hits both moves both pairs the same way, so pairs are
-//! not independent and would give intervals that are too short. With blocks of random orientation the signs of the values are
-//! independent under "no difference" for any noise, and linear drift cancels inside each. The price is half the degrees of
-//! freedom: at 10 pairs the interval is 23 % wider.
+//! ln(B/A) of its two pairs. Student's t over the blocks gives the interval and the p-value. Blocks are the unit because
+//! the two pairs of a block share the noise of the two runs in its middle. A burst that hits both runs moves both pairs the
+//! same way. So pairs are not independent, and their intervals would be too short. With blocks of random orientation the
+//! signs of the values are independent under "no difference" for any noise, and linear drift cancels inside each block. The
+//! price is half the degrees of freedom: at 10 pairs the interval is 23 % wider.
 //!
 //! Needs from callers: results of a [`Plan`] in its order; a primary metric chosen before the first run.
-//! Does not: drop outliers, stop early, or choose by the results what to test. A [`Detect`] reads only their spread.
+//! Does not: drop outliers, stop early, or let the results choose what is tested. A [`Detect`] reads only the spread of the
+//! results.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +32,7 @@ pub struct PairResult {
     pub b: RunMetrics,
 }
 
-/// What is known of one side over all its runs, beside the metrics.
+/// Totals of one side over all its runs, in addition to the metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SideTotals {
     /// Settings of the side as the user wrote them.
@@ -40,9 +41,9 @@ pub struct SideTotals {
     pub stages: Option<StageFacts>,
     /// CPU time of the job threads in percent of one CPU each, mean over the runs.
     pub job_cpu_percent: Option<f64>,
-    /// I/Os that failed and blocks that did not verify.
+    /// I/Os that failed, plus blocks that did not verify.
     pub errors: u64,
-    /// Those of `errors` that are blocks that did not verify.
+    /// How many of `errors` are blocks that did not verify.
     #[serde(default)]
     pub verify_errors: u64,
 }
@@ -62,7 +63,7 @@ pub enum Mark {
 /// One metric of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which.
+    /// The metric.
     pub metric: Metric,
     /// Median over A's runs, in the metric's unit; `None` when a run does not have it.
     pub a_median: Option<f64>,
@@ -76,7 +77,7 @@ pub struct Row {
     pub mark: Mark,
 }
 
-/// A job that the comparison is not about.
+/// A job that the verdict does not cover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OtherJob {
     /// Its name.
@@ -85,28 +86,29 @@ pub struct OtherJob {
     pub rows: Vec<Row>,
 }
 
-/// A difference to detect: the number of pairs follows from it.
+/// A difference to detect. Its size determines the number of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detect {
-    /// Its size, a fraction (0.03: 3 %).
+    /// The size as a fraction (0.03: 3 %).
     pub change: f64,
-    /// Most pairs.
+    /// Most pairs that may be run.
     pub most: u32,
 }
 
 /// The result of a [`Detect`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Detected {
-    /// What was asked.
+    /// The difference to detect.
     pub asked: Detect,
-    /// Pairs that such a difference takes, by the spread of the first part.
+    /// Pairs that are needed to detect it, given the spread of the first part.
     pub pairs: u32,
 }
 
 impl Detect {
-    /// The plan that `first` becomes by the spread of its pairs, and the pairs that this asks for. The difference is not used,
-    /// so this is no peeking. Where those are too many, the plan stays what it is: to run some of them would find the
-    /// difference by luck only. `None` while the first part is not complete or was not measured.
+    /// Extends `first` to the pairs that the spread of its results requires, and returns that number as well. The
+    /// difference seen so far is not used, so this is no peeking. If more than `most` pairs are required, the plan stays as
+    /// it is, because running only some of them would find the difference by luck. Returns `None` while the first part is
+    /// not complete or the metric was not measured.
     pub fn plan(&self, first: Plan, primary: Metric, pairs: &[PairResult]) -> Option<(Plan, Detected)> {
         let part = pairs.get(..first.pairs() as usize)?;
         let (a, b) = series(primary, part)?;
@@ -127,22 +129,22 @@ pub struct Comparison {
     pub primary: Metric,
     /// The verdict.
     pub verdict: Verdict,
-    /// One row per metric, [`Metric::ALL`] order, those without any value left out.
+    /// One row per metric, in the order of [`Metric::ALL`]. Metrics without any value are left out.
     pub rows: Vec<Row>,
-    /// The jobs the comparison is not about, if it is about one: what the verdict says of that one may be at their expense.
+    /// The jobs that the verdict does not cover, if it covers only some. A better verdict may be at their expense.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherJob>,
-    /// What became of the difference that was to be found.
+    /// The result of the difference to detect, if one was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected: Option<Detected>,
-    /// What A is compared with: B, or another one of several.
+    /// The side that is compared with A: B, or another of several sides.
     #[serde(default = "b", skip_serializing_if = "is_b")]
     pub side: Side,
     /// Side A.
     pub a: SideTotals,
     /// The other side.
     pub b: SideTotals,
-    /// What to know before believing it. Callers append those of the machine ([`Warning::of_setup`]).
+    /// What to consider before trusting the verdict. Callers append the warnings about the machine ([`Warning::of_setup`]).
     pub warnings: Vec<Warning>,
 }
 
@@ -164,7 +166,7 @@ impl Comparison {
         Comparison::evaluate_side(plan, primary, pairs, a, Side::B, b)
     }
 
-    /// As [`Comparison::evaluate`], of A and `side`.
+    /// As [`Comparison::evaluate`], for A and `side`.
     pub fn evaluate_side(
         plan: Plan,
         primary: Metric,
@@ -182,7 +184,7 @@ impl Comparison {
         let errors = a.errors + b.errors;
         let verdict = verdict::decide(&Evidence { primary, ratio, done, planned: plan.pairs(), steady, errors, level });
         mark_rows(&mut rows, primary, verdict, level);
-        // With fewer, the false alarm rate depends on the noise being reasonable.
+        // With fewer pairs, the false alarm rate depends on the kind of noise.
         if done < Plan::default_pairs(plan.sides()) {
             warnings.push(Warning::FewPairs { pairs: done });
         }
@@ -205,8 +207,8 @@ impl Comparison {
         }
     }
 
-    /// The same with what became of the jobs it is not about. Their rows have intervals and no marks: nothing was asked of
-    /// them beforehand.
+    /// Adds the results of the jobs that the verdict does not cover. Their rows have intervals and no marks, because no
+    /// question about them was fixed beforehand.
     #[must_use]
     pub fn with_others(mut self, others: &[(String, Vec<PairResult>)]) -> Comparison {
         self.others = others
@@ -225,7 +227,8 @@ impl Comparison {
     }
 }
 
-/// Significance level of each comparison with A. With equal sides, the chance of any false alarm is at most [`LEVEL`] (Bonferroni).
+/// Returns the significance level of each comparison with A. With equal sides, the chance of any false alarm is at most
+/// [`LEVEL`] (Bonferroni).
 pub fn level(plan: Plan) -> f64 {
     LEVEL / (plan.sides() - 1) as f64
 }
@@ -259,7 +262,8 @@ fn row(metric: Metric, pairs: &[PairResult], level: f64) -> Option<Row> {
     })
 }
 
-/// Marks the primary row as the verdict says, and the others after Holm's correction among themselves. Without a verdict nothing is marked.
+/// Marks the primary row according to the verdict, and the others after Holm's correction among themselves. Without a
+/// verdict no row is marked.
 fn mark_rows(rows: &mut [Row], primary: Metric, verdict: Verdict, level: f64) {
     let secondary: Vec<usize> =
         (0..rows.len()).filter(|&i| rows[i].metric != primary && rows[i].adjusted_p.is_some()).collect();
@@ -324,7 +328,7 @@ mod tests {
 
     #[test]
     fn linear_drift_cancels_exactly_in_every_block() {
-        // Values in the order they were run, each 1 % above the last: any block sees the same mean position of A and B.
+        // Values in the order of the runs, each 1 % above the last: A and B have the same mean position in each block.
         let plan = Plan::new(10, 0, 7).unwrap();
         let mut pairs = vec![pair(1.0, 1.0); 10];
         for (i, step) in plan.steps().enumerate() {

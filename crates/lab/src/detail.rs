@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a report shows of a run beside metrics, stages and histograms: settings in effect, each job, latencies over time.
+//! Details of a run that a report shows beside metrics, stages and histograms: settings in effect, each job, latencies over time.
 //!
-//! Guarantees: plain data that is written with the raw results and read back; times are relative to the beginning of what was measured.
-//! Needs from callers: slices only where the run kept them. Does not: measure.
+//! Guarantees: plain data that is written with the raw results and read back. Times are relative to the beginning of the
+//! measured part. Needs from callers: slices only if the run kept them. Does not: measure.
 
 use serde::{Deserialize, Serialize};
 use workload::slices::TimeSlices;
@@ -14,12 +14,12 @@ use crate::stack::Setting;
 /// Detail of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunDetail {
-    /// What was run on. In a comparison only the runs of the first pair have it, for the others are the same.
+    /// The targets. In a comparison only the runs of the first pair have them, because they are the same in the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetDetail>,
     /// The jobs that ran, in the order of the file.
     pub jobs: Vec<JobDetail>,
-    /// How long was measured, nanoseconds.
+    /// Length of the measured part, nanoseconds.
     pub measured_ns: u64,
     /// Latencies over time, if they were kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,57 +29,57 @@ pub struct RunDetail {
 /// One target and its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetDetail {
-    /// As the user named it.
+    /// The target as the user named it.
     pub name: String,
     /// All settings in effect.
     pub settings: Vec<Setting>,
 }
 
-/// One job over all its threads.
+/// One job, summed over all its threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobDetail {
     /// Its name.
     pub job: String,
-    /// Jobs of one number run together; the next ones begin when these have ended (`stonewall`).
+    /// Jobs with the same number run together. The next ones begin when these have completed (`stonewall`).
     pub wave: u32,
-    /// Threads of it.
+    /// Number of its threads.
     pub threads: u32,
-    /// I/Os that each keeps in flight at most.
+    /// Most I/Os in flight per thread.
     pub iodepth: u32,
-    /// fio's word for what it does: `randread`, ...
+    /// fio's name for its pattern: `randread`, ...
     pub rw: String,
     /// Smallest and largest I/O in bytes.
     pub bytes: (u64, u64),
     /// Whether it has a rate, so that latency counts from the intended start.
     pub rated: bool,
-    /// What it did.
+    /// Its metrics.
     pub metrics: RunMetrics,
 }
 
-/// Rates and latencies per slice of time, of all jobs or of those that a comparison is about.
+/// Rates and latencies per slice of time, for all jobs or for those that a comparison covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceTable {
     /// Length of a slice, nanoseconds.
     pub width_ns: u64,
-    /// The slices, the first beginning when measuring did (to the slice).
+    /// The slices. The first begins with the measured part (rounded to a slice).
     pub columns: Vec<SliceColumn>,
 }
 
 /// One slice of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceColumn {
-    /// How much of it was measured, nanoseconds; over several runs their sum.
+    /// Measured time in the slice, nanoseconds; over several runs their sum.
     pub covered_ns: u64,
-    /// I/Os that ended: reads, writes, trims.
+    /// I/Os that completed: reads, writes, trims.
     pub ios: [u64; DIRS],
     /// Their bytes.
     pub bytes: [u64; DIRS],
-    /// (class of latency, I/Os), ascending; classes as [`workload::slices::row_range`] counts them.
+    /// (class of latency, I/Os), ascending. [`workload::slices::row_range`] gives the range of a class.
     pub latencies: Vec<(u32, u64)>,
 }
 
 impl SliceTable {
-    /// From what the job threads kept.
+    /// Makes the table from the slices that the job threads kept.
     pub fn of(t: &TimeSlices) -> SliceTable {
         let (from, to) = t.span_ns();
         let width_ns = t.width_ns();
@@ -95,7 +95,7 @@ impl SliceTable {
         SliceTable { width_ns, columns: columns.collect() }
     }
 
-    /// Joins neighbours.
+    /// Joins neighbouring slices in pairs.
     fn halve(&mut self) {
         let columns = std::mem::take(&mut self.columns);
         self.columns = columns
@@ -109,7 +109,7 @@ impl SliceTable {
         self.width_ns *= 2;
     }
 
-    /// Joins neighbours until there are at most `columns` of them.
+    /// Joins neighbouring slices until there are at most `columns` of them.
     ///
     /// # Panics
     /// When `columns` is 0.
@@ -122,7 +122,7 @@ impl SliceTable {
         self
     }
 
-    /// Lays another run over this one, beginning to beginning. Widths are powers of two of each other.
+    /// Adds another run, aligned at the beginnings. One width has to be a power of two times the other.
     pub fn add(&mut self, other: &SliceTable) {
         if self.columns.is_empty() {
             self.clone_from(other);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's counters of its devices over a run, as `iostat -x` shows them.
+//! The kernel's counters for its devices over a run, in the form of `iostat -x`.
 //!
-//! Guarantees: what the kernel does not count is left out.
+//! Guarantees: figures that the kernel does not count are left out.
 
 use host::kernel::{Direction, DiskCounters};
 use host::run::KernelOutcome;
@@ -12,19 +12,19 @@ use crate::report::fio_model::DiskUtil;
 use crate::report::num;
 use crate::stack::Setting;
 
-/// Figures of one direction, as `iostat -x` has them; what nothing was counted of is absent.
+/// Figures of one direction, as `iostat -x` shows them. Means and shares without anything counted are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IostatRow {
     /// Requests per second.
     pub ios_per_s: f64,
     /// KiB per second.
     pub kib_per_s: f64,
-    /// Requests or bios per second that joined another request.
+    /// Requests or bios per second that were merged into another request.
     pub merged_per_s: f64,
-    /// The same in percent of what came.
+    /// Merged ones in percent of all that arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merged_percent: Option<f64>,
-    /// Mean milliseconds of a request, waiting included.
+    /// Mean milliseconds of a request, including waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub await_ms: Option<f64>,
     /// Mean KiB of a request.
@@ -37,9 +37,9 @@ pub struct IostatRow {
 pub struct Iostat {
     /// The target.
     pub target: String,
-    /// What it is.
+    /// The device: kind, size, model.
     pub device: String,
-    /// `None` where the kernel was told not to count (`iostats=0`).
+    /// The counts; `None` if counting is off in the kernel (`iostats=0`).
     pub counted: Option<Counted>,
 }
 
@@ -59,12 +59,12 @@ pub struct Counted {
     pub flush_await_ms: Option<f64>,
     /// Mean number of requests in the queue and at the device.
     pub aqu_sz: f64,
-    /// Percent of the time in which something was in flight.
+    /// Percent of the time in which a request was in flight.
     pub util_percent: f64,
 }
 
 impl Iostat {
-    /// From the counters over `measured_ns`.
+    /// Makes the figures from the counters over `measured_ns`.
     pub fn of(outcome: &KernelOutcome, measured_ns: u64) -> Iostat {
         let (target, device) = (outcome.name.clone(), outcome.identity.clone());
         Iostat { target, device, counted: outcome.counters.as_ref().map(|c| Counted::of(c, measured_ns)) }
@@ -94,7 +94,7 @@ impl Counted {
     }
 }
 
-/// fio's line about a device, from the kernel's counters, as fio has it.
+/// fio's disk statistics of a device, made from the kernel's counters.
 pub(crate) fn disk_util(outcome: &KernelOutcome, measured_ns: u64) -> Option<DiskUtil> {
     let c = outcome.counters.as_ref()?;
     Some(DiskUtil {
@@ -107,7 +107,8 @@ pub(crate) fn disk_util(outcome: &KernelOutcome, measured_ns: u64) -> Option<Dis
     })
 }
 
-/// The lines about a device in our text report: what it is, what was in effect, and iostat's figures of the directions that had any.
+/// The lines about a device in our text report: the device, the settings in effect, and iostat's figures of the directions
+/// with I/O.
 pub fn text(iostat: &Iostat, settings: &[Setting]) -> String {
     let mut out = format!("{}: {}\n", iostat.target, iostat.device);
     let shown = [

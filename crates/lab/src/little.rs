@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Little's law as a check of a report on itself: in flight = rate x latency.
+//! Little's law as a consistency check of a report: in flight = rate x latency.
 //!
-//! Guarantees: both sides of the law from independent measurements, and whether they agree within 10 %. Where they disagree,
-//! the latency omits part of an I/O's life, the rate is over the wrong time, or the queue was not full as assumed.
+//! Guarantees: both sides of the law come from independent measurements; the check tells whether they agree within 10 %. If
+//! they disagree, the latency omits part of an I/O's life, the rate is over the wrong time, or the queue was not full as
+//! assumed.
 //!
 //! Needs from callers: mean in flight that was *not* derived from rate and latency. It is sampled, integrated over time, or the
 //! depth of a closed loop that was always full. Does not: say which of the three is wrong.
@@ -21,7 +22,7 @@ pub struct Little {
     pub iops: f64,
     /// Mean latency in nanoseconds, from when an I/O counts as in flight to its completion.
     pub latency_ns: f64,
-    /// How long was measured; 1 where it is not known, so that all count alike.
+    /// Length of the measurement in seconds; 1 if it is not known, so that all measurements count alike.
     #[serde(default = "one")]
     pub seconds: f64,
 }
@@ -31,7 +32,7 @@ fn one() -> f64 {
 }
 
 impl Little {
-    /// The check, or `None` when a figure is not positive and finite (nothing ran).
+    /// Makes the check, or `None` when a figure is not positive and finite (nothing ran).
     pub fn new(in_flight: f64, iops: f64, latency_ns: f64) -> Option<Little> {
         let usable = |x: f64| x.is_finite() && x > 0.0;
         (usable(in_flight) && usable(iops) && usable(latency_ns)).then_some(Little {
@@ -42,12 +43,12 @@ impl Little {
         })
     }
 
-    /// The same, measured over `seconds` (above 0).
+    /// The same measurements, taken over `seconds` (above 0).
     pub fn over(self, seconds: f64) -> Little {
         Little { seconds, ..self }
     }
 
-    /// Both measurements as one: I/Os, latencies and in flight x time add up.
+    /// Combines two measurements: I/Os, latencies, and the product of in flight and time add up.
     pub fn and(&self, other: &Little) -> Little {
         let seconds = self.seconds + other.seconds;
         let ios = self.iops * self.seconds + other.iops * other.seconds;
@@ -57,12 +58,12 @@ impl Little {
         Little { in_flight, iops, latency_ns: 1e9 * latencies / ios, seconds }
     }
 
-    /// Rate x latency: the number in flight that the law asks for.
+    /// Returns rate x latency: the number in flight that the law requires.
     pub fn expected(&self) -> f64 {
         self.iops * self.latency_ns / 1e9
     }
 
-    /// Measured over expected, minus 1: 0.02 is "2 % more in flight than rate x latency explains".
+    /// Returns measured over expected, minus 1. 0.02 means that 2 % more are in flight than rate x latency explains.
     pub fn error(&self) -> f64 {
         self.in_flight / self.expected() - 1.0
     }

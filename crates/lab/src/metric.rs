@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a comparison compares: the metrics of one run, their units and which way is better.
+//! The metrics of one run that a comparison compares, their units, and which direction is better.
 //!
-//! Guarantees: a metric that a run cannot give (no I/O, no percentile, no CPU accounting) is `None`, never 0 or NaN. So tables
-//! omit it instead of comparing it. Needs from callers: the measurements of all jobs of the run. Does not: round. Latencies are
-//! fio's clat. Those of rated jobs count from the intended start of each I/O: a slow side would otherwise hide its queueing by
-//! issuing less.
+//! Guarantees: a metric that a run cannot give (no I/O, no percentile, no CPU accounting) is `None`, never 0 or NaN. So
+//! tables omit it instead of comparing it. Needs from callers: the measurements of all jobs of the run. Does not: round.
+//! Latencies are fio's clat. Latencies of rated jobs count from the intended start of each I/O. Otherwise a slow side would
+//! hide its queueing by issuing less.
 
 use serde::{Deserialize, Serialize};
 use workload::hist::{Histogram, Running};
@@ -30,7 +30,7 @@ pub enum Metric {
     LatencyMax,
     /// CPU time of the whole process per I/O, in nanoseconds.
     CpuPerIo,
-    /// Transactions ended per second.
+    /// Transactions completed per second.
     Transactions,
     /// Mean latency of a transaction in nanoseconds.
     TransactionMean,
@@ -57,10 +57,10 @@ impl Metric {
         Metric::CommitMean,
     ];
 
-    /// The metric a verdict rests on, fixed before the first run: I/Os per second for a closed loop, and mean latency for a
-    /// job with a rate, because its IOPS are given.
-    /// Transaction loops have a metric of their own, [`Metric::Transactions`]. The mean and not p99: it uses every sample, and the 99th
-    /// percentile of a short run is noise.
+    /// The metric that a verdict uses, fixed before the first run. It is I/Os per second for a closed loop, and mean
+    /// latency for a job with a rate, because the rate determines the IOPS. Transaction loops use [`Metric::Transactions`]
+    /// instead. The mean is used and not p99, because it uses every sample, while the 99th percentile of a short run is
+    /// noise.
     pub const fn primary(rated: bool) -> Metric {
         if rated { Metric::LatencyMean } else { Metric::Iops }
     }
@@ -70,12 +70,13 @@ impl Metric {
         matches!(self, Metric::Iops | Metric::BytesPerSecond | Metric::Transactions)
     }
 
-    /// Whether a difference in it can be marked. The longest latency grows with the number of I/Os, and the faster side has more.
+    /// Whether a difference in this metric can be marked. The longest latency cannot: it grows with the number of I/Os, and
+    /// the faster side has more.
     pub const fn can_be_marked(self) -> bool {
         !matches!(self, Metric::LatencyMax)
     }
 
-    /// Name for people.
+    /// The name that reports show.
     pub const fn name(self) -> &'static str {
         match self {
             Metric::Iops => "IOPS",
@@ -133,12 +134,12 @@ pub struct RunMetrics {
 pub struct JobMetrics {
     /// Its name in the job file.
     pub job: String,
-    /// What it did.
+    /// Its metrics.
     pub metrics: RunMetrics,
 }
 
 impl RunMetrics {
-    /// One metric.
+    /// Returns one metric.
     pub fn get(&self, metric: Metric) -> Option<f64> {
         match metric {
             Metric::Iops => self.iops,
@@ -156,9 +157,9 @@ impl RunMetrics {
         }
     }
 
-    /// Metrics of a run: rates and latencies over all directions of `jobs`, which has one entry per thread or per group.
-    /// `cpu_ns` is the CPU time of the whole process over the measured part (job threads and reactors), or `None` when the
-    /// system does not tell.
+    /// Computes the metrics of a run: rates and latencies over all directions of `jobs`, which has one entry per thread or
+    /// per group. `cpu_ns` is the CPU time of the whole process over the measured part (job threads and reactors). It is
+    /// `None` if the system does not report it.
     pub fn of(jobs: &[JobStats], cpu_ns: Option<u64>) -> RunMetrics {
         let dirs = || jobs.iter().flat_map(|j| &j.dirs).filter(|d| d.ios > 0);
         let ios: u64 = dirs().map(|d| d.ios).sum();
@@ -195,7 +196,7 @@ impl RunMetrics {
         }
     }
 
-    /// Those of transaction loops among `jobs`; nothing else is set.
+    /// Computes the metrics of transaction loops among `jobs`; all other metrics are `None`.
     fn of_transactions(jobs: &[JobStats]) -> RunMetrics {
         let loops = || jobs.iter().filter(|j| j.runtime_ns > 0).filter_map(|j| Some((j, j.tx.as_deref()?)));
         let tps: f64 = loops().map(|(j, tx)| tx.transactions as f64 * 1e9 / j.runtime_ns as f64).sum();
@@ -215,7 +216,7 @@ impl RunMetrics {
 }
 
 impl RunMetrics {
-    /// Replaces the rates by what all of `jobs` did in `measured_ns`, the whole run: for threads that did not run together.
+    /// Replaces the rates by the totals of `jobs` over `measured_ns`, the whole run. For threads that did not run at the same time.
     pub fn rates_over(&mut self, jobs: &[JobStats], measured_ns: u64) {
         let per_second = |count: fn(&DirStats) -> u64| {
             let sum: u64 = jobs.iter().flat_map(|j| &j.dirs).map(count).sum();
@@ -228,7 +229,7 @@ impl RunMetrics {
     }
 }
 
-/// The latency that is compared: from the intended start where the job has a rate, else clat.
+/// The latency that is compared: from the intended start if the job has a rate, else clat.
 pub(crate) fn latency_of(d: &DirStats) -> &LatencyStats {
     if d.intended.run.count() > 0 { &d.intended } else { &d.clat }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the pairs of a comparison in the order of its plan.
 //!
-//! Guarantees: all sides are checked before the first run; each run starts from a fresh stack on the same files; all runs
-//! of a pair get the same random numbers; a pair is on disk before the next one begins; when stopped, a pair without all its
-//! runs is left out. Does not: retry, or drop a run that looks odd.
+//! Guarantees: all sides are checked before the first run. Each run starts from a fresh stack on the same files, and all
+//! runs of a pair get the same random numbers. A pair is on disk before the next one begins. When the comparison is
+//! stopped, an incomplete pair is left out. Does not: retry, or drop a run that looks odd.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -19,37 +19,37 @@ use crate::results::{self, ResultsError, ResultsWriter, RunRecord};
 use crate::run::{Observer, Run, RunSpec};
 use crate::world::{self, execute};
 
-/// One of the things compared.
+/// One side of a comparison.
 #[derive(Clone, Debug)]
 pub struct SideSpec {
-    /// As the user wrote it.
+    /// The side as the user wrote it.
     pub label: String,
-    /// Put under every job instead of its `filename`.
+    /// The target of every job, instead of its `filename`.
     pub target: Option<String>,
     /// Settings of every disk.
     pub settings: Vec<(String, String)>,
-    /// The identity of the device or machine behind its target, as of [`World::behind`](crate::world::World::behind). If it
-    /// changes, the comparison ends.
+    /// The identity of the device or machine of the target, from [`World::behind`](crate::world::World::behind). If the
+    /// identity changes, the comparison ends.
     pub behind: Option<String>,
 }
 
-/// What to compare.
+/// A comparison to run.
 pub struct CompareSpec<'a> {
     /// The jobs of all sides.
     pub file: &'a JobFile,
-    /// A, which the others are compared with, then B and so on: as many as the plan has.
+    /// The sides: A, with which the others are compared, then B and so on. Their number is that of the plan.
     pub sides: Vec<SideSpec>,
-    /// The comparison is about the jobs of this name; `None`: all.
+    /// The name of the jobs that the verdict covers; `None`: all jobs.
     pub judge: Option<&'a str>,
-    /// How many runs, in which order.
+    /// The number and the order of the runs.
     pub plan: Plan,
-    /// Fresh random number for jobs that want one (`randrepeat=0`).
+    /// Random number for jobs without a fixed seed (`randrepeat=0`).
     pub entropy: u64,
     /// Ends the comparison early when set.
     pub stop: Arc<AtomicBool>,
-    /// The difference to detect: then the plan is the first part, and more pairs follow if needed.
+    /// The difference to detect. The plan is then the first part, and more pairs follow if needed.
     pub detect: Option<Detect>,
-    /// Whole pairs that have run before, in plan order.
+    /// Complete pairs from an earlier process, in plan order.
     pub past: &'a [RunRecord],
     /// As [`RunSpec::force`].
     pub force: bool,
@@ -63,14 +63,14 @@ pub enum CompareError {
     /// A side cannot run.
     #[error("{side:?} ({label}): {source}")]
     Side {
-        /// Which.
+        /// The side.
         side: Side,
         /// Its settings as written.
         label: String,
-        /// Why.
+        /// The reason.
         source: host::error::Error,
     },
-    /// A side is the same as A on this target, and why.
+    /// A side is the same as A on this target; the text gives the reason.
     #[error("no effect: {0}")]
     NoEffect(String),
     /// The results cannot be written.
@@ -79,7 +79,7 @@ pub enum CompareError {
 }
 
 impl CompareSpec<'_> {
-    /// The metric the verdict rests on.
+    /// The metric of the verdict.
     pub fn primary(&self) -> Metric {
         let rated = |limits: [Option<u64>; 3]| limits.iter().any(Option::is_some);
         let judged = |name: &str| self.judge.is_none_or(|judge| judge == name);
@@ -108,7 +108,7 @@ impl CompareSpec<'_> {
         self.no_effect().map_or(Ok(()), |why| Err(CompareError::NoEffect(why)))
     }
 
-    /// Why there is nothing to compare, if there is nothing.
+    /// Returns the reason if the sides are all the same on this target.
     fn no_effect(&self) -> Option<String> {
         let (a, others) = self.sides.split_first()?;
         let same = |b: &SideSpec| {
@@ -149,8 +149,8 @@ impl CompareSpec<'_> {
     }
 }
 
-/// Runs the plan and evaluates the results. `open` makes the results file. It is called once the first run has shown that the
-/// jobs can run. The comparison is written to the file at the end.
+/// Runs the plan and evaluates the results. `open` makes the results file. It is called after the first run, which shows
+/// that the jobs can run. The comparison is written to the file at the end.
 pub fn compare<W: Write>(
     spec: &CompareSpec<'_>,
     open: impl FnOnce() -> Result<ResultsWriter<W>, ResultsError>,
@@ -166,7 +166,7 @@ pub fn compare<W: Write>(
             run_pairs(spec, extended, &mut records, &mut open, &mut out, observer)?;
         }
     }
-    // All pairs were there, and only the last line was missing.
+    // All pairs were in the file, and only the last line was missing.
     if let Some(open) = open.take().filter(|_| !records.is_empty()) {
         out = Some(open()?);
     }
@@ -188,7 +188,7 @@ fn run_pairs<W: Write>(
     observer: &mut dyn Observer,
 ) -> Result<bool, CompareError> {
     let there = (records.len() / plan.sides()) as u32;
-    // Warm again after a break, not in the middle of a comparison.
+    // Warm-ups run again after a break, but not in the middle of a comparison.
     let warm = out.is_none() && there < plan.pairs();
     let mut round: Vec<RunRecord> = Vec::new();
     for (index, step) in (0..).zip(plan.steps()) {
@@ -197,7 +197,7 @@ fn run_pairs<W: Write>(
         }
         observer.step(index, plan.runs(), step);
         let run = match spec.run(step, observer) {
-            // While a file was being made.
+            // Interrupted while a file was being created.
             Err(CompareError::Side { source, .. }) if source.kind() == ErrorKind::Interrupted => return Ok(false),
             run => run?,
         };

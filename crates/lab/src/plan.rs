@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The order in which a comparison runs its sides, fixed before the first run.
 //!
-//! Guarantees: pairs come in blocks of two; a block is ABBA or BAAB, each with probability one half from a seed that is
-//! printed. With more than two sides a pair is a round of all of them in a drawn order, and the second round of a block runs
-//! backwards. Inside a block all sides have the same mean position, so a linear drift (a disk filling up, a CPU warming) cancels
-//! exactly. Because the orientation is drawn at random, a block's difference has a random sign when A and B do not differ. This
-//! holds however the machine's noise is correlated or distributed, even if something periodic beats with the runs. It is what
-//! bounds the false alarm rate.
+//! Guarantees: pairs come in blocks of two. A block is ABBA or BAAB, each with probability one half, drawn from a seed that
+//! is printed. With more than two sides a pair is a round of all sides in a drawn order, and the second round of a block
+//! runs backwards. Inside a block all sides have the same mean position, so a linear drift (a disk filling up, a CPU
+//! warming) cancels exactly. Because the orientation is drawn at random, a block's difference has a random sign when A and
+//! B do not differ. This holds for any correlation and distribution of the machine's noise, even if a periodic disturbance
+//! beats with the runs. It bounds the false alarm rate.
 //!
-//! The number of pairs is fixed; testing in between and running more until something shows would raise that rate.
+//! The number of pairs is fixed. Testing in between, and running more until a difference shows, would raise that rate.
 //!
 //! Needs from callers: runs executed in exactly this order, none dropped or repeated. Does not: run anything.
 
@@ -17,14 +17,14 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Which of the things compared is run: A, by convention today's setting, or one that is compared with it: B, C, ...
+/// A side of a comparison: A, by convention today's setting, or one that is compared with it: B, C, ...
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Side(u8);
 
 impl Side {
-    /// The first.
+    /// The first side.
     pub const A: Side = Side(0);
-    /// The second.
+    /// The second side.
     pub const B: Side = Side(1);
     /// Most sides of a comparison.
     pub const MAX: usize = 16;
@@ -38,7 +38,7 @@ impl Side {
         Side(index as u8)
     }
 
-    /// Its place among the sides.
+    /// Its index among the sides, A being 0.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -76,13 +76,13 @@ impl<'de> Deserialize<'de> for Side {
 /// One run of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What to run.
+    /// The side to run.
     pub side: Side,
-    /// Index of the pair, or round, this run belongs to, from 0; `None` for a warm-up, whose result is thrown away.
+    /// Index, from 0, of the pair or round that this run belongs to. `None` for a warm-up, whose result is discarded.
     pub pair: Option<u32>,
 }
 
-/// How many pairs, in which order.
+/// The number of pairs, and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawPlan")]
 pub struct Plan {
@@ -93,7 +93,7 @@ pub struct Plan {
     seed: u64,
 }
 
-/// A plan as a file has it; files of earlier versions have two sides.
+/// A plan as a file stores it. Files of earlier versions have two sides.
 #[derive(Deserialize)]
 struct RawPlan {
     #[serde(default = "two")]
@@ -126,7 +126,7 @@ pub enum PlanError {
     /// Odd, too small or too large number of pairs.
     #[error("pairs={0}: must be even and in {min}..={max} (runs go ABBA, two pairs at a time); {default} is a good start", min = Plan::MIN_PAIRS, max = Plan::MAX_PAIRS, default = Plan::DEFAULT_PAIRS)]
     Pairs(u32),
-    /// Too many warm-up runs.
+    /// The number of warm-up runs is too large.
     #[error("warmup={0}: must be in 0..={max} runs of each side", max = Plan::MAX_WARMUPS)]
     Warmups(u32),
     /// One side, or too many.
@@ -135,17 +135,18 @@ pub enum PlanError {
 }
 
 impl Plan {
-    /// Five blocks. With three, noise that beats with the blocks gave 14 % false alarms (tests/it/false_alarms.rs, `Periodic`).
+    /// Five blocks. With three blocks, noise that beats with the blocks gave 14 % false alarms (tests/it/false_alarms.rs,
+    /// `Periodic`).
     pub const MIN_PAIRS: u32 = 10;
-    /// Six blocks, so that no noise whatever can give 5 % false alarms. It is the smallest number for which this holds even if
-    /// all blocks differ by the same amount, with random signs: they then agree by chance in less than 5 % (1 in 32).
+    /// Six blocks, so that no noise can give 5 % false alarms. It is the smallest number for which this holds even if all
+    /// blocks differ by the same amount, with random signs. They then agree by chance in less than 5 % (1 in 32).
     pub const DEFAULT_PAIRS: u32 = 12;
-    /// More than this is a slip of the hand: days of running.
+    /// A larger number is a typing error: it would run for days.
     pub const MAX_PAIRS: u32 = 10_000;
-    /// Bound on warm-up runs.
+    /// Most warm-up runs.
     pub const MAX_WARMUPS: u32 = 100;
 
-    /// A plan of `pairs` pairs after `warmups` thrown-away runs of each side.
+    /// Makes a plan of `pairs` pairs after `warmups` discarded runs of each side.
     pub fn new(pairs: u32, warmups: u32, seed: u64) -> Result<Plan, PlanError> {
         if !pairs.is_multiple_of(2) || !(Self::MIN_PAIRS..=Self::MAX_PAIRS).contains(&pairs) {
             return Err(PlanError::Pairs(pairs));
@@ -156,14 +157,15 @@ impl Plan {
         Ok(Plan { sides: 2, pairs, warmups, seed })
     }
 
-    /// The least number of pairs with which even blocks that all differ by the same amount, with random signs, agree by chance in less
-    /// than 5 % for any of the comparisons with A: [`Plan::DEFAULT_PAIRS`] for two sides, 14 for three and four, 20 for sixteen.
+    /// Returns the default number of pairs. It is the least number for which blocks that all differ by the same amount,
+    /// with random signs, agree by chance in less than 5 % for any comparison with A. That is [`Plan::DEFAULT_PAIRS`] for
+    /// two sides, 14 for three and four, and 20 for sixteen.
     pub fn default_pairs(sides: usize) -> u32 {
         let agree = |blocks: u32| (sides - 1) as f64 * 0.5f64.powi(blocks as i32 - 1);
         2 * (1..).find(|blocks| agree(*blocks) < 0.05).expect("it halves with each block")
     }
 
-    /// The same plan for so many sides.
+    /// The same plan for `sides` sides.
     pub fn of_sides(self, sides: usize) -> Result<Plan, PlanError> {
         match sides {
             2..=Side::MAX => Ok(Plan { sides: sides as u8, ..self }),
@@ -176,7 +178,7 @@ impl Plan {
         self.sides as usize
     }
 
-    /// The same plan with more pairs behind those it has: the order of what has run stays.
+    /// The same plan with more pairs after those it has. The order of earlier runs stays the same.
     #[must_use]
     pub fn extended_to(self, pairs: u32) -> Plan {
         Plan { pairs: pairs.next_multiple_of(2).clamp(self.pairs, Self::MAX_PAIRS), ..self }
@@ -187,7 +189,7 @@ impl Plan {
         self.pairs
     }
 
-    /// Number of thrown-away runs of each side.
+    /// Number of discarded runs of each side.
     pub const fn warmups(&self) -> u32 {
         self.warmups
     }
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn two_sides_run_as_they_always_have() {
-        // Results files are read by the order of their plan.
+        // The order must not change, because results files depend on it.
         let plan = Plan::new(10, 0, 1).unwrap();
         let expected = |pair: u32| {
             let is_a = (splitmix64(1, u64::from(pair / 2)) >> 63 == 0) == pair.is_multiple_of(2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Raw results on disk: JSON lines, written after every pair, from which a comparison can be computed again.
+//! Raw results on disk: JSON lines, written after every pair, from which the comparison can be computed again.
 //!
 //! Line 1 is the setup (machine, command, plan, primary metric). One line per run follows, with its metrics, stages and raw
 //! latency histograms; the comparison comes last. Guarantees: after [`ResultsWriter::pair`] returns, both runs of the pair
@@ -38,7 +38,7 @@ pub struct Header {
     pub plan: Plan,
     /// Metric of the verdict.
     pub primary: Metric,
-    /// Settings of the sides as written, A's first.
+    /// Settings of the sides as the user wrote them, A's first.
     pub labels: Vec<String>,
     /// The job file's text, so that the results are complete by themselves.
     pub job: String,
@@ -47,13 +47,13 @@ pub struct Header {
     /// The difference to detect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detect: Option<Detect>,
-    /// Targets and settings of the sides, resolved: a comparison is resumed only where they are the same.
+    /// Targets and settings of the sides, resolved. A comparison is resumed only if they are the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sides: Vec<String>,
 }
 
 impl Header {
-    /// Refuses to continue with another comparison; names what differs.
+    /// Rejects the continuation of a different comparison. The error names the difference.
     pub fn fits(&self, other: &Header) -> Result<(), String> {
         let parts = [
             ("the job file", self.job == other.job),
@@ -92,27 +92,27 @@ pub struct RawHistogram {
 pub struct RunRecord {
     /// Pair it belongs to, from 0.
     pub pair: u32,
-    /// What was run.
+    /// The side.
     pub side: Side,
     /// Whether it ran before its partner.
     pub first: bool,
-    /// The metrics compared.
+    /// The metrics of the jobs that the verdict covers.
     pub metrics: RunMetrics,
-    /// Where the comparison is about one job: those of the others.
+    /// If the verdict covers only some jobs: the metrics of the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<JobMetrics>,
     /// Where the time went, where measured.
     pub stages: Option<StageFacts>,
     /// CPU time of the job threads in percent of one CPU each.
     pub job_cpu_percent: Option<f64>,
-    /// I/Os that failed and blocks that did not verify.
+    /// I/Os that failed, plus blocks that did not verify.
     pub errors: u64,
-    /// Those of `errors` that are blocks that did not verify.
+    /// How many of `errors` are blocks that did not verify.
     #[serde(default)]
     pub verify_errors: u64,
     /// Raw latencies.
     pub histograms: Vec<RawHistogram>,
-    /// What a report shows beside them; files of earlier versions have none.
+    /// Further data for reports; files of earlier versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<RunDetail>>,
 }
@@ -141,17 +141,17 @@ pub enum ResultsError {
     Io {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// A line is not what this version writes.
+    /// A line does not have the format of this version.
     #[error("results file {path}, line {line}: {reason}; is it a results file of mqblk, format {FORMAT}?")]
     Line {
         /// The file.
         path: String,
         /// Line number from 1.
         line: usize,
-        /// What is wrong.
+        /// The error in the line.
         reason: String,
     },
 }
@@ -187,7 +187,7 @@ impl ResultsWriter<File> {
 }
 
 impl<W: Write> ResultsWriter<W> {
-    /// Appends to what is in `out` already.
+    /// Makes a writer that appends to the contents of `out`.
     pub const fn behind(out: W, path: String) -> ResultsWriter<W> {
         ResultsWriter { out, path }
     }
@@ -199,7 +199,7 @@ impl<W: Write> ResultsWriter<W> {
         Ok(writer)
     }
 
-    /// Writes all runs of a pair, in the order they ran, at once.
+    /// Writes all runs of a pair at once, in the order in which they ran.
     pub fn pair(&mut self, runs: &[RunRecord]) -> Result<(), ResultsError> {
         self.lines(&runs.iter().map(LineRef::Run).collect::<Vec<_>>())
     }
@@ -210,7 +210,7 @@ impl<W: Write> ResultsWriter<W> {
         Ok(self.out)
     }
 
-    /// One write call, so that a reader never sees half a pair unless the disk is full.
+    /// Writes all lines in one call, so that a reader never sees half a pair unless the disk is full.
     fn lines(&mut self, lines: &[LineRef<'_>]) -> Result<(), ResultsError> {
         let mut text = Vec::new();
         for line in lines {
@@ -229,9 +229,9 @@ pub struct Results {
     pub header: Header,
     /// Its runs in order.
     pub runs: Vec<RunRecord>,
-    /// The comparisons of A with each other side, when it ran to its end.
+    /// The comparisons of A with each other side, if all pairs were run.
     pub comparisons: Vec<Comparison>,
-    /// Whether the last line was cut off and left out.
+    /// Whether the last line was cut off and ignored.
     pub cut_off: bool,
 }
 
@@ -243,7 +243,7 @@ impl Results {
     }
 }
 
-/// The plan that `first` becomes by what its runs showed of the spread: enough pairs for each side. `None` while it is not complete.
+/// Extends `first` to enough pairs for each side, by the spread of its runs. Returns `None` while `first` is not complete.
 pub fn detected(detect: Detect, first: Plan, primary: Metric, runs: &[RunRecord]) -> Option<(Plan, Vec<Detected>)> {
     let of_side = |i: usize| detect.plan(first, primary, &pairs(runs, first.sides(), [Side::A, Side::at(i)]));
     let all: Vec<(Plan, Detected)> = (1..first.sides()).map(of_side).collect::<Option<_>>()?;
@@ -251,7 +251,7 @@ pub fn detected(detect: Detect, first: Plan, primary: Metric, runs: &[RunRecord]
     Some((longest, all.into_iter().map(|(_, detected)| detected).collect()))
 }
 
-/// The comparisons of A with each other side, from runs in the order of `plan`.
+/// Computes the comparisons of A with each other side, from runs in the order of `plan`.
 pub fn evaluate(
     plan: Plan,
     detect: Option<Detect>,
@@ -272,7 +272,8 @@ pub fn evaluate(
     (1..plan.sides()).map(of_side).collect()
 }
 
-/// Two sides in the complete pairs, or rounds, among `runs`, which must be in plan order; runs of one that is not complete are left out.
+/// Returns the results of two sides in the complete pairs, or rounds, among `runs`, which must be in plan order. Runs of an
+/// incomplete pair are left out.
 pub fn pairs(runs: &[RunRecord], sides: usize, [a, b]: [Side; 2]) -> Vec<PairResult> {
     pairs_of(runs, sides, [a, b], |run| run.metrics)
 }
@@ -290,7 +291,7 @@ fn pairs_of(
     runs.chunks_exact(sides).map(|round| of(round).expect("a round has every side")).collect()
 }
 
-/// As [`pairs`], for each job that the comparison is not about.
+/// As [`pairs`], for each job that the verdict does not cover.
 pub fn others(runs: &[RunRecord], sides: usize, both: [Side; 2]) -> Vec<(String, Vec<PairResult>)> {
     let names = runs.first().map_or(&[][..], |run| &run.others);
     let of = |run: &RunRecord, i: usize| run.others.get(i).map(|o| o.metrics).unwrap_or_default();
@@ -343,7 +344,7 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
         let reason = format!("{sides} sides with {labels} labels and {} comparisons", comparisons.len());
         return Err(bad(1, reason));
     }
-    // Cut off among the last lines.
+    // The file was cut off among its last lines.
     if comparisons.len() + 1 < labels {
         comparisons.clear();
     }
@@ -352,18 +353,19 @@ pub fn read(input: impl BufRead, path: &str) -> Result<Results, ResultsError> {
     Ok(Results { header, runs, comparisons, cut_off })
 }
 
-/// An interrupted comparison, to be resumed.
+/// A results file of an interrupted comparison, which can be resumed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interrupted {
-    /// What is there: whole pairs, and the comparisons if it came to its end.
+    /// Its complete pairs, and the comparisons if all pairs were run.
     pub results: Results,
     /// Bytes of the file that are kept: the header and the whole pairs.
     pub kept_bytes: usize,
 }
 
-/// Reads a results file to continue with it: what follows the last whole pair is not kept, except the comparison of a finished one.
+/// Reads a results file in order to continue it. Lines after the last complete pair are dropped, except the comparisons of
+/// a completed run.
 pub fn interrupted(text: &str, path: &str) -> Result<Interrupted, ResultsError> {
-    // A line without its end was being written.
+    // A line without a newline was still being written.
     let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
     let mut results = read(whole.as_bytes(), path)?;
     let sides = results.header.plan.sides();
@@ -373,7 +375,7 @@ pub fn interrupted(text: &str, path: &str) -> Result<Interrupted, ResultsError> 
     Ok(Interrupted { results, kept_bytes })
 }
 
-/// Runs must be those of the plan, in its order: figures from other orders would not hold what `compare` promises.
+/// Checks that runs are those of the plan, in its order. Figures from other orders would not have the guarantees of `compare`.
 fn check_order(plan: &Plan, runs: &[RunRecord]) -> Result<(), (usize, String)> {
     let mut steps = plan.steps().filter(|s| s.pair.is_some());
     for (i, run) in runs.iter().enumerate() {
@@ -394,7 +396,7 @@ fn check_order(plan: &Plan, runs: &[RunRecord]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// A command line that a POSIX shell reads back as exactly these arguments.
+/// Returns a command line that a POSIX shell splits into exactly these arguments.
 pub fn replay_command<S: AsRef<str>>(args: &[S]) -> String {
     args.iter().map(|a| host::shell::quoted(a.as_ref())).collect::<Vec<_>>().join(" ")
 }

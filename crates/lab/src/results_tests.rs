@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests of `results`: what is written is read back, torn and foreign files are handled, commands survive a shell.
+//! Tests of `results`: written files can be read back, torn and foreign files are handled, commands survive a shell.
 
 use super::*;
 use crate::stage::StageTimes;
@@ -113,7 +113,7 @@ fn three_sides_are_each_compared_with_the_first() {
     let runs: Vec<&str> = std::str::from_utf8(&whole).unwrap().lines().take(1 + 8).collect();
     let past = interrupted(&(runs.join("\n") + "\n"), "mem").unwrap();
     assert_eq!((past.results.runs.len(), past.results.evaluate()[1].pairs_done), (6, 2));
-    // Without its last line, it did not come to its end.
+    // Without its last line, the comparison has no result.
     let lines: Vec<&str> = std::str::from_utf8(&whole).unwrap().lines().collect();
     let cut = lines[..lines.len() - 1].join("\n");
     assert!(read(cut.as_bytes(), "mem").unwrap().comparisons.is_empty());
@@ -163,7 +163,7 @@ fn commands_are_quoted_only_where_needed() {
 }
 
 proptest! {
-    /// Undoes the quoting with the two rules of the shell that it uses: single quotes, and a backslash outside them.
+    /// Undoes the quoting with the two shell rules that it uses: single quotes, and a backslash outside them.
     #[test]
     fn a_shell_reads_the_arguments_back(args in prop::collection::vec("[ -~]{0,12}", 0..6)) {
         let (mut got, mut word, mut any, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false, false);

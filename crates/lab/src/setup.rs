@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The machine a result was measured on, as data: what a reader needs to judge or repeat it.
+//! The machine on which a result was measured, as data that a reader needs to judge or repeat the result.
 //!
-//! Guarantees: reading never fails; what a system does not tell is `None` or empty. Needs from callers: nothing; tests pass another root.
-//! Does not: ask the network, run programs, or change anything. Sources: /proc/sys/kernel, /proc/cpuinfo, /proc/meminfo, /sys/devices/system,
-//! /sys/dev/block (documented in the kernel's Documentation/ABI and admin-guide).
+//! Guarantees: reading never fails; facts that a system does not provide are `None` or empty. Needs from callers: nothing;
+//! tests pass another root. Does not: use the network, run programs, or change anything. Sources: /proc/sys/kernel,
+//! /proc/cpuinfo, /proc/meminfo, /sys/devices/system, /sys/dev/block (documented in the kernel's Documentation/ABI and
+//! admin-guide).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub struct Setup {
     /// Version of the program.
     pub program: String,
-    /// Source commit it was built from, when the build was told (environment variable `MQBLK_COMMIT`).
+    /// Source commit of the build, if the environment variable `MQBLK_COMMIT` was set for it.
     pub commit: Option<String>,
     /// Kernel release.
     pub kernel: Option<String>,
@@ -31,15 +32,15 @@ pub struct Setup {
     pub governor: Option<String>,
     /// The kernel's clock source.
     pub clocksource: Option<String>,
-    /// Block devices the job's files lie on, by name.
+    /// Block devices that hold the job's files, by name.
     pub devices: BTreeMap<String, BTreeMap<String, String>>,
-    /// Machines that runs were simulated on, in words; then the rest is only about the simulating host.
+    /// Descriptions of the machines that runs were simulated on. All other facts are then only about the simulating host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub simulated: Vec<String>,
 }
 
 impl Setup {
-    /// Facts of this machine; `files` are the job's files or devices (those that do not exist are skipped).
+    /// Reads the facts of this machine. `files` are the job's files or devices; those that do not exist are skipped.
     pub fn read(files: &[&Path]) -> Setup {
         let mut setup = Setup::read_at(Path::new("/"));
         if let Ok(n) = std::thread::available_parallelism() {
@@ -56,7 +57,7 @@ impl Setup {
         setup
     }
 
-    /// Facts below another root directory (the CPU count is that of /proc/cpuinfo).
+    /// Reads the facts below another root directory (the CPU count is that of /proc/cpuinfo).
     pub fn read_at(root: &Path) -> Setup {
         let line = |path: &str| read_line(&root.join(path));
         let cpuinfo = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
@@ -76,7 +77,7 @@ impl Setup {
     }
 }
 
-/// Settings worth keeping of a device's `queue` directory.
+/// Files of a device's `queue` directory that are recorded.
 const QUEUE_FILES: [&str; 12] = [
     "scheduler",
     "nr_requests",
@@ -92,7 +93,7 @@ const QUEUE_FILES: [&str; 12] = [
     "read_ahead_kb",
 ];
 
-/// Name and settings of the disk with number `dev`, or of the disk that partition `dev` lies on.
+/// Name and settings of the disk with number `dev`, or of the disk that contains partition `dev`.
 fn device_at(root: &Path, dev: u64) -> Option<(String, BTreeMap<String, String>)> {
     // The encoding of dev_t that stat(2) returns on Linux.
     let major = ((dev >> 8) & 0xfff) | ((dev >> 32) & !0xfff);
@@ -116,7 +117,7 @@ fn device_at(root: &Path, dev: u64) -> Option<(String, BTreeMap<String, String>)
     Some((dir.file_name()?.to_string_lossy().into_owned(), settings))
 }
 
-/// The first line of a file, if there is something in it.
+/// The first line of a file, if it is not empty.
 pub fn read_line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated machine that a run was made on, for its results.
+//! The simulated machine of a run, for the run's results.
 
 use serde::{Deserialize, Serialize};
 use sim::machine::costs::Shape;
@@ -15,10 +15,10 @@ pub struct Simulated {
     pub shape: Shape,
     /// CPUs.
     pub cpus: u32,
-    /// Share of all CPU time of the measured part that was not idle.
+    /// Share of the CPU time in the measured part that was not idle.
     #[serde(default)]
     pub busy: f64,
-    /// Share of it that was waiting for locks.
+    /// Share of the CPU time in the measured part that was spent waiting for locks.
     #[serde(default)]
     pub spin: f64,
     /// Events that were simulated.
@@ -36,7 +36,7 @@ impl Simulated {
         )
     }
 
-    /// What its CPUs did, in a line.
+    /// One line about what its CPUs did.
     pub fn cpus_text(&self) -> String {
         format!(
             "  its CPUs     : busy={:.1}%, waiting for locks={:.1}%, {} events simulated",
@@ -46,7 +46,7 @@ impl Simulated {
         )
     }
 
-    /// The machine that the file at `path` describes; nothing has run.
+    /// The machine that the file at `path` describes, before a run.
     pub(crate) fn of(path: &Path, scenario: &Scenario) -> Simulated {
         let shape = scenario.machine;
         Simulated { file: path.display().to_string(), shape, cpus: shape.cpus(), ..Simulated::default() }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The settings of a stack as they are in effect, its CPU -> hctx map, and what bounds the I/Os in flight.
+//! The settings in effect on a stack, its CPU -> hctx map, and the limits of its I/Os in flight.
 //!
-//! Guarantees: every row of `blk`'s settings table is there with the value that acts, defaults resolved; values are in the
-//! form `--set` takes. Does not: read the host (see `inspect --host`).
+//! Guarantees: every row of `blk`'s settings table is present with the value in effect, defaults resolved. Values have the
+//! form that `--set` takes. Does not: read the host (see `inspect --host`).
 
 use blk::cpumap::HctxType;
 use blk::lock::Lock;
@@ -19,9 +19,9 @@ pub struct Setting {
     pub name: String,
     /// Value as `--set` takes it.
     pub value: String,
-    /// The user did not set it.
+    /// Whether the user did not set it.
     pub default: bool,
-    /// What it does, or the range of a tunable.
+    /// Its meaning, or the range of a tunable.
     pub help: String,
 }
 
@@ -32,7 +32,7 @@ impl Setting {
     }
 }
 
-/// Settings of a kernel's device as they were, marked where they were asked for.
+/// Settings of a kernel device in effect. Settings in `asked` are marked as set.
 pub(crate) fn of_kernel(in_effect: &[(String, String)], asked: &[(String, String)]) -> Vec<Setting> {
     let setting = |(name, value): &(String, String)| Setting {
         name: name.clone(),
@@ -43,7 +43,7 @@ pub(crate) fn of_kernel(in_effect: &[(String, String)], asked: &[(String, String
     in_effect.iter().map(setting).collect()
 }
 
-/// All settings of a disk; `asked` are those the user gave.
+/// All settings of a disk; `asked` are those that the user set.
 pub fn in_effect<L: Lock>(queue: &RequestQueue<L>, asked: &[(String, String)]) -> Vec<Setting> {
     let config = queue.config();
     let is_default = |name: &str| !asked.iter().any(|(key, _)| key == name);
@@ -104,14 +104,14 @@ pub struct HctxFacts {
     pub nodes: Vec<u16>,
 }
 
-/// A bound on the I/Os in flight.
+/// A limit on the I/Os in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
-    /// What is bounded.
+    /// The resource that is limited.
     pub what: &'static str,
-    /// How many.
+    /// The number.
     pub limit: u64,
-    /// From which settings.
+    /// The settings that it follows from.
     pub because: String,
 }
 
@@ -128,7 +128,7 @@ pub struct StackFacts {
     pub settings: Vec<Setting>,
     /// Hardware queues.
     pub hctxs: Vec<HctxFacts>,
-    /// What limits the requests in flight, tightest first.
+    /// Limits on the requests in flight, tightest first.
     pub in_flight: Vec<Bound>,
 }
 
@@ -164,7 +164,7 @@ fn bounds(queue: &Queue) -> Vec<Bound> {
     let hctxs = u64::from(queue.map().nr_hw_queues());
     let requests = u64::from(queue.nr_requests());
     let tags = u64::from(c.queue_depth - c.reserved_tags);
-    // How many maps of tags there are.
+    // Number of maps of tags.
     let (maps, of) = if c.host_tagset {
         (1, " for all hardware queues (host_tagset=1)".to_owned())
     } else {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where the time went: per-stage sums, merges, per-hctx counts and costs of a run, as plain data.
 //!
-//! Guarantees: everything is a sum, so runs, job threads and hctxs add up by [`StageFacts::merge`] in any order and means are taken once, at
-//! the end. Needs from callers: stages that do not overlap, so that their means add up to the request's total time.
-//! Does not: measure; the block layer counts and converts into these structs.
+//! Guarantees: all fields are sums, so [`StageFacts::merge`] can add runs, job threads and hctxs in any order. Means are
+//! computed once, at the end. Needs from callers: stages that do not overlap, so that their means add up to the request's
+//! total time. Does not: measure; the block layer counts and converts into these structs.
 
 use blk::stat::{DiskStats, HctxStats, StageStats};
 use serde::{Deserialize, Serialize};
 
 use crate::little::Little;
 
-/// Nanoseconds spent in each stage, summed over `n` requests. The stages are those of [`StageStats`], and completion.
+/// Nanoseconds in each stage, summed over `n` requests. The stages are those of [`StageStats`], plus completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTimes {
     /// Waiting for a tag (with an elevator: a scheduler tag) or a place in the request list.
@@ -21,9 +21,9 @@ pub struct StageTimes {
     pub scheduler_ns: u64,
     /// From leaving the elevator until the driver accepted it: driver tag, dispatch list, busy driver.
     pub dispatch_ns: u64,
-    /// With the driver and the device.
+    /// At the driver and the device.
     pub device_ns: u64,
-    /// From completion at the device until the submitter had it back; `None` when not measured.
+    /// From completion at the device until the submitter reaped it; `None` when not measured.
     pub completion_ns: Option<u64>,
     /// Requests measured.
     pub n: u64,
@@ -49,8 +49,8 @@ impl StageTimes {
     /// Index of the device stage in [`StageTimes::NAMES`].
     pub const DEVICE: usize = 4;
 
-    /// Fills in completion as what the other stages leave of `clat_ns`, the submitters' completion latency summed over `ios` I/Os. Only when
-    /// every I/O was one request: a merged or split I/O has no such remainder.
+    /// Sets completion to the remainder of `clat_ns`, the submitters' completion latency summed over `ios` I/Os. This is
+    /// done only if every I/O was one request, because a merged or split I/O has no such remainder.
     pub fn with_completion(mut self, clat_ns: u64, ios: u64) -> StageTimes {
         let measured: u64 = self.sums().iter().flatten().sum();
         self.completion_ns = (ios == self.n && ios > 0).then(|| clat_ns.saturating_sub(measured));
@@ -74,7 +74,7 @@ impl StageTimes {
         self.sums().map(|s| s.filter(|_| total > 0.0).map(|s| s as f64 / total))
     }
 
-    /// Adds the sums of `other`. Completion stays known only where both know it (or one is empty).
+    /// Adds the sums of `other`. Completion stays known only if both have it (or one is empty).
     pub fn merge(&mut self, other: &StageTimes) {
         self.completion_ns = match (self.n, other.n) {
             (_, 0) => self.completion_ns,
@@ -93,7 +93,7 @@ impl StageTimes {
 /// Counts of one hardware queue, as [`HctxStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HctxCounts {
-    /// Requests handed to it.
+    /// Requests queued to it.
     pub queued: u64,
     /// Times its dispatch loop ran.
     pub run: u64,
@@ -121,14 +121,14 @@ impl HctxCounts {
     }
 }
 
-/// What fio cannot tell about a run.
+/// Figures of a run that fio does not report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageFacts {
     /// Time per stage.
     pub times: StageTimes,
     /// Bios that were merged into an existing request.
     pub merges: u64,
-    /// One entry per hardware queue, by its index; empty in single-queue mode without hctxs.
+    /// One entry per hardware queue, by index; empty in single-queue mode, which has no hctxs.
     pub hctx: Vec<HctxCounts>,
     /// I/Os completed.
     pub ios: u64,
@@ -138,34 +138,34 @@ pub struct StageFacts {
     pub context_switches: u64,
     /// Little's law over the run, where in-flight was measured.
     pub little: Option<Little>,
-    /// Where the time of transactions goes, of simulated databases in virtual machines; else empty.
+    /// The parts of transaction times, for simulated databases in virtual machines; else empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PartTime>,
 }
 
-/// A part of the time of transactions, summed over them.
+/// A part of the time of transactions, summed over all transactions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PartTime {
     /// Its name.
     pub name: String,
     /// What the time is spent on.
     pub means: String,
-    /// Nanoseconds, of all of them.
+    /// Nanoseconds, summed over all transactions.
     pub sum_ns: u64,
-    /// How many they were.
+    /// Number of transactions.
     pub n: u64,
 }
 
 impl PartTime {
-    /// Mean nanoseconds of a transaction; `None` without one.
+    /// Mean nanoseconds per transaction; `None` without transactions.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.n > 0).then(|| self.sum_ns as f64 / self.n as f64)
     }
 }
 
 impl StageFacts {
-    /// From the block layer's counters over the measured part of a run ([`DiskStats::since`]); `ios` are the submitters'. Costs and Little's law
-    /// are the caller's to fill in.
+    /// Makes the facts from the block layer's counters over the measured part of a run ([`DiskStats::since`]). `ios` is the
+    /// number of I/Os that the submitters completed. The caller fills in costs and Little's law.
     pub fn of(disk: &DiskStats, hctx: &[HctxStats], ios: u64) -> StageFacts {
         StageFacts {
             times: StageTimes::from(&disk.stages),
@@ -186,7 +186,7 @@ impl StageFacts {
         (self.ios > 0).then(|| self.context_switches as f64 / self.ios as f64)
     }
 
-    /// Adds another run or another queue's share. `little` becomes that of all runs that have it.
+    /// Adds another run or another queue's share. `little` combines all runs that have it.
     pub fn merge(&mut self, other: &StageFacts) {
         self.times.merge(&other.times);
         self.merges += other.merges;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether repeated results of the same thing are stable over time.
+//! Checks whether repeated results of the same measurement are stable over time.
 //!
-//! Guarantees: the two figures of fio's `steadystate` option over the whole series, as fractions of its mean: the least-squares slope and
-//! the largest deviation from the mean. A slope only counts against the series when it also stands out of the scatter (p < 0.01);
-//! otherwise a few noisy points would always "drift". Needs from callers: results in the order they were measured.
-//! Does not: change a verdict by itself. Interleaving cancels drift; an unsteady series is a warning that the level of both sides may not
-//! be the level of tomorrow.
+//! Guarantees: computes the two figures of fio's `steadystate` option over the whole series, as fractions of its mean: the
+//! least-squares slope and the largest deviation from the mean. A slope counts as drift only if it is also significant
+//! against the scatter (p < 0.01); otherwise a few noisy points would always "drift". Needs from callers: results in the
+//! order they were measured. Does not: change a verdict by itself. Interleaving cancels drift. An unsteady series is a
+//! warning that the level of both sides may be different tomorrow.
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{descriptive, student_t};
 
-/// A change over the whole series, relative to its mean, that is called drift.
+/// A larger change over the whole series, relative to its mean, is called drift.
 pub const DRIFT_LIMIT: f64 = 0.10;
-/// A deviation of one result from the mean, relative to it, that is called a jump.
+/// A larger deviation of one result from the mean, relative to the mean, is called a jump.
 pub const DEVIATION_LIMIT: f64 = 0.20;
-/// Chance at which pure scatter is called drift.
+/// Significance level of drift: how often pure scatter is called drift.
 const DRIFT_LEVEL: f64 = 0.01;
 
-/// Figures of a series.
+/// Stability of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Steadiness {
     /// Fitted change from the first to the last result, as a fraction of the mean.
@@ -49,12 +49,12 @@ impl Steadiness {
         self.drift.abs() > DRIFT_LIMIT && self.drift_p < DRIFT_LEVEL
     }
 
-    /// Whether single results stand far off.
+    /// Whether single results are far from the mean.
     pub fn jumps(&self) -> bool {
         self.deviation > DEVIATION_LIMIT
     }
 
-    /// Neither drifts nor jumps.
+    /// Whether the series neither drifts nor jumps.
     pub fn is_steady(&self) -> bool {
         !self.drifts() && !self.jumps()
     }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The verdict of a comparison, and the rule that gives it.
 //!
-//! Guarantees: A against A is called different in about [`LEVEL`] of comparisons (2 in 100). From 12 pairs on it is less than 5
-//! in 100, whatever the machine's noise looks like. Measured in tests/it/false_alarms.rs: 0.3 to 2.6 % under Gaussian,
+//! Guarantees: A against A is called different in about [`LEVEL`] of comparisons (2 in 100). From 12 pairs on it is less
+//! than 5 in 100, whatever the machine's noise. Measured in tests/it/false_alarms.rs: 0.3 to 2.6 % under Gaussian,
 //! heavy-tailed, drifting, autocorrelated and bursty noise, at worst 4.4 % (10 pairs, noise with exactly the period of a
-//! block). The level is stricter than the printed 95 % interval on purpose: at 5 %, more than five false alarms in a hundred
-//! A/A comparisons would be common. So an interval may just exclude 1 while the verdict stays "no difference shown".
+//! block). The level is stricter than the printed 95 % interval on purpose: at 5 %, more than five false alarms in a
+//! hundred A/A comparisons would be common. So an interval may just exclude 1 while the verdict is "no difference shown".
 //!
-//! Only one metric, chosen before the first run, decides; the others are marked after Holm's correction and decide nothing.
+//! Only one metric, chosen before the first run, decides the verdict. The others are marked after Holm's correction and
+//! have no influence on it.
 //!
-//! Needs from callers: all planned pairs, or it says [`Verdict::Stopped`]. Does not: say that two sides are equal. It says only
-//! that no difference was shown, and how large one would have been seen ([`crate::stats::ratio::Ratio::resolution`]).
+//! Needs from callers: all planned pairs; otherwise the verdict is [`Verdict::Stopped`]. Does not: say that two sides are
+//! equal. It says only that no difference was shown, and how large a difference would have been detected
+//! ([`crate::stats::ratio::Ratio::resolution`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -21,14 +23,14 @@ use crate::stats::ratio::Ratio;
 pub const LEVEL: f64 = 0.02;
 /// Coverage of printed intervals.
 pub const COVERAGE: f64 = 0.95;
-/// A change smaller than this fraction is never called a difference: run times count in whole milliseconds. One millisecond is
-/// a thousandth of the shortest useful run, so anything smaller may be rounding.
+/// A change smaller than this fraction is never called a difference, because run times are counted in whole milliseconds.
+/// One millisecond is a thousandth of the shortest useful run, so a smaller change may be rounding.
 pub const NEGLIGIBLE: f64 = 0.001;
-/// Even a change of this size could not have been seen: if the series is not steady either, the machine is to blame, not the
-/// sides.
+/// At this resolution even a change of this size could not have been detected. If the series is not steady either, the
+/// machine is to blame, not the sides.
 pub const HOPELESS_RESOLUTION: f64 = 0.20;
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -40,14 +42,14 @@ pub enum Verdict {
     NoDifferenceShown,
     /// The series drifts or jumps so much that a difference of 20 % could not have been seen.
     NotSteady,
-    /// Not all planned pairs were run; a verdict on what is there would raise the false alarm rate.
+    /// Not all planned pairs were run. A verdict on those that were would raise the false alarm rate.
     Stopped {
         /// Pairs completed.
         done: u32,
         /// Pairs planned.
         planned: u32,
     },
-    /// I/Os failed or blocks did not verify on a side; what was measured is not the work that was asked for.
+    /// I/Os failed or blocks did not verify on a side, so the measured work is not the requested work.
     Errors,
     /// The primary metric is missing in at least one run (no I/O completed, or not measured).
     NotMeasured,
@@ -74,7 +76,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Everything that the rule takes into account.
+/// All data that the rule uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence {
     /// The metric chosen beforehand.
@@ -87,13 +89,13 @@ pub struct Evidence {
     pub planned: u32,
     /// Whether both sides' series are steady.
     pub steady: bool,
-    /// I/Os that failed and blocks that did not verify, over all runs.
+    /// I/Os that failed, plus blocks that did not verify, over all runs.
     pub errors: u64,
-    /// Significance level: [`LEVEL`], or a part of it where several sides are compared with one.
+    /// Significance level: [`LEVEL`], or a part of it if several sides are compared with one.
     pub level: f64,
 }
 
-/// The rule.
+/// Applies the rule.
 pub fn decide(e: &Evidence) -> Verdict {
     if e.done < e.planned {
         return Verdict::Stopped { done: e.done, planned: e.planned };

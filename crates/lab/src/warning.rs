@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reasons why a comparison may mean less than it seems, each with a remedy.
 //!
-//! Guarantees: one line of fact ([`std::fmt::Display`]) and one of remedy ([`Warning::advice`]). Does not: change a verdict.
+//! Guarantees: one line states the fact ([`std::fmt::Display`]) and one the remedy ([`Warning::advice`]). Does not: change
+//! a verdict.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +16,13 @@ pub const SATURATED_CPU_PERCENT: f64 = 95.0;
 /// Share of the device stage below which the device is not the bottleneck.
 pub const SMALL_DEVICE_SHARE: f64 = 0.5;
 
-/// One thing to know before believing a result.
+/// A reason to doubt a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "warning")]
 pub enum Warning {
     /// The job threads use all their CPU and requests spend little time in the device.
     LoadGenerator {
-        /// Side it was seen on.
+        /// The side.
         side: Side,
         /// CPU time of the job threads in percent of one CPU each.
         cpu_percent: f64,
@@ -30,7 +31,7 @@ pub enum Warning {
     },
     /// The primary metric drifts or jumps from run to run.
     NotSteady {
-        /// Side it was seen on.
+        /// The side.
         side: Side,
         /// The figures.
         steadiness: Steadiness,
@@ -42,12 +43,12 @@ pub enum Warning {
     },
     /// Rate x latency and the number in flight disagree.
     Little {
-        /// Side it was seen on.
+        /// The side.
         side: Side,
-        /// Measured over expected in flight, minus 1.
+        /// Measured number in flight over the expected one, minus 1.
         error: f64,
     },
-    /// The kernel's clock is read by a system call or slow hardware.
+    /// Reading the kernel's clock takes a system call or slow hardware.
     SlowClock {
         /// Its name.
         clocksource: String,
@@ -66,14 +67,14 @@ pub enum Warning {
     },
     /// I/Os failed; fast failures look like fast I/O.
     Errors {
-        /// Side it was seen on.
+        /// The side.
         side: Side,
         /// Failed I/Os over all runs.
         errors: u64,
     },
     /// Blocks read back did not hold what was written.
     BadData {
-        /// Side it was seen on.
+        /// The side.
         side: Side,
         /// Bad blocks over all runs.
         blocks: u64,
@@ -81,7 +82,7 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// What to do about it.
+    /// Returns the remedy.
     pub const fn advice(&self) -> &'static str {
         match self {
             Warning::LoadGenerator { .. } => {
@@ -132,7 +133,7 @@ impl Warning {
     /// Warnings from the machine. `threads`: busy threads of a run (jobs and reactors).
     pub fn of_setup(setup: &Setup, threads: u32) -> Vec<Warning> {
         let mut found = Vec::new();
-        // Virtual times are not this machine's.
+        // Virtual times do not depend on this machine.
         if !setup.simulated.is_empty() {
             return found;
         }

@@ -6,7 +6,7 @@
 //! measure ([`Run::facts`] without stages), and it rejects what it cannot do before anything runs. Does not: mix worlds in
 //! one run.
 //!
-//! To add one: a file beside this one's `kernel.rs`, and its prefix in [`of`].
+//! To add a world: add a file beside `kernel.rs`, and its prefix in [`of`].
 
 pub mod kernel;
 pub mod sim;
@@ -28,26 +28,26 @@ pub trait World: Sync {
     /// Rejects an invalid target or invalid settings, before anything runs or is written.
     ///
     /// # Errors
-    /// The first refusal.
+    /// The first reason for rejection.
     fn check(&self, target: Option<&str>, settings: &[(String, String)]) -> Result<()>;
 
     /// Returns why two different lists of settings are the same on this target, if they are: then there is nothing to compare.
     fn same(&self, target: Option<&str>, a: &[(String, String)], b: &[(String, String)]) -> Option<String>;
 
-    /// Returns the random number of runs that were given none: `fresh`, or a constant in a world where equal numbers give
+    /// Returns the random number for runs without a given one: `fresh`, or a constant in a world where equal numbers give
     /// equal figures.
     fn entropy(&self, fresh: u64) -> u64 {
         fresh
     }
 
-    /// Describes the machine it runs on, if that is not this host.
+    /// Describes the machine of the target, if that is not this host.
     fn machine(&self, _file: &JobFile, _target: Option<&str>) -> Option<String> {
         None
     }
 
-    /// Returns what identifies the device or machine behind the target, so that a different one of the same name is noticed:
-    /// the identity of a disk, or the content of a machine file. Runs with different answers are not combined. `None`: only
-    /// the target's text is known.
+    /// Returns what identifies the device or machine of the target, so that a different one with the same name is noticed:
+    /// the identity of a disk, or the content of a machine file. Runs with different answers are not combined. Returns
+    /// `None` if only the target's text is known.
     ///
     /// # Errors
     /// The target does not exist.
@@ -55,8 +55,8 @@ pub trait World: Sync {
         Ok(None)
     }
 
-    /// Returns the knobs of the target, with values worth a try, and the rules of thumb in use. The target is opened as for a
-    /// run, and its settings stay.
+    /// Returns the knobs of the target with values worth trying, and the rules of thumb in use. The target is opened as for
+    /// a run, and its settings do not change.
     ///
     /// # Errors
     /// The target cannot run jobs.
@@ -97,8 +97,8 @@ pub fn of(file: &JobFile, target: Option<&str>) -> &'static dyn World {
     }
 }
 
-/// Checks, opens and runs in the world that the target names. An error means that nothing was measured; failed I/Os are part of
-/// the measurements.
+/// Checks, opens and runs `spec` in the world of its target. An error means that nothing was measured; failed I/Os are part
+/// of the measurements.
 pub fn execute<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
     of(spec.file, spec.target).run(spec, observer)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How fast a machine is simulated: I/Os a second of one core by simulated CPUs, and what eight large virtual machines take.
+//! The speed of the simulation: simulated I/Os per second of one core, by number of simulated CPUs, and the time and memory
+//! that one and eight large virtual machines take.
 //!
 //! `cargo bench -p mqblk-sim --bench machine`; without `--bench` a smoke test.
 
@@ -27,7 +28,7 @@ fn row(set: &[(&str, &str)], vms: Option<u32>) -> Row {
     }
 }
 
-/// Random reads of all CPUs of a machine; I/Os, events and seconds of this core.
+/// Random reads on all CPUs of a machine. Returns I/Os, events, and CPU seconds of this thread.
 fn reads(cpus: u16, mode: &str, ios: u64) -> (u64, u64, f64) {
     let mut machine = base::default_of(Study::Cpus);
     machine.machine.sockets = cpus.div_ceil(32);
@@ -50,13 +51,13 @@ fn guests(vms: u32) -> (u64, f64) {
     (run.ios, cpu_seconds() - begun)
 }
 
-/// CPU time of this thread, so that others on the machine count for what they do to its caches alone.
+/// CPU time of this thread. Other load on the machine affects it only through the caches.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).expect("a number") / 1e9
 }
 
-/// Most memory that this process has had, MB.
+/// Peak memory of this process, MB.
 fn peak_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kb = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());

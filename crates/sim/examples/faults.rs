@@ -13,7 +13,7 @@ const BLOCKS: u64 = 256;
 const BLOCK_SECTORS: u64 = 8;
 const DEPTH: u64 = 8;
 
-/// The blocks of submitter `s` follow those of submitter `s - 1`, on the disk and in memory.
+/// Submitter `s` writes the blocks after those of submitter `s - 1`, on the disk and in memory.
 fn write(s: usize, block: u64) -> Bio {
     let sector = (s as u64 * BLOCKS + block) * BLOCK_SECTORS;
     Bio::write(Sector(sector), BLOCK_SECTORS as u32, DataRef::new(0, sector * 512)).with_user_data(block)
@@ -22,7 +22,7 @@ fn write(s: usize, block: u64) -> Bio {
 fn run(seed: u64) -> Result<String, Box<dyn Error>> {
     let behaviour = Behaviour {
         limits: Limits { write_cache: true, ..Behaviour::default().limits },
-        // Of a thousand requests: so many find the device busy, are given back, or fail.
+        // Per thousand requests: how many find the device busy, are given back, or fail.
         dev_resource: 50,
         give_back: 30,
         complete_error: 20,

@@ -15,20 +15,20 @@ const UNACKED: u64 = u64::MAX;
 struct Cell {
     /// Contents a read may return.
     possible: Vec<u64>,
-    /// Contents since the last that is known to be durable, with their acknowledgement, in order of time.
+    /// Contents since the last one known to be durable, each with the number of its acknowledgement, oldest first.
     history: Vec<(u64, u64)>,
     readers: u16,
     writer: bool,
 }
 
-/// The checker.
+/// The data checker.
 pub struct Contents {
     cells: Vec<Cell>,
     acks: u64,
     volatile: bool,
 }
 
-/// A range held while a bio on it is in flight.
+/// A range that is reserved while a bio on it is in flight.
 #[derive(Debug)]
 #[must_use]
 pub struct Held {
@@ -67,12 +67,12 @@ impl Contents {
         }
     }
 
-    /// A bio that changed nothing ended (refused).
+    /// Releases the range of a bio that was refused and changed nothing.
     pub fn nothing_happened(&mut self, held: Held) {
         self.unlock(&held);
     }
 
-    /// A read ended well with these contents.
+    /// Checks what a successful read returned. The sector keeps that content from now on.
     pub fn was_read(&mut self, held: Held, content: impl Fn(u64) -> u64) {
         self.unlock(&held);
         let sector = held.sector;
@@ -89,7 +89,7 @@ impl Contents {
         }
     }
 
-    /// A write ended well.
+    /// Records a successful write.
     pub fn was_written(&mut self, held: Held, durable: bool, content: impl Fn(u64) -> u64) {
         self.unlock(&held);
         self.acks += 1;
@@ -104,7 +104,7 @@ impl Contents {
         }
     }
 
-    /// A write failed: each of its sectors may be old or new.
+    /// Records a failed write: each of its sectors may be old or new.
     pub fn write_failed(&mut self, held: Held, content: impl Fn(u64) -> u64) {
         self.unlock(&held);
         for (i, c) in self.range(held.sector, held.nr).iter_mut().enumerate() {
@@ -114,7 +114,7 @@ impl Contents {
         }
     }
 
-    /// A flush that was submitted when `since` was taken has succeeded.
+    /// Records a successful flush; `since` is the [`Contents::flush_point`] at its submission.
     pub fn was_flushed(&mut self, since: u64) {
         for c in &mut self.cells {
             if let Some(floor) = c.history.iter().rposition(|(_, ack)| *ack <= since) {
@@ -123,17 +123,17 @@ impl Contents {
         }
     }
 
-    /// To be taken at submission of a flush.
+    /// Returns the point that a flush covers. To be called when the flush is submitted.
     pub fn flush_point(&self) -> u64 {
         self.acks
     }
 
-    /// Whether nothing is held.
+    /// Whether no range is reserved.
     pub fn is_idle(&self) -> bool {
         self.cells.iter().all(|c| !c.writer && c.readers == 0)
     }
 
-    /// Checks present contents.
+    /// Checks the present contents of all sectors.
     pub fn check_contents(&self, content: impl Fn(u64) -> u64) {
         for (s, c) in self.cells.iter().enumerate() {
             let got = content(s as u64);
@@ -141,8 +141,8 @@ impl Contents {
         }
     }
 
-    /// Checks contents after a crash. `in_flight`: what an unfinished write would have put there; each sector by itself
-    /// may have it.
+    /// Checks contents after a crash. `in_flight` is what an unfinished write would have put into a sector. Each sector may
+    /// have either.
     pub fn check_survivors(&self, content: impl Fn(u64) -> u64, in_flight: impl Fn(u64) -> Option<u64>) {
         for (s, c) in self.cells.iter().enumerate() {
             let got = content(s as u64);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings, devices and faults in words, for readers of a timeline: a fact per line, settings under their own names,
-//! what is off left out. The trace's hash goes by the whole values instead, so nothing here can make two cases equal.
+//! Describes settings, devices and faults for readers of a timeline: one fact per line, settings under their own names.
+//! What is off is left out. The trace's hash covers the full values instead, so a short description cannot make two cases
+//! equal.
 
 use crate::disk::Behaviour;
 use crate::disk::service::Service;
@@ -16,10 +17,10 @@ use blk::tags::TagSetConfig;
 use std::fmt;
 use std::fmt::Write;
 
-/// Characters of a line's first word and the gap behind it.
+/// Characters of a line's first word and the gap after it.
 const NAME: usize = 10;
 
-/// Lines of a name and a fact.
+/// Lines, each with a name and a fact.
 #[derive(Default)]
 struct Facts(String);
 
@@ -30,13 +31,13 @@ impl Facts {
 }
 
 impl Facts {
-    /// A fact of several lines.
+    /// Adds a fact that takes several lines.
     fn add_lines(&mut self, name: &str, fact: &str) {
         fact.lines().enumerate().for_each(|(i, line)| self.add(if i == 0 { name } else { "" }, line));
     }
 }
 
-/// Several things with a word between them.
+/// Joins items with a word between them.
 fn joined<T: fmt::Display>(all: impl IntoIterator<Item = T>, between: &str) -> String {
     all.into_iter().map(|t| t.to_string()).collect::<Vec<_>>().join(between)
 }
@@ -57,11 +58,11 @@ fn cpus(t: &CpuTopology) -> String {
     format!("{} CPUs, {cores} cores, {nodes} node{s}", t.nr_cpus)
 }
 
-/// What is set, as `--set` takes it, a few to a line.
+/// Settings that are set, in the form that `--set` takes, a few per line.
 pub(crate) fn settings(c: &QueueConfig) -> String {
     let QueueConfig {
         mode,
-        // Facts of their own in a description.
+        // The description has facts of their own for these.
         topology: _,
         bios_per_submitter: _,
         nr_hw_queues,
@@ -72,7 +73,7 @@ pub(crate) fn settings(c: &QueueConfig) -> String {
         host_tagset,
         nr_requests,
         scheduler,
-        // No settings of `--set`; no case has them.
+        // `--set` does not know these, and no case has them.
         custom_elevators: _,
         no_sched_by_default: _,
         iosched,
@@ -111,7 +112,7 @@ pub(crate) fn settings(c: &QueueConfig) -> String {
     if !iostats {
         all.push("iostats=0".into());
     }
-    // 0 is a value of its own: no read-ahead.
+    // 0 is a valid value here: no read-ahead.
     all.extend(read_ahead_kb.map(|kb| format!("read_ahead_kb={kb}")));
     match wbt_lat_usec {
         None => all.push("wbt_lat_usec=-1".into()),
@@ -122,7 +123,7 @@ pub(crate) fn settings(c: &QueueConfig) -> String {
     joined(all.chunks(4).map(|few| few.join(" ")), "\n")
 }
 
-/// What requests the device takes.
+/// The requests that the device takes.
 fn requests(l: &Limits) -> String {
     let mut text =
         format!("at most {} sectors, {} segments of {} bytes", l.max_sectors, l.max_segments, l.max_segment_size);
@@ -132,7 +133,7 @@ fn requests(l: &Limits) -> String {
     text
 }
 
-/// What it takes without data.
+/// The requests without data that it takes.
 fn empty_requests(l: &Limits) -> String {
     let most = [("discard", l.max_discard_sectors), ("write zeroes", l.max_write_zeroes_sectors)];
     joined(most.map(|(name, n)| if n == 0 { format!("no {name}") } else { format!("{name} of {n} sectors") }), ", ")
@@ -164,7 +165,7 @@ fn device(s: &Service) -> String {
     }
 }
 
-/// Faults that are on, per thousand requests, a line each.
+/// Faults that are on, per thousand requests, one line each.
 fn faults(b: &Behaviour) -> String {
     let all = [
         ("RESOURCE", b.resource),
@@ -180,7 +181,7 @@ fn faults(b: &Behaviour) -> String {
     if on.is_empty() { "none".into() } else { "of 1000 requests\n".to_string() + &on.join("\n") }
 }
 
-/// Groups of paths, and what is done without one.
+/// Groups of paths, and what happens without a usable path.
 pub(crate) fn paths(groups: &[(Selector, usize)], features: &Features, first: usize) -> String {
     let mut f = Facts::default();
     let mut from = 0;
@@ -201,7 +202,7 @@ pub(crate) fn paths(groups: &[(Selector, usize)], features: &Features, first: us
     f.0
 }
 
-/// A disk, what is below it, and its users.
+/// A disk, its device, and its users.
 pub(crate) fn disk(config: &QueueConfig, b: &Behaviour, submitters: &[u16]) -> String {
     let mut f = Facts::default();
     let on = joined(submitters, " ");
@@ -245,14 +246,14 @@ pub(crate) fn tag_set(c: &TagSetConfig) -> String {
     f.0
 }
 
-/// Limits that are set, as `--set` takes them.
+/// Limits that are set, in the form that `--set` takes.
 pub(crate) fn limits(new: &[(String, String)]) -> String {
     let on = new.iter().filter(|(name, value)| value != "0" || name == "wbt_lat_usec");
     let text = joined(on.map(|(name, value)| format!("{name}={value}")), " ");
     if text.is_empty() { "no limit".into() } else { text }
 }
 
-/// Counters of the hardware queues, a line each.
+/// Counters of the hardware queues, one line each.
 pub(crate) fn hctxs(stats: &[HctxStats]) -> String {
     let mut text = String::new();
     for (n, h) in stats.iter().enumerate() {
@@ -286,7 +287,7 @@ mod tests {
         assert!(settings(&config).contains("nr_hw_queues=2 ") && settings(&config).contains("scheduler=kyber"));
     }
 
-    /// `--set` takes the description; what it sets is described in the same words.
+    /// `--set` accepts the description, and the resulting settings have the same description.
     #[test]
     fn settings_are_as_set_takes_them() {
         let mut config = QueueConfig::default();

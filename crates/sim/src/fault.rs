@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The fault model: what goes wrong in the simulated world, what the block layer guarantees meanwhile, and where each fault
-//! is injected. The code is in the places named; this is the contract that the tests check.
+//! is injected. The tables below are the contract that the tests check; the code is in the modules that they name.
 //!
 //! # Faults
 //!
-//! | fault | what it does | what holds all the same | where |
+//! | fault | what it does | what the block layer still guarantees | where |
 //! |---|---|---|---|
-//! | latency spike | one completion in sixteen takes up to 50 times as long | others overtake it; nothing else changes | [`Service::Any`](crate::disk::service::Service) |
-//! | RESOURCE | the driver takes no more for a reason of the host's | the core asks again by itself, after 3 ms at most; the order of dispatch is kept | `resource` |
-//! | DEV_RESOURCE | the driver takes no more until something of the device ends | the core asks again at that completion; order as above | `dev_resource`, `device_cap` |
-//! | given back | accepted, returned unfinished, at once or later | issued again before what queued behind it, and counted once | `give_back` |
-//! | transient error | refused at issue, or accepted and failed; the next one succeeds | the bio ends with that status; its sectors are old or new, each by itself | `issue_error`, `complete_error` |
-//! | medium error | as above with `Medium`, which no other path would cure | as above | `issue_error` |
-//! | lost completion | never completes by itself | the driver is asked after `io_timeout` (at most 5 s late), again as often as it wants more time; the bio ends once | `lost` |
-//! | timeout | asked about a lost request, the driver aborts it, finds its completion or asks for more time | after an abort nothing of the request happens any more | `SimDisk::timeout` |
-//! | duplicate completion | the device reports a tag a second time, perhaps when it is in use again | the driver finds no duty to complete it and drops it: the request that has the tag now is not ended | `duplicate` |
-//! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; of those in flight each is lost or fails | every bio ends, with `Transport` or after its timeout; I/O continues when the path is back | `path_loss` |
-//! | torn write at power loss | of an unfinished write each sector lands or not; of the volatile cache each sector survives in any version since the last flush | what was acknowledged as durable is there | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
-//! | ended at once | done before the issuing call returns | as any completion; the driver is not called from inside itself | `at_once` |
-//! | a path breaks | for up to 300 ms, or until it is repaired, a path of several refuses requests, fails them, at once or later, or is silent; of those at the disk by it, each is lost or fails; whether done is open | another path does them: no bio ends with an error while a path is left or requests may wait for one; in time, requests wait as long as `no_path_retry` says | `paths`, [`Kind::Multipath`] |
-//! | a path is slow, busy, removed, added; groups switch | as the name says, under load | nothing else changes | `swarm::multipath` |
-//! | CPU going away | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
-//! | other disks | on one tag set: idle, loaded, slow, joining, leaving, frozen, quiesced, of another depth from now on | all of this table for each disk; tags are shared as set | [`Kind::Set`] |
-//! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios go the new way; a refused change changes nothing | `Case::change` |
-//! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios continue under the new ones; a refused change changes nothing | `Case::change_limits` |
+//! | latency spike | one completion in sixteen takes up to 50 times as long | other requests overtake it; nothing else changes | [`Service::Any`](crate::disk::service::Service) |
+//! | RESOURCE | the driver rejects a request for lack of a host resource | the core retries by itself, after 3 ms at most; the order of dispatch is kept | `resource` |
+//! | DEV_RESOURCE | the driver rejects a request until a request of the device completes | the core retries at that completion; the order of dispatch is kept | `dev_resource`, `device_cap` |
+//! | given back | an accepted request is returned unfinished, to be retried at once or later | it is issued again before requests that are queued behind it, and counted once | `give_back` |
+//! | transient error | a request is refused at issue, or accepted and failed; the next one succeeds | the bio fails with that status; each of its sectors is old or new | `issue_error`, `complete_error` |
+//! | medium error | the same with status `Medium`, which another path would not avoid | the same | `issue_error` |
+//! | lost completion | a request never completes by itself | the core reports the timeout to the driver after `io_timeout` (at most 5 s late), again as often as the driver requests more time; the bio completes once | `lost` |
+//! | timeout | on the timeout of a lost request, the driver aborts it, finds its completion or requests more time | after an abort the request has no further effect | `SimDisk::timeout` |
+//! | duplicate completion | the device reports the completion of a tag a second time, perhaps when the tag is in use again | the driver finds no request to complete and drops the report: the request that has the tag now does not complete | `duplicate` |
+//! | path loss | for up to 50 ms every request fails with `Transport`, at issue or later; each request in flight is lost or fails | every bio completes, with `Transport` or after its timeout; I/O continues when the path has recovered | `path_loss` |
+//! | torn write at power loss | each sector of an unfinished write is written or not; each sector of the volatile cache survives in any version since the last flush | data that was acknowledged as durable survives | [`SimDisk::crash`], [`SimDisk::if_power_were_cut`] |
+//! | completed at once | a request completes before the issuing call returns | as with any completion; the driver is not called recursively | `at_once` |
+//! | a path breaks | for up to 300 ms, or until it is repaired, one of several paths refuses requests, fails them at once or later, or does not answer; each of its requests at the disk is lost or fails, and may have taken effect | another path retries them: no bio fails while a path is left or requests may wait for one; requests wait for the time of `no_path_retry` | `paths`, [`Kind::Multipath`] |
+//! | a path is slow, busy, removed, added; groups switch | happens under load | nothing else changes | `swarm::multipath` |
+//! | a CPU goes offline | its submitters move, its hardware queues drain | no request is lost or issued on a queue without a CPU | `Case::hotplug` |
+//! | other disks | disks on one tag set are idle, loaded, slow, joining, leaving, frozen, quiesced, or get another depth | all of this table for each disk; tags are shared according to the settings | [`Kind::Set`] |
+//! | settings change under load | mode, queues, depth, elevator are replaced | waiting bios use the new settings; a refused change has no effect | `Case::change` |
+//! | limits change under load | rates, bursts and the target of write-back throttling, without a freeze | held bios continue under the new limits; a refused change has no effect | `Case::change_limits` |
 //!
 //! The names in the last column are fields of [`Behaviour`](crate::disk::Behaviour), per thousand requests, or functions of
 //! this crate. A seed decides for each fault whether it is on, so that each is off in most cases. Three cases of four have no
@@ -44,23 +44,23 @@
 //!
 //! | check | by | planted |
 //! |---|---|---|
-//! | no bio is lost | all end in the liveness phase | [`Plant::LostCompletion`], [`Plant::LostWakeUp`] |
-//! | no bio ends twice | [`swarm`](crate::swarm), per bio | [`Plant::EndedTwice`] |
+//! | no bio is lost | all bios complete in the liveness phase | [`Plant::LostCompletion`], [`Plant::LostWakeUp`] |
+//! | no bio completes twice | [`swarm`](crate::swarm), per bio | [`Plant::EndedTwice`] |
 //! | a tag has one owner | the disk, at each request it is given | [`Plant::SameTagTwice`] |
-//! | no tag is left in use | the queue is drained and checked when all have ended | [`Plant::TagLeak`] |
+//! | no tag is left in use | the queue is drained and checked when all bios have completed | [`Plant::TagLeak`] |
 //! | data is right | [`contents`](crate::contents) | [`Plant::LostWrite`], [`Plant::Misplaced`], [`Plant::Corrupt`], [`Plant::DuplicateBelieved`] |
-//! | nothing is written after it failed | [`contents`](crate::contents): what a read saw stays | [`Plant::LateWrite`] |
+//! | no failed write takes effect later | [`contents`](crate::contents): content that a read returned stays | [`Plant::LateWrite`] |
 //! | flush and FUA are durable, in order | a power cut at random moments and at the end | [`Plant::LyingFlush`], [`Plant::LyingFua`], [`Plant::ReorderedFlush`] |
-//! | no request starves; shares are as the weights | [`pressure`](crate::pressure) | [`Unfair::Starves`], [`Unfair::WrongWeights`], [`Unfair::LongBatches`] |
+//! | no request starves; shares follow the weights | [`pressure`](crate::pressure) | [`Unfair::Starves`], [`Unfair::WrongWeights`], [`Unfair::LongBatches`] |
 //! | no hardware queue waits for another | [`pressure`](crate::pressure) | [`Unfair::DeviceWideCap`] |
 //! | no limit is exceeded | `swarm::limits`, over every window of time; [`pressure`](crate::pressure) | [`Plant::LimitIgnored`], [`Unfair::GrantsTooMuch`] |
-//! | a limit gives all it says | [`pressure`](crate::pressure), over every window in which bios wait | [`Unfair::GrantsTooLittle`] |
-//! | every token of write-back throttling comes back | when all bios have ended | [`Plant::LostToken`] |
-//! | a tag of a set is at one disk | `disk::ledger`, at each request | [`Plant::TagOfTwoDisks`] |
+//! | a limit admits its full rate | [`pressure`](crate::pressure), over every window in which bios wait | [`Unfair::GrantsTooLittle`] |
+//! | every token of write-back throttling is returned | when all bios have completed | [`Plant::LostToken`] |
+//! | one disk at a time has a tag of a set | `disk::ledger`, at each request | [`Plant::TagOfTwoDisks`] |
 //! | no disk exceeds its share of a set | `swarm::set`, at each step | [`Plant::ShareExceeded`] |
-//! | no disk is forgotten beside others | `swarm::set`, as long as they compete | [`Plant::DiskNeverWoken`] |
-//! | what a failed path was to write does not come later | [`contents`](crate::contents) | [`Plant::LatePath`] |
-//! | no error of a path ends a bio while another is left | `swarm::multipath` | [`Plant::WrongError`] |
+//! | no disk starves beside others | `swarm::set`, as long as they compete | [`Plant::DiskNeverWoken`] |
+//! | no write of a failed path takes effect later | [`contents`](crate::contents) | [`Plant::LatePath`] |
+//! | no bio fails with a path's error while another path is left | `swarm::multipath` | [`Plant::WrongError`] |
 //! | a frozen queue drains | [`Harness::drain`](crate::harness::Harness::drain), a bounded number of steps | [`Plant::NeverDrained`] |
 //! | the driver contract, both sides | assertions of [`disk`](crate::disk) and of the core | `tests/it/broken_drivers.rs` |
 //!
@@ -126,7 +126,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// Every one.
+    /// All planted bugs.
     pub const ALL: [Plant; 21] = [
         Plant::LostCompletion,
         Plant::LostWakeUp,
@@ -151,7 +151,7 @@ impl Plant {
         Plant::WrongError,
     ];
 
-    /// The kind of case it is planted in.
+    /// The kind of case that the bug is planted in.
     pub const fn kind(self) -> Kind {
         match self {
             Plant::TagOfTwoDisks | Plant::ShareExceeded | Plant::DiskNeverWoken => Kind::Set,

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 pub struct Notifications {
     pending: Vec<AtomicU64>,
     order: Mutex<Vec<usize>>,
-    /// Every so many-th notification is lost; 0 = none.
+    /// Every n-th notification is lost; 0 = none.
     loses: AtomicU64,
 }
 
@@ -41,12 +41,12 @@ impl Notifications {
         })
     }
 
-    /// Times `id` was notified since the last call.
+    /// Returns how often `id` was notified since the last call.
     pub fn take(&self, id: SubmitterId) -> u64 {
         self.pending[id.index()].swap(0, Ordering::Relaxed)
     }
 
-    /// Loses every `nth` notification from now on: a bug planted to see whether it is found.
+    /// Loses every `nth` notification from now on: a planted bug.
     pub(crate) fn lose_every(&self, nth: u64) {
         self.loses.store(nth, Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl Notify for Notifier {
 pub struct Harness {
     /// The disk under test.
     pub q: Arc<RequestQueue<Lock>>,
-    /// What is below it.
+    /// The disk's device.
     pub disk: Arc<SimDisk>,
     /// The paths to it, unless it has one path that always works.
     pub(crate) paths: Option<Arc<Paths>>,
@@ -106,7 +106,7 @@ pub const START_NS: u64 = 1_000_000;
 pub const MEM_SECTORS: usize = 1 << 17;
 
 impl Harness {
-    /// A disk with submitters on `cpus`.
+    /// Makes a disk with submitters on `cpus`.
     pub fn try_new(
         seed: u64,
         behaviour: Behaviour,
@@ -116,7 +116,7 @@ impl Harness {
         Harness::on(None, seed, behaviour, config, cpus)
     }
 
-    /// The same, with the tags of a set if one is given.
+    /// As [`Harness::try_new`], with the tags of a set if one is given.
     pub fn on(
         set: Option<&Arc<TagSet<Lock>>>,
         seed: u64,
@@ -129,7 +129,7 @@ impl Harness {
         Harness::assemble(set, seed, mem, disk, None, config, cpus)
     }
 
-    /// Makes a disk with several paths, which `paths` makes.
+    /// Makes a disk with several paths; `paths` makes the paths.
     pub(crate) fn over_paths(
         seed: u64,
         behaviour: Behaviour,
@@ -179,12 +179,12 @@ impl Harness {
         })
     }
 
-    /// As [`Harness::try_new`], of settings that are right.
+    /// As [`Harness::try_new`], for settings that are valid. Panics if they are not.
     pub fn new(seed: u64, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Harness {
         Harness::try_new(seed, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
     }
 
-    /// Virtual time as the core takes it.
+    /// Virtual time in the core's type.
     pub fn t(&self) -> Instant {
         Instant::from_ns(self.now)
     }
@@ -194,7 +194,7 @@ impl Harness {
         self.try_submit(s, bio).expect("a free bio slot");
     }
 
-    /// As [`Harness::submit`], with its error.
+    /// As [`Harness::submit`], but returns its error.
     pub fn try_submit(&mut self, s: usize, bio: Bio) -> Result<(), SubmitError> {
         let t = self.t();
         self.subs[s].submit(&bio, t)
@@ -205,13 +205,13 @@ impl Harness {
         self.subs[s].start_plug(nr_ios);
     }
 
-    /// Closes it.
+    /// Closes the plug of a submitter.
     pub fn unplug(&mut self, s: usize) {
         let t = self.t();
         self.subs[s].finish_plug(t);
     }
 
-    /// Polls and reaps one submitter, for whatever reason the test has.
+    /// Polls and reaps one submitter, even if it has no reason to be polled.
     pub fn poll(&mut self, s: usize) {
         let t = self.t();
         self.notifications.take(self.subs[s].id());
@@ -282,7 +282,7 @@ impl Harness {
         }
     }
 
-    /// Steps until no submitter has a reason left. Panics after `limit` steps: the core goes round in circles.
+    /// Steps until no submitter has a reason left. Panics after `limit` steps, because then the core makes no progress.
     pub fn run(&mut self, limit: usize) {
         for _ in 0..limit {
             if !self.step() {
@@ -304,13 +304,13 @@ impl Harness {
         self.subs.iter().map(Submitter::outstanding).sum()
     }
 
-    /// As [`Harness::run`], then everything must have ended.
+    /// As [`Harness::run`]; then asserts that every bio has completed.
     pub fn run_dry(&mut self, limit: usize) {
         self.run(limit);
         assert_eq!(self.outstanding(), 0, "bios are stuck\n{}", self.describe());
     }
 
-    /// Freezes and drains, changes the settings, unfreezes.
+    /// Freezes and drains the queue, changes the settings, unfreezes.
     pub fn rebuild(
         &mut self,
         change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
@@ -333,7 +333,7 @@ impl Harness {
         panic!("the frozen queue does not drain in a million steps\n{}", self.describe());
     }
 
-    /// Steps until a CPU that was told to go is offline. Panics when that does not come.
+    /// Steps until a CPU that is going offline is offline. Panics if it never is.
     pub fn until_offline(&mut self, cpu: CpuId) {
         for _ in 0..1_000_000 {
             if self.q.is_offline(cpu) {
@@ -346,10 +346,10 @@ impl Harness {
         panic!("{cpu} is not drained in a million steps\n{}", self.describe());
     }
 
-    /// Nothing is left anywhere: no tag in use, nothing in flight, gauges at zero.
+    /// Asserts that nothing is left: no tag in use, nothing in flight, gauges at zero.
     pub fn check_idle(&mut self) {
         self.q.begin_freeze();
-        // Leaving is part of a poll.
+        // A submitter leaves its queue during a poll.
         (0..self.subs.len()).for_each(|s| self.poll(s));
         let tags = self.q.in_progress();
         assert!(tags == 0, "{tags} tags of an idle disk are in use without an owner\n{}", self.describe());

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kinds of cases, and which seeds have which.
+//! The kinds of cases, and for which seeds each kind is due.
 
 use crate::rng::Rng;
 
-/// One seed in so many has its elevator pressed after its disk case, and another one is due for [`Kind::Pressure`].
+/// One seed in so many has its elevator put under pressure after its disk case. Another one in so many is due for
+/// [`Kind::Pressure`].
 const PRESSED: u64 = 4;
 /// One seed in so many is due for [`Kind::Set`].
 const SETS: u64 = 4;
@@ -24,10 +25,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every one.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Disk, Kind::Set, Kind::Pressure, Kind::Multipath];
 
-    /// Its name, of one word.
+    /// One-word name.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Disk => "disk",
@@ -37,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// What its cases are, in a line of help.
+    /// One line of help about its cases.
     pub const fn help(self) -> &'static str {
         match self {
             Kind::Disk => "A disk under faults; for some seeds an elevator under pressure after that",
@@ -59,8 +60,8 @@ impl Kind {
         }
     }
 
-    /// Whether it is run for a seed when no kind is asked for: always for [`Kind::Disk`], and one seed in so many for
-    /// the others, as a stream of its own says.
+    /// Whether this kind runs for a seed when no kind is requested. [`Kind::Disk`] always runs; a separate random stream
+    /// selects one seed in so many for each of the others.
     pub fn is_due(self, seed: u64) -> bool {
         match self {
             Kind::Disk => true,
@@ -71,7 +72,7 @@ impl Kind {
     }
 }
 
-/// Whether the disk case of a seed has an elevator pressed after it.
+/// Whether the disk case of a seed is followed by an elevator under pressure.
 pub(crate) fn is_pressed_as_well(seed: u64) -> bool {
     Rng::new(seed ^ 0x9e).below(PRESSED) == 0
 }

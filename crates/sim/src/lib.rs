@@ -44,11 +44,11 @@ pub mod swarm;
 // Its types are in every signature here.
 pub use blk;
 
-// The names that a test on a simulated disk needs first.
+// The names that most tests on a simulated disk need.
 pub use disk::Behaviour;
 pub use disk::service::Service;
 pub use harness::Harness;
 pub use trace::Trace;
 
-/// The lock the block layer is run with. One thread runs a simulation, so it is never contended there.
+/// The lock that the block layer uses here. One thread runs a simulation, so the lock is never contended.
 pub type Lock = parking_lot::RawMutex;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that bios point into: one word stands for one sector of data. Shared between submitters and the disk, which in
-//! tests with threads touch different parts of it at a time.
+//! Memory that bios point into: one word stands for one sector of data. Submitters and the disk share it. In tests with
+//! threads they access different parts of it at any one time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random numbers of the simulation: SplitMix64, the same numbers for the same seed, for ever. A kept seed is worth
-//! nothing if an update of a library changes what it means, so this is our own. Tests of other crates draw from it, too.
+//! Random numbers of the simulation: SplitMix64, which gives the same numbers for the same seed for ever. A library update
+//! could change what a kept seed means, so the generator is our own. Tests of other crates use it, too.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Rng {
         n > 0 && self.below(1000) < u64::from(n)
     }
 
-    /// One of `from`. Panics when there is none.
+    /// Picks one of `from`. Panics when `from` is empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

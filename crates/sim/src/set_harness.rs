@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several disks on one tag set, in one virtual time: [`Harness`] for many.
+//! Several disks on one tag set, in one virtual time: [`Harness`] for several disks.
 //!
 //! A submitter is polled when it was notified or when its disk's hardware queues have a completion for it. It is also polled
 //! when its own disk's timer is due. That timer is read when the last submitter of the disk goes to sleep, so later effects
@@ -19,9 +19,9 @@ use blk::tags::{TagSet, TagSetConfig};
 use blk::time::Instant;
 use std::sync::Arc;
 
-/// One disk of several.
+/// One of the disks.
 pub struct Member {
-    /// How many joined before it.
+    /// How many disks joined before it.
     pub number: u64,
     /// The disk, its submitters and what they reaped. Its clock is set to the common time for each action on it.
     pub harness: Harness,
@@ -45,7 +45,7 @@ impl std::ops::DerefMut for Member {
 
 /// See the module's text.
 pub struct SetHarness {
-    /// What they share.
+    /// The shared tag set.
     pub set: Arc<TagSet<Lock>>,
     /// The disks that have joined; the order may change.
     pub disks: Vec<Member>,
@@ -61,7 +61,7 @@ pub struct SetHarness {
 }
 
 impl SetHarness {
-    /// A set of the shape of these settings, without disks.
+    /// Makes a set with the shape of these settings, without disks.
     pub fn new(seed: u64, config: &QueueConfig) -> SetHarness {
         SetHarness {
             set: TagSet::new(TagSetConfig::of(config)).unwrap_or_else(|e| panic!("seed {seed}: {e}")),
@@ -75,19 +75,19 @@ impl SetHarness {
         }
     }
 
-    /// A disk with submitters on `cpus` joins the set.
+    /// Adds a disk with submitters on `cpus` to the set.
     pub fn try_join(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) -> Result<(), SettingError> {
         let set = self.set.clone();
         self.add(Some(&set), behaviour, config, cpus)
     }
 
-    /// As [`SetHarness::try_join`], of settings that are right.
+    /// As [`SetHarness::try_join`], for settings that are valid. Panics if they are not.
     pub fn join(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) {
         let seed = self.seed;
         self.try_join(behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 
-    /// A disk that should be on the set and has tags of its own, with the same numbers: a bug planted.
+    /// Adds a disk that should be on the set but has tags of its own, with the same numbers: a planted bug.
     pub fn join_beside(&mut self, behaviour: Behaviour, config: QueueConfig, cpus: &[u16]) {
         let seed = self.seed;
         self.add(None, behaviour, config, cpus).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -106,12 +106,12 @@ impl SetHarness {
         Ok(())
     }
 
-    /// Virtual time as the core takes it.
+    /// Virtual time in the core's type.
     pub fn t(&self) -> Instant {
         Instant::from_ns(self.now)
     }
 
-    /// Does something with a disk as one of its submitters; then all of them go to sleep.
+    /// Acts on a disk as one of its submitters; then all its submitters go to sleep.
     pub fn with<R>(&mut self, d: usize, f: impl FnOnce(&mut Harness) -> R) -> R {
         if let Some(deaf) = self.deaf {
             self.disks[deaf].notifications.lose_every(u64::from(deaf != d));
@@ -135,7 +135,7 @@ impl SetHarness {
         self.try_submit(d, s, bio).expect("a free bio slot");
     }
 
-    /// Submits `n` reads that adjoin nothing.
+    /// Submits `n` reads, none of which is adjacent to another.
     pub fn submit_reads(&mut self, d: usize, s: usize, n: u64) {
         for i in 0..n {
             let k = i + ((d as u64) << 8) + ((s as u64) << 12);
@@ -143,7 +143,7 @@ impl SetHarness {
         }
     }
 
-    /// Polls and reaps a submitter, for whatever reason the test has.
+    /// Polls and reaps a submitter, even if it has no reason to be polled.
     pub fn poll(&mut self, d: usize, s: usize) {
         self.with(d, |harness| harness.poll(s));
     }
@@ -166,7 +166,7 @@ impl SetHarness {
         self.disks[d].timer.is_some_and(|t| t.as_ns() <= self.now.saturating_add(ns))
     }
 
-    /// Polls one submitter that has a reason to be polled. Returns its disk. `None`: none has one, at this time.
+    /// Polls one submitter that has a reason to be polled. Returns its disk. Returns `None` if none has a reason at this time.
     pub fn step_now(&mut self) -> Option<usize> {
         let all: usize = self.disks.iter().map(|d| d.harness.subs.len()).sum();
         let first = self.rng.below(all as u64) as usize;
@@ -178,7 +178,7 @@ impl SetHarness {
         Some(d)
     }
 
-    /// As [`SetHarness::step_now`]; with no reason now, time advances to the next one. False: there is none at all.
+    /// As [`SetHarness::step_now`]; if none has a reason now, time advances to the next one. Returns false if there is none at all.
     pub fn step(&mut self) -> bool {
         if self.step_now().is_some() {
             return true;
@@ -215,7 +215,7 @@ impl SetHarness {
         panic!("no rest after {limit} steps\n{}", self.describe());
     }
 
-    /// As [`SetHarness::run`], then everything must have ended.
+    /// As [`SetHarness::run`]; then asserts that every bio has completed.
     pub fn run_dry(&mut self, limit: usize) {
         self.run(limit);
         assert_eq!(self.outstanding(), 0, "bios are stuck\n{}", self.describe());
@@ -231,11 +231,11 @@ impl SetHarness {
         self.disks.iter().map(|d| d.harness.disk.in_flight()).collect()
     }
 
-    /// Nothing is left anywhere: every disk drains by itself, no tag is in use, and no gauge is above zero.
+    /// Asserts that nothing is left: every disk drains by itself, no tag is in use, and no gauge is above zero.
     pub fn check_idle(&mut self) {
         self.set.begin_freeze();
         for d in 0..self.disks.len() {
-            // Leaving is part of a poll.
+            // A submitter leaves its queue during a poll.
             (0..self.disks[d].harness.subs.len()).for_each(|s| self.poll(d, s));
         }
         assert!(self.set.is_drained(), "idle but not drained\n{}", self.describe());

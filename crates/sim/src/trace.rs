@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What happened in a run, one line per event, in order of virtual time.
+//! The events of a run, one line each, in order of virtual time.
 //!
 //! A disabled trace keeps only a count and a hash of the lines. So two runs can be compared without storing either. Letters
 //! are blktrace's where it has one: Q a bio was submitted; D a request was issued to the device; C the device completed it; E
@@ -22,11 +22,11 @@ struct Log {
 #[derive(Clone, Default)]
 pub struct Trace {
     log: Arc<Mutex<Log>>,
-    /// Begins the lines that are written through this handle.
+    /// Prefix of the lines that are written through this handle.
     label: Option<Arc<str>>,
 }
 
-/// A time in the unit that suits it.
+/// Formats a duration in a suitable unit.
 pub(crate) fn time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -36,7 +36,7 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
-/// A moment, as timelines have it: microseconds.
+/// Formats a time as timelines do, in microseconds.
 pub(crate) fn clock(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
@@ -45,12 +45,12 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 impl Trace {
-    /// An empty trace that keeps its lines if told so.
+    /// An empty trace; `keep`: it keeps its lines.
     pub fn new(keep: bool) -> Trace {
         Trace { log: Arc::new(Mutex::new(Log { keep, hash: FNV_OFFSET, ..Log::default() })), label: None }
     }
 
-    /// A handle to the same trace for one of several disks: all it says begins with `label`.
+    /// Returns a handle to the same trace for one of several disks. All lines through it begin with `label`.
     pub fn labelled(&self, label: &str) -> Trace {
         Trace { log: self.log.clone(), label: Some(label.into()) }
     }
@@ -64,7 +64,7 @@ impl Trace {
         self.add(now, letter, what, None::<fn() -> String>);
     }
 
-    /// The same of something long: the hash stands for all of it, a reader gets `shown`, of one or more lines.
+    /// Adds a long event. The hash covers all of it; readers get `shown`, which has one or more lines.
     pub fn summed_up(&self, now: u64, letter: char, all: fmt::Arguments<'_>, shown: impl FnOnce() -> String) {
         self.add(now, letter, all, Some(shown));
     }
@@ -90,12 +90,12 @@ impl Trace {
         });
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.log().events
     }
 
-    /// A number that stands for everything in it.
+    /// A hash of all events.
     pub fn hash(&self) -> u64 {
         self.log().hash
     }

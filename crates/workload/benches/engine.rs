@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cost of the job thread's state machine per I/O, and of the histogram alone.
 //!
-//! Goal: at most 15 ns per I/O for `next` + `submitted` + `complete` of random reads without a map, one `now` per batch of
-//! 32; at most 2 ns per histogram record. Not a goal: anything with a device. `cargo test` runs it at a size that only shows
-//! that it works; `cargo bench -p mqblk-workload` measures. A digest of all offsets is printed, so nothing can be optimised away
-//! and two versions can be compared.
+//! Goal: at most 15 ns per I/O for `next` + `submitted` + `complete` of random reads without a map, with one `now` per
+//! batch of 32, and at most 2 ns per histogram record. Not a goal: anything with a device. `cargo test` runs the benchmark
+//! at a size that only shows that it works; `cargo bench -p mqblk-workload` measures. A digest of all offsets is printed,
+//! so that nothing can be optimised away and two versions can be compared.
 
 extern crate mqblk_workload as workload;
 
@@ -16,7 +16,7 @@ use workload::hist::{Histogram, Running};
 use workload::job::{Extent, Job, Rw, RwMode};
 
 const SMOKE_IOS: u64 = 20_000;
-/// Short rounds, many of them: on a shared machine some rounds run undisturbed, and those tell the cost.
+/// Many short rounds: on a shared machine some rounds run undisturbed, and those show the cost.
 const FULL_IOS: u64 = 200_000;
 const ROUNDS: u32 = 100;
 

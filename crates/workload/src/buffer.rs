@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a write carries when it is not verified: random bytes, zeroes or a pattern.
+//! The data of a write that is not verified: random bytes, zeroes or a pattern.
 //!
-//! Guarantees: contents depend only on the job's seeds and the order of calls. Each slot's buffer is filled once before the job
-//! starts ([`Buffers::fill_first`]); afterwards a write changes it only as far as the job asks. `refill_buffers` fills it anew.
-//! `scramble_buffers` (fio's default) puts the offset and the time into each 512 bytes, so no two blocks are equal to a
-//! deduplicating device. Zeroes and plain patterns stay as they are. Needs from callers: a buffer belongs to one slot. A read
-//! into the same buffer leaves its data there for the next write, as with fio.
+//! Guarantees: contents depend only on the job's seeds and the order of calls. Each slot's buffer is filled once before the
+//! job starts ([`Buffers::fill_first`]). After that a write changes the buffer only as the job's options require.
+//! `refill_buffers` fills it with new data. `scramble_buffers` (fio's default) writes the offset and the time into each 512
+//! bytes, so no two blocks are equal for a deduplicating device. Zeroes and plain patterns stay as they are. Needs from
+//! callers: a buffer belongs to one slot. A read into the same buffer leaves its data there for the next write, as with
+//! fio.
 //!
 //! [`random_fill`] is fio's filler and gives the same words: four interleaved multiplicative sequences from one seed.
 
@@ -37,8 +38,8 @@ pub fn random_fill(buf: &mut [u8], seed: u64) {
     }
 }
 
-/// Repeats `pattern` over `buf`, whose first byte lies `phase` bytes into a block that starts with the pattern. `offset` is
-/// what `%o` stands for: the block's offset in the target.
+/// Repeats `pattern` over `buf`. The first byte of `buf` lies `phase` bytes into a block that starts with the pattern.
+/// `offset`, the block's offset in the target, replaces `%o`.
 ///
 /// # Panics
 /// When the pattern is empty.
@@ -62,7 +63,7 @@ pub fn pattern_fill(buf: &mut [u8], pattern: &Pattern, phase: usize, offset: u64
     }
 }
 
-/// What happens to a buffer at each write.
+/// The change of a buffer at each write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EachWrite {
     Nothing,
@@ -79,7 +80,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// The rules of `job`.
+    /// Makes the buffers of `job`.
     pub fn new(job: &Job, seeds: Seeds) -> Buffers {
         let with_offset = matches!(&job.buffer_fill, BufferFill::Pattern(p) if !p.offset_at.is_empty());
         let each = match &job.buffer_fill {
@@ -91,7 +92,7 @@ impl Buffers {
         Buffers { fill: job.buffer_fill.clone(), each, rng: FioRng::new(seeds.of(Purpose::Buffer), false) }
     }
 
-    /// Whether a write needs [`Buffers::fill_write`] at all.
+    /// Whether [`Buffers::fill_write`] has to be called for each write.
     pub fn each_write_fills(&self) -> bool {
         self.each != EachWrite::Nothing
     }
@@ -112,7 +113,7 @@ impl Buffers {
         }
     }
 
-    /// Prepares the write of `buf` to `offset`, created at `now`.
+    /// Prepares `buf` for a write to `offset` that was created at `now`.
     pub fn fill_write(&mut self, buf: &mut [u8], offset: u64, now: Instant) {
         match self.each {
             EachWrite::Nothing => {}
@@ -122,7 +123,7 @@ impl Buffers {
     }
 }
 
-/// Puts the offset into one of the eight cache lines of each 512 bytes, and the time behind it.
+/// Writes the offset into one of the eight cache lines of each 512 bytes, and the time after the offset.
 fn scramble(buf: &mut [u8], offset: u64, now: Instant) {
     let line = ((now.as_ns() ^ (offset / SCRAMBLE_STEP as u64)) & 7) as usize * 64;
     let time = now.as_ns().to_le_bytes();

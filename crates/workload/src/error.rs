@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a job cannot run on a target: checks that need the target's size, which the job-file parser does not know.
+//! The reason why a job cannot run on a target. These checks need the target's size, which the job-file parser does not know.
 
 /// A job does not fit its target. Displays rule, value and remedy in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -7,9 +7,9 @@
 pub struct SetupError {
     /// The fio option at fault.
     pub option: &'static str,
-    /// Its value, as a person would write it.
+    /// Its value, as a user would write it.
     pub value: String,
-    /// What must hold.
+    /// The rule that is broken.
     pub rule: String,
     /// What to do about it.
     pub remedy: String,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A log-linear latency histogram, and running minimum / maximum / mean / deviation.
 //!
-//! [`Histogram`] keeps 64 buckets per octave: a value read back lies within 1/128 (0.8 %) of the recorded one, and values
-//! below 128 ns are exact. The bucket edges are those of fio's `plat` table, so that its json+ bins and ours can be laid
-//! over each other. Memory is fixed (14.5 KiB); values from 17.2 s up share the last bucket, whose percentile is reported
-//! as the recorded maximum. [`Running`] sums in integers, so merging is exact in any order and on any machine.
+//! [`Histogram`] has 64 buckets per octave: a value read from it is within 1/128 (0.8 %) of the recorded one, and values
+//! below 128 ns are exact. The bucket edges are those of fio's `plat` table, so that the json+ bins of both can be compared
+//! directly. Memory is fixed (14.5 KiB). Values from 17.2 s up share the last bucket, whose percentile is reported as the
+//! recorded maximum. [`Running`] sums in integers, so merging is exact in any order and on any machine.
 //!
-//! Neither type knows what a sample means; [`crate::stats`] says which latency goes where.
+//! Neither type knows the meaning of a sample; [`crate::stats`] defines which latency is recorded where.
 
 /// Sub-buckets per octave are 2 to this power.
 const SUB_BITS: u32 = 6;
@@ -21,7 +21,7 @@ const _: () = assert!(BUCKETS == 1856);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
-    /// Largest value of the last bucket, which is open at its end.
+    /// Largest value in the last bucket, which has no upper end.
     open_max_ns: u64,
 }
 
@@ -60,7 +60,7 @@ impl Histogram {
         (low, if bucket == BUCKETS - 1 { u64::MAX } else { low + (1 << shift) - 1 })
     }
 
-    /// The value a bucket stands for: the middle of its range, rounded down (what fio prints for it).
+    /// The value that represents a bucket: the middle of its range, rounded down (what fio prints for it).
     ///
     /// # Panics
     /// When `bucket` is not below [`BUCKETS`].
@@ -93,7 +93,8 @@ impl Histogram {
         self.open_max_ns = self.open_max_ns.max(other.open_max_ns);
     }
 
-    /// Takes over the counts of `later`, which this was at an earlier time, and tells what has come since: bucket, count.
+    /// Sets the counts to those of `later`, a later state of the same histogram. Calls `tell` with each bucket that has
+    /// grown, and by how much.
     pub fn catch_up(&mut self, later: &Histogram, mut tell: impl FnMut(usize, u64)) {
         for (bucket, (mine, theirs)) in self.counts.iter_mut().zip(&later.counts).enumerate() {
             if *mine != *theirs {
@@ -104,12 +105,12 @@ impl Histogram {
         self.open_max_ns = later.open_max_ns;
     }
 
-    /// Forgets everything.
+    /// Resets all counts.
     pub fn reset(&mut self) {
         *self = Histogram::new();
     }
 
-    /// Number of values recorded; a walk over all buckets.
+    /// Number of values recorded. Visits all buckets.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -128,8 +129,8 @@ impl Histogram {
         if bucket == BUCKETS - 1 { self.open_max_ns } else { Self::value_of(bucket) }
     }
 
-    /// The value at `percent`, as fio reports it: the first bucket at which the count so far reaches `percent` % of all.
-    /// 0 when empty. `percent` is taken into 0..=100; at 0 the answer is the first bucket's value, 0.
+    /// The value at `percent`, as fio reports it: the first bucket at which the cumulative count reaches `percent` % of
+    /// all. 0 when empty. `percent` is clamped to 0..=100; at 0 the result is the first bucket's value, 0.
     pub fn percentile(&self, percent: f64) -> u64 {
         self.percentiles(&[percent])[0]
     }
@@ -154,7 +155,7 @@ impl Histogram {
         out
     }
 
-    /// The buckets that hold something: (value the bucket stands for, count), ascending. These are fio's json+ bins.
+    /// The buckets that are not empty: (value that represents the bucket, count), ascending. These are fio's json+ bins.
     pub fn bins(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts.iter().enumerate().filter(|&(_, &n)| n != 0).map(|(i, &n)| (Self::value_of(i), n))
     }
@@ -245,7 +246,7 @@ impl Running {
         if self.n < 2 {
             return 0.0;
         }
-        // Sum of (x - q)^2 with the integer mean q, exactly; the rest r of the mean is taken off afterwards. Squaring
+        // Sum of (x - q)^2 with the integer mean q, exactly. The remainder r of the mean is subtracted afterwards. Squaring
         // `sum` itself could overflow and would lose the small differences that matter.
         let n = u128::from(self.n);
         let (q, r) = (self.sum / n, self.sum % n);

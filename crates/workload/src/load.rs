@@ -10,10 +10,10 @@ use crate::verify::VerifyError;
 use blk::status::BlkStatus;
 use blk::time::Instant;
 
-/// What a load needs of one of its volumes.
+/// The slots and buffers that a load needs for one of its volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// I/Os that may be in flight there at a time, each with a buffer; at least 1.
+    /// Most I/Os in flight on the volume, each with a buffer; at least 1.
     pub slots: u32,
     /// Bytes of a buffer.
     pub slot_bytes: u32,
@@ -24,13 +24,13 @@ pub trait Load {
     /// The volumes of its I/O: a plain job has one volume, a database one for data and one for redo.
     fn volumes(&self) -> Vec<Volume>;
 
-    /// As [`JobThread::fill_first`], of every slot in their order.
+    /// As [`JobThread::fill_first`], for every slot in order.
     fn fill_first(&mut self, buf: &mut [u8]);
 
     /// As [`JobThread::next`].
     fn next(&mut self, now: Instant) -> Next;
 
-    /// As [`JobThread::next_uniform`]; a load without such I/O has none.
+    /// As [`JobThread::next_uniform`]; `None` for a load without such I/O.
     fn next_uniform(&mut self, _now: Instant) -> Option<IoReq> {
         None
     }
@@ -68,7 +68,7 @@ pub trait Load {
     /// As [`JobThread::verify`].
     ///
     /// # Errors
-    /// The block does not hold what was written.
+    /// The block does not contain what was written.
     fn verify(&mut self, slot: u32, buf: &[u8]) -> Result<(), VerifyError>;
 
     /// As [`JobThread::stop`].
@@ -80,7 +80,7 @@ pub trait Load {
     /// As [`JobThread::is_ramping`].
     fn is_ramping(&self) -> bool;
 
-    /// As [`JobThread::keep_slices`]; a load that cannot keeps none.
+    /// As [`JobThread::keep_slices`]; a load without slices ignores it.
     fn keep_slices(&mut self) {}
 
     /// As [`JobThread::stats`].

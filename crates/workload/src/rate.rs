@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When the next I/O is due: `rate`, `rate_iops`, `rate_process`.
+//! The due time of the next I/O: `rate`, `rate_iops`, `rate_process`.
 //!
-//! Each limited direction has a schedule that runs from the start of the job: an I/O is due once the bytes (or I/Os)
-//! issued before it have had their time. A job that falls behind catches up, as in fio; the schedule itself never slips,
-//! so the due time is the *intended* start that an honest latency counts from. `poisson` draws the gaps from an
-//! exponential distribution with the same mean.
+//! Each limited direction has a schedule that begins at the start of the job. An I/O is due once the time for all bytes (or
+//! I/Os) issued before it has passed. A job that falls behind catches up, as in fio. The schedule itself is never delayed,
+//! so the due time is the *intended* start, from which latency counts. `poisson` draws the gaps from an exponential
+//! distribution with the same mean.
 //!
-//! Times are nanoseconds since the start of the job, kept as whole plus remainder, so a rate holds exactly over days.
+//! Times are nanoseconds since the start of the job, with an exact remainder, so a rate is accurate over days.
 
 use crate::job::{Dir, Job, RateProcess};
 use crate::rng::{Purpose, Seeds, Taus88};
@@ -16,7 +16,7 @@ const NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Debug)]
 enum Gap {
-    /// Nanoseconds x units are spread evenly: `debt` is the part of a nanosecond not yet passed on, in 1/rate.
+    /// Even gaps. `debt` is the fraction of a nanosecond that is carried over, in units of 1/rate.
     Linear { debt: u64 },
     /// Exponential gaps.
     Poisson { rng: Taus88, bytes_per_gap: u64 },
@@ -54,7 +54,7 @@ impl Schedule {
         self.due_ns
     }
 
-    /// An I/O of `len` bytes was issued.
+    /// Records that an I/O of `len` bytes was issued.
     pub fn issued(&mut self, len: u64) {
         let units = if self.counts_bytes { len } else { 1 };
         let gap_ns = match &mut self.gap {
@@ -64,7 +64,7 @@ impl Schedule {
                 (total / u128::from(self.per_second)) as u64
             }
             Gap::Poisson { rng, bytes_per_gap } => {
-                // The mean gap is that of one smallest block; larger blocks take as many gaps as they hold.
+                // The mean gap is that of one smallest block. A larger block takes as many gaps as it contains smallest blocks.
                 let mean = *bytes_per_gap as f64 * NS as f64 / self.per_second as f64;
                 let gaps = (units as f64 / *bytes_per_gap as f64).max(1.0);
                 (mean * gaps * -rng.unit().ln()) as u64
@@ -80,18 +80,17 @@ pub struct Rates {
     dirs: [Option<Schedule>; DIRS],
 }
 
-/// What the schedules say about an I/O in some direction.
+/// The answer of the schedules about an I/O in some direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Issue in this direction now. The value is when it was due (nanoseconds since the start), `None` if the direction has
-    /// no limit.
+    /// Issue in this direction now. The value is the due time (nanoseconds since the start), `None` if the direction has no limit.
     Go(Dir, Option<u64>),
-    /// Nothing is due before that time.
+    /// Nothing is due before this time.
     NotBefore(u64),
 }
 
 impl Rates {
-    /// The schedules of `job`; `None` when it has no rate at all.
+    /// Makes the schedules of `job`; `None` when it has no rate at all.
     pub fn new(job: &Job, seeds: Seeds) -> Option<Rates> {
         let dirs = Dir::ALL.map(|d| Schedule::new(job, d, seeds).filter(|_| job.rw.has(d)));
         dirs.iter().any(Option::is_some).then_some(Rates { dirs })
@@ -115,7 +114,7 @@ impl Rates {
         }
     }
 
-    /// An I/O of `len` bytes in direction `dir` was issued.
+    /// Records that an I/O of `len` bytes in direction `dir` was issued.
     #[inline]
     pub fn issued(&mut self, dir: Dir, len: u64) {
         if let Some(schedule) = &mut self.dirs[dir as usize] {

@@ -12,13 +12,13 @@
 
 /// fio's default `randseed`.
 pub const FIO_RANDSEED: u64 = 0x89;
-/// What fio seeds the offset generator with, times the thread number, when the sequence repeats.
+/// fio's seed of the offset generator if the sequence repeats. It is multiplied by the thread number.
 const FIO_OFFSET_SEED: u64 = 0xb189_9bed;
 const SEED_STEP: u64 = 0x9e37_0001;
 const TWO_POW_32: f64 = 4_294_967_296.0;
 const TWO_POW_64: f64 = TWO_POW_32 * TWO_POW_32;
 
-/// Steps thrown away after seeding, so that a poor seed is mixed.
+/// Steps discarded after seeding, to mix a poor seed.
 const WARM_UP: u32 = 6;
 
 /// L'Ecuyer's taus88: 32-bit output, period about 2^88.
@@ -106,7 +106,7 @@ impl Taus258 {
     }
 }
 
-/// The generator a job draws from: the 64-bit one only where 32 bits could not reach every block.
+/// The generator of a job. The 64-bit one is used only if 32 bits could not reach every block.
 #[derive(Clone, Debug)]
 pub enum FioRng {
     /// fio's `tausworthe`.
@@ -121,8 +121,8 @@ impl FioRng {
         if wide { FioRng::Wide(Taus258::new(seed)) } else { FioRng::Narrow(Taus88::new(seed as u32)) }
     }
 
-    /// Uniform in `0..n`; 0 when `n` is 0. As fio computes it, in floating point: up to 2^21 the product is exact there and
-    /// a multiply and shift gives the same; above, its rounding matters.
+    /// Returns a uniform number in `0..n`; 0 when `n` is 0. fio computes it in floating point. Up to 2^21 that product is
+    /// exact, and a multiply and shift gives the same result; above, its rounding matters.
     #[inline(always)] // Once per I/O of a random job.
     pub fn below(&mut self, n: u64) -> u64 {
         if let FioRng::Narrow(r) = self
@@ -135,7 +135,7 @@ impl FioRng {
 
     #[inline(always)] // As its caller.
     fn below_large(&mut self, n: u64) -> u64 {
-        // The product is below 2^63 for every n a disk can have, so the signed conversion is the cheap and exact one.
+        // The product is below 2^63 for every n that a disk can have, so the signed conversion is cheap and exact.
         let n = n as i64 as f64;
         match self {
             FioRng::Narrow(r) => (n * (f64::from(r.next_u32()) / TWO_POW_32)) as i64 as u64,
@@ -143,7 +143,7 @@ impl FioRng {
         }
     }
 
-    /// The next number and the largest it can be.
+    /// Returns the next number, and the largest possible one.
     #[inline]
     pub fn raw(&mut self) -> (u64, u64) {
         match self {
@@ -152,7 +152,7 @@ impl FioRng {
         }
     }
 
-    /// A 64-bit seed for one block of data: the product of two draws, as fio makes it.
+    /// Returns a 64-bit seed for one block of data: the product of two draws, as in fio.
     #[inline]
     pub fn block_seed(&mut self) -> u64 {
         let (a, _) = self.raw();
@@ -161,7 +161,7 @@ impl FioRng {
     }
 }
 
-/// What a random sequence is for; the numbers are fio's slots.
+/// The purpose of a random sequence. The numbers are fio's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -204,8 +204,8 @@ pub struct Seeds {
 impl Seeds {
     /// Seeds for thread number `thread` (1-based, counted over all instances of all jobs of a file, as in fio).
     ///
-    /// `entropy` is `None` when the sequence repeats from run to run (`randrepeat=1`), otherwise the host's fresh random
-    /// number, which then takes the place of `randseed`.
+    /// `entropy` is `None` when the sequence repeats from run to run (`randrepeat=1`). Otherwise it is a random number from
+    /// the host, which replaces `randseed`.
     pub fn new(randseed: u64, entropy: Option<u64>, thread: u32) -> Seeds {
         let mut base = entropy.unwrap_or(randseed);
         (0..4).for_each(|_| base = base.wrapping_mul(SEED_STEP));

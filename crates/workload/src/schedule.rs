@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which job instances start when: `stonewall`, `startdelay`, `wait_for`, `numjobs`, and the reporting groups.
+//! Decides which job instances start when: `stonewall`, `startdelay`, `wait_for`, `numjobs`, and the reporting groups.
 //!
-//! Pure data in, pure data out: [`plan`] lists every instance of a job file with the condition under which it starts. A
-//! [`Schedule`] receives the instances that ended and returns those that may start. A stonewall waits for everything above it
-//! in the file. A start delay counts from the moment the instance could otherwise start (for the jobs of a stonewall group,
-//! the group's start).
+//! It works on plain data. [`plan`] lists every instance of a job file with the condition under which it starts. A
+//! [`Schedule`] receives the instances that ended and returns those that may start. A stonewall waits for all jobs above it
+//! in the file. A start delay counts from the moment at which the instance could otherwise start (for the jobs of a
+//! stonewall group, the group's start).
 
 use crate::job::Job;
 use crate::rng::{Purpose, Seeds, Taus88};
@@ -25,26 +25,26 @@ pub struct Instance {
     pub group: u32,
     /// Index of the job that must have ended first (`wait_for`).
     pub after_job: Option<usize>,
-    /// Delay from when the other conditions hold.
+    /// Delay after the other conditions are met.
     pub delay: Duration,
 }
 
-/// A job waits for one that does not exist above it.
+/// A job waits for a job that does not exist above it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("wait_for={name}: must name a job that stands above it; reorder the jobs or fix the name (job '{job}')")]
 pub struct WaitForError {
-    /// What was asked for.
+    /// The name in `wait_for`.
     pub name: String,
-    /// By which job.
+    /// The job that waits.
     pub job: String,
 }
 
-/// All instances of `jobs` in the order of the file. `entropy` stands in for the seed of jobs with `randrepeat=0`.
+/// Lists all instances of `jobs` in the order of the file. `entropy` replaces the seed of jobs with `randrepeat=0`.
 pub fn plan(jobs: &[Job], entropy: u64) -> Result<Vec<Instance>, WaitForError> {
     let mut out = Vec::new();
     let (mut wave, mut group) = (0, 0);
     for (index, job) in jobs.iter().enumerate() {
-        // A stonewall before the first job has nothing to wait for, and opens no second group.
+        // A stonewall at the first job has nothing to wait for, and opens no second group.
         wave += u32::from(job.stonewall && index > 0);
         group += u32::from((job.stonewall || job.new_group) && index > 0);
         let after_job = match &job.wait_for {
@@ -74,15 +74,15 @@ fn delay(job: &Job, number: u32, entropy: u64) -> Duration {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobState {
-    /// Its conditions do not hold.
+    /// Its conditions are not met.
     Blocked,
-    /// They hold; it starts at this time.
+    /// Its conditions are met; it starts at this time.
     Ready(Instant),
     Running,
     Ended,
 }
 
-/// What may start now.
+/// The state of all instances.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     instances: Vec<Instance>,
@@ -101,7 +101,7 @@ impl Schedule {
         &self.instances
     }
 
-    /// The instances to start at `now`; they count as running from here on.
+    /// Returns the instances to start at `now`. They count as running from now on.
     pub fn start_ready(&mut self, now: Instant) -> Vec<usize> {
         for i in 0..self.instances.len() {
             if self.states[i] == JobState::Blocked && self.conditions_hold(i) {
@@ -142,7 +142,7 @@ impl Schedule {
         self.states.iter().all(|s| *s == JobState::Ended)
     }
 
-    /// Nothing more starts (the run is interrupted): what has not started counts as ended. Returns those instances.
+    /// Cancels the remaining starts (the run is interrupted). Instances that have not started count as ended, and are returned.
     pub fn cancel(&mut self) -> Vec<usize> {
         let waiting = |s: &JobState| matches!(s, JobState::Blocked | JobState::Ready(_));
         let cancelled: Vec<usize> = (0..self.states.len()).filter(|&i| waiting(&self.states[i])).collect();

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the next I/O is: `bs`, `bsrange`, `bssplit`, `bs_unaligned`.
+//! The length of the next I/O: `bs`, `bsrange`, `bssplit`, `bs_unaligned`.
 //!
-//! Guarantees: a size is between the smallest and the largest of the direction, and fits the region. Unless `bs_unaligned`,
-//! it is a multiple of the smallest, or the largest itself. With fio's seeds the sizes are fio's, including its habits. A
-//! range favours its largest size, because fio adds a draw of up to the maximum to the minimum, and clamps the sum. A size
-//! that would leave the region is drawn again. Not its concern: the random map, which may shorten an I/O afterwards.
+//! Guarantees: a size is between the smallest and the largest of the direction, and fits the region. Unless `bs_unaligned`
+//! is set, it is a multiple of the smallest, or the largest itself. With fio's seeds the sizes are fio's, including its
+//! peculiarities. A range favours its largest size, because fio adds a draw of up to the maximum to the minimum, and clamps
+//! the sum. A size that would leave the region is drawn again. Does not handle: the random map, which may shorten an I/O
+//! afterwards.
 
 use crate::job::{BlockSizes, Dir, Job, RwMode};
 use crate::rng::{FioRng, Purpose, Seeds};
 use crate::stats::DIRS;
 
-/// Draws before a size is taken from what is left instead: only a split whose sizes nearly never fit gets here.
+/// Most draws before a size is taken from the remaining room instead. Only a split whose sizes almost never fit reaches this.
 const MAX_DRAWS: u32 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Rule {
     Fixed,
     Range,
-    /// Sizes with the largest scaled draw that still selects them (cumulative percent).
+    /// Each size with the largest scaled draw that still selects it (cumulative percent).
     Split(Vec<(u64, u64)>),
 }
 
@@ -62,22 +63,22 @@ impl Sizes {
         }
     }
 
-    /// One table for all directions of a job.
+    /// Makes the sizes of all directions of a job.
     pub fn for_job(job: &Job, seeds: Seeds) -> [Sizes; DIRS] {
         Dir::ALL.map(|d| Sizes::new(job, d, seeds))
     }
 
-    /// The size when every I/O has the same one.
+    /// The size, if every I/O has the same one.
     pub fn fixed(&self) -> Option<u64> {
         matches!(self.rule, Rule::Fixed).then_some(self.min)
     }
 
-    /// Draws the same sizes again.
+    /// Restarts the sequence of sizes.
     pub fn reseed(&mut self) {
         self.rng = FioRng::new(self.seed, false);
     }
 
-    /// The next size when `room` bytes are left in the region; `None` when not even the smallest fits.
+    /// Returns the next size when `room` bytes are left in the region; `None` when not even the smallest fits.
     #[inline]
     pub fn next(&mut self, room: u64) -> Option<u64> {
         if room < self.min {
@@ -106,14 +107,14 @@ impl Sizes {
     }
 }
 
-/// The first entry whose cumulative share covers the draw and that fits; the last one when none does.
+/// Returns the first entry whose cumulative share covers the draw and that fits; the last one if none does.
 fn pick_split(split: &[(u64, u64)], r: u64, max: u64, room: u64) -> u64 {
     let covered = |&&(bytes, percent): &&(u64, u64)| r / percent <= max / 100 && bytes <= room;
     split.iter().find(covered).or(split.last()).expect("a split has entries").0
 }
 
-/// Which sequence a direction's sizes come from. Verified blocks are read back with the sizes of their writes, and a trimwrite
-/// job writes what it trimmed. So these directions share a seed.
+/// Returns the sequence that a direction's sizes come from. Verified blocks are read back with the sizes of their writes,
+/// and a trimwrite job writes what it trimmed. So these directions share a seed.
 fn purpose(job: &Job, dir: Dir) -> Purpose {
     match dir {
         Dir::Read => Purpose::SizeRead,
@@ -173,7 +174,7 @@ mod tests {
         let mut s = sizes(split(&[(4096, 1), (65536, 99)]), false);
         assert!((0..1000).all(|_| s.next(5000) == Some(4096)));
         assert_eq!(s.next(4095), None);
-        // The smallest size is never drawn (0 %), yet it is all that fits.
+        // The smallest size is never drawn (0 %), but it is the only one that fits.
         let mut s = sizes(split(&[(4096, 0), (65536, 100)]), false);
         assert_eq!(s.next(10_000), Some(8192));
     }

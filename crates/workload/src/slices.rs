@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Latencies over time: counts per slice of time and class of latency, in fixed memory however long the run is.
 //!
-//! Guarantees: nothing is done per I/O. At the end of a slice the histogram is compared with the histogram at the end of the
-//! slice before (see `Slicer`). This takes 2.4 us for each direction every `FIRST_WIDTH` or more; without a slicer nothing is
-//! done at all. A table has at most [`COLUMNS`] slices of [`ROWS`] classes (119 KB). When they are full, neighbours are joined
-//! and slices are twice as long. Slices begin at multiples of their length on the clock, so tables of several threads merge
-//! without rounding.
+//! Guarantees: there is no work per I/O. At the end of a slice the histogram is compared with its state at the end of the
+//! slice before (see `Slicer`). This takes 2.4 us for each direction every `FIRST_WIDTH` or more; without a slicer it takes
+//! nothing. A table has at most [`COLUMNS`] slices of [`ROWS`] classes (119 KB). When it is full, neighbouring slices are
+//! joined and become twice as long. Slices begin at multiples of their length on the clock, so tables of several threads
+//! merge without rounding.
 //!
 //! Needs from callers: one clock for all threads. Does not: record when inside a slice an I/O completed. An I/O without a
 //! histogram (`clat_percentiles=0`) counts in the rates and in no class.
@@ -14,16 +14,16 @@ use crate::hist::{BUCKETS, Histogram};
 use crate::stats::{DIRS, DirStats};
 use blk::time::Duration;
 
-/// Most slices of a table; at least half of them are used in a long run.
+/// Most slices of a table. A long run uses at least half of them.
 pub const COLUMNS: usize = 128;
-/// Buckets of a [`Histogram`] in a class: four classes per octave.
+/// Buckets of a [`Histogram`] per class: four classes per octave.
 const BUCKETS_PER_ROW: usize = 16;
-/// Classes of latency.
+/// Number of classes of latency.
 pub const ROWS: usize = BUCKETS / BUCKETS_PER_ROW;
-/// Length of a slice at first.
+/// Initial length of a slice.
 const FIRST_WIDTH: Duration = Duration::from_ms(10);
 
-/// Smallest latency of a class and of the next one, in nanoseconds; the last class has no end but that of the histogram.
+/// Smallest latency of a class and of the next one, in nanoseconds. The last class ends where the histogram's groups end.
 ///
 /// # Panics
 /// When `row` is not below [`ROWS`].
@@ -34,7 +34,7 @@ pub fn row_range(row: usize) -> (u64, u64) {
     (low(row), if row + 1 < ROWS { low(row + 1) } else { 1 << 34 })
 }
 
-/// What ended in one slice.
+/// I/Os that completed in one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice<'a> {
     /// When it began, nanoseconds on the clock.
@@ -47,11 +47,11 @@ pub struct Slice<'a> {
     pub rows: &'a [u64],
 }
 
-/// The table.
+/// Counts per slice of time and class of latency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeSlices {
     width_ns: u64,
-    /// Number of the first slice, counted from the beginning of the clock.
+    /// Number of the first slice, counted from time 0 of the clock.
     first: u64,
     used: usize,
     from_ns: u64,
@@ -62,7 +62,7 @@ pub struct TimeSlices {
 }
 
 impl TimeSlices {
-    /// Empty, to begin at `now_ns`.
+    /// Makes an empty table that begins at `now_ns`.
     pub fn new(now_ns: u64) -> TimeSlices {
         let width_ns = FIRST_WIDTH.as_ns();
         TimeSlices {
@@ -82,7 +82,7 @@ impl TimeSlices {
         self.width_ns
     }
 
-    /// Beginning and end of what was measured, nanoseconds on the clock: the first and the last slice may be covered in part.
+    /// Beginning and end of the measured time, nanoseconds on the clock. The first and the last slice may be covered in part.
     pub fn span_ns(&self) -> (u64, u64) {
         (self.from_ns, self.to_ns)
     }
@@ -104,7 +104,7 @@ impl TimeSlices {
         (self.first, self.from_ns, self.to_ns) = (now_ns / self.width_ns, now_ns, now_ns);
     }
 
-    /// Index of the slice that `ns` is in, made room for.
+    /// Returns the index of the slice that contains `ns`, and makes room for it.
     fn column(&mut self, ns: u64) -> usize {
         while (ns / self.width_ns).saturating_sub(self.first) >= COLUMNS as u64 {
             self.halve();
@@ -114,12 +114,12 @@ impl TimeSlices {
         column
     }
 
-    /// Joins neighbours: slices twice as long, which begin at multiples of that.
+    /// Joins neighbouring slices into slices twice as long, which begin at multiples of that length.
     fn halve(&mut self) {
         let (odd, before) = ((self.first % 2) as usize, self.used);
         for old in 0..before {
             let new = (old + odd) / 2;
-            // The first of those that go to `new` clears it; it never lies behind `old`.
+            // The first old slice that goes to `new` overwrites it. `new` is never after `old`, so nothing is lost.
             let begins = (old + odd).is_multiple_of(2) || old == 0;
             let (ios, bytes) = (self.ios[old], self.bytes[old]);
             if begins {
@@ -142,7 +142,7 @@ impl TimeSlices {
         (self.used, self.first, self.width_ns) = (used, self.first / 2, self.width_ns * 2);
     }
 
-    /// Adds the I/Os of another thread or run of the same clock.
+    /// Adds the I/Os of another thread or run with the same clock.
     pub fn merge(&mut self, other: &TimeSlices) {
         if other.used == 0 {
             return;
@@ -153,7 +153,7 @@ impl TimeSlices {
         }
         let mut other = other.clone();
         while self.width_ns != other.width_ns || self.joined(&other).1 > COLUMNS as u64 {
-            // Of two that are alike both, of others the finer one.
+            // If both have the same width, both are halved; otherwise only the one with the shorter slices.
             let (mine, theirs) = (self.width_ns, other.width_ns);
             if mine <= theirs {
                 self.halve();
@@ -178,14 +178,14 @@ impl TimeSlices {
         self.to_ns = self.to_ns.max(other.to_ns);
     }
 
-    /// First slice and number of slices that hold both.
+    /// Returns the first slice and the number of slices that cover both tables.
     fn joined(&self, other: &TimeSlices) -> (u64, u64) {
         let first = self.first.min(other.first);
         let end = (self.first + self.used as u64).max(other.first + other.used as u64);
         (first, end - first)
     }
 
-    /// Moves all slices `by` places to the back.
+    /// Moves all slices back by `by` positions.
     fn shift(&mut self, by: usize, used: usize) {
         self.ios.copy_within(..self.used, by);
         self.bytes.copy_within(..self.used, by);
@@ -209,7 +209,7 @@ pub(crate) struct Slicer {
     next: u64,
 }
 
-/// The I/O that showed that a slice is over: it ended after it.
+/// The I/O that showed that a slice is over. It completed after the end of the slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Late {
     pub dir: u8,
@@ -217,7 +217,7 @@ pub(crate) struct Late {
     pub bytes: u32,
 }
 
-/// The latency that is shown: from the intended start where the job has a rate, as in comparisons.
+/// The latency that is shown: from the intended start if the job has a rate, as in comparisons.
 fn histogram(dir: &DirStats) -> Option<&Histogram> {
     dir.intended.hist.as_deref().or(dir.clat.hist.as_deref())
 }
@@ -233,7 +233,7 @@ impl Slicer {
         self.next
     }
 
-    /// Begins anew; the job's histograms are empty.
+    /// Starts a new table. The job's histograms are empty.
     pub fn start(&mut self, now_ns: u64) {
         self.table.restart(now_ns);
         self.seen.iter_mut().flatten().for_each(|h| h.reset());
@@ -245,7 +245,8 @@ impl Slicer {
         self.next = (now_ns / self.table.width_ns + 1).saturating_mul(self.table.width_ns);
     }
 
-    /// Everything in `dirs` ended before the end of the present slice, but for `late`, which ended at `now_ns`.
+    /// Adds to the present slice everything in `dirs` since the last call, except `late`, which completed at `now_ns` in a
+    /// later slice.
     pub fn take(&mut self, dirs: &[DirStats; DIRS], now_ns: u64, late: Option<Late>) {
         let present = self.table.column(now_ns.min(self.next.saturating_sub(1)));
         for (d, dir) in dirs.iter().enumerate() {
@@ -271,7 +272,7 @@ impl Slicer {
         self.table.ios[present][d] -= 1;
         self.table.bytes[present][d] -= bytes;
         self.table.cells[present * ROWS + row] -= in_class;
-        // May join slices, `present` among them.
+        // This may join slices, including `present`.
         let column = self.table.column(now_ns);
         self.table.ios[column][d] += 1;
         self.table.bytes[column][d] += bytes;
@@ -293,7 +294,7 @@ mod tests {
         t.slices().map(|s| (s.began_ns / MS, s.ios.iter().sum(), s.rows.iter().sum())).collect()
     }
 
-    /// Has one read of `latency` end at each of the times, as the engine does.
+    /// Completes one read of `latency` at each of the times, as the engine does.
     fn filled(times_ms: &[u64], latency: u64) -> TimeSlices {
         let mut dirs: [DirStats; DIRS] = Default::default();
         dirs[0].clat.hist = Some(Box::default());

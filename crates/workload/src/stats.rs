@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What one job thread measured, as plain data with fio's meanings.
+//! The measurements of one job thread, as plain data with fio's meanings.
 //!
 //! - slat: from the creation of an I/O to its submission; clat: from submission to completion; lat: both together.
 //!   All three have running statistics; percentiles belong to clat unless the job asks otherwise (`slat_percentiles`,
@@ -8,9 +8,9 @@
 //!   shows the waiting that clat omits when a slow device holds back the submitter.
 //! - bandwidth and IOPS samples are taken over intervals of [`RATE_INTERVAL`].
 //!
-//! [`JobStats::merge`] gives what fio's `group_reporting` prints: counts and histograms add up, run times take the
-//! longest, and rate samples add up as of jobs running beside each other. Filled by [`crate::engine`], except [`CpuUse`],
-//! which the host fills. Nothing here allocates after [`JobStats::new`].
+//! [`JobStats::merge`] gives the values that fio's `group_reporting` prints: counts and histograms add up, run times take
+//! the longest, and rate samples add up as for jobs running at the same time. [`crate::engine`] fills all fields except
+//! [`CpuUse`], which the host fills. Nothing here allocates after [`JobStats::new`].
 
 use crate::hist::{BUCKETS, Histogram, Running};
 pub use crate::job::Dir;
@@ -49,12 +49,12 @@ impl Dir {
     }
 }
 
-/// One kind of latency: running statistics, and a histogram where percentiles are wanted.
+/// One kind of latency: running statistics, and a histogram if percentiles are required.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyStats {
     /// Count, min, max, mean and deviation in nanoseconds.
     pub run: Running,
-    /// Percentiles; `None` when the job does not want them for this latency.
+    /// Percentiles; `None` if the job does not require them for this latency.
     pub hist: Option<Box<Histogram>>,
 }
 
@@ -82,8 +82,8 @@ impl LatencyStats {
         }
     }
 
-    /// Adds the samples of `other`. A histogram survives only when both sides have one, for percentiles over a part of
-    /// the samples would be wrong; an empty side does not count.
+    /// Adds the samples of `other`. A histogram stays only if both sides have one, because percentiles over a part of the
+    /// samples would be wrong. An empty side does not count.
     pub fn merge(&mut self, other: &LatencyStats) {
         match (&mut self.hist, &other.hist) {
             (Some(a), Some(b)) => a.merge(b),
@@ -133,7 +133,7 @@ impl RateSamples {
         if self.samples < 2 { 0.0 } else { (self.squares / (self.samples - 1) as f64).sqrt() }
     }
 
-    /// Adds the rates of a job that ran beside this one, as fio does: minimum, maximum and mean add up.
+    /// Adds the rates of a job that ran at the same time, as fio does: minimum, maximum and mean add up.
     pub fn merge_parallel(&mut self, other: &RateSamples) {
         self.samples += other.samples;
         self.min += other.min;
@@ -150,7 +150,7 @@ pub struct DirStats {
     pub ios: u64,
     /// Bytes they moved.
     pub bytes: u64,
-    /// I/Os that moved fewer bytes than asked for.
+    /// I/Os that moved fewer bytes than requested.
     pub short_ios: u64,
     /// I/Os given up (fio's `drop_ios`).
     pub drop_ios: u64,
@@ -210,11 +210,11 @@ pub struct SyncStats {
     pub ios: u64,
     /// Flushes that failed.
     pub errors: u64,
-    /// From submission to completion.
+    /// Latency from submission to completion.
     pub lat: LatencyStats,
 }
 
-/// Processor time and scheduling of the job's thread; the host fills it, a simulator may leave it zero.
+/// Processor time and scheduling of the job's thread. The host fills it; a simulator may leave it zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuUse {
     /// Time in user mode, nanoseconds.
@@ -308,7 +308,7 @@ impl LatencyClasses {
         self.counts[usize::from(class)] += times;
     }
 
-    /// Puts the counts into a job's tables.
+    /// Stores the counts in a job's tables.
     pub fn publish(&self, stats: &mut JobStats) {
         stats.lat_ns.copy_from_slice(&self.counts[..10]);
         stats.lat_us.copy_from_slice(&self.counts[10..20]);
@@ -366,15 +366,15 @@ pub struct JobStats {
     pub total_errors: u64,
     /// errno of the first failure; 0 when there was none.
     pub first_error: i32,
-    /// Of a transaction loop (`workload=oltp`).
+    /// Measurements of a transaction loop (`workload=oltp`).
     pub tx: Option<Box<TxStats>>,
-    /// Latencies over time, once the job is done, where [`crate::engine::JobThread::keep_slices`] asked for them.
+    /// Latencies over time, once the job is done, if [`crate::engine::JobThread::keep_slices`] was called.
     pub slices: Option<Box<TimeSlices>>,
     /// Filled by the host.
     pub cpu: CpuUse,
 }
 
-/// Which latencies keep percentiles (fio's `clat_percentiles`, `slat_percentiles`, `lat_percentiles`).
+/// The latencies for which percentiles are kept (fio's `clat_percentiles`, `slat_percentiles`, `lat_percentiles`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
     /// For slat.
@@ -392,7 +392,7 @@ impl Default for Percentiles {
 }
 
 impl JobStats {
-    /// Empty. Histograms are made only for the directions in `dirs`; `rated` adds those of the intended start.
+    /// Makes empty measurements. Histograms are made only for the directions in `dirs`; `rated` adds those of the intended start.
     pub fn new(dirs: &[Dir], percentiles: Percentiles, rated: bool) -> JobStats {
         let mut stats = JobStats::default();
         for &dir in dirs {
@@ -406,8 +406,8 @@ impl JobStats {
         stats
     }
 
-    /// Forgets all samples and keeps the allocations (end of `ramp_time`). [`CpuUse`] is zeroed as well; a host that
-    /// reports it takes its base line again.
+    /// Resets all samples and keeps the allocations (end of `ramp_time`). [`CpuUse`] is zeroed as well; a host that fills
+    /// it has to take its baseline again.
     pub fn reset(&mut self) {
         for d in &mut self.dirs {
             d.reset();
@@ -435,7 +435,7 @@ impl JobStats {
         self.dirs.iter().map(|d| d.bytes).sum()
     }
 
-    /// Counts a failure and remembers the first one.
+    /// Counts a failure, and keeps the errno of the first one.
     pub fn count_error(&mut self, errno: i32) {
         self.total_errors += 1;
         if self.first_error == 0 {
@@ -443,7 +443,7 @@ impl JobStats {
         }
     }
 
-    /// Adds the measurements of `other`, which ran beside this one (group reporting).
+    /// Adds the measurements of `other`, which ran at the same time (group reporting).
     pub fn merge(&mut self, other: &JobStats) {
         for (a, b) in self.dirs.iter_mut().zip(&other.dirs) {
             a.merge(b);

@@ -1,88 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From events to lifetimes: of a bio from submission to completion, of a request from its issue to the device to its completion.
+//! From events to lifetimes. A bio lives from submission to completion, a request from its issue to the device to its completion.
 //!
 //! A completion has the extent of a request, which may cover several merged bios, or a piece of a bio that was split. A bio
-//! completes when all of its bytes have. Guarantees: memory and time are proportional to the events, whatever extents a file
-//! claims. An event that the tracer has lost changes the figures of its own I/O, not of later ones. A request without a
-//! completion does not count as at the device for ever. If a sector is submitted again much later, a completion belongs to
-//! the later submission.
+//! completes when all of its bytes have completed. Guarantees: memory and time are proportional to the events, whatever
+//! extents a file claims. An event that the tracer has lost changes the figures of its own I/O, not of later ones. A
+//! request without a completion does not count as at the device for ever. If a sector is submitted again much later, a
+//! completion belongs to the later submission.
 
 use super::{Act, Class, Trace};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A bio.
+/// A completed bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bio {
     /// The thread that submitted it.
     pub pid: u32,
-    /// What it does.
+    /// The operation.
     pub class: Class,
-    /// Where.
+    /// The first sector.
     pub sector: u64,
-    /// How much.
+    /// The length in bytes.
     pub bytes: u32,
     /// When it was submitted.
     pub queued_ns: u64,
-    /// When it was done.
+    /// When it completed.
     pub done_ns: u64,
 }
 
 /// A request at the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// The operation.
     pub class: Class,
-    /// How much.
+    /// The length in bytes.
     pub bytes: u32,
-    /// How long the device had it.
+    /// How long it was at the device.
     pub device_ns: u64,
-    /// Requests at the device when it came, itself among them.
+    /// Requests at the device when this one was issued, itself included.
     pub depth: u32,
 }
 
-/// What became of a trace's events.
+/// The bios and requests of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Lives {
-    /// In the order of their submission.
+    /// Completed bios, in the order of submission.
     pub bios: Vec<Bio>,
-    /// In the order of their ends.
+    /// Completed requests, in the order of completion.
     pub requests: Vec<Request>,
-    /// Submissions that the trace ends before.
+    /// Submissions that were in flight at the end of the trace.
     pub unfinished: u64,
-    /// Submissions whose end is lost.
+    /// Submissions whose completion was lost.
     pub lost_bios: u64,
-    /// Requests whose end is lost.
+    /// Requests whose completion was lost.
     pub lost_requests: u64,
-    /// Completions of what was submitted before it.
+    /// Completions of bios that were submitted before the trace began.
     pub unknown: u64,
 }
 
-/// Most bios of one class that are taken for in flight: what a file has beyond, no disk has.
+/// Most bios of one class that count as in flight. No disk has more.
 const OUT_MAX: usize = 1 << 18;
-/// Longest that one is out: drivers give up on a request by then (blk_mq_init_allocated_queue: 30 s).
+/// Longest time that a bio is in flight. Drivers give up on a request by then (blk_mq_init_allocated_queue: 30 s).
 const AGE_MAX_NS: u64 = 30_000_000_000;
-/// So many times the mean after which one is taken for lost, if its place is submitted again.
+/// After this multiple of the mean time, a bio or request counts as lost if its sector is submitted again.
 const AGAIN: u64 = 16;
 
-/// A bio that is out.
+/// A bio in flight.
 struct Piece {
     bio: usize,
     since: u64,
     sectors: u64,
-    /// Sectors that have not ended.
+    /// Sectors that have not completed.
     left: u64,
 }
 
-/// Bios of one class that are out, by their first sector; of those that begin at the same, the oldest first.
+/// Bios of one class in flight, by first sector. Among bios with the same first sector the oldest is first.
 #[derive(Default)]
 struct OutstandingBios {
     at: BTreeMap<u64, Vec<Piece>>,
-    /// Submission, first sector and bio in the order of their submission; the first one is out.
+    /// Submission time, first sector and number of each bio in the order of submission. The first one is in flight.
     order: VecDeque<(u64, u64, usize)>,
     nr: usize,
-    /// The longest one so far, sectors: how far back one may begin that reaches a sector.
+    /// The longest bio so far, in sectors. A bio that contains a sector begins at most that far before it.
     longest: u64,
-    /// Time and number of those that were done.
+    /// Total time and number of completed bios.
     done: (u64, u64),
     lost: u64,
 }
@@ -110,7 +110,7 @@ impl OutstandingBios {
         self.at.get(&sector).is_some_and(|pieces| pieces.iter().any(|p| p.bio == bio))
     }
 
-    /// Gives up on those at a place that are so.
+    /// Counts bios at a sector as lost if `is` is true for them.
     fn lose(&mut self, sector: u64, is: &mut dyn FnMut(&Piece) -> bool) {
         let Some(pieces) = self.at.get_mut(&sector) else { return };
         let before = pieces.len();
@@ -123,9 +123,9 @@ impl OutstandingBios {
         self.lost += gone as u64;
     }
 
-    /// What is there is done; calls `f` with the bios that are so altogether. Says whether there was one.
+    /// Completes a range. Calls `f` with each bio that is then complete. Returns whether the range belonged to a known bio.
     fn end(&mut self, now: u64, sector: u64, sectors: u64, f: &mut dyn FnMut(usize)) -> bool {
-        // One that is exactly this is meant before others that overlap it.
+        // A bio with exactly this extent takes precedence over others that overlap it.
         if let Some(pieces) = self.at.get_mut(&sector)
             && let Some(n) = pieces.iter().position(|p| p.sectors == sectors && p.left == sectors)
         {
@@ -142,14 +142,14 @@ impl OutstandingBios {
         let mut empty = Vec::new();
         let mut any = false;
         for (start, pieces) in self.at.range_mut(sector.saturating_sub(self.longest)..end) {
-            // Of bios of the same place the first one is meant.
+            // Among bios at the same sector, the oldest takes precedence.
             let Some(piece) = pieces.first_mut() else { continue };
             let reach = end.min(*start + piece.sectors.max(1));
             if reach <= sector {
                 continue;
             }
             any = true;
-            // Pieces of a bio may end in any order: their sum counts.
+            // Pieces of a bio may complete in any order, so their sum counts.
             piece.left = piece.left.saturating_sub(reach - sector.max(*start));
             if piece.left == 0 {
                 f(piece.bio);
@@ -168,28 +168,28 @@ impl OutstandingBios {
     }
 }
 
-/// One more to a sum and its number.
+/// Adds a value to a sum and its count.
 fn add(sum: &mut (u64, u64), ns: u64) {
     *sum = (sum.0.saturating_add(ns), sum.1 + 1);
 }
 
-/// What is out for longer has lost its end, if its place is taken again. Two of one place at once are not rare; that the first takes many
-/// times as long as others is.
+/// Returns the time after which a bio or request counts as lost if its sector is submitted again. Two at one sector at once
+/// are not rare, but it is rare that the first takes many times as long as others.
 fn too_long((ns, n): (u64, u64)) -> u64 {
     ns.checked_div(n).map_or(AGE_MAX_NS, |usual| usual.max(1).saturating_mul(AGAIN).min(AGE_MAX_NS))
 }
 
-/// Requests at the device, by their place.
+/// Requests at the device, by operation and first sector.
 ///
-/// How many are there when one comes is found out behind: only then is known which have an end.
+/// The depth at each issue is computed at the end, because only then is it known which requests completed.
 #[derive(Default)]
 struct Issued {
     at: BTreeMap<(Class, u64), VecDeque<(u64, usize)>>,
-    /// Event at which one came or went, whether it came, and its number among those that ended.
+    /// For each issue and each departure: the event, whether it is an issue, and the number of the request if it completed.
     steps: Vec<(usize, bool, Option<usize>)>,
-    /// The longest time that one was there.
+    /// The longest time that a request was at the device.
     longest_ns: u64,
-    /// Time and number of those that left.
+    /// Total time and number of requests that left the device.
     done: (u64, u64),
     lost: u64,
 }
@@ -205,7 +205,8 @@ impl Issued {
         all.push_back((now, event));
     }
 
-    /// One has gone, as the `ended`th if it ended; how long it was there. One that was there too long was another one.
+    /// A request has left the device; `ended` is its number if it completed. Returns how long it was there. Returns `None`
+    /// if that is too long, because the event then belongs to another request.
     fn leave(&mut self, key: (Class, u64), now: u64, event: usize, ended: Option<usize>) -> Option<u64> {
         let all = self.at.get_mut(&key)?;
         let (since, came) = all.pop_front()?;
@@ -222,10 +223,10 @@ impl Issued {
         Some(now - since)
     }
 
-    /// Fills in the depths; `last` is when the trace ends. Returns how many were lost.
+    /// Fills in the depths; `last` is the end of the trace. Returns how many requests were lost.
     fn depths(mut self, requests: &mut [Request], last: u64) -> u64 {
         for (since, came) in self.at.into_values().flatten() {
-            // It may be there still, if it is no older than others became.
+            // It may still be at the device if it is no older than other requests became.
             if last - since <= self.longest_ns {
                 self.steps.push((came, true, None));
             } else {
@@ -244,7 +245,7 @@ impl Issued {
     }
 }
 
-/// The lives on one device; the trace is sorted.
+/// Computes the lives on one device; the trace has to be sorted.
 pub fn of(trace: &Trace, device: u32) -> Lives {
     let mut lives = Lives::default();
     let mut out: BTreeMap<Class, OutstandingBios> = BTreeMap::new();
@@ -263,7 +264,7 @@ pub fn of(trace: &Trace, device: u32) -> Lives {
                 bios.push((bio, false));
             }
             Act::Issue => {
-                // Flushes are the core's, and take what the cache takes.
+                // Flushes come from the block layer itself, and take as long as the cache needs.
                 if e.class != Class::Flush {
                     issued.issue(key, e.time_ns, event);
                 }
@@ -271,7 +272,7 @@ pub fn of(trace: &Trace, device: u32) -> Lives {
             Act::Requeue => {
                 issued.leave(key, e.time_ns, event, None);
             }
-            // The end of a flush, for its submitter: a write without data, behind the end of the FLUSH itself.
+            // The end of a flush for its submitter: a write without data, after the end of the FLUSH itself.
             Act::Complete if e.class == Class::Write && e.bytes == 0 => {}
             Act::Complete => {
                 let ended = Some(lives.requests.len());
@@ -279,7 +280,7 @@ pub fn of(trace: &Trace, device: u32) -> Lives {
                     lives.requests.push(Request { class: e.class, bytes: e.bytes, device_ns, depth: 0 });
                 }
                 let known = out.entry(e.class).or_default().end(e.time_ns, e.sector, sectors, &mut |bio| {
-                    // No I/O takes no time, though a tracer's clock may say so: its end comes behind its submission.
+                    // No I/O takes zero time, even if the tracer's clock shows that. So completion is later than submission.
                     let queued_ns = bios[bio].0.queued_ns;
                     bios[bio].0.done_ns = e.time_ns.max(queued_ns.saturating_add(1));
                     bios[bio].1 = true;
@@ -296,14 +297,14 @@ pub fn of(trace: &Trace, device: u32) -> Lives {
 }
 
 impl Lives {
-    /// The first submission and the last end.
+    /// The first submission and the last completion.
     pub fn span(&self) -> (u64, u64) {
         let first = self.bios.iter().map(|b| b.queued_ns).min().unwrap_or(0);
         let last = self.bios.iter().map(|b| b.done_ns).max().unwrap_or(0);
         (first, last)
     }
 
-    /// What was left out.
+    /// Describes what was left out.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.unfinished > 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A workload as a job file: what processes do to a disk, from a trace of it or from the results of a run.
+//! A workload as a job file: the I/O of processes on a disk, from a trace or from the results of a run.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -13,11 +13,12 @@
 //! | [`mod@write`] | the job file, and the lines of a machine file |
 //!
 //! # Guarantees
-//! Nothing in a file is trusted: whatever bytes it has, the answer is a profile or an error with the file and the place. The same file
-//! gives the same profile. What a trace cannot show is a note, and a range instead of a number.
+//! Nothing in a file is trusted: whatever its bytes, the answer is a profile, or an error with the file and the place. The
+//! same file gives the same profile. What a trace cannot show results in a note, and in a range instead of a number.
 //!
 //! # Does not do
-//! Content of the data, memory and CPU of the processes, think times that depend on answers; of several devices in one trace one is profiled.
+//! The content of the data, the memory and CPU use of the processes, and think times that depend on answers. If a trace has
+//! several devices, one of them is profiled.
 
 pub mod error;
 pub mod records;
@@ -35,10 +36,10 @@ pub use error::ProfileError;
 pub use service::DiskProfile;
 pub use shape::JobProfile;
 
-/// Most events of a trace that are kept: 1 GiB of them.
+/// Most events of a trace that are kept: 1 GiB of memory.
 pub const EVENTS_MAX: usize = 1 << 25;
 
-/// What an I/O does.
+/// The operation of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -48,20 +49,20 @@ pub enum Class {
     Write,
     /// Discards.
     Trim,
-    /// Empties the write cache; no data.
+    /// Flushes of the write cache; no data.
     Flush,
 }
 
-/// What happened, of what a profile needs.
+/// The events that a profile needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Q: a bio was handed in.
+    /// Q: a bio was submitted.
     Queue,
-    /// D: a request went to the device.
+    /// D: a request was issued to the device.
     Issue,
-    /// R: it was given back.
+    /// R: a request was requeued.
     Requeue,
-    /// C: it is done.
+    /// C: a request or bio completed.
     Complete,
 }
 
@@ -74,20 +75,20 @@ pub struct TraceEvent {
     pub sector: u64,
     /// Length in bytes.
     pub bytes: u32,
-    /// The process; of what completes it may be anyone.
+    /// The process. For a completion it may be any process.
     pub pid: u32,
     /// Major number in the upper 12 bits, minor in the lower 20.
     pub device: u32,
-    /// What happened.
+    /// The kind of event.
     pub act: Act,
-    /// To what.
+    /// The operation.
     pub class: Class,
 }
 
 /// A trace that was read.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// In the order of their times, once [`Trace::sort`] was called.
+    /// Events, in the order of their times after [`Trace::sort`].
     pub events: Vec<TraceEvent>,
     /// Names of processes.
     pub names: BTreeMap<u32, String>,
@@ -97,7 +98,7 @@ impl Trace {
     /// Adds an event.
     ///
     /// # Errors
-    /// There are too many, or the extent is none that a disk can have.
+    /// There are too many events, or no disk can have the extent.
     pub(crate) fn push(&mut self, event: TraceEvent) -> Result<(), String> {
         if self.events.len() >= EVENTS_MAX {
             return Err(format!("more than {EVENTS_MAX} events: trace for a shorter time, or one device only"));
@@ -109,7 +110,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Keeps the name of a process, of letters that a job may be called by.
+    /// Keeps the name of a process, limited to letters that a job's name may have.
     pub(crate) fn name(&mut self, pid: u32, name: &str) {
         let good = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
         let name: String = name.chars().take(32).map(good).collect();
@@ -118,12 +119,13 @@ impl Trace {
         }
     }
 
-    /// Puts the events of several CPUs into one order; those of one time stay as they were read.
+    /// Merges the events of several CPUs in the order of their times. Events with the same time stay in the order in which
+    /// they were read.
     pub fn sort(&mut self) {
         self.events.sort_by_key(|e| e.time_ns);
     }
 
-    /// Devices with submissions, and how many.
+    /// Devices with submissions, and how many each has.
     pub fn devices(&self) -> BTreeMap<u32, u64> {
         let mut devices = BTreeMap::new();
         for e in self.events.iter().filter(|e| e.act == Act::Queue) {
@@ -133,12 +135,12 @@ impl Trace {
     }
 }
 
-/// `MAJOR,MINOR`, as blkparse has it.
+/// `MAJOR,MINOR`, as blkparse prints it.
 pub fn device_name(device: u32) -> String {
     format!("{},{}", device >> 20, device & 0xf_ffff)
 }
 
-/// `MAJOR,MINOR` or `MAJOR:MINOR`.
+/// Parses `MAJOR,MINOR` or `MAJOR:MINOR`.
 pub fn device_of(text: &str) -> Option<u32> {
     let (major, minor) = text.split_once([',', ':'])?;
     let (major, minor) = (major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?);
@@ -148,24 +150,24 @@ pub fn device_of(text: &str) -> Option<u32> {
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
-    /// Where it is from.
+    /// The trace or results file.
     pub source: String,
-    /// The device, as `MAJOR,MINOR`; of results there is none.
+    /// The device as `MAJOR,MINOR`; `None` for results of a run.
     pub device: Option<String>,
-    /// How long was looked, seconds.
+    /// Length of the observed time, seconds.
     pub seconds: f64,
     /// Its jobs, busiest first.
     pub jobs: Vec<JobProfile>,
-    /// The device, as far as it was seen.
+    /// The device, as far as the trace shows it.
     pub disk: DiskProfile,
     /// What is not known, or was left out.
     pub notes: Vec<String>,
 }
 
-/// The profile of one device of a trace; `device` says which, where there are several.
+/// Makes the profile of one device of a trace. If there are several, `device` selects one.
 ///
 /// # Errors
-/// There is no I/O in it, or none of `device`, or several devices and none was named.
+/// There is no I/O in the trace, or none of `device`, or there are several devices and none was named.
 pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<Profile, ProfileError> {
     trace.sort();
     let devices = trace.devices();

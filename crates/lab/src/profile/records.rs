@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads blktrace's binary records, version 7, little endian: `NAME.blktrace.CPU`, and what `blkparse -d` and `blktrace -o -` write.
+//! Reads blktrace's binary records, version 7, little endian: `NAME.blktrace.CPU`, and the output of `blkparse -d` and
+//! `blktrace -o -`.
 //!
-//! Guarantees: strict about what the format says (magic, version, whole records), tolerant of actions that are not needed. No more memory
-//! than the events need, however long a record claims to be. Does not do: traces of big-endian machines, version 8.
+//! Guarantees: strict about the format (magic, version, whole records), tolerant of actions that are not needed. Uses no
+//! more memory than the events need, however long a record claims to be. Does not do: traces of big-endian machines,
+//! version 8.
 //!
 //! Source: include/uapi/linux/blktrace_api.h of Linux 6.12.
 
@@ -13,7 +15,7 @@ use std::io::{self, Read};
 const MAGIC: u32 = 0x6561_7400;
 const VERSION: u32 = 7;
 const RECORD_BYTES: usize = crate::trace::blktrace::RECORD_BYTES;
-/// `__BLK_TA_CGROUP`: the payload begins with a cgroup's number.
+/// `__BLK_TA_CGROUP`: the payload begins with the number of a cgroup.
 const TA_CGROUP: u32 = 1 << 8;
 
 /// `BLK_TC_*`.
@@ -24,7 +26,7 @@ const PC: u32 = 1 << 9;
 const NOTIFY: u32 = 1 << 10;
 const DISCARD: u32 = 1 << 13;
 
-/// Whether a file that begins so is one of records.
+/// Whether a file that begins with `head` contains binary records.
 pub fn is_binary(head: &[u8]) -> bool {
     let word = head.first_chunk::<4>().copied().unwrap_or_default();
     [u32::from_le_bytes(word), u32::from_be_bytes(word)].iter().any(|w| w & !0xff == MAGIC)
@@ -33,7 +35,7 @@ pub fn is_binary(head: &[u8]) -> bool {
 /// Adds the records of `from` to `trace`.
 ///
 /// # Errors
-/// What is no record, and where.
+/// The first invalid record, with its place.
 pub fn read(file: &str, mut from: impl Read, trace: &mut Trace) -> Result<(), ProfileError> {
     let mut at = 0;
     loop {
@@ -61,7 +63,7 @@ fn cut(file: &str, at: u64) -> ProfileError {
     ProfileError::byte(file, at, text)
 }
 
-/// As much as there is.
+/// Fills `into` as far as there is data.
 fn fill(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < into.len() {
@@ -122,7 +124,7 @@ impl Raw {
             }
             return Ok(());
         }
-        // Commands past the block layer (SG_IO) are no workload of the disk's.
+        // Passthrough commands (SG_IO) are no workload of the disk.
         if category & PC != 0 {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use super::{DiskProfile, JobProfile, Profile, ProfileError};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Options that say where a job runs and how it reports, not what it does.
+/// Options for where a job runs and how it reports, which do not change its I/O.
 const PLACES: [&str; 12] = [
     "name",
     "filename",
@@ -30,9 +30,9 @@ const PLACES: [&str; 12] = [
 /// Reads the text of `file`.
 ///
 /// # Errors
-/// It is no JSON of a run, or there was no I/O in it.
+/// The file is not the JSON of a run, or the run did no I/O.
 pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
-    // fio puts warnings in front of its JSON.
+    // fio prints warnings before its JSON.
     let start = text.find('{').unwrap_or(0);
     let doc: Value = serde_json::from_str(&text[start..]).map_err(|e| {
         let line = text[..start].lines().count().saturating_sub(1) + e.line();
@@ -57,7 +57,7 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
         all.extend(options(file, &j["job options"])?);
         verifies |= all.get("verify").is_some_and(|v| !["", "0", "none"].contains(&v.as_str()));
         all.retain(|option, _| !option.contains("verify"));
-        // Flags are not in our results; a job with a runtime makes I/O for so long.
+        // Our results do not contain flags; a job with a runtime does I/O for that long.
         if all.contains_key("runtime") {
             all.insert("time_based".into(), String::new());
         }
@@ -83,7 +83,8 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
         return Err(ProfileError::new(file, "no job has made an I/O: there is nothing to profile"));
     }
     for j in &mut jobs {
-        // Little's law, for each of the threads: of all their entries, which without group_reporting are several.
+        // Little's law for each thread. It is applied to all entries of the job, of which there are several without
+        // group_reporting.
         j.in_flight = j.iops() * j.lat_us() / 1e6 / f64::from(j.numjobs);
     }
     let mut notes = Vec::new();
@@ -97,12 +98,12 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
     Ok(Profile { source: file.into(), device: None, seconds, jobs, disk, notes })
 }
 
-/// A number that can be a count, a time or a rate; else 0.
+/// Returns a number that can be a count, a time or a rate; else 0.
 fn number(v: &Value) -> f64 {
     v.as_f64().filter(|n| n.is_finite() && (0.0..=1e18).contains(n)).unwrap_or(0.0)
 }
 
-/// Nothing in it ends a line or begins a section.
+/// Whether the text neither ends a line nor begins a section.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.len() < 1000 && !text.chars().any(|c| c.is_control() || "[]".contains(c))
 }
@@ -180,7 +181,7 @@ fn job(
     }
 }
 
-/// Of latencies, less what our stage times say is not the device.
+/// Estimates the disk from latencies, minus the time that our stage times attribute to other stages than the device.
 fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfile {
     let times = &doc["mqblk"]["stages"]["times"];
     let device_us = number(&times["device_ns"]) / number(&times["n"]).max(1.0) / 1e3;
@@ -195,7 +196,7 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     let depth = jobs.iter().map(|j| f64::from(j.numjobs) * j.in_flight).sum::<f64>().ceil().max(1.0) as u32;
     let known = |lat: f64| {
         if device_us > 0.0 {
-            // What is not the device is the same for both directions.
+            // The time outside the device is taken to be the same for both directions.
             Estimate::within((lat - (all_us - device_us)).max(lat * 0.05), 0.1)
         } else {
             Estimate { value: lat * 0.9, low: lat * 0.3, high: lat }
@@ -214,7 +215,7 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     DiskProfile {
         read_us: read.map(known),
         write_us: write.map(known),
-        // Of latencies, which waiting is part of.
+        // Only latencies are known, which include waiting.
         jitter_pct: None,
         parallel: Some(parallel),
         depth,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the device takes (D to C), without the time that requests queue inside it, and how much of that a trace leaves open.
+//! How long the device takes (D to C) without the time that requests queue inside it, and how uncertain a trace leaves that time.
 //!
 //! The time at the least depth counts as the service time. Where the time grows with the depth, requests queue inside. By
 //! Little's law the number in service is then the depth times the service time, divided by the time: that is the device's
@@ -12,13 +12,13 @@ use super::shape::cv;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Most units that a machine file takes.
+/// Most units that a machine file accepts.
 pub const PARALLEL_MAX: u32 = 65_536;
-/// Requests of a depth below which it says nothing.
+/// Least requests at a depth from which a mean is taken.
 const SAMPLES_MIN: usize = 30;
-/// The device takes so many times longer at the most than at the least depth: it queues.
+/// The device queues if it takes this many times longer at the greatest depth than at the least.
 const QUEUES: f64 = 1.5;
-/// How well a mean is known at best: a device's state changes.
+/// Least relative uncertainty of a mean, because a device's state changes.
 const KNOWN: f64 = 0.03;
 
 /// A number with its range.
@@ -26,42 +26,43 @@ const KNOWN: f64 = 0.03;
 pub struct Estimate {
     /// The best guess.
     pub value: f64,
-    /// The least that it may be.
+    /// The least plausible value.
     pub low: f64,
-    /// The most.
+    /// The greatest plausible value.
     pub high: f64,
 }
 
 impl Estimate {
-    /// By a share either way.
+    /// Makes an estimate with a range of `share` either way.
     pub fn within(value: f64, share: f64) -> Estimate {
         Estimate { value, low: value * (1.0 - share), high: value * (1.0 + share) }
     }
 }
 
-/// A device as a workload saw it.
+/// A device as its trace shows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DiskProfile {
-    /// Time a read is in service, microseconds.
+    /// Service time of a read, microseconds.
     pub read_us: Option<Estimate>,
-    /// Time a write is.
+    /// Service time of a write, microseconds.
     pub write_us: Option<Estimate>,
-    /// Spread of these times: evenly by up to this much either way, percent.
-    /// `None`: too few requests were seen, or only times that they waited are known.
+    /// Spread of these times, uniform by up to this much either way, percent. `None`: too few requests were seen, or all of
+    /// them had waited.
     pub jitter_pct: Option<u32>,
     /// Requests in service at once.
     pub parallel: Option<Estimate>,
-    /// Most requests at the device.
+    /// Most requests seen at the device at once.
     pub depth: u32,
 }
 
-/// Means of consecutive tenths: a disk that changes while it is traced is known no better than they differ.
+/// Returns the means of consecutive tenths. If the disk changes during the trace, these differ, and the service time is
+/// known no better.
 fn means(values: &[f64]) -> Vec<f64> {
     let tenths = values.chunks(values.len().div_ceil(10).max(1));
     tenths.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
 }
 
-/// The middle half of the values, as a share of the middle one; `None` where there are too few.
+/// Returns the width of the middle half of the values, relative to the median; `None` if there are too few.
 fn spread(values: &[f64]) -> Option<f64> {
     if values.len() < SAMPLES_MIN {
         return None;
@@ -75,7 +76,7 @@ fn spread(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Of requests in the order of their ends.
+/// Makes the profile from requests in the order of completion.
 pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
     if requests.is_empty() {
         return DiskProfile::default();
@@ -95,13 +96,13 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
     let depth = requests.iter().map(|r| r.depth).max().unwrap_or(1);
     let m_high = at_high.iter().map(|r| f64::from(r.depth)).sum::<f64>() / at_high.len() as f64;
     let queues = high > low && w_high > QUEUES * w_low.max(1.0);
-    // The times, and whether they are only of requests that waited.
+    // Returns the times, and whether all of them are from requests that waited.
     let times = |class: Class| {
         let of = |from: &[&Request]| -> Vec<f64> {
             from.iter().filter(|r| r.class == class).map(|r| r.device_ns as f64 / 1e3).collect()
         };
         let all: Vec<&Request> = requests.iter().collect();
-        // Where nothing queues all of them show the service.
+        // If nothing queues, all requests show the service time.
         let mine = if queues { of(at_low) } else { of(&all) };
         if mine.is_empty() { (of(&all), queues) } else { (mine, false) }
     };
@@ -112,7 +113,7 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
         let value = t.iter().sum::<f64>() / t.len() as f64;
         let mut known = Estimate::within(value, (2.0 * cv(&means(t))).clamp(KNOWN, 0.9));
         if *waited {
-            // If they wait as the others do, the share of service in their time is the same.
+            // If they wait like the other requests, the share of service in their time is the same.
             known.low *= w_low / w_high;
             notes.push(format!(
                 "no {what} were seen while the device was idle: waiting in it is in their time, of which {:.0} % may be the service",
@@ -123,10 +124,10 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
     };
     let (reads, writes) = (times(Class::Read), times(Class::Write));
     let (read_us, write_us) = (known(&reads, "reads"), known(&writes, "writes"));
-    // What waited says nothing of the spread of the service.
+    // Requests that waited do not show the spread of the service time.
     let [reads, writes] = [reads, writes].map(|(t, waited)| if waited { Vec::new() } else { t });
     let larger = if reads.len() >= writes.len() { &reads } else { &writes };
-    // Of an even spread by j either way the middle half is j wide; a few that were late do not count.
+    // If times are spread evenly by j either way, the width of the middle half is j. A few late requests do not change it.
     let spread = spread(larger);
     let jitter_pct = spread.map(|s| ((s * 100.0).round() as u32).min(100));
     if spread.is_some_and(|s| cv(larger) > s.mul_add(0.6, 0.1)) {

@@ -10,20 +10,20 @@ use super::lives::{Bio, Lives};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How I/Os come.
+/// What triggers the I/Os of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrival {
-    /// The next one goes out when one ends.
+    /// The completion of an I/O triggers the next one.
     Closed,
-    /// After so long a pause, microseconds (depth 1).
+    /// The next I/O follows after a pause (depth 1).
     Think {
-        /// Mean of the pauses.
+        /// Mean pause, microseconds.
         us: f64,
     },
-    /// By the clock, whether others have ended or not.
+    /// A clock triggers I/Os, whether others have completed or not.
     Open {
-        /// Gaps differ as if by chance, and are not even.
+        /// The gaps vary as if random; otherwise they are even.
         poisson: bool,
     },
 }
@@ -31,9 +31,9 @@ pub enum Arrival {
 /// One direction of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DirProfile {
-    /// I/Os.
+    /// Number of I/Os.
     pub ios: u64,
-    /// I/Os per second, all processes together.
+    /// I/Os per second of all processes together.
     pub iops: f64,
     /// Bytes per second.
     pub bw: f64,
@@ -50,29 +50,29 @@ pub struct DirProfile {
 pub struct JobProfile {
     /// Name of the processes.
     pub name: String,
-    /// How many there are.
+    /// Number of processes.
     pub numjobs: u32,
     /// Reads.
     pub read: Option<DirProfile>,
     /// Writes.
     pub write: Option<DirProfile>,
-    /// Discards; then there is nothing else.
+    /// Discards; a job with discards has nothing else.
     pub trim: Option<DirProfile>,
-    /// I/Os of a process out at a time: what it comes up to.
+    /// Most I/Os that a process has in flight.
     pub iodepth: u32,
-    /// The same, mean over time.
+    /// I/Os that a process has in flight on average over time.
     pub in_flight: f64,
     /// I/Os submitted together.
     pub batch: u32,
-    /// How they come.
+    /// What triggers the I/Os.
     pub arrival: Arrival,
-    /// Writes for each flush of the write cache; `None`: none was seen.
+    /// Writes for each flush of the write cache; `None`: there was no flush.
     pub fsync: Option<u32>,
     /// First byte of the region.
     pub offset_bytes: u64,
-    /// Its length.
+    /// Length of the region.
     pub size_bytes: u64,
-    /// What it was run with, where a run's results say so: options of the job file as they were.
+    /// Options of the job file as they were, if a run's results contain them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<(String, String)>,
 }
@@ -83,7 +83,7 @@ impl JobProfile {
         [&self.read, &self.write, &self.trim].into_iter().flatten()
     }
 
-    /// I/Os per second in all.
+    /// I/Os per second of all directions.
     pub fn iops(&self) -> f64 {
         self.dirs().map(|d| d.iops).sum()
     }
@@ -95,30 +95,32 @@ impl JobProfile {
     }
 }
 
-/// Ends that a process may continue from: it may read several files by turns.
+/// Streams that a process may continue: it may read several files alternately.
 const STREAMS: usize = 8;
-/// Share of its depth that a job has in flight, from which on it is closed.
+/// A job is a closed loop if it has at least this share of its depth in flight.
 const CLOSED: f64 = 0.7;
-/// Share of its submissions that answer an end, from which on it is closed: with a thread that is often off its CPU it has not many in flight.
+/// A job is also a closed loop if at least this share of its submissions follow a completion at once. A thread that is
+/// often off its CPU has few I/Os in flight.
 const PROMPT: f64 = 0.6;
-/// Longest time in which a submission answers an end, and the same as a share of the mean gap between submissions.
+/// Longest time between a completion and a submission that follows it at once, in nanoseconds, and the same as a share of
+/// the mean gap between submissions.
 const ANSWERS: (f64, f64) = (50_000.0, 0.4);
 /// Pauses below this are the process's own work and the machine's.
 const THINK_MIN_US: f64 = 10.0;
-/// I/Os below which the processes of a name are passers-by, as a share of all.
+/// Processes of a name are left out if they have less than this share of all I/Os.
 const SHARE_MIN: f64 = 0.002;
-/// Most of all I/Os that are left out because of that.
+/// Largest share of all I/Os that may be left out in this way.
 const LOST_MAX: f64 = 0.05;
-/// Most that a job keeps out: what job files take.
+/// Largest depth of a job, which is the limit of job files.
 const DEPTH_MAX: i64 = 65_536;
 
-/// The jobs of a device, busiest first.
+/// Makes the jobs of a device, busiest first.
 pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String>) -> Vec<JobProfile> {
     let mut by_pid: BTreeMap<(u32, bool), Vec<&Bio>> = BTreeMap::new();
     for b in &lives.bios {
         by_pid.entry((b.pid, b.class == Class::Trim)).or_default().push(b);
     }
-    // Processes of one name and of the same directions do the same. A thread alone may have next to nothing to do.
+    // Processes of the same name and the same directions are one job, because a single thread may have next to nothing to do.
     let mut groups: BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>> = BTreeMap::new();
     for ((pid, _), bios) in by_pid {
         let name = names.get(&pid).cloned().unwrap_or_else(|| format!("pid{pid}"));
@@ -132,7 +134,7 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
     let mut jobs: Vec<JobProfile> =
         groups.into_iter().map(|((name, _), all)| job(name, &each(all), (last - first).max(1))).collect();
     jobs.sort_by(|a, b| b.iops().total_cmp(&a.iops()));
-    // One name for one job.
+    // Each job gets its own name.
     for i in 1..jobs.len() {
         let same =
             jobs[..i].iter().filter(|j| j.name == jobs[i].name || j.name.starts_with(&format!("{}-", jobs[i].name)));
@@ -144,7 +146,7 @@ pub fn jobs(lives: &Lives, names: &BTreeMap<u32, String>, notes: &mut Vec<String
     jobs
 }
 
-/// Drops groups of few of the `most` I/Os, the smallest ones first, as long as next to nothing is lost by it.
+/// Drops groups with few of the `most` I/Os, the smallest first, as long as the total loss stays small.
 fn drop_small(groups: &mut BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>>, most: usize, notes: &mut Vec<String>) {
     let share = |ios: usize| ios as f64 / most as f64;
     let ios = |all: &Vec<Vec<&Bio>>| all.iter().map(Vec::len).sum::<usize>();
@@ -167,7 +169,7 @@ fn drop_small(groups: &mut BTreeMap<(String, [bool; 3]), Vec<Vec<&Bio>>>, most: 
     }
 }
 
-/// One process: its bios in the order of their submission, and what they say of its depth.
+/// One process: its bios in the order of submission, and figures about its depth.
 struct Process<'b> {
     bios: Vec<&'b Bio>,
     depth: u32,
@@ -175,16 +177,16 @@ struct Process<'b> {
     batch: f64,
     /// Mean pause after an I/O, microseconds.
     think_us: f64,
-    /// Deviation of the gaps between submissions over their mean.
+    /// Coefficient of variation of the gaps between submissions.
     gap_cv: f64,
-    /// Share of the submissions after an end that come at once.
+    /// Share of the submissions after a completion that follow at once.
     prompt: f64,
 }
 
 impl<'b> Process<'b> {
     fn of(bios: Vec<&'b Bio>) -> Process<'b> {
         let io: Vec<&Bio> = bios.iter().copied().filter(|b| b.class != Class::Flush).collect();
-        // +1 at a submission, -1 at an end; ends first where both are at one time.
+        // +1 for a submission, -1 for a completion. At equal times completions come first.
         let begins = io.iter().map(|b| (b.queued_ns, 1));
         let mut steps: Vec<(u64, i64)> = begins.chain(io.iter().map(|b| (b.done_ns, -1))).collect();
         steps.sort_unstable();
@@ -199,7 +201,7 @@ impl<'b> Process<'b> {
             if out == 0 {
                 idle_ns += ns;
             }
-            // Not below none, if time itself is at its end.
+            // Not below 0, in case times are at the end of their range.
             out = (out + step).max(0);
             last = *at;
             if *step > 0 {
@@ -225,7 +227,7 @@ impl<'b> Process<'b> {
     }
 }
 
-/// Standard deviation over mean; 0 of fewer than two.
+/// Standard deviation over mean; 0 for fewer than two values.
 pub(super) fn cv(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -265,7 +267,7 @@ fn job(name: String, all: &[Process<'_>], span_ns: u64) -> JobProfile {
         options: Vec::new(),
     };
     let think_us = mean(&|p| p.think_us);
-    // What waits for its batch to be full, or for a flush, is not in flight, and not idle.
+    // An I/O that waits for its batch to fill, or for a flush, is neither in flight nor idle.
     let kept = in_flight / f64::from(iodepth) + f64::from(batch - 1) / f64::from(2 * iodepth);
     if fsync.is_some() {
         return job;
@@ -311,7 +313,7 @@ fn dir(all: &[Process<'_>], class: Class, span_ns: u64) -> Option<DirProfile> {
         iops: ios as f64 / seconds,
         bw: bytes as f64 / seconds,
         sizes,
-        // The first one of each process follows nothing.
+        // The first I/O of each process follows nothing.
         sequential: follows as f64 / (ios - (all.len() as u64).min(ios - 1)).max(1) as f64,
         lat_us: lat_ns / ios as f64 / 1e3,
     })

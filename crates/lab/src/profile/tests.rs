@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Traces and results that are known, damaged and arbitrary ones, and a run of a known job that is traced and profiled.
+//! Known, damaged and arbitrary traces and results, and a run of a known job that is traced and profiled.
 
 use super::shape::Arrival;
 use super::*;
@@ -35,14 +35,14 @@ const R_READ: u32 = 6 | (1 << 5 | 1) << 16;
 const C_READ: u32 = 8 | (1 << 7 | 1) << 16;
 const NAME: u32 = (1 << 10) << 16;
 
-/// `n` reads in order of 8 sectors, one at a time: 50 us to the device, 100 us there, a pause behind.
+/// `n` sequential reads of 8 sectors, one at a time: 50 us to the device, 100 us there, then a pause.
 fn one_at_a_time(n: u64, pause_us: u64) -> Vec<u8> {
     let mut bytes = record(0, 0, 0, NAME, 7, b"reader\0\0");
     for i in 0..n {
         let at = i * (150 + pause_us) * 1000;
         bytes.extend(record(at, i * 8, 4096, Q_READ, 7, &[]));
         bytes.extend(record(at + 50_000, i * 8, 4096, D_READ, 7, &[]));
-        // The thread that runs then completes it.
+        // The completion has the process that happens to run on that CPU.
         bytes.extend(record(at + 150_000, i * 8, 4096, C_READ, 0, &[]));
     }
     bytes
@@ -95,8 +95,9 @@ fn lines_of_blkparse_say_the_same_as_records() {
     assert_eq!((&a.jobs, &a.disk), (&b.jobs, &b.disk));
 }
 
-/// A part of what blktrace recorded of a virtio disk under Linux 6.1, from a moment with nothing in flight. fio read and wrote
-/// the disk and flushed its cache. There a flush ends twice: as a FLUSH, and as a write of nothing for its submitter.
+/// Part of what blktrace recorded of a virtio disk under Linux 6.1, from a moment with nothing in flight. fio read and
+/// wrote the disk and flushed its cache. In it a flush completes twice: as a FLUSH, and for its submitter as a write
+/// without data.
 #[test]
 fn flushes_of_a_kernel_end_once() {
     let mut trace = Trace::default();
@@ -114,7 +115,7 @@ fn flushes_of_a_kernel_end_once() {
 fn merged_split_and_overlapping_bios_end_once() {
     let q = |time, sector, sectors: u32| record(time, sector, sectors << 9, Q_READ, 1, &[]);
     let c = |time, sector, sectors: u32| record(time, sector, sectors << 9, C_READ, 0, &[]);
-    // Two that are merged; one that is split in two, whose second half ends first; two of the same place.
+    // Two bios that are merged; one that is split in two, with the second half completing first; two at the same sector.
     let all = [
         q(0, 0, 8),
         q(1, 8, 8),
@@ -216,7 +217,7 @@ fn results_of_fio_become_its_jobs() {
     let p = results::read("r.json", text).unwrap();
     assert_eq!((p.jobs.len(), p.jobs[0].numjobs, p.jobs[0].iodepth), (1, 2, 16));
     assert!((p.jobs[0].iops() - 20_000.0).abs() < 0.1 && (p.jobs[0].lat_us() - 990.0).abs() < 0.1);
-    // Both threads' I/Os were out: 20000 a second of 990 us.
+    // I/Os of both threads were in flight: 20000 per second of 990 us each.
     assert!((p.jobs[0].in_flight - 9.9).abs() < 0.01 && p.disk.depth == 20, "{:?} {:?}", p.jobs[0], p.disk);
     let read = p.disk.read_us.unwrap();
     assert!(read.low < 300.0 && read.high == 900.0, "waiting is in fio's latencies: {read:?}");
@@ -249,7 +250,7 @@ fn a_machine_file_keeps_what_a_profile_does_not_know() {
     assert_eq!(write::edit(&new, &write::machine_lines(&p)), new, "twice is once");
 }
 
-/// Reads that come by the clock, each of which takes a while, are no closed loop.
+/// Reads that a clock triggers, and that take a while, are no closed loop.
 #[test]
 fn a_rate_is_told_from_a_depth() {
     let mut rng = Rng::new(1);
@@ -269,7 +270,7 @@ fn a_rate_is_told_from_a_depth() {
     assert!(job.contains("\nrate_process=poisson\n") && job.contains("\n[pid3]\nrw=randread\nbs=4096\n"), "{job}");
 }
 
-/// What was asked for comes out: mix, sizes, order, depth.
+/// The profile has the mix, sizes, order and depth of the job.
 #[test]
 fn a_traced_run_is_profiled_as_the_job_that_it_was() {
     let job = "[global]\nioengine=io_uring\ndirect=1\ntime_based\nruntime=1\nsize=256m\nnorandommap\n\
@@ -305,7 +306,7 @@ fn a_traced_run_is_profiled_as_the_job_that_it_was() {
     assert!(r.sequential < 0.05 && scan.write.as_ref().unwrap().sequential > 0.95, "{p:#?}");
     assert_eq!((mixed.iodepth, scan.iodepth, mixed.numjobs), (8, 2, 1));
     assert_eq!((mixed.arrival, scan.arrival), (Arrival::Closed, Arrival::Closed));
-    // The device takes what it was told to, and a busy host more.
+    // The device takes the configured time, and more on a busy host.
     let [read, write] = [p.disk.read_us, p.disk.write_us].map(|t| t.unwrap().value);
     assert!(read >= 990.0 && write >= 1990.0 && read < write, "{read} {write}");
 }

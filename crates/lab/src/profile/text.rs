@@ -16,7 +16,7 @@ const LINE_BYTES: u64 = 4096;
 /// Adds the events of `from` to `trace`.
 ///
 /// # Errors
-/// The first line that is none of blkparse's.
+/// The first line that blkparse does not print.
 pub fn read(file: &str, mut from: impl BufRead, trace: &mut Trace) -> Result<(), ProfileError> {
     let mut bytes = Vec::new();
     for n in 1.. {
@@ -83,8 +83,8 @@ fn event(line: &str, trace: &mut Trace) -> Result<(), String> {
     trace.push(TraceEvent { time_ns, sector, bytes, pid, device, act, class })
 }
 
-/// Whether it is of a command past the block layer (SG_IO), which is no workload of the disk's: `36 (12 00 ...) [smartctl]` or
-/// `36 [smartctl]`, and of its end `(12 00 ...) [0]` or `[0]`.
+/// Whether a line describes a passthrough command (SG_IO), which is no workload of the disk: `36 (12 00 ...) [smartctl]` or
+/// `36 [smartctl]`, and its completion `(12 00 ...) [0]` or `[0]`.
 fn is_command(rest: &[&str]) -> bool {
     let after = match rest {
         [bytes, after @ ..] if bytes.parse::<u32>().is_ok() => after,
@@ -93,7 +93,7 @@ fn is_command(rest: &[&str]) -> bool {
     after.first().is_some_and(|w| w.starts_with(['(', '[']))
 }
 
-/// `12.000345678`, nanoseconds.
+/// Parses `12.000345678` into nanoseconds.
 fn time(word: &str) -> Result<u64, String> {
     let bad = || format!("time '{word}': must be seconds with nine decimals, such as 0.000012345");
     let (s, ns) = word.split_once('.').filter(|(_, ns)| ns.len() == 9).ok_or_else(bad)?;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A profile as a job file, and what it knows of the disk as lines of a machine file.
+//! Writes a profile as a job file, and its figures of the disk as lines of a machine file.
 //!
-//! Guarantees: both can be read back by the readers of such files. A machine file that is there keeps its comments and all that a profile
-//! does not know.
+//! Guarantees: the readers of such files can read both back. An existing machine file keeps its comments and all values
+//! that a profile does not know.
 
 use super::service::Estimate;
 use super::shape::{Arrival, DirProfile};
 use super::{JobProfile, Profile};
 use std::fmt::Write;
 
-/// Share of I/Os in order from which on a job is called sequential.
+/// A job is called sequential from this share of sequential I/Os on.
 const SEQUENTIAL: f64 = 0.95;
 /// Most sizes that a `bssplit` names.
 const SIZES_MAX: usize = 16;
 
-/// The job file, which fio reads as well. Where it runs is left to `--target` or a `filename`.
+/// Returns the job file, which fio reads as well. The target comes from `--target` or a `filename`.
 pub fn job_file(p: &Profile) -> String {
     let device = p.device.as_ref().map_or(String::new(), |d| format!(", device {d}"));
     let mut out = format!("# Profile of {}{device}: {:.3} s.\n", one_line(&p.source), p.seconds);
@@ -118,7 +118,7 @@ fn lines(j: &JobProfile) -> Vec<String> {
     lines
 }
 
-/// `bs`, or `bssplit` where there are several; by direction.
+/// `bs`, or `bssplit` if there are several sizes; by direction.
 fn sizes(j: &JobProfile) -> Vec<String> {
     let of = |d: Option<&DirProfile>| d.or(j.dirs().next()).map_or(String::from("4096/100"), split);
     let (read, write) = (of(j.read.as_ref()), of(j.write.as_ref()));
@@ -134,7 +134,7 @@ fn sizes(j: &JobProfile) -> Vec<String> {
     vec![format!("bssplit={}", if same { all[0].clone() } else { all.join(",") })]
 }
 
-/// `4096/70:8192/30`, of whole percents that sum to 100.
+/// `4096/70:8192/30`, in whole percents that sum to 100.
 fn split(d: &DirProfile) -> String {
     let mut sizes: Vec<(u32, f64)> = d.sizes.iter().copied().filter(|(s, _)| *s >= 512).take(SIZES_MAX).collect();
     sizes.iter_mut().for_each(|(s, _)| *s &= !511);
@@ -157,10 +157,10 @@ fn split(d: &DirProfile) -> String {
     parts.join(":")
 }
 
-/// A change of a machine file: table, key, value, and a comment behind it.
+/// A change to a machine file: table, key, value, and a comment after the value.
 pub type Line = (&'static str, String, String, &'static str);
 
-/// What the profile knows of the disk, and what it measured.
+/// The constants of the disk in the profile, and the measured figures.
 pub fn machine_lines(p: &Profile) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let d = &p.disk;
@@ -187,7 +187,7 @@ pub fn machine_lines(p: &Profile) -> Vec<Line> {
     lines
 }
 
-/// Puts lines into the text of a TOML file: over those of the same key, or at the end of their table.
+/// Inserts lines into the text of a TOML file. A line replaces one with the same key; otherwise it goes to the end of its table.
 pub fn edit(text: &str, lines: &[Line]) -> String {
     let mut out: Vec<String> = text.lines().map(str::to_owned).collect();
     for (table, key, value, comment) in lines {
@@ -210,7 +210,7 @@ pub fn edit(text: &str, lines: &[Line]) -> String {
         match out[from + 1..to].iter().position(has_key) {
             Some(n) => out[from + 1 + n] = line,
             None => {
-                // Before the empty lines and comments that belong to what comes behind.
+                // Before the empty lines and comments that belong to the next table.
                 let belongs = |l: &String| !l.trim().is_empty() && !l.trim_start().starts_with('#');
                 let end = out[from..to].iter().rposition(belongs).map_or(from, |n| from + n);
                 out.insert(end + 1, line);

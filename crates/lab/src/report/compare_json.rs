@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The comparison for scripts: one JSON object with the words of the text report and all figures behind them.
+//! The comparison for scripts: one JSON object with the sentences of the text report and all figures they are based on.
 //!
-//! Guarantees: `verdict` is a word from a fixed list, in which `b` is the side named in `side`, `difference` a boolean, ratios are of B over A, latencies in nanoseconds. Keys are only
-//! added, never renamed, while `format` stays the same. Does not: contain raw results; they are in the results file.
+//! Guarantees: `verdict` is a word from a fixed list, in which `b` stands for the side named in `side`. `difference` is a
+//! boolean, ratios are B over A, and latencies are in nanoseconds. Keys are only added, never renamed, while `format` stays
+//! the same. Does not: contain raw results; they are in the results file.
 
 use serde::Serialize;
 
@@ -32,11 +33,11 @@ struct Top<'a> {
     pairs_done: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     detected: Option<Detected>,
-    /// What A is compared with.
+    /// The side that is compared with A.
     side: Side,
     plan: &'a Plan,
     metrics: Vec<MetricRow>,
-    /// The jobs that the verdict is not about.
+    /// The jobs that the verdict does not cover.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     others: Vec<Other<'a>>,
     a: &'a SideTotals,
@@ -108,13 +109,13 @@ impl MetricRow {
     }
 }
 
-/// The JSON text of a comparison of two sides, with a newline at its end. `results` names the file with the raw results, if there is
-/// one.
+/// Returns the JSON text of a comparison of two sides, with a newline at its end. `results` names the file with the raw
+/// results, if there is one.
 pub fn render(c: &Comparison, setup: &Setup, results: Option<&str>, command: &str) -> String {
     pretty(&top(c, setup, results, command))
 }
 
-/// The same of several sides: `comparisons` has an object as [`render`] prints it for each side but A.
+/// As [`render`], for several sides: `comparisons` has an object of that form for each side but A.
 pub fn render_sides(s: &SidesReport<'_>, setup: &Setup, results: Option<&str>, command: &str) -> String {
     #[derive(Serialize)]
     struct OfSides<'a> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A comparison of several sides for people: a row for each, the best one marked, and what is known of it.
+//! A comparison of several sides as text: a row for each side, with the best one marked and described.
 //!
-//! Guarantees: every ratio is to side A, with its interval; the best side is the one with the best ratio in the primary metric, and
-//! the headline says whether it was shown to differ from A. Does not: rank the others, or test the best against the second: which two
-//! those are is chosen by the results.
+//! Guarantees: every ratio is to side A, with its interval. The best side is the one with the best ratio in the primary
+//! metric, and the headline says whether it was shown to differ from A. Does not: rank the other sides, or test the best
+//! against the second best, because the results would choose that pair.
 
 use std::fmt::Write;
 
@@ -16,11 +16,11 @@ use crate::verdict::{LEVEL, Verdict};
 /// Comparisons of A with each other side, at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct SidesReport<'a> {
-    /// Of B, C and so on.
+    /// The comparisons of B, C and so on with A.
     pub comparisons: &'a [Comparison],
 }
 
-/// Metrics beside the primary one that have a column.
+/// Metrics that have a column in addition to the primary one.
 const BESIDE: [Metric; 3] = [Metric::LatencyMean, Metric::LatencyP99, Metric::CpuPerIo];
 
 impl<'a> SidesReport<'a> {
@@ -34,7 +34,8 @@ impl<'a> SidesReport<'a> {
         std::iter::once(a).chain(self.comparisons.iter().map(|c| c.b.label.as_str()))
     }
 
-    /// The side with the best primary metric, by its ratio to A; `None` if it was not measured in every run of a side.
+    /// Returns the side with the best primary metric, by its ratio to A. Returns `None` if the metric is missing in a run
+    /// of a side.
     pub fn best(&self) -> Option<Side> {
         let primary = self.first().primary;
         let others = self.comparisons.iter().map(|c| Some((c.row(primary)?.ratio?.ratio, c.side)));
@@ -77,7 +78,7 @@ impl<'a> SidesReport<'a> {
     }
 }
 
-/// The whole report. `replay` is the command that repeats the comparison.
+/// Returns the whole report. `replay` is the command that repeats the comparison.
 pub fn report(s: &SidesReport<'_>, replay: &str) -> String {
     // Writing to a String cannot fail, so the results of write! are dropped throughout.
     let mut out = format!("{}\n\n", s.headline());

@@ -12,7 +12,7 @@ use crate::verdict::Verdict;
 const COLUMNS: [&str; 11] =
     ["metric", "side", "label", "a_median", "median", "ratio", "low", "high", "p", "verdict", "a_label"];
 
-/// Comma-separated values, with a line of names first (RFC 4180).
+/// Comma-separated values with a header line (RFC 4180).
 pub fn csv(comparisons: &[Comparison]) -> String {
     let mut out = COLUMNS.join(",") + "\n";
     for c in comparisons {
@@ -39,7 +39,7 @@ pub fn csv(comparisons: &[Comparison]) -> String {
     out
 }
 
-/// A table of Markdown.
+/// A Markdown table.
 pub fn markdown(comparisons: &[Comparison]) -> String {
     let mut out = String::from("| metric | side | A median | median | ratio to A [95 % interval] | p | verdict |\n");
     out.push_str("|---|---|---:|---:|---|---|---|\n");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The comparison for people: verdict, table, where the time went, warnings, how to repeat it.
+//! The comparison as text: verdict, table, where the time went, warnings, and how to repeat it.
 //!
-//! Guarantees: the first line is the verdict with its figure; every ratio carries its interval and the number of pairs; a verdict of "no
-//! difference shown" says how large a difference would have been seen. Does not: colour or wrap.
+//! Guarantees: the first line is the verdict with its figure. Every ratio has its interval and the number of pairs. A
+//! verdict of "no difference shown" says how large a difference would have been detected. Does not: colour or wrap.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use crate::stage::StageTimes;
 use crate::verdict::Verdict;
 use crate::warning::Warning;
 
-/// The whole report. `replay` is the command that repeats the comparison.
+/// Returns the whole report. `replay` is the command that repeats the comparison.
 pub fn report(c: &Comparison, replay: &str) -> String {
     // Writing to a String cannot fail, so the results of write! are dropped throughout.
     let mut out = format!("{}\n\n", headline(c));
@@ -30,7 +30,7 @@ pub fn report(c: &Comparison, replay: &str) -> String {
     out
 }
 
-/// A warning, and below it what to do.
+/// Prints a warning, and below it what to do.
 pub(super) fn warning(out: &mut String, w: &Warning) {
     let _ = writeln!(out, "warning: {w}\n         {}", w.advice());
 }
@@ -86,12 +86,12 @@ fn table(out: &mut String, c: &Comparison) {
     }
 }
 
-/// Whether the interval shows a difference by itself: without a mark beside it the reader wants to know why.
+/// Whether the interval excludes 1. If such a row has no mark, the report has to explain that.
 fn excludes_one(row: &Row) -> bool {
     row.ratio.is_some_and(|r| r.low > 1.0 || r.high < 1.0)
 }
 
-/// What became of the jobs that the verdict is not about.
+/// Prints the results of the jobs that the verdict does not cover.
 pub(super) fn others_table(out: &mut String, c: &Comparison) {
     const SHOWN: [Metric; 6] = [
         Metric::Iops,
@@ -115,7 +115,7 @@ fn figures(row: &Row) -> String {
     format!("  {:<15}{a:>12}{b:>12}   {:<30}", row.metric.name(), ratio(row))
 }
 
-/// The ratio with its interval; nothing where there is none.
+/// The ratio with its interval; empty if there is none.
 pub(super) fn ratio(row: &Row) -> String {
     row.ratio.map_or_else(String::new, |r| format!("{:.3} [{:.3}, {:.3}]", r.ratio, r.low, r.high))
 }
@@ -125,7 +125,7 @@ pub(super) fn value(metric: Metric, value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| metric_value(metric, value))
 }
 
-/// The verdict, about the side that A is compared with.
+/// The verdict sentence, about the side that is compared with A.
 pub(super) fn verdict(c: &Comparison) -> String {
     let text = c.verdict.to_string();
     match text.strip_prefix("B is") {
@@ -134,7 +134,7 @@ pub(super) fn verdict(c: &Comparison) -> String {
     }
 }
 
-/// The level that a verdict takes, without trailing zeros.
+/// The significance level of the verdict, without trailing zeros.
 pub(super) fn level_text(c: &Comparison) -> String {
     format!("{:.4}", level(c.plan)).trim_end_matches('0').to_owned()
 }
@@ -161,7 +161,7 @@ fn metric_value(metric: Metric, value: f64) -> String {
     }
 }
 
-/// Mean time per request in each stage, side by side, and costs.
+/// Prints the mean time per request in each stage, side by side, and the costs.
 fn stage_table(out: &mut String, a: &SideTotals, b: &SideTotals) {
     let (Some(a), Some(b)) = (&a.stages, &b.stages) else { return };
     if a.times.n == 0 || b.times.n == 0 {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn an_interval_without_a_mark_is_explained() {
-        // As in `a_near_miss_says_what_is_needed`, in a metric that decides nothing.
+        // As in `a_near_miss_says_what_is_needed`, in a metric that does not decide the verdict.
         let values = [0.013, 0.023, 0.003, 0.018, 0.002, 0.002];
         let run = |x: f64| RunMetrics { iops: Some(1000.0), bytes_per_second: Some(x), ..RunMetrics::default() };
         let pairs: Vec<PairResult> =

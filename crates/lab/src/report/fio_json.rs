@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fio's JSON layout (`--output-format=json` and `json+`), as fio 3.33 writes it, and one key of our own: `mqblk`.
 //!
-//! Guarantees: the keys, nesting, order, number format and white space are those of fio 3.33. So scripts written for fio's JSON
-//! read it (tests/it/fio_parity.rs compares key sets with the installed fio). What fio has no word for is under `mqblk` at the
-//! top level. Does not: write keys of features we do not have (steadystate, block infos, per-priority statistics, latency
-//! targets other than 0).
+//! Guarantees: the keys, nesting, order, number format and white space are those of fio 3.33. So scripts written for fio's
+//! JSON can read it (tests/it/fio_parity.rs compares key sets with the installed fio). Figures that fio does not have are
+//! under `mqblk` at the top level. Does not: write keys of features we do not have (steadystate, block infos, per-priority
+//! statistics, latency targets other than 0).
 
 use std::io;
 
@@ -20,28 +20,28 @@ use crate::iostat::Iostat;
 use crate::simulated::Simulated;
 use crate::stage::StageFacts;
 
-/// fio's `eta` of a job that is done: "unknown".
+/// fio's `eta` of a completed job: "unknown".
 const ETA_UNKNOWN: i32 = i32::MAX;
 
-/// The key `mqblk`: what fio cannot tell.
+/// The key `mqblk`: what fio does not report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MqblkKey {
     /// Version of the program.
     pub version: String,
     /// The target and its settings in effect, as `key=value`.
     pub settings: Vec<String>,
-    /// What was changed while it ran, as `target: at TIME: ...`.
+    /// Settings that were changed during the run, as `target: at TIME: ...`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
     /// Stages, merges, hctx counts, costs; `None` when not measured.
     pub stages: Option<StageFacts>,
-    /// Transactions of jobs that are loops of them.
+    /// Transactions of jobs that are transaction loops.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub oltp: Vec<OltpReport>,
-    /// What the kernel counted, of a run on its devices.
+    /// The kernel's counters, if the run used the kernel's devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub iostat: Vec<Iostat>,
-    /// The machine it was simulated on; then all times are virtual.
+    /// The machine that the run was simulated on. If present, all times are virtual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<Simulated>,
     /// The command that repeats the run.
@@ -400,7 +400,8 @@ mod tests {
         assert_eq!(serde_json::from_value::<MqblkKey>(v["mqblk"].clone()).unwrap(), key);
     }
 
-    /// The way a plotting script walks the file: options of the first job with the global ones over them, then rates and latencies in ms.
+    /// Reads the file like a plotting script: options of the first job, overridden by the global ones, then rates and
+    /// latencies in ms.
     #[test]
     fn a_plotting_script_finds_what_it_looks_for() {
         let mut r = report();

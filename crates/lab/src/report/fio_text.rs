@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fio's text layout (`--output-format=normal`), as fio 3.33 prints it.
 //!
-//! Guarantees: from the same figures, the same characters as fio 3.33 (tests/it/fio_parity.rs feeds it fio's own JSON and compares with fio's own
-//! text). Does not: print the lines above the report (job list, progress), cachehit, steadystate and block life times.
+//! Guarantees: the same figures give the same characters as in fio 3.33 (tests/it/fio_parity.rs converts fio's own JSON and
+//! compares the result with fio's own text). Does not: print the lines above the report (job list, progress), cachehit,
+//! steadystate and block life times.
 
 use std::fmt::Write;
 
@@ -69,7 +70,7 @@ pub fn job(out: &mut String, j: &JobReport, unix_ms: u64) {
     tail(out, j);
 }
 
-/// The lines from `cpu` on.
+/// Prints the lines from `cpu` on.
 fn tail(out: &mut String, j: &JobReport) {
     let _ = writeln!(
         out,
@@ -118,7 +119,8 @@ fn direction(out: &mut String, dir: Dir, d: &DirReport) {
     }
 }
 
-/// Thresholds of fio: a unit is left when even the minimum has four digits in it and the maximum six.
+/// Prints a latency line. As in fio, a larger unit is used if the minimum is above 2000, the maximum above 99,999 and the
+/// deviation above 1000.
 fn latency_line(out: &mut String, name: &str, l: &LatReport) {
     if l.n == 0 {
         return;
@@ -163,7 +165,7 @@ fn percentile_lines(out: &mut String, name: &str, l: &LatReport) {
     }
 }
 
-/// Decimals that the percentages of a list need, the same for all of them; fio keeps six in its JSON.
+/// Returns the decimals that the percentages of a list need, the same for all of them. fio always prints six in its JSON.
 fn precision(percentiles: &[(f64, u64)]) -> usize {
     let decimals = |p: f64| format!("{p:.6}").trim_end_matches('0').split('.').nth(1).map_or(0, str::len);
     percentiles.iter().map(|p| decimals(p.0)).max().unwrap_or(0)

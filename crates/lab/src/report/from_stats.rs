@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From what job threads measured to what fio would report about it.
+//! From the measurements of job threads to fio's report.
 //!
-//! Guarantees: fio's rules for percentages (of I/Os done; a class that is not empty shows at least 0.1 % or 0.01 %), for run times (whole
-//! milliseconds, at least 1) and for groups. Needs from callers: the threads of one job, or of one group under `group_reporting`.
-//! Does not: know the group's bandwidth; [`FioReport::fill_bw_agg`](super::fio_model::FioReport::fill_bw_agg) adds that at the end.
+//! Guarantees: fio's rules for percentages (of completed I/Os; a class that is not empty shows at least 0.1 % or 0.01 %),
+//! for run times (whole milliseconds, at least 1) and for groups. Needs from callers: the threads of one job, or of one
+//! group under `group_reporting`. Does not: set the share of the group's bandwidth;
+//! [`FioReport::fill_bw_agg`](super::fio_model::FioReport::fill_bw_agg) does that at the end.
 
 use workload::stats::{DEPTH_CLASSES, Dir, DirStats, JobStats, LatencyStats, RateSamples};
 
@@ -13,7 +14,7 @@ use super::fio_model::{DirReport, JobReport, LatReport, RateReport};
 pub const FIO_PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
-/// What the job file, not the measurement, says about a job.
+/// Properties of a job that come from the job file, not from the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct JobMeta<'a> {
     /// Job name.
@@ -36,7 +37,7 @@ pub struct JobMeta<'a> {
     pub elapsed_s: u64,
 }
 
-/// The report of a job or group from the measurements of its members.
+/// Makes the report of a job or group from the measurements of its members.
 ///
 /// # Panics
 /// When `members` is empty.
@@ -112,7 +113,7 @@ fn rate(r: &RateSamples) -> RateReport {
     RateReport { min: r.min, max: r.max, mean: r.mean, stddev: r.stdev(), samples: r.samples }
 }
 
-/// fio counts run time in whole milliseconds, and something that did I/O ran for at least one.
+/// Returns the run time in whole milliseconds, as fio counts it. A direction with I/O ran for at least one.
 fn whole_ms(ns: u64, ios: u64) -> u64 {
     (ns / 1_000_000).max(u64::from(ios > 0))
 }
@@ -125,7 +126,7 @@ fn percent<const N: usize>(counts: &[u64; N], total: u64, floor: f64) -> [f64; N
     })
 }
 
-/// What the system calls an errno, without the number that Rust appends; `Success` for 0.
+/// The system's text for an errno, without the number that Rust appends; `Success` for 0.
 fn errno_text(errno: i32) -> String {
     if errno == 0 {
         return "Success".to_owned();

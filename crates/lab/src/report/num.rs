@@ -68,7 +68,7 @@ pub fn bytes_per_second(value: u64, scale: Scale) -> String {
     short(value, RATE_DIGITS, scale, "B/s")
 }
 
-/// A latency in nanoseconds for people, three significant digits: `812ns`, `4.02us`, `37.1ms`, `2.50s`.
+/// Formats a latency in nanoseconds with three significant digits: `812ns`, `4.02us`, `37.1ms`, `2.50s`.
 pub fn latency(ns: f64) -> String {
     let (value, unit) = match ns {
         n if n < 999.5 => return format!("{n:.0}ns"),
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn as_fio_printed_them() {
-        // Value and text from runs of fio 3.33.
+        // Values and texts from runs of fio 3.33.
         for (v, text) in [(793_497, "793k"), (3672, "3672"), (74_600, "74.6k"), (1_954_000, "1954k"), (256_000, "256k")]
         {
             assert_eq!(short(v, RATE_DIGITS, Scale::Decimal, ""), text);

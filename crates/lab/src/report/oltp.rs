@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a transaction loop has to say, in text and as data for `--json`.
+//! The figures of transaction loops, as text and as data for `--json`.
 //!
-//! Guarantees: rates are over the measured part of the run; latencies are nanoseconds in data; a figure that was not measured is
-//! left out of the text. Does not: repeat what fio's block says of the I/Os.
+//! Guarantees: rates are over the measured part of the run. Latencies in the data are nanoseconds. Figures that were not
+//! measured are left out of the text. Does not: repeat the I/O figures of fio's block.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use workload::stats::{JobStats, LatencyStats};
 
 use super::num;
 
-/// Percentiles that are told.
+/// Percentiles that are reported.
 const PERCENTILES: [f64; 4] = [50.0, 95.0, 99.0, 99.9];
 
-/// A latency.
+/// Statistics of a latency.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Samples.
@@ -56,56 +56,56 @@ impl Latency {
 pub struct OltpReport {
     /// Name of the job.
     pub job: String,
-    /// Instances it sums up.
+    /// Number of instances summed up here.
     pub instances: u32,
-    /// Transactions that ended.
+    /// Transactions that completed.
     pub transactions: u64,
-    /// Per second.
+    /// Transactions per second.
     pub tps: f64,
     /// Commits acknowledged.
     pub commits: u64,
-    /// Per second.
+    /// Commits per second.
     pub commits_per_second: f64,
     /// Blocks read, per second.
     pub reads_per_second: f64,
-    /// Percent of them in the hot part.
+    /// Percent of these blocks in the hot part.
     pub hot_percent: f64,
-    /// From a transaction's begin to its end.
+    /// Time of a transaction, from its beginning to its end.
     pub transaction: Latency,
-    /// Of that, until its blocks were read.
+    /// Part of that time until all blocks were read.
     pub read: Latency,
-    /// Of that, until its commit was acknowledged.
+    /// Part of that time until the commit was acknowledged.
     pub commit: Latency,
     /// Writes to the redo log.
     pub redo_writes: u64,
-    /// Per second.
+    /// Redo writes per second.
     pub redo_writes_per_second: f64,
-    /// Bytes of them per second.
+    /// Bytes written to the redo log per second.
     pub redo_bytes_per_second: f64,
-    /// Commits that one of them acknowledged, on average.
+    /// Mean number of commits that a redo write acknowledged.
     pub commits_per_redo_write: f64,
-    /// Their latency.
+    /// Latency of redo writes.
     pub redo: Latency,
     /// Blocks written back.
     pub block_writes: u64,
-    /// Per second.
+    /// Blocks written back per second.
     pub block_writes_per_second: f64,
-    /// Changes that cost no write of their own, for their block was to be written anyway.
+    /// Changes without a write of their own, because their block was to be written anyway.
     pub rewritten: u64,
     /// Transactions that waited for blocks to be written back.
     pub buffer_waits: u64,
-    /// How often a redo log was written round.
+    /// How often a redo log wrapped round.
     pub redo_wraps: u64,
 }
 
 impl OltpReport {
-    /// Of the instances of a job or group; `None` when they are no transaction loops.
+    /// Makes the report of the instances of a job or group; `None` if they are no transaction loops.
     pub fn of(job: &str, members: &[JobStats]) -> Option<OltpReport> {
         let (first, others) = members.split_first()?;
         let mut sum = first.clone();
         others.iter().for_each(|m| sum.merge(m));
         let tx = sum.tx.as_deref()?;
-        // Of instances that ran beside each other the longest time, as fio has it for groups.
+        // For instances that ran at the same time this is the longest time, as fio computes it for groups.
         let seconds = (sum.runtime_ns as f64 / 1e9).max(1e-9);
         let rate = |n: u64| n as f64 / seconds;
         Some(OltpReport {
@@ -134,7 +134,7 @@ impl OltpReport {
     }
 }
 
-/// The blocks of text; empty without transaction loops.
+/// Returns the text blocks; empty without transaction loops.
 pub fn text(reports: &[OltpReport]) -> String {
     let mut out = String::new();
     for r in reports {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The lines that follow fio's block in our text report: where the time went, merges, hctxs, cost per I/O, Little's law.
 //!
-//! Guarantees: figures that were not measured are left out, never shown as 0. Does not: repeat what fio's block says.
+//! Guarantees: figures that were not measured are left out, never shown as 0. Does not: repeat figures of fio's block.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use super::num;
 use crate::little::Little;
 use crate::stage::{HctxCounts, StageFacts, StageTimes};
 
-/// Hardware queues listed one by one; with more busy ones the rest is summed in one line, and idle ones are counted.
+/// Most hardware queues listed one by one. Further busy ones are summed in one line, and idle ones are counted.
 const HCTX_LINES: usize = 16;
 
-/// The block of lines; empty when nothing was measured.
+/// Returns the lines; empty when nothing was measured.
 pub fn text(f: &StageFacts) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail, so the results of write! are dropped.
@@ -34,7 +34,7 @@ pub fn text(f: &StageFacts) -> String {
     out
 }
 
-/// `in flight 31.9, rate x latency 32.1 (-0.6%)`, and what to think of it when they disagree.
+/// `in flight 31.9, rate x latency 32.1 (-0.6%)`, with an explanation if they disagree.
 pub fn little(l: &Little) -> String {
     let verdict =
         if l.holds() { "" } else { ": DISAGREE, some waiting is missing from the latency or the queue was not full" };

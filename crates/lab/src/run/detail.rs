@@ -9,7 +9,7 @@ use workload::job::{BlockSizes, Dir};
 use workload::stats::JobStats;
 
 impl Run<'_> {
-    /// Settings (if asked for), jobs, and slices: of all jobs, or of those of the name that is judged.
+    /// Makes the detail: settings (if `with_settings`), jobs, and slices. The slices cover all jobs, or those named `judge`.
     pub(super) fn detail(&self, with_settings: bool, judge: Option<&str>) -> RunDetail {
         let targets = self.outcome.disks.iter().zip(&self.settings);
         let mut slices: Option<Box<workload::slices::TimeSlices>> = None;
@@ -30,7 +30,7 @@ impl Run<'_> {
         }
     }
 
-    /// `None` when no thread of the job ran.
+    /// Returns `None` if no thread of the job ran.
     fn job_detail(&self, index: usize) -> Option<JobDetail> {
         let job = &self.file.jobs[index];
         let of_job = || self.outcome.instances.iter().filter(|i| i.job == index);

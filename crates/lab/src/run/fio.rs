@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A run as fio would report it.
 //!
-//! Guarantees: one block per job thread, or per reporting group where the job says `group_reporting`, in fio's order. The
-//! disk statistics are those of the run's own disks, which is where its I/O went; fio's are the kernel's, as ours are on its devices.
+//! Guarantees: one block per job thread, or per reporting group if the job has `group_reporting`, in fio's order. The disk
+//! statistics are those of the run's own disks, which received its I/O. fio's statistics are the kernel's, and so are ours
+//! for the kernel's devices.
 
 use blk::bio::Op;
 use host::run::DiskOutcome;
@@ -15,7 +16,7 @@ use crate::report::fio_model::{DiskUtil, FioReport, JobReport, version};
 use crate::report::from_stats::{JobMeta, job_report};
 use crate::report::oltp::OltpReport;
 
-/// Options as they may be told: a target may be among them, with a password.
+/// Options as they may be shown: a target among them may contain a password.
 fn shown(options: &[(String, String)]) -> Vec<(String, String)> {
     options.iter().map(|(name, value)| (name.clone(), without_secrets(value))).collect()
 }
@@ -37,7 +38,7 @@ impl Run<'_> {
     /// Threads that share a block, by index.
     fn members(&self) -> Vec<Vec<usize>> {
         let mut blocks: Vec<Vec<usize>> = Vec::new();
-        // The group the last block stands for; threads without group_reporting are blocks of their own and end it.
+        // The group of the last block. Threads without group_reporting are blocks of their own and end the group.
         let mut open = None;
         for (i, instance) in self.outcome.instances.iter().enumerate() {
             let grouped = self.file.jobs[instance.job].group_reporting;
@@ -50,7 +51,7 @@ impl Run<'_> {
         blocks
     }
 
-    /// What transaction loops have to say, by the same blocks.
+    /// Transaction figures, one report per block.
     pub fn oltp_reports(&self) -> Vec<OltpReport> {
         let stats = |i: &usize| Some(self.outcome.threads[*i].as_ref()?.stats.clone());
         let of = |members: Vec<usize>| {

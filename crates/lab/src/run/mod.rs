@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The specification of a run, its execution on this host, and its measurements as reports, metrics and records.
 //!
-//! Guarantees: reports follow fio's rules for groups (`group_reporting`, `new_group`, `stonewall`); stage times, costs and
-//! Little's law cover the same part of the run, and what could not be measured well enough is `None`.
-//! Needs from callers: a parsed job file, a stop flag and an [`Observer`]. Does not: print, or decide what an error means for
-//! an exit code. [`pairs`](crate::pairs) runs pairs of these.
+//! Guarantees: reports follow fio's rules for groups (`group_reporting`, `new_group`, `stonewall`). Stage times, costs and
+//! Little's law cover the same part of the run, and figures that could not be measured well enough are `None`. Needs from
+//! callers: a parsed job file, a stop flag and an [`Observer`]. Does not: print, or decide what an error means for an exit
+//! code. [`pairs`](crate::pairs) runs pairs of such runs.
 
 mod detail;
 mod fio;
@@ -31,28 +31,28 @@ use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 use crate::stage::StageFacts;
 
-/// Samples of the number in flight below which no law is checked.
+/// With fewer samples of the number in flight, Little's law is not checked.
 const IN_FLIGHT_SAMPLES_MIN: u64 = 30;
-/// Largest standard error of the number in flight, relative to its mean, with which the law is checked: a third of the
-/// tolerance, so that a disagreement is not the sampling's.
+/// Largest standard error of the number in flight, relative to its mean, with which Little's law is checked. It is a third
+/// of the tolerance, so that a disagreement is not due to sampling.
 const IN_FLIGHT_ERROR_MAX: f64 = crate::little::TOLERANCE / 3.0;
 
-/// What to run.
+/// A run to make.
 #[derive(Clone)]
 pub struct RunSpec<'f, 's> {
     /// The jobs.
     pub file: &'f JobFile,
-    /// Put under every job instead of its `filename`.
+    /// The target of every job, instead of its `filename`.
     pub target: Option<&'s str>,
     /// Settings of every disk.
     pub settings: &'s [(String, String)],
-    /// Fresh random number for jobs that want one (`randrepeat=0`).
+    /// Random number for jobs without a fixed seed (`randrepeat=0`).
     pub entropy: u64,
-    /// Ends the run early when set; what was measured until then is the result.
+    /// Ends the run early when set. The result is then what was measured until that time.
     pub stop: Arc<AtomicBool>,
     /// Most events each thread traces; 0 = no trace.
     pub trace_events: usize,
-    /// Also a kernel device that is in use or has something on it; see [`RunPlan::force`].
+    /// Also use a kernel device that is in use or contains data; see [`RunPlan::force`].
     pub force: bool,
     /// Keep latencies over time, for reports ([`workload::slices`]).
     pub slices: bool,
@@ -60,7 +60,7 @@ pub struct RunSpec<'f, 's> {
 
 /// Receives progress of a run.
 pub trait Observer {
-    /// A file is being created: bytes written so far, and total bytes. May interrupt it.
+    /// A file is being created: bytes written so far, and total bytes. The return value may interrupt it.
     fn laying_out(&mut self, _path: &Path, _done: u64, _all: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
@@ -68,13 +68,13 @@ pub trait Observer {
     /// Everything is checked and open; the run begins.
     fn prepared(&mut self, _run: &Prepared) {}
 
-    /// The run begins on a simulated machine: there is nothing to prepare, and progress is in virtual time.
+    /// The run begins on a simulated machine. There is nothing to prepare, and progress is in virtual time.
     fn simulated(&mut self, _machine: &Simulated, _instances: &[Instance]) {}
 
     /// The run is in progress; called every few milliseconds.
     fn progress(&mut self, _progress: &Progress) {}
 
-    /// A comparison begins its run number `index` (from 0) of `runs`.
+    /// A comparison begins run number `index` (from 0) of `runs`.
     fn step(&mut self, _index: u32, _runs: u32, _step: Step) {}
 }
 
@@ -84,21 +84,21 @@ pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// A run that came to its end or was stopped.
+/// A run that completed or was stopped.
 pub struct Run<'a> {
-    /// What was run.
+    /// The jobs.
     pub file: &'a JobFile,
-    /// What was measured.
+    /// The measurements.
     pub outcome: RunOutcome,
     /// Settings in effect, per disk in the order of [`RunOutcome::disks`], or of [`RunOutcome::kernel`].
     pub settings: Vec<Vec<Setting>>,
-    /// What was not as asked.
+    /// Deviations from what was requested.
     pub warnings: Vec<String>,
-    /// The machine it was simulated on; then all times are virtual. `None`: it ran on this host.
+    /// The machine that the run was simulated on; then all times are virtual. `None`: it ran on this host.
     pub simulated: Option<Simulated>,
 }
 
-/// Checks and opens what `spec` asks for on this host; nothing runs yet.
+/// Checks `spec` and opens its targets on this host. Nothing runs yet.
 pub(crate) fn prepare_here(spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) -> Result<Prepared> {
     host::run::prepare(
         &spec.file.jobs,
@@ -113,10 +113,10 @@ pub(crate) fn prepare_here(spec: &RunSpec<'_, '_>, observer: &mut dyn Observer) 
     )
 }
 
-/// The same in the worlds of this host.
+/// Executes `spec` in one of the worlds of this host.
 pub(crate) fn execute_here<'f>(spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
     let mut prepared = prepare_here(spec, observer)?;
-    // The devices of a target have the same.
+    // All devices of a target have the same settings.
     let first = |t: &RunTarget| &prepared.disks[t.disks.start].1.queue;
     let ours = prepared.targets.iter().map(|t| stack::in_effect(first(t), spec.settings));
     let kernels = prepared.kernel.iter().map(|k| stack::of_kernel(&k.settings, spec.settings));
@@ -142,7 +142,7 @@ impl Run<'_> {
         self.outcome.threads.iter().flatten().map(|t| &t.stats)
     }
 
-    /// I/Os that failed and blocks that did not verify.
+    /// I/Os that failed, plus blocks that did not verify.
     pub fn errors(&self) -> u64 {
         self.stats().map(|s| s.total_errors.max(u64::from(s.first_error != 0))).sum()
     }
@@ -161,12 +161,12 @@ impl Run<'_> {
         self.stats().map(|s| s.verify_errors).sum()
     }
 
-    /// Stages, merges and hctx counts of one disk; no costs, for these cannot be split between disks.
+    /// Stages, merges and hctx counts of one disk. There are no costs, because costs cannot be split between disks.
     pub fn disk_facts(&self, disk: &DiskOutcome) -> StageFacts {
         StageFacts::of(&disk.stats, &disk.hctxs, 0)
     }
 
-    /// What the kernel counted, of a run on its devices.
+    /// The kernel's counters, if the run used the kernel's devices.
     pub fn iostat(&self) -> Vec<Iostat> {
         let measured = self.outcome.measured.as_ns();
         self.outcome.kernel.iter().map(|k| Iostat::of(k, measured)).collect()
@@ -184,13 +184,13 @@ impl Run<'_> {
         facts.cpu_ns = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
         facts.context_switches = self.outcome.process.ctx;
         let (count, lat_ns) = self.latency_sum();
-        // Completion is the rest of what the submitters saw.
+        // Completion is the remainder of the latency that the submitters measured.
         facts.times = facts.times.with_completion(lat_ns as u64, count);
         facts.little = self.little(count, lat_ns);
         facts
     }
 
-    /// I/Os and flushes the threads completed, and the sum of their latencies from creation to completion.
+    /// I/Os and flushes that the threads completed, and the sum of their latencies from creation to completion.
     fn latency_sum(&self) -> (u64, f64) {
         let latencies = |s: &JobStats| -> Vec<(u64, f64)> {
             let all = s.dirs.iter().map(|d| &d.lat).chain([&s.sync.lat]);
@@ -210,7 +210,7 @@ impl Run<'_> {
             .map(|l| l.over(seconds))
     }
 
-    /// What a comparison compares.
+    /// The metrics that a comparison compares.
     pub fn metrics(&self) -> RunMetrics {
         let stats: Vec<JobStats> = self.stats().cloned().collect();
         let cpu = self.outcome.process.usr_ns + self.outcome.process.sys_ns;
@@ -224,7 +224,7 @@ impl Run<'_> {
         metrics
     }
 
-    /// The same of the jobs called `name` alone. What the process cost is not theirs alone, and left out.
+    /// The metrics of the jobs called `name` alone. CPU time is left out, because the process spends it for all jobs.
     pub fn metrics_of(&self, name: &str) -> RunMetrics {
         let stats: Vec<JobStats> = self.threads_of(Some(name)).cloned().collect();
         let mut metrics = RunMetrics::of(&stats, None);
@@ -266,7 +266,7 @@ impl Run<'_> {
         (ran > 0).then(|| 100.0 * cpu as f64 / ran as f64)
     }
 
-    /// The run as one of a comparison's; with `judge` the comparison is about the jobs of that name.
+    /// Makes the record of a run of a comparison. With `judge` the comparison covers only the jobs of that name.
     pub fn record(&self, pair: u32, side: Side, first: bool, judge: Option<&str>) -> RunRecord {
         RunRecord {
             pair,

@@ -125,7 +125,7 @@ fn pairs_run_in_the_order_of_the_plan() {
 fn a_stopped_comparison_keeps_whole_pairs_only() {
     let file = parse("[a]\nsize=64k\nrw=randread\n");
     let spec = spec(&file, &[]);
-    // Two warm-ups and five runs are let through: two pairs and a half.
+    // The observer stops after two warm-ups and five runs: two pairs and a half.
     let mut seen = Steps(Vec::new(), Arc::clone(&spec.stop), 7);
     let c = compare(&spec, || writer(&spec), &mut seen).unwrap().remove(0);
     assert_eq!((c.pairs_done, seen.0.len()), (2, 8));

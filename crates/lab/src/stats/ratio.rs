@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Interval and p-value of a ratio B/A from independent logarithms of ratios.
 //!
-//! Guarantees: the interval of the geometric mean ratio at the asked level by Student's t on the logarithms; swapping A and B gives
-//! exactly the reciprocal interval and the same p-value. Needs from callers: values that are independent, or whose signs are (see
-//! `compare`: orientation of every block is drawn at random, which makes them so whatever the machine's noise looks like).
-//! Does not: decide anything; `verdict` does.
+//! Guarantees: the interval of the geometric mean ratio has the requested level, by Student's t on the logarithms. Swapping
+//! A and B gives exactly the reciprocal interval and the same p-value. Needs from callers: values that are independent, or
+//! whose signs are independent (see `compare`: each block's orientation is drawn at random, which makes the signs
+//! independent for any noise of the machine). Does not: decide anything; `verdict` does.
 //!
-//! Why logarithms: run results are positive and their noise is proportional, and "twice as fast" and "half as fast" must be equally far
-//! from 1. Why not the bootstrap: with the 5 to 10 blocks that a person has patience for, the percentile bootstrap is too narrow (its
-//! false alarms are measured in tests/it/false_alarms.rs beside ours).
+//! Logarithms are used because run results are positive and their noise is proportional, and because "twice as fast" and
+//! "half as fast" must be equally far from 1. The bootstrap is not used: with 5 to 10 blocks, which is a realistic number,
+//! the percentile bootstrap is too narrow (tests/it/false_alarms.rs measures its false alarms beside ours).
 
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +43,8 @@ impl Ratio {
 
 /// Estimates the ratio from one natural logarithm of B/A per independent unit.
 ///
-/// `coverage` is that of the interval (0.95); `level` the significance level that `resolution` speaks about. `None` for fewer than two
-/// units or when a value is not finite (a result of zero has no logarithm).
+/// `coverage` is that of the interval (0.95). `level` is the significance level for `resolution`. Returns `None` for fewer
+/// than two units, or if a value is not finite (a result of zero has no logarithm).
 ///
 /// # Panics
 /// When `coverage` or `level` is outside (0, 1).
@@ -58,7 +58,7 @@ pub fn estimate(log_ratios: &[f64], coverage: f64, level: f64) -> Option<Ratio> 
     let half = student_t::critical(1.0 - coverage, df) * se;
     let p = match (mean == 0.0, se == 0.0) {
         (true, _) => 1.0,
-        // Units that agree to the last bit (a simulated device): certain, and 0/0 must not become NaN.
+        // Units that agree to the last bit (a simulated device) are certain, and 0/0 must not become NaN.
         (false, true) => 0.0,
         (false, false) => student_t::two_sided_p(mean / se, df),
     };

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many units of evidence show a difference of a given size.
 //!
-//! Guarantees: a true difference of `effect` is found at `level` with at least probability `power`, though only a first part of
-//! the units tells the spread. This is Stein's two-stage rule: the quantiles are those of the first part's degrees of freedom,
-//! which pays for not knowing the spread. The number depends on the spread alone, never on the difference seen so far, so
-//! asking for it is no peeking.
+//! Guarantees: a true difference of `effect` is found at `level` with at least probability `power`, although the spread is
+//! known only from a first part of the units. This is Stein's two-stage rule: the quantiles are those of the first part's
+//! degrees of freedom, which accounts for the unknown spread. The number depends on the spread alone, never on the
+//! difference seen so far, so computing it is no peeking.
 //!
-//! Does not: promise anything when the spread of later units is another one.
+//! Does not: promise anything if later units have a different spread.
 //! Source: C. Stein, "A two-sample test for a linear hypothesis whose power is independent of the variance", 1945.
 
 use super::{descriptive, student_t};
 
-/// Chance of finding a difference of the size asked for.
+/// Probability of finding a difference of the requested size.
 pub const POWER: f64 = 0.90;
-/// More units than this are called that many.
+/// A larger result is limited to this number of units.
 const UNITS_MAX: f64 = 1e6;
 
-/// Units needed in all, the first part included. `sd`: their standard deviation (of logarithms), from `df` + 1 units;
-/// `effect`: the difference, a logarithm, in the same unit.
+/// Returns the number of units that are needed in total, including the first part. `sd` is the standard deviation of their
+/// logarithms, estimated from `df` + 1 units. `effect` is the difference, also a logarithm.
 ///
 /// # Panics
 /// When `df` is 0, `effect` not positive, or `level` or `power` not inside (0, 1).
@@ -28,8 +28,8 @@ pub fn units_for(sd: f64, df: u32, effect: f64, level: f64, power: f64) -> u32 {
     (quantiles * sd / effect).powi(2).ceil().clamp(2.0, UNITS_MAX) as u32
 }
 
-/// Pairs of runs, two to a unit, that a difference of `effect` takes, from the units of the first part; `None` when
-/// there are too few of them to know a spread.
+/// Returns the pairs of runs, two to a unit, that are needed to find a difference of `effect`. `units` are those of the
+/// first part. Returns `None` if they are too few to estimate a spread.
 pub fn pairs_for(units: &[f64], effect: f64, level: f64) -> Option<u32> {
     let df = u32::try_from(units.len().checked_sub(1)?).ok().filter(|df| *df > 0)?;
     let sd = descriptive::stddev(units).filter(|sd| sd.is_finite())?;

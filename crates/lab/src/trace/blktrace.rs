@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! blktrace's binary format, version 7, little endian, as blkparse 1.2 and btt read it.
 //!
-//! Guarantees: per CPU a file of records with ascending times and sequence numbers without gaps; in front a note with the
-//! name of each process. Actions, categories and payloads are what the kernel's tracer writes at the same tracepoint: an
-//! unplug carries the number of requests, a split the sector it was cut at, both big endian; an error is its negative
-//! number in 16 bits. A timeout, which the kernel does not trace, is a message. Not here: cgroups, driver data, the wall clock
-//! (blkparse then counts from 0).
+//! Guarantees: each CPU has a file of records with ascending times and sequence numbers without gaps. Each file begins with
+//! a note with the name of each process. Actions, categories and payloads are those that the kernel's tracer writes at the
+//! same tracepoint. An unplug has the number of requests and a split has the sector at which it was cut, both big endian;
+//! an error is its negative number in 16 bits. A timeout, which the kernel does not trace, is a message. Not here: cgroups,
+//! driver data, the wall clock (blkparse then counts from 0).
 //!
 //! Source: include/uapi/linux/blktrace_api.h, kernel/trace/blktrace.c of Linux 6.19.
 
@@ -85,7 +85,7 @@ impl Record {
     }
 }
 
-/// How many files there are: blkparse looks for numbers from 0 on without gaps, so CPUs without events have empty ones.
+/// Returns the number of files. blkparse looks for numbers from 0 on without gaps, so CPUs without events have empty files.
 pub fn nr_cpus(threads: &[ThreadEvents<'_>]) -> u32 {
     let cpus = threads.iter().flat_map(|t| &t.log.events).map(|e| e.cpu().index() as u32 + 1);
     cpus.max().unwrap_or(1)
@@ -111,7 +111,7 @@ pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dy
             sequence: next(),
             time_ns: e.time.as_ns(),
             sector: e.sector().0,
-            // Discards may be longer than the field holds.
+            // Discards may be longer than the field can hold.
             bytes: e.nr_sectors().checked_mul(512).unwrap_or(!511),
             action: action(e),
             pid: threads[thread].pid,
@@ -129,13 +129,13 @@ pub fn write_cpu(threads: &[ThreadEvents<'_>], cpu: u32, disk: u32, out: &mut dy
     Ok(())
 }
 
-/// What has no action of its own: a line of text that says which request it is about.
+/// Text for an event without an action of its own; it names the request.
 fn timeout_message(e: &Event) -> String {
     let place = e.hctx().zip(e.tag()).map(|(h, t)| format!(" hctx {} tag {}", h.index(), t.index()));
     format!("timeout {} + {}{}", e.sector().0, e.nr_sectors(), place.unwrap_or_default())
 }
 
-/// A name as the kernel keeps it: cut, and 0 behind it.
+/// A process name as the kernel stores it: truncated, and padded with 0.
 fn comm(name: &str) -> [u8; COMM_BYTES] {
     let mut comm = [0; COMM_BYTES];
     let len = name.len().min(COMM_BYTES - 1);
@@ -143,7 +143,7 @@ fn comm(name: &str) -> [u8; COMM_BYTES] {
     comm
 }
 
-/// `__BLK_TA_*` and its category, with those of the operation.
+/// The `__BLK_TA_*` action with its category, and the categories of the operation.
 fn action(e: &Event) -> u32 {
     let (act, of_act) = match e.kind {
         EventKind::Queue => (1, category::QUEUE),
@@ -159,7 +159,8 @@ fn action(e: &Event) -> u32 {
         EventKind::Split => (13, 0),
         EventKind::Timeout => return NOTE_MESSAGE,
     };
-    // A request's events are marked as a file system's (others would be commands past the block layer), a bio's are not.
+    // Events of a request are marked as from a file system, because unmarked ones would be passthrough commands. Events of
+    // a bio are not marked.
     let fs = if e.hctx().is_some() { category::FS } else { 0 };
     act | (of_act | fs | operation(e.op(), e.flags())) << 16
 }

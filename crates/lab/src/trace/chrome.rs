@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Chrome's trace event format (JSON), which Perfetto and chrome://tracing open.
 //!
-//! Guarantees: one track per CPU has every event as an instant. One track per driver tag has a slice for each time a request
-//! is at the driver, from issue to completion or requeue. A request that is still at the driver when the trace ends has no
-//! slice. Times are in microseconds from the first event, to the nanosecond. Not here: slices for the time in plug and
-//! elevator, where merges join several bios.
+//! Guarantees: one track per CPU has every event as an instant. One track per driver tag has a slice for each time that a
+//! request is at the driver, from issue to completion or requeue. A request that is still at the driver when the trace ends
+//! has no slice. Times are in microseconds from the first event, with nanosecond resolution. Not here: slices for the time
+//! in plug and elevator, where merges join several bios.
 //!
 //! Source: the Trace Event Format document of the Chromium project.
 

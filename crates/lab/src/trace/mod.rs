@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A run's trace as files: what blktrace would have written ([`blktrace`]), or Chrome's trace events ([`chrome`]).
+//! Writes a run's trace as files: in blktrace's format ([`blktrace`]), or as Chrome's trace events ([`chrome`]).
 //!
-//! Guarantees: one set of files per disk; events of several threads are in the order of their times, those of one thread
-//! that have the same time in the thread's order. Needs from callers: logs of one clock, as those of one run are.
-//! Does not: check for files of these names; they are replaced.
+//! Guarantees: one set of files per disk. Events of several threads are in the order of their times, and events of one
+//! thread with the same time stay in the thread's order. Needs from callers: logs with a common clock, such as those of one
+//! run. Does not: protect existing files of these names; they are replaced.
 
 pub mod blktrace;
 pub mod chrome;
@@ -28,26 +28,26 @@ pub enum TraceFormat {
 /// The events of one thread.
 #[derive(Clone, Debug)]
 pub struct ThreadEvents<'a> {
-    /// A number that no other thread of the disk has: what blkparse shows as the process.
+    /// A number that is unique among the threads of the disk. blkparse shows it as the process.
     pub pid: u32,
     /// The job's name.
     pub name: &'a str,
-    /// What it traced.
+    /// The events it traced.
     pub log: &'a TraceLog,
 }
 
-/// What became of a trace.
+/// The files that were written for a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The files, in the order they were written.
     pub files: Vec<PathBuf>,
     /// Events in them.
     pub events: u64,
-    /// Events that there was no room for when they happened.
+    /// Events that were dropped because the thread's log was full.
     pub dropped: u64,
 }
 
-/// Finds out before a run whether its trace can be written. Leaves nothing behind.
+/// Checks before a run whether its trace can be written. Leaves no file behind.
 pub fn probe(prefix: &Path, format: TraceFormat) -> Result<()> {
     let path = first_file(prefix, format);
     let there = path.exists();
@@ -58,7 +58,7 @@ pub fn probe(prefix: &Path, format: TraceFormat) -> Result<()> {
     Ok(())
 }
 
-/// Writes what a run traced. Of several disks each has files of its own: the prefix is followed by `-` and its number.
+/// Writes the trace of a run. If there are several disks, each has its own files: `-` and the disk's number follow the prefix.
 pub fn write(run: &Run<'_>, prefix: &Path, format: TraceFormat) -> Result<Written> {
     let disks = run.outcome.devices.len();
     let mut written = Written::default();
@@ -99,7 +99,7 @@ fn write_blktrace(threads: &[ThreadEvents<'_>], disk: u32, prefix: &Path, files:
         to_file(&path, |out| blktrace::write_cpu(threads, cpu, disk, out))?;
         files.push(path);
     }
-    // blkparse reads files until a number is missing: those of an earlier trace with more CPUs would be part of this.
+    // blkparse reads files until a number is missing, so files of an earlier trace with more CPUs have to be removed.
     for cpu in cpus.. {
         let path = blktrace_file(prefix, cpu);
         match std::fs::remove_file(&path) {
@@ -140,7 +140,7 @@ fn failed(e: io::Error, path: &Path) -> Error {
     Error::os(e, text)
 }
 
-/// All events in the order of their times, each with the index of its thread.
+/// Returns all events in the order of their times, each with the index of its thread.
 fn in_order<'a>(threads: &'a [ThreadEvents<'a>], keep: impl Fn(&Event) -> bool) -> Vec<(usize, &'a Event)> {
     let each = threads.iter().enumerate().flat_map(|(i, t)| t.log.events.iter().map(move |e| (i, e)));
     let mut all: Vec<_> = each.filter(|(_, e)| keep(e)).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bytes and the JSON of small traces. That Debian's tools read them is tested with the program.
+//! The bytes and the JSON of small traces. Other tests, with the program, check that Debian's tools can read them.
 
 use super::*;
 use crate::run::{RunSpec, Unobserved};
@@ -49,8 +49,8 @@ fn records_are_whole_in_order_and_numbered_without_gaps() {
         }
         assert_eq!(at, out.len(), "the last record is cut");
         let count = |act| acts.iter().filter(|a| **a == act).count();
-        // The note of the process; every I/O is queued and becomes a request or part of one; every request is issued or
-        // joined to its neighbour, and what is issued completes.
+        // A note names the process. Every I/O is queued and becomes a request or part of one. Every request is issued or
+        // merged into its neighbour, and every issued request completes.
         assert_eq!((count(0), count(1), count(7)), (1, 100, count(8)), "{acts:?}");
         assert_eq!(count(7) + count(2) + count(3), 100, "{acts:?}");
     });

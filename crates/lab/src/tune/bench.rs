@@ -13,17 +13,17 @@ use super::point::{Knob, Point};
 use crate::results::RawHistogram;
 use crate::stage::StageFacts;
 
-/// How long a run is.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// For screening: what is seen in it is never claimed.
+    /// For screening. Its figures are never claimed as results.
     Short,
     /// For confirmation.
     Full,
 }
 
-/// A load in place of the jobs, to find out what the device can do: random reads.
+/// Random reads in place of the jobs, to find the limits of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Bytes per I/O.
@@ -34,17 +34,17 @@ pub struct Load {
     pub seconds: f64,
 }
 
-/// One run that is asked for.
+/// A requested run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
-    /// What differs from the default.
+    /// The differences from the default.
     pub point: Point,
-    /// How long.
+    /// The length.
     pub length: Length,
-    /// In place of the jobs.
+    /// A load that replaces the jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// Fresh random number for jobs that want one; the same for runs that are compared with each other.
+    /// Random number for jobs without a fixed seed; the same for runs that are compared with each other.
     pub entropy: u64,
 }
 
@@ -62,12 +62,11 @@ pub struct Snapshot {
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// The metrics that were wanted and could be measured, by their names (`JOB.METRIC`); of a [`Load`]: `all.iops`,
-    /// `all.bw`, `all.lat`.
+    /// The requested metrics that could be measured, by name (`JOB.METRIC`). For a [`Load`]: `all.iops`, `all.bw`, `all.lat`.
     pub values: BTreeMap<String, f64>,
-    /// How long the run took, opening and closing included: this is charged to the budget.
+    /// Duration of the run including opening and closing, which is charged to the budget.
     pub seconds: f64,
-    /// How long it was by the clock of its jobs, if they run in virtual time.
+    /// Duration by the clock of the jobs, if they run in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_seconds: Option<f64>,
     /// Where the time went.
@@ -76,19 +75,19 @@ pub struct Reading {
     /// CPU time of the job threads in percent of one CPU each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_cpu_percent: Option<f64>,
-    /// I/Os that failed and blocks that did not verify.
+    /// I/Os that failed, plus blocks that did not verify.
     #[serde(default)]
     pub errors: u64,
-    /// Its course over time, if that was requested (a [`Load`], or the first run).
+    /// The progress over time, if it was requested (a [`Load`], or the first run).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moments: Vec<Snapshot>,
-    /// Raw latencies, of full runs.
+    /// Raw latencies, only of full runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histograms: Vec<RawHistogram>,
 }
 
 impl Reading {
-    /// Returns the duration by the clock of its figures and moments.
+    /// Returns the duration by the clock that its figures and moments use.
     pub fn own_seconds(&self) -> f64 {
         self.virtual_seconds.unwrap_or(self.seconds)
     }
@@ -99,13 +98,13 @@ impl Reading {
     }
 }
 
-/// Why there is no reading.
+/// The reason for a missing reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BenchError {
     /// The target rejects this point; other points can run.
     #[error("{0}")]
     Refused(String),
-    /// It was interrupted.
+    /// The run was interrupted.
     #[error("interrupted")]
     Stopped,
     /// No point can run.
@@ -113,7 +112,7 @@ pub enum BenchError {
     Failed(String),
 }
 
-/// Where points are run.
+/// The backend that runs points.
 pub trait Bench {
     /// Names of the jobs.
     fn jobs(&self) -> Vec<String>;
@@ -121,7 +120,7 @@ pub trait Bench {
     /// Returns all knobs, before the caller narrows them.
     fn knobs(&self) -> Vec<Knob>;
 
-    /// Rules of thumb in use for this target, with the sentence people say: what a recommendation has to beat.
+    /// Returns the rules of thumb in use for this target, each with its usual wording. A recommendation has to beat them.
     fn rules(&self) -> Vec<(String, Point)>;
 
     /// Returns the expected seconds of a run, if that is known beforehand.

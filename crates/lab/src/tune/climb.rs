@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a starting point to a better one: changes of single knobs, combinations of changes, pairs of knobs that act together.
+//! From a starting point to a better one: changes of single knobs, combinations of changes, and pairs of knobs that interact.
 //!
 //! Guarantees: stops when no change promises a gain that is worth having and exceeds the noise. A model (the gains of single
 //! changes add up as logarithms) is used only to omit pairs that it predicts to lose more than half. Does not: claim a
@@ -11,9 +11,9 @@ use super::journal::{Halt, Recorder, TunePlan};
 use super::point::{Knob, Point, tidy};
 use super::race::{self, RaceResult, Racer, Rules, Standing};
 
-/// Most rounds of moves.
+/// Most rounds of changes.
 const PASSES: u32 = 3;
-/// Knobs that act together: how deep requests queue, and where.
+/// Knobs that interact: how deep requests queue, and where.
 const TOGETHER: [(&str, &str); 10] = [
     ("scheduler", "nr_requests"),
     ("scheduler", "queue_depth"),
@@ -26,15 +26,15 @@ const TOGETHER: [(&str, &str); 10] = [
     ("iothreads", "guests.mapping"),
     ("iothreads", "guests.iothread.poll_us"),
 ];
-/// Values of each knob of a pair.
+/// Values of each knob that a pair tries.
 const PAIR_VALUES: usize = 3;
 /// Most pairs in a race.
 const PAIRS_MAX: usize = 40;
-/// Most single moves joined into one point.
+/// Most single changes that are combined into one point.
 const JOINED_MAX: usize = 5;
-/// A pair predicted to lose more than this (a logarithm: half) is left out.
+/// A pair that is predicted to lose more than this is left out. The value is a logarithm: a loss of half.
 const HOPELESS: f64 = -0.7;
-/// Share of the seconds of screening that may go before what does not matter is dropped.
+/// Share of the screening time after which climbing stops. The rest is for dropping settings that do not matter.
 const CLIMB_SHARE: f64 = 0.8;
 
 /// A climb.
@@ -45,23 +45,23 @@ pub struct Climb<'a> {
     pub noise: f64,
     /// Seconds that screening may use.
     pub until: f64,
-    /// Tells climbs of one tuning apart.
+    /// Distinguishes the climbs of a tuning.
     pub salt: u64,
-    /// The part of it that climbing may use; the rest is for finding out what does not matter.
+    /// Seconds at which climbing stops. The rest of the screening is for finding settings that do not matter.
     limit: f64,
-    /// Gains of single moves, by their label, from the last race they were in.
+    /// Gains of single changes, by label, from the last race that each was in.
     gains: BTreeMap<String, f64>,
-    /// Whether seconds ran out.
+    /// Whether the time ran out.
     pub cut_short: bool,
 }
 
 impl<'a> Climb<'a> {
-    /// A climb that has tried nothing.
+    /// Makes a climb that has tried nothing.
     pub const fn new(plan: &'a TunePlan, noise: f64, until: f64, salt: u64) -> Climb<'a> {
         Climb { plan, noise, until, salt, limit: until, gains: BTreeMap::new(), cut_short: false }
     }
 
-    /// The best point found from `start`, and its gain over it as screened.
+    /// Returns the best point found from `start`, and its gain over `start` as screened.
     pub fn run(&mut self, rec: &mut Recorder<'_>, start: Point) -> Result<(Point, f64), Halt> {
         let (mut best, mut gain) = (start, 0.0);
         self.limit = rec.status.spent + CLIMB_SHARE * (self.until - rec.status.spent);
@@ -100,7 +100,7 @@ impl<'a> Climb<'a> {
         rec.status.gain = Some(gain);
     }
 
-    /// A race against `best`.
+    /// Runs a race against `best`.
     fn race(&mut self, rec: &mut Recorder<'_>, best: &Point, racers: Vec<Racer>) -> Result<RaceResult, Halt> {
         self.salt += 1;
         let rules = self.race_rules(self.plan.detect.ln_1p());
@@ -115,7 +115,7 @@ impl<'a> Climb<'a> {
         Rules { plan: self.plan, noise: self.noise, worth, until: self.limit, with_default }
     }
 
-    /// All moves of one knob.
+    /// All changes of one knob.
     fn singles(&self, best: &Point) -> Vec<Racer> {
         let knobs = &self.plan.knobs;
         let exist = knobs.iter().filter(|k| k.exists_at(best, knobs));
@@ -132,7 +132,7 @@ impl<'a> Climb<'a> {
         distinct(points.map(|p| Racer::new(p.clone(), "rules of thumb")), best)
     }
 
-    /// Moves of two knobs that act together.
+    /// Changes of two knobs that interact.
     fn pairs(&self, best: &Point) -> Vec<Racer> {
         let knobs = &self.plan.knobs;
         let of = |name: &str| knobs.iter().find(|k| k.name == name && k.exists_at(best, knobs));
@@ -155,7 +155,7 @@ impl<'a> Climb<'a> {
         racers
     }
 
-    /// The best of the moves that promise something, alone or together.
+    /// Returns the best of the promising changes, alone or combined.
     fn join(&mut self, rec: &mut Recorder<'_>, best: &Point, standings: &[Standing]) -> Result<(Point, f64), Halt> {
         let mut tops: Vec<&Standing> = Vec::new();
         for s in standings.iter().filter(|s| s.promises) {
@@ -172,7 +172,7 @@ impl<'a> Climb<'a> {
         let mut racers = vec![top.point.clone()];
         let mut joined = best.clone();
         for s in &tops {
-            // What the move changes, put on top of those before it.
+            // Applies the changes of this point on top of the earlier ones.
             for knob in knobs.iter().filter(|k| k.at(&s.point) != k.at(best)) {
                 joined = joined.with(knob, knob.at(&s.point));
             }
@@ -187,11 +187,11 @@ impl<'a> Climb<'a> {
         Ok(found.map_or_else(|| (top.point.clone(), top.gain), |s| (s.point.clone(), s.gain)))
     }
 
-    /// The point without the settings that do not matter, and the names of those.
+    /// Returns the point without the settings that do not matter, and the names of those settings.
     pub fn minimal(&mut self, rec: &mut Recorder<'_>, point: Point) -> Result<(Point, Vec<String>), Halt> {
         let (mut point, mut dropped) = (point, Vec::new());
         self.limit = self.until;
-        // A loss of a third of what is worth finding is no reason to keep a setting.
+        // A setting whose removal loses less than a third of the least gain worth finding is dropped.
         let loss = self.plan.detect.ln_1p() / 3.0;
         while point.len() > 1 {
             rec.status.phase = "dropping settings that do not matter".to_owned();
@@ -218,7 +218,7 @@ impl<'a> Climb<'a> {
         Ok((point, dropped))
     }
 
-    /// A race in which it is enough not to lose more than `loss`.
+    /// Runs a race in which a point only has to lose no more than `loss`.
     fn hold(
         &mut self,
         rec: &mut Recorder<'_>,
@@ -232,13 +232,13 @@ impl<'a> Climb<'a> {
         Ok(raced.standings)
     }
 
-    /// Points tried.
+    /// Number of points tried.
     pub fn points(&self) -> usize {
         self.gains.len()
     }
 }
 
-/// Each point once, without `best`.
+/// Returns each point once, without `best`.
 fn distinct(racers: impl Iterator<Item = Racer>, best: &Point) -> Vec<Racer> {
     let mut found: Vec<Racer> = Vec::new();
     for racer in racers {
@@ -249,7 +249,7 @@ fn distinct(racers: impl Iterator<Item = Racer>, best: &Point) -> Vec<Racer> {
     found
 }
 
-/// First, middle and last of the values that are not in effect.
+/// Returns the first, middle and last of the values that are not in effect.
 fn thinned<'k>(knob: &'k Knob, best: &Point) -> Vec<&'k str> {
     let values: Vec<&str> = knob.values.iter().map(String::as_str).filter(|v| *v != knob.at(best)).collect();
     if values.len() <= PAIR_VALUES {

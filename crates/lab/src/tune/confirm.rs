@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Confirmation: two points against each other in fresh, interleaved, full runs.
+//! Confirmation: a comparison of two points in fresh, interleaved, full runs.
 //!
 //! Guarantees: the order is that of [`crate::plan`], the interval that of [`crate::stats::ratio`] over its blocks and the
 //! verdict that of [`crate::verdict`]. No measurement of the screening is part of it. The first part has a fixed number of
-//! pairs. Its spread decides how many more a difference of the requested size takes ([`sample_size`]); the difference found
-//! in it does not matter.
+//! pairs. Its spread determines how many more are needed for a difference of the requested size ([`sample_size`]). The
+//! difference seen in the first part has no influence.
 //!
-//! Does not: decide what follows from a verdict.
+//! Does not: decide the consequences of a verdict.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,24 +23,24 @@ use crate::stats::{descriptive, sample_size};
 use crate::steady::Steadiness;
 use crate::verdict::{self, COVERAGE, Evidence, LEVEL, Verdict};
 
-/// What a confirmation is about.
+/// The parameters of a confirmation.
 #[derive(Clone, Debug)]
 pub struct DuelSpec<'a> {
     /// What is tuned.
     pub plan: &'a TunePlan,
-    /// What has to be beaten.
+    /// The point to beat.
     pub a: &'a Point,
-    /// What it is called.
+    /// The name of the point to beat.
     pub against: &'a str,
-    /// What is to beat it.
+    /// The point that is to beat it.
     pub b: &'a Point,
     /// Pairs of the first part.
     pub first: u32,
-    /// Most pairs.
+    /// Most pairs in total.
     pub most: u32,
-    /// The difference to be found, a logarithm.
+    /// The difference to detect, as a logarithm.
     pub effect: f64,
-    /// Tells duels of one tuning apart.
+    /// Distinguishes the confirmations of a tuning.
     pub salt: u64,
 }
 
@@ -53,24 +53,24 @@ pub struct LimitResult {
     pub metric: String,
     /// Median over B's runs.
     pub value: Option<f64>,
-    /// The same for people.
+    /// The value with its unit.
     pub shown: String,
     /// B/A of the metric.
     pub ratio: Option<Ratio>,
-    /// Whether the figure is on the right side.
+    /// Whether the figure keeps the limit.
     pub kept: bool,
-    /// Whether the whole interval is on the right side.
+    /// Whether the whole interval keeps the limit.
     pub surely: bool,
 }
 
 /// A finished confirmation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Duel {
-    /// What B had to beat.
+    /// The name of the point to beat.
     pub against: String,
-    /// Its settings.
+    /// The settings of that point.
     pub a: Point,
-    /// The settings that were to beat it.
+    /// The settings of the point that was to beat it.
     pub b: Point,
     /// The verdict about B.
     pub verdict: Verdict,
@@ -78,13 +78,13 @@ pub struct Duel {
     pub ratio: Option<Ratio>,
     /// Pairs run.
     pub pairs: u32,
-    /// Pairs that a difference of the size asked for takes.
+    /// Pairs that a difference of the requested size needs.
     pub pairs_asked: u32,
     /// Median over A's runs.
     pub a_median: Option<f64>,
     /// Median over B's runs.
     pub b_median: Option<f64>,
-    /// The limits.
+    /// The results of the limits.
     pub keeps: Vec<LimitResult>,
     /// Stages, CPU and errors of A.
     pub a_totals: SideTotals,
@@ -164,7 +164,7 @@ fn evaluate(spec: &DuelSpec<'_>, pairs: &[Pair], asked: u32) -> Duel {
         both.as_ref().is_none_or(|(a, b)| [a, b].iter().all(|s| Steadiness::of(s).is_none_or(|s| s.is_steady())));
     let totals = |side: Side| totals(pairs, side, if side == Side::A { spec.a } else { spec.b });
     let (a_totals, b_totals) = (totals(Side::A), totals(Side::B));
-    // The rule asks a metric only which way is better.
+    // The rule uses a metric only to know which direction is better.
     let primary = if metric.quantity.higher_is_better() { Metric::Iops } else { Metric::LatencyMean };
     let done = pairs.len() as u32;
     let errors = a_totals.errors + b_totals.errors;

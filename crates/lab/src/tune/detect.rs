@@ -8,9 +8,9 @@
 //! through the second half of a run's progress, extended to time zero, lies above zero by the credit, whatever the shape of
 //! the first half.
 //!
-//! Guarantees: only reads. Does not: distinguish a configured cap from the limit of the device, because the plateau is the
-//! same. It does not see a credit that was used up before, or one that lasts longer than its run; credits of cloud disks may
-//! last half an hour.
+//! Guarantees: only reads. Does not: distinguish a configured cap from the limit of the device, because both give the same
+//! plateau. It does not detect a credit that was used up before, or one that lasts longer than the probe; credits of cloud
+//! disks may last half an hour.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,15 +22,15 @@ use crate::steady::Steadiness;
 
 /// CPU time of the job threads, in percent of one CPU each, from which they are the bottleneck.
 const BUSY_PERCENT: f64 = 90.0;
-/// Two rates that differ by less are a plateau.
+/// Two rates that differ by less than this share form a plateau.
 const PLATEAU: f64 = 0.05;
 /// Seconds of a probe.
 const PROBE_SECONDS: f64 = 1.0;
-/// Seconds of the first one, which looks for a credit.
+/// Seconds of the first probe, which looks for a credit.
 const CREDIT_SECONDS: f64 = 2.4;
-/// Share of the budget the probes may take.
+/// Share of the budget that the probes may use.
 const PROBE_SHARE: f64 = 0.10;
-/// A smaller credit, in seconds of the base rate, is only the queue filling up.
+/// A smaller credit, in seconds at the base rate, is only the effect of the queue filling up.
 const CREDIT_MIN_SECONDS: f64 = 0.05;
 
 /// A finding.
@@ -57,13 +57,13 @@ pub enum Finding {
         /// Bytes per second.
         bytes_per_second: f64,
     },
-    /// The rate falls from a burst to a base.
+    /// The rate falls from a burst rate to a base rate.
     Burst {
-        /// I/Os per second at its fastest.
+        /// I/Os per second at the burst rate.
         burst: f64,
-        /// I/Os per second in the end.
+        /// I/Os per second at the base rate.
         base: f64,
-        /// I/Os it may do beyond the base rate after a pause.
+        /// I/Os that the device does beyond the base rate after a pause.
         credit: f64,
         /// Seconds until the credit is used up at full load.
         seconds: f64,
@@ -128,11 +128,11 @@ impl Finding {
     }
 }
 
-/// Runs the probes, where the bench takes them and the budget allows.
+/// Runs the probes, if the bench supports them and the budget allows.
 pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result<Vec<Finding>, Halt> {
     let loads = [(4096, 64), (4096, 256), (16 << 10, 256), (256 << 10, 64), (1 << 20, 64), (1 << 20, 128)];
     let all = CREDIT_SECONDS + PROBE_SECONDS * (loads.len() - 1) as f64;
-    // The budget is real time; what a virtual second takes of it, the first run has shown.
+    // The budget is real time. The first run has shown how much of it a virtual second costs.
     let pace = first.virtual_seconds.filter(|s| *s > 0.0).map_or(1.0, |s| first.seconds / s);
     let share = PROBE_SHARE * plan.budget_seconds;
     if all * pace > share {
@@ -150,10 +150,10 @@ pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result
                 simulating += reading.virtual_seconds.map_or(0.0, |_| reading.seconds);
                 readings.push(*reading);
             }
-            // A bench without probes, or a device too small for them.
+            // The bench does not support probes, or the device is too small for them.
             _ => return Ok(Vec::new()),
         }
-        // Deeper than the jobs, a probe may be slower to simulate than they were.
+        // A probe has a greater depth than the jobs, so it may be slower to simulate.
         if simulating > share {
             return Ok(Vec::new());
         }
@@ -161,7 +161,7 @@ pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result
     Ok(of_probes(&readings, first.own_seconds()))
 }
 
-/// What the readings of the probes say, in the order of the loads.
+/// Derives findings from the readings of the probes, which are in the order of the loads.
 fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
     let mut found = Vec::new();
     let idle = |r: &Reading| r.job_cpu_percent.is_none_or(|p| p < BUSY_PERCENT);
@@ -178,7 +178,7 @@ fn of_probes(readings: &[Reading], run_seconds: f64) -> Vec<Finding> {
     found
 }
 
-/// I/Os and bytes per second over the second half: a least-squares line through the progress.
+/// Fits a least-squares line to the progress over the second half. Returns I/Os and bytes per second, and the credit.
 fn tail_rate(moments: &[Snapshot]) -> Option<(f64, f64, f64)> {
     let end = moments.last()?.at;
     let tail: Vec<&Snapshot> = moments.iter().filter(|m| m.at >= end / 2.0).collect();
@@ -204,7 +204,7 @@ fn burst(moments: &[Snapshot], run_seconds: f64) -> Option<Finding> {
     if credit < CREDIT_MIN_SECONDS * base {
         return None;
     }
-    // Used up where the progress meets the line of the base rate, within a hundredth of the credit.
+    // The credit is used up where the progress meets the line of the base rate, within a hundredth of the credit.
     let over = |m: &&Snapshot| m.ios as f64 >= credit * 0.99 + base * m.at;
     let spent = moments.iter().find(over).map_or(0.0, |m| m.at);
     let steps = moments.windows(2).filter(|w| w[1].at > w[0].at);
@@ -213,7 +213,7 @@ fn burst(moments: &[Snapshot], run_seconds: f64) -> Option<Finding> {
     Some(Finding::Burst { burst: fastest.max(head), base, credit, seconds: spent, run_seconds })
 }
 
-/// What the default's own runs say.
+/// Derives findings from the runs with the default settings.
 pub fn of_baseline(plan: &TunePlan, first: &Reading, readings: &[Reading]) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(percent) = first.job_cpu_percent.filter(|p| *p >= BUSY_PERCENT) {
@@ -234,7 +234,7 @@ mod tests {
     use crate::tune::objective::{Goal, MetricId};
     use crate::tune::point::Knob;
 
-    /// Progress of a bucket of `credit` I/Os that drains at `burst` and refills at `base`, every 20 ms.
+    /// Progress of a token bucket of `credit` I/Os that drains at `burst` and refills at `base`, every 20 ms.
     fn bucket(burst: f64, base: f64, credit: f64, bytes: u64, seconds: f64) -> Reading {
         let ends = credit / (burst - base).max(1e-9);
         let ios = |t: f64| if t < ends { burst * t } else { credit + base * t };
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(burst(&[], 1.0), None);
     }
 
-    /// A simulator that takes a thousandth of the virtual time, or a hundred times it.
+    /// A simulator whose real time is a multiple of the virtual time: a thousandth, or a hundred.
     struct Simulator(f64);
 
     impl Bench for Simulator {
@@ -329,7 +329,7 @@ mod tests {
         let found = of_probes(&probes(5_000.0, 100e6), 1.0);
         let text: Vec<String> = found.iter().map(Finding::to_string).collect();
         assert!(text.len() == 2 && text[0].contains("5000 IOPS") && text[1].contains("95.4MiB/s"), "{text:?}");
-        // A device of 100 MB/s without a cap on I/Os: 16 KiB reads are a quarter of the 4 KiB ones.
+        // A device of 100 MB/s without an IOPS cap: it does a quarter as many 16 KiB reads as 4 KiB reads.
         assert!(matches!(of_probes(&probes(1e6, 100e6), 1.0)[..], [Finding::BandwidthCap { .. }]));
         let mut busy = probes(5_000.0, 1e12);
         busy.iter_mut().for_each(|r| r.job_cpu_percent = Some(99.0));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a point is better, in plain words, from where the time went in the confirmation's runs.
+//! Explains in plain words why a point is better, from where the time went in the confirmation's runs.
 //!
-//! Guarantees: every sentence is a difference of two measured means. Does not: guess at causes that no stage, count or
+//! Guarantees: every sentence states a difference of two measured means. Does not: guess at causes that no stage, count or
 //! cost shows.
 
 use super::confirm::Duel;
 use crate::report::num;
 use crate::stage::{PartTime, StageFacts, StageTimes};
 
-/// A stage is told when it changed by this share of the default's whole time.
+/// A stage is mentioned if it changed by at least this share of the default's total time.
 const TOLD_SHARE: f64 = 0.02;
 /// What a stage's time is spent on.
 const MEANING: [&str; 6] = [
@@ -20,7 +20,7 @@ const MEANING: [&str; 6] = [
     "from the device back to the job",
 ];
 
-/// Sentences, the most important first.
+/// Returns the sentences, the most important first.
 pub fn sentences(duel: &Duel) -> Vec<String> {
     let (Some(a), Some(b)) = (&duel.a_totals.stages, &duel.b_totals.stages) else {
         return vec!["where the time goes is not measured on this target".to_owned()];
@@ -51,7 +51,7 @@ fn stages(a: &StageFacts, b: &StageFacts) -> Vec<String> {
     changes.into_iter().map(|(_, text)| text).collect()
 }
 
-/// Parts of a transaction, the one that changed most first.
+/// Parts of a transaction, the largest change first.
 fn parts(a: &StageFacts, b: &StageFacts) -> Vec<String> {
     let whole: f64 = a.parts.iter().filter_map(PartTime::mean_ns).sum();
     let mut changes: Vec<(f64, String)> = a

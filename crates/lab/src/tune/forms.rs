@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A recommendation in the forms that systems take it in: sysfs, udev, kernel command line, modprobe, libvirt, QEMU,
-//! mqblk's TOML.
+//! A recommendation in the configuration forms of several systems: sysfs, udev, kernel command line, modprobe, libvirt,
+//! QEMU, and mqblk's TOML.
 //!
-//! Guarantees: a setting that a form does not have is reported as missing, with where it can be set; nothing is left out silently.
-//! The elevator comes first where order matters: changing it resets nr_requests and its tunables (block/elevator.c).
-//! Does not: set anything.
+//! Guarantees: if a form lacks a setting, the output says so and names the place where it can be set; nothing is left out
+//! silently. The elevator comes first where order matters: changing it resets nr_requests and its tunables
+//! (block/elevator.c). Does not: set anything.
 //! Sources: Documentation/ABI/stable/sysfs-block; module parameters of drivers/block/virtio_blk.c (num_request_queues,
 //! queue_depth), drivers/scsi/storvsc_drv.c (storvsc_max_hw_queues), drivers/block/null_blk/main.c (submit_queues,
 //! hw_queue_depth), drivers/scsi/scsi.c (use_blk_mq, until 4.20); libvirt's formatdomain (driver queues, queue_size);
@@ -17,27 +17,27 @@ use host::secrets::is_hidden;
 use super::point::Point;
 use super::target_knobs;
 
-/// A form.
+/// A configuration form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Lines for a root shell.
     Sysfs,
-    /// A rule that sets it again at every boot.
+    /// A udev rule, which sets the values again at every boot.
     Udev,
-    /// Words for the kernel's command line.
+    /// Parameters for the kernel's command line.
     Cmdline,
     /// A line for /etc/modprobe.d.
     Modprobe,
-    /// Part of a domain.
+    /// Part of a libvirt domain.
     Libvirt,
-    /// Arguments of QEMU.
+    /// Command line arguments of QEMU.
     Qemu,
     /// Part of a configuration of `mqblk serve`.
     Toml,
 }
 
 impl Form {
-    /// All of them, with their names.
+    /// All forms, with their names.
     pub const ALL: [(&'static str, Form); 7] = [
         ("sysfs", Form::Sysfs),
         ("udev", Form::Udev),
@@ -57,14 +57,14 @@ impl Form {
 /// Files of /sys/block/DEV/queue.
 const QUEUE_FILES: [&str; 7] =
     ["scheduler", "nr_requests", "max_sectors_kb", "nomerges", "rq_affinity", "wbt_lat_usec", "read_ahead_kb"];
-/// Driver parameters that mean a number of hardware queues and their depth: module, queues, depth.
+/// Driver parameters for the number of hardware queues and their depth: module, queues, depth.
 const MODULES: [(&str, Option<&str>, Option<&str>); 3] = [
     ("virtio_blk", Some("num_request_queues"), Some("queue_depth")),
     ("hv_storvsc", Some("storvsc_max_hw_queues"), None),
     ("null_blk", Some("submit_queues"), Some("hw_queue_depth")),
 ];
 
-/// `point` in a form; `target` is where it was tuned.
+/// Returns `point` in a form. `target` is the target that was tuned.
 pub fn render(form: Form, point: &Point, target: &str) -> String {
     let device = target
         .strip_prefix("kernel:")
@@ -77,7 +77,7 @@ pub fn render(form: Form, point: &Point, target: &str) -> String {
         out.push_str("# nothing to set: the defaults stay\n");
         return out;
     }
-    // What sysfs calls queue_depth is a SCSI disk's; of our stack and of simulated machines it is another thing.
+    // In sysfs, queue_depth belongs to a SCSI disk. In our stack and on simulated machines it means something else.
     let own = match (target.strip_prefix("kernel:"), point.get("queue_depth")) {
         (Some(_), Some(depth)) => point.without("queue_depth").and(&Point::of(&[("lun_queue_depth", depth)])),
         _ => point.clone(),
@@ -102,7 +102,7 @@ pub fn render(form: Form, point: &Point, target: &str) -> String {
 
 type Missing = Vec<(String, &'static str)>;
 
-/// Where a setting is to be found instead.
+/// Where a setting that the form lacks can be set.
 fn elsewhere(name: &str) -> &'static str {
     match name {
         "lun_queue_depth" => "a SCSI disk's queue_depth: sysfs, udev",
@@ -121,7 +121,7 @@ fn elsewhere(name: &str) -> &'static str {
     }
 }
 
-/// Path below /sys/block/DEV, where there is one, the elevator first and its tunables last.
+/// Paths below /sys/block/DEV of the settings that have one, the elevator first and its tunables last.
 fn queue_files(point: &Point, missing: &mut Missing) -> Vec<(String, String)> {
     let mut files = Vec::new();
     for (name, value) in point.iter() {
@@ -182,7 +182,7 @@ fn modules(point: &Point, line: &dyn Fn(&str, &str, &str) -> String, missing: &m
     out
 }
 
-/// What a virtual machine's disk has: queues and a ring size, which must be a power of two up to 1024.
+/// The settings of a virtual machine's disk: queues and a ring size, which must be a power of two up to 1024.
 fn vm(point: &Point, missing: &mut Missing) -> (Option<String>, Option<String>) {
     let (mut queues, mut size) = (None, None);
     for (name, value) in point.iter() {
@@ -218,14 +218,14 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
     format!("-device virtio-blk-pci,drive=DRIVE{queues}{size}\n")
 }
 
-/// The comment above a target whose secret is in no results file, and so in no form.
+/// The comment above a target with a secret. Results files contain no secrets, so no form does either.
 const SECRET: &str = "# the target's password or key is not kept: put it in the place of *** before this is served\n";
 
-/// Part of a configuration of `mqblk serve`; of a simulated machine, of its file.
+/// Part of a configuration of `mqblk serve`, or of the machine file for a simulated machine.
 fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
     let is_simulated = target.starts_with("sim:");
     let target = target_knobs::target(target, point);
-    // Served it is through our block layer.
+    // `mqblk serve` serves it through our block layer.
     let served = target.strip_prefix("kernel:").unwrap_or(&target).replace('\\', "\\\\").replace('"', "\\\"");
     let mut out = match is_simulated {
         true => "[settings]\n".to_owned(),
@@ -237,12 +237,12 @@ fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
             missing.push((format!("{name}={value}"), elsewhere(name)));
             continue;
         }
-        // Of our block layer there is nothing of that meaning.
+        // Our block layer has no setting with that meaning.
         if name == "lun_queue_depth" && !is_simulated {
             missing.push((format!("{name}={value}"), elsewhere(name)));
             continue;
         }
-        // A dot would be a table; serve's configuration takes it as one.
+        // A dot would make a TOML table, which only the configuration of `mqblk serve` expects.
         let name = if is_simulated && name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
         let _ = match value.parse::<i64>() {
             Ok(_) => writeln!(out, "{name} = {value}"),
@@ -311,7 +311,7 @@ mod tests {
         assert!(text.contains("target = \"/dev/sda\""), "{text}");
         let text = render(Form::Sysfs, &point(), "kernel:/dev/sda");
         assert!(text.contains("echo 128 > /sys/block/sda/device/queue_depth\n"), "{text}");
-        // Of a SCSI disk of the kernel it is the LUN's, and nothing that a machine, a driver or our block layer calls so.
+        // For a SCSI disk of the kernel this is the depth of the LUN. Machines, drivers and our block layer have no such setting.
         for form in [Form::Cmdline, Form::Modprobe, Form::Libvirt, Form::Qemu, Form::Toml] {
             let text = render(form, &point(), "kernel:/dev/sda");
             assert!(text.contains("# not in this form: lun_queue_depth=128 (a SCSI disk's queue_depth"), "{text}");

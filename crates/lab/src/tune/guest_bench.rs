@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Simulated virtual machines with databases as a bench: how many IOThreads and virtqueues, and which serves which.
+//! Simulated virtual machines with databases as a bench: the number of IOThreads and virtqueues, and their mapping.
 //!
-//! The knobs are those of the machine file and of its rows. Rules of thumb: one IOThread (all that a disk could have before QEMU 9.0); four (as
-//! published for RHEL 9.4); eight; a virtqueue per vCPU (QEMU's default since 5.2); half the vCPUs (as published); four virtqueues.
-//! Guarantees: as of [`super::bench`]; the same point and random number give the same figures; pairs of runs share no random numbers with
-//! other pairs. Does not: charge a thread that polls for the host's CPU, so that polling is searched only where it is asked for.
+//! The knobs are those of the machine file and of its rows. Rules of thumb: one IOThread (the most that a disk could have
+//! before QEMU 9.0); four (as published for RHEL 9.4); eight; a virtqueue per vCPU (QEMU's default since 5.2); half the
+//! vCPUs (as published); four virtqueues. Guarantees: those of [`super::bench`]. The same point and random number give the
+//! same figures. Pairs of runs share no random numbers with other pairs. Does not: charge the host's CPU for a polling
+//! thread, so polling is searched only on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,25 +25,25 @@ use super::shuffle::splitmix64;
 use crate::stage::{PartTime, StageFacts};
 use crate::world::sim::guests::{GuestMachine, IOTHREADS, MAPPING, POLL_US, QUEUES};
 
-/// Numbers of IOThreads that are tried.
+/// Numbers of IOThreads to try.
 const THREADS: [u32; 6] = [0, 1, 2, 4, 8, 16];
-/// Times of polling that are tried, microseconds; the longest before the last is QEMU's own.
+/// Polling times to try, microseconds. The longest before the last is QEMU's default.
 const POLLS_US: [&str; 5] = ["0", "8", "16", "32.768", "100"];
 
-/// What is run where.
+/// A machine and its loads as a bench.
 pub struct GuestBench {
     machine: GuestMachine,
-    /// Everything that is set in every run, what the file says included.
+    /// Settings of every run, including those of the file.
     base: Vec<(String, String)>,
     vcpus: u16,
     /// Virtual seconds of a short and a full run.
     seconds: (f64, f64),
     stop: Arc<AtomicBool>,
-    /// Whose time is explained.
+    /// The metric whose time is explained.
     goal: MetricId,
 }
 
-/// Refuses a metric that users of virtual machines do not have.
+/// Rejects a metric that users of virtual machines do not have.
 pub fn check_metric(flag: &str, metric: &MetricId) -> std::result::Result<(), String> {
     let has = matches!(
         metric.quantity,
@@ -62,16 +63,16 @@ pub fn check_metric(flag: &str, metric: &MetricId) -> std::result::Result<(), St
     Ok(())
 }
 
-/// Whether a knob is searched only where it is asked for.
+/// Whether a knob is searched only on request.
 pub fn is_only_asked(name: &str) -> bool {
     name == POLL_US
 }
 
 impl GuestBench {
-    /// A bench; `settings` are so in every run.
+    /// Makes a bench. `settings` apply to every run.
     ///
     /// # Errors
-    /// A setting that cannot be.
+    /// A setting that is not valid.
     pub fn new(
         machine: GuestMachine,
         settings: &[(String, String)],
@@ -87,7 +88,7 @@ impl GuestBench {
         Ok(GuestBench { machine, base, vcpus, seconds, stop, goal: goal.clone() })
     }
 
-    /// What is set in every run: with a point over it, all that a machine's owner would have to set.
+    /// Settings of every run. Together with a point, they are all that the owner of the machine has to set.
     pub fn base(&self) -> &[(String, String)] {
         &self.base
     }

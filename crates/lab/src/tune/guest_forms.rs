@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! IOThreads, virtqueues and their mapping in the forms that virtual machines take them in.
+//! IOThreads, virtqueues and their mapping in the configuration forms of virtual machines.
 //!
 //! Guarantees: a form includes all of these settings or none, unchanged ones too, because a mapping without its virtqueues is
 //! meaningless. A setting that a form does not have is reported as missing. Does not: set anything.
@@ -15,7 +15,7 @@ use super::journal::TunePlan;
 use super::point::Point;
 use crate::world::sim::guests::{IOTHREADS, MAPPING, POLL_US, QUEUES};
 
-/// `point` in a form, of whatever the plan is about.
+/// Returns `point` in a form, whether the plan tunes virtual machines or not.
 pub fn render(form: Form, point: &Point, plan: &TunePlan) -> String {
     let is_guests = plan.base.iter().any(|(name, _)| name == QUEUES);
     if !is_guests || point.is_empty() {
@@ -37,12 +37,12 @@ pub fn render(form: Form, point: &Point, plan: &TunePlan) -> String {
     format!("# {}\n{body}", form.name())
 }
 
-/// All that a disk of a virtual machine has of it.
+/// All settings of a virtual machine's disk that a tuning may change.
 struct Choice {
     iothreads: usize,
     queues: usize,
     mapping: Mapping,
-    /// Where it is not to stay what it is.
+    /// The polling time, if it is to change.
     poll_ns: Option<u64>,
 }
 
@@ -58,13 +58,13 @@ impl Choice {
         }
     }
 
-    /// The virtqueues of an IOThread, from 0, where they have to be listed.
+    /// The virtqueues of an IOThread, numbered from 0, if they have to be listed.
     fn listed(&self, thread: usize) -> Option<Vec<usize>> {
         let of = |q: &usize| self.mapping.thread_of(*q, self.queues, self.iothreads) == thread;
         (self.mapping != Mapping::RoundRobin && self.iothreads > 1).then(|| (0..self.queues).filter(of).collect())
     }
 
-    /// IOThreads that have a virtqueue: a list without one is refused.
+    /// IOThreads that have a virtqueue. A list without a virtqueue is rejected.
     fn threads(&self) -> std::ops::Range<usize> {
         0..self.iothreads.min(self.queues)
     }
@@ -125,7 +125,7 @@ impl Choice {
         out
     }
 
-    /// Of a machine file: what differs.
+    /// Lines of a machine file for the settings that differ.
     fn toml(&self, point: &Point) -> String {
         let mut out = String::new();
         let fields = [(QUEUES, "queues"), (MAPPING, "mapping"), (POLL_US, "iothread.poll_us")];
@@ -167,7 +167,7 @@ mod tests {
         let text = choice("2", "5", "round-robin").qemu();
         assert!(text.contains("[{\"iothread\":\"iothread1\"},{\"iothread\":\"iothread2\"}]"), "{text}");
         assert!(!choice("0", "5", "round-robin").qemu().contains("iothread"));
-        // More of them than virtqueues: QEMU refuses an IOThread without one.
+        // More IOThreads than virtqueues: QEMU rejects an IOThread without a virtqueue.
         let text = choice("4", "2", "blocks").libvirt();
         assert!(text.contains("<iothread id='2'><queue id='1'/></iothread>\n  </iothreads>"), "{text}");
         let polls = Choice { poll_ns: Some(16_000), ..choice("1", "2", "round-robin") };

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every run of a tuning on disk as soon as it is done, and a tuning resumed from there.
+//! Writes every run of a tuning to disk as soon as it completes, and resumes a tuning from there.
 //!
 //! JSON lines: the subject of the tuning, then one line per run (its request and its result), and at the end the result.
 //!
-//! Guarantees: a search sees only what the file has of a run. So a resumed tuning asks for the same runs in the same order,
-//! takes the runs in the file from there, and reaches the result that it would have reached without the interruption. A file
-//! of another tuning is rejected, at the latest at the first run that does not match. A last line that was cut off is ignored
-//! and overwritten.
+//! Guarantees: a search sees only the data of a run that the file has. So a resumed tuning requests the same runs in the
+//! same order, takes recorded runs from the file, and reaches the result that it would have reached without the
+//! interruption. The file of a different tuning is rejected, at the latest at the first run that does not match. A last
+//! line that was cut off is ignored and overwritten.
 //!
-//! Does not: call fsync, as [`crate::results`].
+//! Does not: call fsync, for the reason given in [`crate::results`].
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -33,29 +33,29 @@ pub struct TunePlan {
     pub keeps: Vec<Keep>,
     /// The knobs.
     pub knobs: Vec<Knob>,
-    /// The rules of thumb to beat, with their sentences.
+    /// The rules of thumb to beat, each with its usual wording.
     pub rules: Vec<(String, Point)>,
-    /// What is set in every run.
+    /// Settings of every run.
     pub base: Vec<(String, String)>,
     /// The target.
     pub target: String,
-    /// The identity of the device or machine behind it, as of [`World::behind`](crate::world::World::behind).
+    /// The identity of the target's device or machine, from [`World::behind`](crate::world::World::behind).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
     /// Seed of all random orders.
     pub seed: u64,
-    /// Seconds of runs.
+    /// Seconds of all runs together.
     pub budget_seconds: f64,
     /// The smallest gain worth finding, as a fraction.
     pub detect: f64,
-    /// Seconds of a short and a full run, where the jobs end by time.
+    /// Seconds of a short and a full run, if the jobs end by time.
     pub run_seconds: Option<(f64, f64)>,
     /// The job file's text.
     pub job: String,
 }
 
 impl TunePlan {
-    /// The metrics that every run is to measure.
+    /// Returns the metrics that every run has to measure.
     pub fn wanted(&self) -> Vec<MetricId> {
         let mut wanted = vec![self.goal.metric.clone()];
         wanted.extend(self.keeps.iter().map(|k| k.metric.clone()));
@@ -64,7 +64,7 @@ impl TunePlan {
         wanted
     }
 
-    /// Names what differs.
+    /// Names the first difference.
     fn differs(&self, other: &TunePlan) -> Option<&'static str> {
         let parts = [
             ("the job file", self.job == other.job),
@@ -100,7 +100,7 @@ pub struct Header {
 /// A run and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunLine {
-    /// From 0.
+    /// Its number, from 0.
     pub index: u32,
     /// The purpose of the run.
     pub phase: String,
@@ -114,14 +114,14 @@ pub struct RunLine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tried {
-    /// It was measured.
+    /// The point was measured.
     Read(Box<Reading>),
-    /// The target rejects this point, and why.
+    /// The target rejects this point; the text gives the reason.
     Refused(String),
 }
 
 impl Tried {
-    /// The reading, if there is one without errors.
+    /// Returns the reading, if there is one without errors.
     pub fn good(&self) -> Option<&Reading> {
         match self {
             Tried::Read(reading) if reading.errors == 0 => Some(reading),
@@ -153,7 +153,7 @@ pub struct RecordedRuns {
     pub header: Header,
     /// Its runs in order.
     pub runs: Vec<RunLine>,
-    /// How it ended, if it did.
+    /// The result, if the tuning completed.
     pub result: Option<TuneResult>,
     /// Length in bytes of the whole lines; the rest was cut off.
     pub whole_bytes: usize,
@@ -184,7 +184,7 @@ pub fn read(text: &str, path: &str) -> Result<RecordedRuns, String> {
 }
 
 impl RecordedRuns {
-    /// Refuses to continue with another tuning.
+    /// Rejects the continuation of a different tuning.
     pub fn fits(&self, plan: &TunePlan, path: &str) -> Result<(), String> {
         match self.header.plan.differs(plan) {
             None => Ok(()),
@@ -196,25 +196,25 @@ impl RecordedRuns {
     }
 }
 
-/// Why a tuning did not come to its end.
+/// The reason why a tuning did not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
-    /// It was interrupted; it can be resumed.
+    /// The tuning was interrupted; it can be resumed.
     #[error("interrupted")]
     Stopped,
-    /// It cannot continue.
+    /// The tuning cannot continue.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What is told while it works.
+/// The progress of a tuning.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// What the next run is for.
+    /// The purpose of the next run.
     pub phase: String,
     /// Runs so far.
     pub runs: u32,
-    /// Seconds of runs so far, and of the budget.
+    /// Seconds of runs so far.
     pub spent: f64,
     /// Seconds of the budget.
     pub budget: f64,
@@ -224,19 +224,19 @@ pub struct Status {
     pub gain: Option<f64>,
 }
 
-/// Is told how a tuning goes.
+/// Receives the progress of a tuning.
 pub trait Watch {
-    /// Before every run that is really made.
+    /// Called before every run that is not taken from the file.
     fn run(&mut self, _status: &Status, _next: &Ask) {}
 }
 
-/// Looks away.
+/// Ignores the progress.
 #[derive(Clone, Copy, Debug)]
 pub struct NoWatch;
 
 impl Watch for NoWatch {}
 
-/// Runs what is asked, or finds it in the file.
+/// Runs requests, or finds their results in the file.
 pub struct Recorder<'a> {
     bench: &'a mut dyn Bench,
     watch: &'a mut dyn Watch,
@@ -244,7 +244,7 @@ pub struct Recorder<'a> {
     past: VecDeque<RunLine>,
     wanted: Vec<MetricId>,
     index: u32,
-    /// How far it is.
+    /// The progress.
     pub status: Status,
 }
 
@@ -266,12 +266,12 @@ impl<'a> Recorder<'a> {
         write_line(out, &LineRef::Tune(header))
     }
 
-    /// Refuses what cannot be, without a run.
+    /// Rejects an invalid point without running it.
     pub fn check(&self, point: &Point) -> Result<(), String> {
         self.bench.check(point)
     }
 
-    /// Makes a run, or finds it.
+    /// Runs a request, or finds its result in the file.
     pub fn measure(&mut self, ask: Ask) -> Result<Tried, Halt> {
         let index = self.index;
         let tried = match self.past.pop_front() {
@@ -292,7 +292,7 @@ impl<'a> Recorder<'a> {
                 };
                 let line = RunLine { index, phase: self.status.phase.clone(), ask, tried };
                 write_line(self.out, &LineRef::Run(&line))?;
-                // What is resumed is what a continuation would read.
+                // The result passes through its text, so that a resumed tuning sees the same data.
                 let text = serde_json::to_string(&line.tried).expect("plain data serialises");
                 serde_json::from_str(&text).expect("reads back what it wrote")
             }
@@ -305,7 +305,7 @@ impl<'a> Recorder<'a> {
         Ok(tried)
     }
 
-    /// Writes how it ended.
+    /// Writes the result of the tuning.
     pub fn finish(&mut self, result: &TuneResult) -> Result<(), Halt> {
         write_line(self.out, &LineRef::Result(result))
     }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The knobs of a kernel disk in sysfs: settings with values worth a try, and the rules of thumb in use.
+//! The knobs of a kernel disk in sysfs: settings with values worth trying, and the rules of thumb in use.
 //!
-//! Guarantees: only settings of that disk that the kernel lets be written, with the values in effect as defaults; nothing is
-//! written here. An elevator's tunables have the names and defaults of our elevators, which are the kernel's; those of the
-//! elevator in effect are read. Does not: predict what the kernel rejects. A rejected point is dropped when it is tried.
+//! Guarantees: only settings of that disk that are writable, with the values in effect as defaults. Nothing is written
+//! here. An elevator's tunables have the names and defaults of our elevators, which are the kernel's. The tunables of the
+//! elevator in effect are read. Does not: predict which values the kernel rejects. A rejected point is dropped when it is
+//! tried.
 
 use super::point::{Knob, Point};
 use super::stack_knobs::{DEPTHS, SECTORS_KB, tunables};
 
-/// What is known of a disk.
+/// The facts of a disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     /// All settings with their values.
     pub now: Vec<(String, String)>,
-    /// Names of those that can be written.
+    /// Names of the writable settings.
     pub writable: Vec<String>,
     /// Elevators that the kernel offers.
     pub schedulers: Vec<String>,
@@ -44,7 +45,7 @@ pub fn knobs(disk: &Disk) -> Vec<Knob> {
     let words = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
     add("scheduler", disk.schedulers.clone());
     add("nr_requests", text(&mut DEPTHS.into_iter()));
-    // What a SCSI disk has now is what its host gave it; more is seldom to be had.
+    // The present value of a SCSI disk comes from its host, and a higher one is seldom possible.
     let tags = disk.number("queue_depth").unwrap_or(0);
     add("queue_depth", text(&mut [1, 8].into_iter().chain(DEPTHS).filter(|d| *d <= tags)));
     let most = disk.number("max_hw_sectors_kb").unwrap_or(0);
@@ -59,7 +60,7 @@ pub fn knobs(disk: &Disk) -> Vec<Knob> {
     all
 }
 
-/// The tunables of an elevator; of the one in effect around its values on this disk.
+/// The tunables of an elevator. For the elevator in effect, values are chosen around those on this disk.
 fn of_elevator(disk: &Disk, elevator: &str) -> Vec<Knob> {
     let is_now = disk.value("scheduler") == Some(elevator);
     let own = |knob: Knob| {
@@ -80,7 +81,7 @@ fn of_elevator(disk: &Disk, elevator: &str) -> Vec<Knob> {
     tunables(elevator).into_iter().filter_map(own).collect()
 }
 
-/// What people set when they do not measure.
+/// The usual settings without measurements.
 pub fn rules(disk: &Disk) -> Vec<(String, Point)> {
     let sentences = [
         ("no elevator for a fast disk", "scheduler", "none".to_owned()),

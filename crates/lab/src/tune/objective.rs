@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The name that stands for all jobs of the file together.
 pub const ALL_JOBS: &str = "all";
 
-/// What is measured of a job.
+/// The kind of metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -21,15 +21,15 @@ pub enum Quantity {
     Iops,
     /// Bytes per second, all directions.
     Bandwidth,
-    /// Mean completion latency in nanoseconds; of a rated job from the intended start.
+    /// Mean completion latency in nanoseconds; for a rated job from the intended start.
     LatencyMean,
     /// A percentile of that latency, in tenths of a percent (500: the median), 500..=999.
     Percentile(u16),
-    /// CPU time per I/O in nanoseconds: of all jobs that of the whole process, of one job that of its threads.
+    /// CPU time per I/O in nanoseconds. For all jobs it is that of the whole process, for one job that of its threads.
     CpuPerIo,
-    /// Transactions ended per second, of `workload=oltp` jobs.
+    /// Transactions completed per second, in `workload=oltp` jobs.
     Transactions,
-    /// The same per minute, as benchmarks of databases publish it.
+    /// Transactions completed per minute, as published by database benchmarks.
     TransactionsPerMinute,
     /// Mean latency of a transaction in nanoseconds.
     TransactionMean,
@@ -39,7 +39,7 @@ pub enum Quantity {
     CommitMean,
 }
 
-/// The percentiles that may be asked for by name.
+/// The percentiles that have a name.
 const PERCENTILES: [(&str, u16); 8] = [
     ("p50", 500),
     ("p75", 750),
@@ -89,7 +89,7 @@ impl Quantity {
         ["iops", "bw", "lat", "cpu"].into_iter().chain(PERCENTILES.iter().map(|(name, _)| *name)).chain(transactions)
     }
 
-    /// A value with its unit, for people.
+    /// Formats a value with its unit.
     pub fn show(self, value: f64) -> String {
         use crate::report::num;
         match self {
@@ -133,7 +133,7 @@ impl fmt::Display for Quantity {
 pub struct MetricId {
     /// Name of the job, or [`ALL_JOBS`].
     pub job: String,
-    /// What of it.
+    /// The kind of metric.
     pub quantity: Quantity,
 }
 
@@ -144,11 +144,11 @@ impl fmt::Display for MetricId {
 }
 
 impl MetricId {
-    /// Reads `JOB.METRIC`; `jobs` are those of the file. A job's name may have dots of its own.
+    /// Parses `JOB.METRIC`. `jobs` are those of the file. The name of a job may contain dots.
     pub fn parse(text: &str, jobs: &[String]) -> Result<MetricId, String> {
         let known = || jobs.iter().map(String::as_str).chain([ALL_JOBS]);
         let metrics = || Quantity::names().collect::<Vec<_>>().join(", ");
-        // `p99.9` has a dot as well, so the metric is what follows a job's name, if there is such a job.
+        // `p99.9` contains a dot as well. So the metric is the text after the name of a known job, if there is one.
         let of_job = known().filter_map(|job| Some((job, text.strip_prefix(job)?.strip_prefix('.')?)));
         let Some((job, metric)) = of_job.max_by_key(|(job, _)| job.len()) else {
             let Some((job, metric)) = text.split_once('.') else {
@@ -176,15 +176,16 @@ fn example(jobs: &[String]) -> &str {
     jobs.first().map_or(ALL_JOBS, String::as_str)
 }
 
-/// The metric to make better.
+/// The metric to improve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Goal {
-    /// Which.
+    /// The metric.
     pub metric: MetricId,
 }
 
 impl Goal {
-    /// Reads the value of `--maximize` (`maximize`) or `--minimize`. Making a metric worse is refused: it is a slip.
+    /// Parses the value of `--maximize` (`maximize`) or `--minimize`. A direction that makes the metric worse is rejected
+    /// as a mistake.
     pub fn parse(maximize: bool, text: &str, jobs: &[String]) -> Result<Goal, String> {
         let flag = if maximize { "--maximize" } else { "--minimize" };
         let metric = MetricId::parse(text, jobs).map_err(|e| format!("{flag} {e}"))?;
@@ -202,7 +203,7 @@ impl Goal {
     }
 }
 
-/// What a limit is measured by.
+/// The kind of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -215,18 +216,18 @@ pub enum Bound {
 /// `JOB.METRIC>=BOUND` or `JOB.METRIC<=BOUND`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Keep {
-    /// Which metric.
+    /// The metric.
     pub metric: MetricId,
-    /// `>=`; otherwise `<=`.
+    /// Whether the limit is `>=`; otherwise it is `<=`.
     pub at_least: bool,
-    /// What it is held against.
+    /// The limit.
     pub bound: Bound,
     /// As typed.
     pub text: String,
 }
 
 impl Keep {
-    /// Reads the value of `--keep`.
+    /// Parses the value of `--keep`.
     pub fn parse(text: &str, jobs: &[String]) -> Result<Keep, String> {
         let plain: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let (metric, at_least, bound) = match (plain.split_once(">="), plain.split_once("<=")) {
@@ -253,8 +254,8 @@ impl Keep {
         Ok(Keep { metric, at_least, bound: value, text: plain })
     }
 
-    /// How far `value` is on the right side of the limit, as a logarithm: negative when it is not kept. `default` is
-    /// the default's figure.
+    /// Returns the distance of `value` from the limit as a logarithm; it is negative if the limit is not kept. `default` is
+    /// the figure with the default settings.
     pub fn margin(&self, default: f64, value: f64) -> f64 {
         let limit = match self.bound {
             Bound::OfDefault(fraction) => default * fraction,
@@ -264,13 +265,13 @@ impl Keep {
         if self.at_least { log } else { -log }
     }
 
-    /// The same metric as something to make better, when a limit cannot be kept: how near can it be brought?
+    /// Returns the metric as a goal, for a limit that is not kept: how near can the metric come to the limit?
     pub fn as_goal(&self) -> Goal {
         Goal { metric: self.metric.clone() }
     }
 }
 
-/// A positive figure with its unit.
+/// Parses a positive figure with its unit.
 fn parse_bound(text: &str, quantity: Quantity) -> Option<Bound> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);

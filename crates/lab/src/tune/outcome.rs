@@ -8,13 +8,13 @@ use super::detect::Finding;
 use super::objective::MetricId;
 use super::point::Point;
 
-/// The word at the end.
+/// The verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TuneVerdict {
-    /// The recommendation is better than the default, confirmed.
+    /// The recommendation is better than the default, and this is confirmed.
     Better,
-    /// Nothing was found that is.
+    /// No better setting was found.
     NoBetter,
     /// The default does not keep a limit; the recommendation does, without being better.
     LimitKept,
@@ -27,45 +27,45 @@ pub enum TuneVerdict {
 /// A finished tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuneResult {
-    /// What was to become better.
+    /// The metric that was to improve.
     pub goal: MetricId,
-    /// The word.
+    /// The verdict.
     pub verdict: TuneVerdict,
-    /// What is recommended; the default when nothing is.
+    /// The recommended point; the default if nothing is recommended.
     pub winner: Point,
-    /// The confirmation against the default, of whatever looked best.
+    /// The confirmation of the most promising point against the default.
     pub against_default: Option<Duel>,
     /// Confirmations of the winner against rules of thumb.
     pub against_rules: Vec<Duel>,
-    /// Rules of thumb that are the default or the winner, or that this target cannot have, each with the reason.
+    /// Rules of thumb that were not compared, each with the reason: it is the default or the winner, or the target rejects it.
     pub rules_left_out: Vec<(String, String)>,
-    /// Settings that looked good beside others and are not needed.
+    /// Settings that seemed good beside others, but are not needed.
     pub unneeded: Vec<String>,
     /// The limit that cannot be kept.
     pub impossible: Option<Impossible>,
-    /// The default's figure while screening, median.
+    /// Median figure of the default while screening.
     pub default_value: Option<f64>,
-    /// Standard deviation of ln(goal) from run to run with the default.
+    /// Standard deviation of ln(goal) from run to run with the default settings.
     pub noise: f64,
-    /// Different points tried.
+    /// Number of different points tried.
     pub points: u32,
-    /// Runs in all.
+    /// Number of runs.
     pub runs: u32,
-    /// Seconds of runs.
+    /// Duration of all runs, seconds.
     pub seconds: f64,
     /// Whether the budget ended the search.
     pub cut_short: bool,
-    /// What was noticed about the machine.
+    /// Findings about the machine.
     pub findings: Vec<Finding>,
 }
 
 /// A limit that cannot be kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Impossible {
-    /// As typed.
+    /// The limit as typed.
     pub text: String,
-    /// The nearest that was found.
+    /// The point that came nearest to the limit.
     pub best: Point,
-    /// The confirmation of that against the default, about the limit's metric.
+    /// The confirmation of that point against the default, in the metric of the limit.
     pub duel: Duel,
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A point of the search: its differences from the default, and the knobs.
+//! A point of the search, which is a set of differences from the default, and the knobs.
 //!
-//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one point and
-//! one label. Knobs are a table: a target with more of them (IOThreads, paths) adds rows. Does not: know which points a
-//! target can have. The target rejects those it cannot have ([`super::bench::Bench::check`]).
+//! Guarantees: a point holds only differences from the default and is ordered by name, so two equal choices are one point
+//! with one label. Knobs are a table: a target with more knobs (IOThreads, paths) adds rows. Does not: know which points a
+//! target accepts. The target rejects invalid points ([`super::bench::Bench::check`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::fmt;
 use blk::suggest::did_you_mean;
 use serde::{Deserialize, Serialize};
 
-/// What may be set, and what people set: knobs, and points with the sentence that goes with them.
+/// Knobs, and rules of thumb with their points.
 pub type Knobs = (Vec<Knob>, Vec<(String, Point)>);
 
 /// Settings that differ from the default.
@@ -20,7 +20,7 @@ pub type Knobs = (Vec<Knob>, Vec<(String, Point)>);
 pub struct Point(BTreeMap<String, String>);
 
 impl Point {
-    /// From pairs; later ones over earlier ones.
+    /// Makes a point from pairs; a later pair overrides an earlier one.
     pub fn of(pairs: &[(&str, &str)]) -> Point {
         Point(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
     }
@@ -30,7 +30,7 @@ impl Point {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The same with one knob at another value; `knob.default` takes it out.
+    /// Returns the point with one knob at another value; `knob.default` removes the knob.
     #[must_use]
     pub fn with(&self, knob: &Knob, value: &str) -> Point {
         let mut next = self.clone();
@@ -42,7 +42,7 @@ impl Point {
         next
     }
 
-    /// The same with one knob at its default.
+    /// Returns the point with one knob at its default.
     #[must_use]
     pub fn without(&self, name: &str) -> Point {
         let mut next = self.clone();
@@ -50,7 +50,7 @@ impl Point {
         next
     }
 
-    /// Both; `other` wins.
+    /// Combines both points; `other` takes precedence.
     #[must_use]
     pub fn and(&self, other: &Point) -> Point {
         let mut next = self.clone();
@@ -63,12 +63,12 @@ impl Point {
         self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
     }
 
-    /// How many knobs are not at their defaults.
+    /// Number of knobs that are not at their defaults.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it is the default.
+    /// Whether the point is the default.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -86,53 +86,53 @@ impl fmt::Display for Point {
     }
 }
 
-/// Something that may be set.
+/// A setting that may be changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Knob {
     /// The kernel's name; `iodepth`, `numjobs` or `JOB.iodepth` for the load itself.
     pub name: String,
-    /// What it is unless it is set.
+    /// Its value if it is not set.
     pub default: String,
-    /// Values worth a try, the default among them or not.
+    /// Values worth trying, with or without the default.
     pub values: Vec<String>,
-    /// It exists only while another one has this value (a tunable of an elevator).
+    /// The name and value of another knob, if this one exists only with it (a tunable of an elevator).
     pub when: Option<(String, String)>,
 }
 
 impl Knob {
-    /// A knob that is always there.
+    /// Makes a knob that always exists.
     pub fn new(name: &str, default: impl ToString, values: impl IntoIterator<Item = impl ToString>) -> Knob {
         let values = values.into_iter().map(|v| v.to_string()).collect();
         Knob { name: name.to_owned(), default: default.to_string(), values, when: None }
     }
 
-    /// The same, only while `name` is `value`.
+    /// Makes the knob exist only while `name` is `value`.
     #[must_use]
     pub fn only_when(mut self, name: &str, value: &str) -> Knob {
         self.when = Some((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Its value at a point.
+    /// Returns its value at a point.
     pub fn at<'a>(&'a self, point: &'a Point) -> &'a str {
         point.get(&self.name).unwrap_or(&self.default)
     }
 
-    /// Whether it exists at a point; `knobs` are all of them.
+    /// Whether it exists at a point. `knobs` are all knobs.
     pub fn exists_at(&self, point: &Point, knobs: &[Knob]) -> bool {
         let Some((name, value)) = &self.when else { return true };
         point.get(name).or(knobs.iter().find(|k| k.name == *name).map(|k| k.default.as_str())) == Some(value)
     }
 }
 
-/// Takes what no longer exists out of a point (the tunables of an elevator that was left).
+/// Removes knobs that no longer exist from a point (the tunables of the previous elevator).
 #[must_use]
 pub fn tidy(point: &Point, knobs: &[Knob]) -> Point {
     let gone = knobs.iter().filter(|k| point.get(&k.name).is_some() && !k.exists_at(point, knobs));
     gone.fold(point.clone(), |p, k| p.without(&k.name))
 }
 
-/// Values as typed: `a,b,c`, or `LOW..HIGH` for the ends and the powers of two between them.
+/// Parses values: `a,b,c`, or `LOW..HIGH` for both ends and the powers of two between them.
 pub fn parse_values(flag: &str, name: &str, text: &str) -> Result<Vec<String>, String> {
     let rule = || {
         format!(
@@ -154,8 +154,8 @@ pub fn parse_values(flag: &str, name: &str, text: &str) -> Result<Vec<String>, S
     if values.iter().any(String::is_empty) { Err(rule()) } else { Ok(values) }
 }
 
-/// The table a search uses: of `known`, those named by `only` with its values (an empty list keeps the table's); all,
-/// if `only` is empty. Not those in `fixed`.
+/// Returns the knobs of a search. These are the knobs of `known` that `only` names, with the values given there (an empty
+/// list keeps the known values). If `only` is empty, they are all knobs. Knobs in `fixed` are left out.
 pub fn narrow(
     known: Vec<Knob>,
     only: &[(String, Vec<String>)],

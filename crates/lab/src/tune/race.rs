@@ -25,46 +25,46 @@ const PRIOR_DF: f64 = 5.0;
 /// Most rounds.
 const ROUNDS_MAX: u32 = 16;
 
-/// What a race is run with.
+/// The parameters of a race.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// What is tuned.
     pub plan: &'a TunePlan,
-    /// Standard deviation of ln(metric) from run to run, as known before.
+    /// Standard deviation of ln(metric) from run to run, as known before the race.
     pub noise: f64,
     /// Logarithm of the least gain that keeps a point in.
     pub worth: f64,
     /// Seconds of the budget that screening may use up.
     pub until: f64,
-    /// Whether the default is run in each round although it is not the best: relative limits need it.
+    /// Whether each round runs the default even if it is not the best point, because limits are relative to it.
     pub with_default: bool,
 }
 
 /// A point in a race.
 #[derive(Clone, Debug)]
 pub struct Racer {
-    /// Which.
+    /// The point.
     pub point: Point,
-    /// Points of one family are rivals.
+    /// Points of one family compete with each other.
     pub family: String,
-    /// Why it dropped out.
+    /// The reason for dropping out, if it did.
     pub left: Option<DropReason>,
-    /// Gain over the best one, per round.
+    /// Gain over the best point, per round.
     gains: Vec<f64>,
-    /// Margin to each limit, per round.
+    /// Margins to all limits, per round.
     margins: Vec<Vec<f64>>,
 }
 
 /// Why a point dropped out of a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// It cannot be run.
+    /// The target rejects it; the text gives the reason.
     Refused(String),
     /// I/Os failed.
     Errors,
     /// A gain worth having is unlikely.
     NotWorth,
-    /// Another of its family is better.
+    /// Another point of its family is better.
     Beaten,
     /// A limit is not kept.
     NotKept,
@@ -73,24 +73,24 @@ pub enum DropReason {
 /// How a point compares with the best one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// Which.
+    /// The point.
     pub point: Point,
-    /// Of which family.
+    /// Its family.
     pub family: String,
-    /// Mean gain over the best one, a logarithm.
+    /// Mean gain over the best point, a logarithm.
     pub gain: f64,
-    /// Its standard error.
+    /// Standard error of the gain.
     pub error: f64,
     /// Smallest mean margin to a limit, a logarithm; infinite without limits.
     pub margin: f64,
     /// Whether it stayed in to the end.
     pub stayed: bool,
-    /// Whether it keeps the limits and gains at least half of what is worth finding, outside the noise.
+    /// Whether it keeps the limits, and gains at least half of what is worth finding and more than the noise.
     pub promises: bool,
 }
 
 impl Racer {
-    /// Enters a race.
+    /// Makes a racer that has not run.
     pub fn new(point: Point, family: impl Into<String>) -> Racer {
         Racer { point, family: family.into(), left: None, gains: Vec::new(), margins: Vec::new() }
     }
@@ -99,7 +99,7 @@ impl Racer {
         mean(&self.gains)
     }
 
-    /// Smallest mean margin, and its limit's index.
+    /// Returns the smallest mean margin, with the index of its limit.
     fn margin(&self) -> (usize, f64) {
         let limits = self.margins.first().map_or(0, Vec::len);
         let of = |i: usize| self.margins.iter().map(|m| m[i]).sum::<f64>() / self.margins.len() as f64;
@@ -115,7 +115,7 @@ fn mean(xs: &[f64]) -> f64 {
 pub struct RaceResult {
     /// All points that ran, the best first.
     pub standings: Vec<Standing>,
-    /// The seconds ran out before the race was decided.
+    /// Whether the time ran out before the race was decided.
     pub cut_short: bool,
 }
 
@@ -151,35 +151,35 @@ pub fn race(
     Ok(RaceResult { standings, cut_short })
 }
 
-/// Rounds after which `worth` is told from nothing.
+/// Returns the number of rounds after which a gain of `worth` is distinguishable from none.
 fn rounds_for(rules: &Rules<'_>, racers: usize) -> u32 {
     let of_difference = rules.noise * (1.0 + 1.0 / f64::from(references(racers))).sqrt();
-    // The best of k that gain nothing stands sqrt(2 ln k) standard errors above nothing; half of what is worth finding
-    // is to be above that.
+    // The best of k points without a gain is about sqrt(2 ln k) standard errors above zero by chance. Half of the gain
+    // worth finding has to be above that.
     let luck = (2.0 * (racers.max(2) as f64).ln()).sqrt().max(LEAVE);
     let rounds = (2.0 * luck * of_difference / rules.worth.abs().max(1e-6)).powi(2).ceil();
     (rounds as u32).clamp(2, ROUNDS_MAX)
 }
 
-/// How often the best one runs in a round: its noise is in every gain.
+/// Returns how often the best point runs in a round. It runs several times, because its noise is part of every gain.
 fn references(racers: usize) -> u32 {
     ((racers as f64).sqrt().round() as u32).clamp(1, 4)
 }
 
-/// What counts of a run.
+/// The figures of a run that a race uses.
 struct Figures {
     goal: f64,
     keeps: Vec<f64>,
 }
 
 impl Figures {
-    /// Of a reading; `None` unless it has all of them.
+    /// Takes the figures from a reading; `None` if one of them is missing.
     fn of(reading: &Reading, plan: &TunePlan) -> Option<Figures> {
         let keeps: Option<Vec<f64>> = plan.keeps.iter().map(|k| reading.get(&k.metric)).collect();
         Some(Figures { goal: reading.get(&plan.goal.metric)?, keeps: keeps? })
     }
 
-    /// Geometric means of several; `None` of none.
+    /// Geometric means of several runs; `None` without runs.
     fn mean(all: &[Figures]) -> Option<Figures> {
         let limits = all.first()?.keeps.len();
         let geometric = |of: &dyn Fn(&Figures) -> f64| mean(&all.iter().map(|f| of(f).ln()).collect::<Vec<_>>()).exp();
@@ -194,7 +194,7 @@ fn one_round(
     racers: &mut [Racer],
     seed: u64,
 ) -> Result<(), Halt> {
-    /// What runs: the default, the best one, or a racer.
+    /// An entry of a round: the default, the best point, or a racer.
     #[derive(Clone, Copy)]
     enum Entrant {
         Default,
@@ -230,7 +230,7 @@ fn one_round(
                     super::journal::Tried::Read(_) => DropReason::Errors,
                 });
             }
-            // The default ran before; a run of it that failed now is left out of the mean.
+            // The default and the best point ran before. A run of them that fails now is left out of the mean.
             (Entrant::Default | Entrant::Best, None) => {}
         }
     }
@@ -249,7 +249,7 @@ fn one_round(
     Ok(())
 }
 
-/// Standard deviation of one gain, from all points and what was known.
+/// Standard deviation of one gain, from all points and from the noise known before.
 fn spread(racers: &[Racer], rules: &Rules<'_>) -> f64 {
     let prior = rules.noise * (1.0 + 1.0 / f64::from(references(racers.len()))).sqrt();
     let (mut sum, mut df) = (PRIOR_DF * prior * prior, PRIOR_DF);
@@ -261,8 +261,8 @@ fn spread(racers: &[Racer], rules: &Rules<'_>) -> f64 {
     (sum / df).sqrt()
 }
 
-/// Standard error of the tightest limit's margin: by its own spread, and not less than the goal's where it has too few
-/// rounds.
+/// Standard error of the tightest limit's margin, from the margin's own spread. With fewer than four rounds the spread of
+/// the goal is used instead.
 fn margin_error(racer: &Racer, limit: usize, spread: f64) -> f64 {
     let xs: Vec<f64> = racer.margins.iter().map(|m| m[limit]).collect();
     let own = crate::stats::descriptive::stddev(&xs).filter(|_| xs.len() >= 4).unwrap_or(spread);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A tuning for people: verdict first, what was confirmed against what, why, how to set it, what to know.
+//! A tuning as text: the verdict, the confirmations, the reasons, how to set the recommendation, and warnings.
 //!
-//! Guarantees: every figure of the recommendation is a confirmed one with its interval; screening's are not printed as
-//! results. Does not: wrap or colour.
+//! Guarantees: every figure of the recommendation is a confirmed one with its interval. Figures of the screening are not
+//! printed as results. Does not: wrap or colour.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use super::journal::TunePlan;
 use super::outcome::{TuneResult, TuneVerdict};
 use crate::verdict::Verdict;
 
-/// The whole report. `replay` is the command that repeats the tuning.
+/// Returns the whole report. `replay` is the command that repeats the tuning.
 pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> String {
     // Writing to a String cannot fail, so the results of write! are dropped throughout.
     let mut out = format!("{}\n\n", headline(plan, r));

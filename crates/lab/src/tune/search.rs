@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A whole tuning: inspect the device, screen, drop what does not matter, confirm.
 //!
-//! Guarantees: a recommendation was confirmed against the default by fresh runs at the level of [`crate::verdict`]. The size
-//! of the gain decides the number of pairs. One candidate is confirmed. A second is confirmed only when the first violated a
-//! limit, or a rule of thumb beat it. So chance has at most two tries (tests/it/tune_honesty.rs measures it). The result
-//! depends only on the seed and the measurements, because time is the sum of the runs' durations. Does not: leave any setting
-//! changed; a point is set for its run only.
+//! Guarantees: fresh runs confirm a recommendation against the default at the level of [`crate::verdict`]. The size of the
+//! gain determines the number of pairs. One candidate is confirmed. A second candidate is confirmed only if the first
+//! violated a limit, or a rule of thumb beat it. So there are at most two chances of a false claim
+//! (tests/it/tune_honesty.rs measures the rate). The result depends only on the seed and the measurements, because time is
+//! the sum of the runs' durations. Does not: leave any setting changed; a point is set for its run only.
 
 use super::bench::{Ask, Length, Reading};
 use super::climb::Climb;
@@ -23,15 +23,15 @@ use crate::verdict::Verdict;
 const BASELINE: u32 = 6;
 /// Least noise assumed, as a logarithm, because simulated runs may agree to the last digit.
 const NOISE_MIN: f64 = 1e-4;
-/// Share of the budget that confirmation keeps for itself at most.
+/// Largest share of the budget that is reserved for confirmation.
 const CONFIRM_SHARE: f64 = 0.6;
 /// Most pairs of a confirmation, however many it needs.
 const PAIRS_MAX: u32 = 400;
-/// Salts of duels and climbs.
+/// Salts that separate the random orders of duels and climbs.
 const SALT_DUEL: u64 = 1 << 32;
 const SALT_CLIMB: u64 = 1 << 20;
 
-/// Runs a tuning to its end.
+/// Runs a complete tuning.
 pub fn tune(plan: &TunePlan, rec: &mut Recorder<'_>) -> Result<TuneResult, Halt> {
     let result = Tuner::begin(plan, rec)?.finish(rec)?;
     rec.finish(&result)?;
@@ -40,7 +40,7 @@ pub fn tune(plan: &TunePlan, rec: &mut Recorder<'_>) -> Result<TuneResult, Halt>
 
 struct Tuner<'a> {
     plan: &'a TunePlan,
-    /// Geometric means of the default's figures of each limit's metric.
+    /// Geometric means of the default's figures, for the metric of each limit.
     default_keeps: Vec<f64>,
     noise: f64,
     /// Seconds of a full run.
@@ -52,7 +52,7 @@ struct Tuner<'a> {
 }
 
 impl<'a> Tuner<'a> {
-    /// The first look: can it run, what does the device do, how noisy is it?
+    /// Runs the default settings: whether it runs, what limits the device has, and how noisy it is.
     fn begin(plan: &'a TunePlan, rec: &mut Recorder<'_>) -> Result<Tuner<'a>, Halt> {
         rec.status.phase = "a first look".to_owned();
         let ask = |length, entropy| Ask { point: Point::default(), length, load: None, entropy };
@@ -207,7 +207,7 @@ impl<'a> Tuner<'a> {
         Ok(None)
     }
 
-    /// Pairs that the rest of the budget pays for.
+    /// Number of pairs that the rest of the budget allows.
     fn most_pairs(&self, rec: &Recorder<'_>) -> u32 {
         let left = (self.plan.budget_seconds - rec.status.spent) / self.full.max(1e-9);
         ((left / 2.0) as u32 / 2 * 2).clamp(Plan::MIN_PAIRS, PAIRS_MAX)
@@ -292,7 +292,7 @@ impl<'a> Tuner<'a> {
     }
 }
 
-/// The result before anything has run.
+/// The result before any run.
 fn nothing_yet(plan: &TunePlan) -> TuneResult {
     TuneResult {
         goal: plan.goal.metric.clone(),
@@ -313,7 +313,7 @@ fn nothing_yet(plan: &TunePlan) -> TuneResult {
     }
 }
 
-/// Refuses a reading without one of the metrics.
+/// Rejects a reading that lacks one of the metrics.
 fn measured(plan: &TunePlan, reading: &Reading) -> Result<(), Halt> {
     match plan.wanted().iter().find(|m| reading.get(m).is_none()) {
         None => Ok(()),
@@ -324,7 +324,7 @@ fn measured(plan: &TunePlan, reading: &Reading) -> Result<(), Halt> {
     }
 }
 
-/// Tightens each limit that was missed, by one and a half times the amount that was missed, and a little more.
+/// Tightens each missed limit by one and a half times the miss, and a little more.
 fn tighten(keeps: &mut [Keep], won: &Duel) {
     use super::objective::Bound;
     for (keep, kept) in keeps.iter_mut().zip(&won.keeps).filter(|(_, kept)| !kept.kept) {

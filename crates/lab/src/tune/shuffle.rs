@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Orders drawn from a seed: the same seed, the same order, on every machine.
+//! Random orders from a seed: the same seed gives the same order on every machine.
 
 pub(crate) use crate::plan::splitmix64;
 
-/// Draws orders.
+/// A generator of random orders.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle {
     seed: u64,
@@ -16,14 +16,14 @@ impl Shuffle {
         Shuffle { seed, drawn: 0 }
     }
 
-    /// Below `n`, which must not be 0; the bias of the multiplication is below n / 2^64.
+    /// Returns a number below `n`, which must not be 0. The bias of the multiplication is below n / 2^64.
     fn below(&mut self, n: usize) -> usize {
         let random = splitmix64(self.seed, self.drawn);
         self.drawn += 1;
         ((u128::from(random) * n as u128) >> 64) as usize
     }
 
-    /// Fisher and Yates.
+    /// Shuffles by the method of Fisher and Yates.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The knobs of our block layer on a target: settings with values worth a try, and the rules of thumb in use.
+//! The knobs of our block layer on a target: settings with values worth trying, and the rules of thumb in use.
 //!
-//! Guarantees: a table, for targets of this host and for simulated machines. Defaults are those in effect on the opened target,
-//! not those of a manual. Sources of the rules: what drivers and manuals do (one queue; four; one per CPU; half the CPUs; eight
-//! at most). Does not: open anything.
+//! Guarantees: one table serves targets of this host and simulated machines. Defaults are those in effect on the opened
+//! target, not those of a manual. The rules come from drivers and manuals (one queue; four; one per CPU; half the CPUs;
+//! eight at most). Does not: open anything.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use host::driver::null::{Null, NullOptions};
 use super::point::{Knob, Knobs, Point};
 use crate::stack::Setting;
 
-/// Powers of two that are tried of a depth.
+/// Powers of two to try for a depth.
 pub(super) const DEPTHS: [u64; 6] = [16, 32, 64, 128, 256, 1024];
-/// Request sizes that are tried, KiB.
+/// Request sizes to try, KiB.
 pub(super) const SECTORS_KB: [u64; 5] = [64, 128, 256, 512, 1280];
-/// Elevators that are tried, and whose tunables.
+/// Elevators to try, with their tunables.
 const ELEVATORS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "a recommendation has forms for kernels, which do not have it")]);
-/// The tunables that change what an elevator does under load; the others are for rare cases.
+/// Tunables that change the behaviour of an elevator under load. The others are for rare cases.
 const TUNABLES: [&str; 9] = [
     "iosched.read_expire",
     "iosched.write_expire",
@@ -59,7 +59,7 @@ pub fn knobs(now: &[Setting], cpus: u32, max_hw_sectors_kb: u64) -> Vec<Knob> {
     let words = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
     add("nr_hw_queues", text(&queue_counts(cpus)));
     add("queue_depth", text(&DEPTHS));
-    // Only SCSI disks of simulated machines have one.
+    // Only SCSI disks of simulated machines have this setting.
     add("lun_queue_depth", text(&DEPTHS));
     add("nr_requests", text(&DEPTHS));
     add("scheduler", words(&ELEVATORS));
@@ -73,7 +73,7 @@ pub fn knobs(now: &[Setting], cpus: u32, max_hw_sectors_kb: u64) -> Vec<Knob> {
     all
 }
 
-/// One, the powers of two up to the CPUs, half the CPUs and all of them.
+/// One, the powers of two up to the number of CPUs, half the CPUs, and all CPUs.
 fn queue_counts(cpus: u32) -> Vec<u64> {
     let cpus = u64::from(cpus.max(1));
     let mut counts: Vec<u64> = (0..16).map(|i| 1 << i).filter(|n| *n <= cpus).chain([cpus.div_ceil(2), cpus]).collect();
@@ -82,13 +82,13 @@ fn queue_counts(cpus: u32) -> Vec<u64> {
     counts
 }
 
-/// A quarter and four times each tunable, and the other position of a switch.
+/// A quarter and four times the default of each tunable, and the other state of a switch.
 pub(super) fn tunables(elevator: &str) -> Vec<Knob> {
     let mut config = QueueConfig::default();
     if config.set("scheduler", elevator).is_err() {
         return Vec::new();
     }
-    // On a disk of its own: only its elevator is asked.
+    // A separate disk, used only to read the tunables of its elevator.
     let Ok(disk) = Disk::new(Arc::new(Null::new(NullOptions::default())), config, None) else { return Vec::new() };
     let wanted =
         disk.queue.iosched().into_iter().filter(|t| TUNABLES.contains(&format!("iosched.{}", t.name).as_str()));
@@ -100,7 +100,7 @@ pub(super) fn tunables(elevator: &str) -> Vec<Knob> {
     wanted.map(knob).collect()
 }
 
-/// What people set when they do not measure. `default_queues` is the number of hardware queues in effect.
+/// The usual settings without measurements. `default_queues` is the number of hardware queues in effect.
 pub fn rules(cpus: u32, default_queues: &str) -> Vec<(String, Point)> {
     let sentences = [
         ("one queue", 1),
@@ -153,7 +153,7 @@ mod tests {
         ("iosched.strict_guarantees", "a guarantee, not a matter of speed"),
     ];
 
-    /// Limits are a policy of the operator, and elevators that are left out have their reason at [`ELEVATORS`].
+    /// Limits are a policy of the operator. Elevators that are left out have their reason at [`ELEVATORS`].
     #[test]
     fn each_setting_and_tunable_is_tuned_or_left_out_with_a_reason() {
         let setting = |name: &str| Setting { name: name.into(), value: "1".into(), default: true, help: String::new() };

@@ -10,16 +10,16 @@ use host::target::{TargetSpec, has_kind};
 use super::point::{Knob, Point};
 
 const SELECTOR: &str = "path_selector";
-/// Of the selector that the target has: another one knows no CPUs.
+/// A list of CPUs that belongs to the selector of the target, so it is removed with that selector.
 const CPUS: &str = "path_cpus";
 const GROUPING: &str = "path_grouping_policy";
-/// The knob that says how many paths there are.
+/// The knob for the number of paths.
 pub const PATHS: &str = "paths";
 const MULTIPATH: &str = "multipath:";
-/// What a target with a `conf` file does by itself.
+/// The default behaviour of a target with a `conf` file.
 const BY_CONF: &str = "as-conf-says";
 
-/// Whether a knob is the target's.
+/// Whether a knob belongs to the target's text.
 pub fn is_of_target(name: &str) -> bool {
     [SELECTOR, GROUPING, PATHS].contains(&name)
 }
@@ -68,7 +68,7 @@ pub fn target(target: &str, point: &Point) -> String {
     format!("{MULTIPATH}{}:{}", options.join(","), paths.join("+"))
 }
 
-/// Options and paths of what is behind `multipath:`, as `host` reads them (the test holds the two together).
+/// Splits the text after `multipath:` into options and paths, as `host` reads them (a test checks that both agree).
 fn parts(rest: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
     let is_options = |text: &str| text.is_empty() || text.contains('=') && !text.starts_with(['/', '.']);
     let (options, targets) = rest.split_once(':').filter(|(o, _)| is_options(o)).unwrap_or(("", rest));
@@ -85,7 +85,7 @@ fn parts(rest: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
     (options.map(|item| item.split_once('=').unwrap_or((item, ""))).collect(), paths)
 }
 
-/// A point without the target's knobs: what is set.
+/// Returns the settings of a point, without the target's knobs.
 pub fn settings(point: &Point) -> impl Iterator<Item = (&str, &str)> {
     point.iter().filter(|(name, _)| !is_of_target(name))
 }

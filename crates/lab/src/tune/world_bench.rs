@@ -29,14 +29,14 @@ use crate::run::{Observer, Run, RunSpec};
 use crate::simulated::Simulated;
 use crate::world::{self, World, execute};
 
-/// Least distance of two moments, seconds.
+/// Least time between two moments, seconds.
 const MOMENT_SECONDS: f64 = 0.015;
-/// Largest value of one of the load's own knobs.
+/// Largest value of a knob of the load.
 const LOAD_MAX: u32 = 65_536;
-/// The load's own knobs.
+/// The knobs of the load.
 const LOAD_KNOBS: [&str; 2] = ["iodepth", "numjobs"];
 
-/// What is run where.
+/// A target with its jobs as a bench.
 pub struct WorldBench<'a> {
     file: JobFile,
     target: Option<String>,
@@ -52,29 +52,29 @@ pub struct WorldBench<'a> {
     observe: &'a mut dyn Observer,
 }
 
-/// What is tuned.
+/// The parameters of a bench.
 pub struct BenchSpec {
     /// The jobs.
     pub file: JobFile,
-    /// Put under every job instead of its `filename`.
+    /// The target of every job, instead of its `filename`.
     pub target: Option<String>,
-    /// What is set in every run.
+    /// Settings of every run.
     pub base: Vec<(String, String)>,
     /// Knobs of the load, with their values.
     pub free: Vec<(String, Vec<String>)>,
     /// Seconds of a short and a full run, virtual ones on a simulated machine; `None`: the jobs end by themselves.
     pub seconds: Option<(f64, f64)>,
-    /// Ends it early when set.
+    /// Ends the tuning early when set.
     pub stop: Arc<AtomicBool>,
     /// As [`RunSpec::force`].
     pub force: bool,
 }
 
 impl<'a> WorldBench<'a> {
-    /// Opens the target once, to see what may be set.
+    /// Opens the target once, to find out which settings it has.
     pub fn new(asked: BenchSpec, observe: &'a mut dyn Observer) -> host::error::Result<WorldBench<'a>> {
         let BenchSpec { file, target, base, free, seconds, stop, force } = asked;
-        // Before anything else is read of it: what is changed later is found out.
+        // Read before anything else, so that later changes are noticed.
         let world = world::of(&file, target.as_deref());
         let behind = world.behind(&file, target.as_deref())?;
         let (mut knobs, rules) = {
@@ -95,7 +95,7 @@ impl<'a> WorldBench<'a> {
         Ok(WorldBench { file, target, base, seconds, stop, knobs, rules, behind, force, observe })
     }
 
-    /// What is behind the target, as of [`World::behind`]; every run is of this.
+    /// The identity of the target's device or machine, from [`World::behind`]. All runs use that one.
     pub fn behind(&self) -> Option<&str> {
         self.behind.as_deref()
     }
@@ -140,7 +140,7 @@ impl<'a> WorldBench<'a> {
         file
     }
 
-    /// Settings of the block layer at a point, over those of every run.
+    /// Settings of the block layer at a point, which override those of every run.
     fn settings(&self, point: &Point) -> Vec<(String, String)> {
         let mut all = self.base.clone();
         for (name, value) in target_knobs::settings(point).filter(|(name, _)| !is_load_knob(name)) {
@@ -157,7 +157,7 @@ impl<'a> WorldBench<'a> {
             load.block_bytes,
             load.iodepth,
             (load.seconds * 1000.0) as u64,
-            // On the jobs' own file where no target is named.
+            // Without a target, the point applies to the jobs' own file.
             match &self.target {
                 Some(_) => String::new(),
                 None => format!("filename={}\n", self.file.jobs[0].file_name(0, &host::target::has_kind)),
@@ -169,7 +169,7 @@ impl<'a> WorldBench<'a> {
     }
 }
 
-/// Whether a knob is the load's, and of which job: `iodepth`, `a.iodepth`.
+/// Whether a knob belongs to the load, and to which job: `iodepth`, `a.iodepth`.
 fn load_part<'n>(name: &'n str, job: &str) -> Option<&'n str> {
     let own = name.strip_prefix(job).and_then(|rest| rest.strip_prefix('.'));
     LOAD_KNOBS
@@ -177,7 +177,7 @@ fn load_part<'n>(name: &'n str, job: &str) -> Option<&'n str> {
         .find_map(|knob| (name == knob || own == Some(knob)).then(|| &name[name.len() - knob.len()..]))
 }
 
-/// Whether a knob is the load's, of all jobs or of one, and no setting of the target.
+/// Whether a knob belongs to the load, of all jobs or of one, and is no setting of the target.
 pub fn is_load_knob(name: &str) -> bool {
     LOAD_KNOBS.iter().any(|knob| name == *knob || name.strip_suffix(knob).is_some_and(|job| job.ends_with('.')))
 }
@@ -224,7 +224,7 @@ fn load_knob(file: &JobFile, name: &str, values: &[String]) -> Knob {
     Knob::new(name, default, values.iter().cloned())
 }
 
-/// Passes on what a run tells, and keeps its progress.
+/// Passes on the events of a run, and keeps its progress.
 struct MomentRecorder<'o> {
     to: &'o mut dyn Observer,
     moments: Option<Vec<Snapshot>>,
@@ -447,7 +447,7 @@ mod tests {
         let ask = Ask { point: Point::default(), length: Length::Short, load: None, entropy: 1 };
         let read = bench.run(&ask, &[]).unwrap();
         assert!(read.virtual_seconds.is_some_and(|s| (0.004..0.02).contains(&s)), "{read:?}");
-        // Another machine, and one that cannot be: neither is a reading nor a refusal of the point.
+        // A different machine and an invalid one: neither gives a reading or a rejection of the point.
         for edited in [machine.replace("read_us = 100", "read_us = 900"), "[machine".to_owned()] {
             std::fs::write(&path, edited).unwrap();
             let Err(BenchError::Failed(why)) = bench.run(&ask, &[]) else { panic!("it went on") };

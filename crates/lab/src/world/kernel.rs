@@ -40,14 +40,14 @@ impl World for KernelDevices {
     fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
         let devices = devices(spec.file, spec.target)?;
         let (first, device) = devices.first().ok_or_else(|| Error::usage("there is no job, and no device"))?;
-        // What is the default of one disk need not be another's.
+        // The default of one disk need not be the default of another.
         if let Some((other, _)) = devices.iter().find(|(_, d)| d.disk != device.disk) {
             return Err(Error::usage(format!(
                 "'{other}' beside '{first}': settings are tuned of one disk of the kernel; give all jobs that one, or --target {first}"
             )));
         }
         check_kernel_settings(&device.node, spec.settings)?;
-        // What an earlier process left changed is not the disk's own.
+        // A value that an earlier process changed and did not restore is not the disk's own.
         let (said, whole) = kernel::put_back_left(Some(device))?;
         if !whole {
             return Err(Error::usage(said.join("; ")));
@@ -95,7 +95,7 @@ fn devices(file: &JobFile, target: Option<&str>) -> Result<Vec<(String, KernelDe
     names.into_iter().map(find).collect()
 }
 
-/// What the settings come to on this target; `None` where the jobs name their devices.
+/// Checks the settings on this target and plans them. Returns `None` if the jobs name their devices.
 fn planned(target: Option<&str>, settings: &[(String, String)]) -> Result<Option<Planned>> {
     match target.map(TargetSpec::parse).transpose()? {
         Some(TargetSpec::Kernel(path)) => check_kernel_settings(&path, settings).map(Some),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A simulated machine as a world: `sim:FILE` runs the jobs in virtual time on the machine that a file describes.
 //!
-//! Guarantees: the machine runs our block layer, so the figures are those of a run on this host (stages, hardware queues,
-//! settings in effect), all in virtual time. The same file, jobs, settings and random number give the same figures. Jobs that
-//! need data or a page cache are rejected before anything runs. Needs: a file that [`Scenario::parse_machine`] accepts. Does
-//! not: read a clock; the caller measures how long a simulation takes.
+//! Guarantees: the machine runs our block layer, so a run has the same figures as on this host (stages, hardware queues,
+//! settings in effect), all in virtual time. The same file, jobs, settings and random number give the same figures. Jobs
+//! that need data or a page cache are rejected before anything runs. Needs: a file that [`Scenario::parse_machine`]
+//! accepts. Does not: read a clock; the caller measures how long a simulation takes.
 
 pub mod guests;
 mod watch;
@@ -33,7 +33,7 @@ use watch::{Sampled, Sampler};
 
 /// Largest machine file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The random number of a run that is given none: any constant will do.
+/// The random number of a run without a given one. Any constant is suitable.
 const ENTROPY: u64 = 1;
 
 impl World for SimulatedMachines {
@@ -51,7 +51,7 @@ impl World for SimulatedMachines {
         let (a, b) = (built(&scenario, a).ok()?, built(&scenario, b).ok()?);
         let why = a.no_effect.iter().chain(&b.no_effect).next()?;
         (a.effective == b.effective && a.no_effect != b.no_effect).then(|| {
-            // The sentence names the setting of one side; the answer is about both.
+            // The sentence names the setting of one side, but the answer is about both.
             why.split_once(": ")
                 .map_or_else(|| why.clone(), |(_, why)| why.trim_start_matches("no effect: ").to_owned())
         })
@@ -115,7 +115,7 @@ fn lun_queue_depth(disk: &DiskSpec, asked: &[(String, String)]) -> Option<Settin
     })
 }
 
-/// CPUs of the machine that a target stands for, if it is not this host; a file that cannot be read is refused later.
+/// CPUs of the machine of a target, if it is not this host. A file that cannot be read is rejected later.
 pub(super) fn cpus_of(target: &str) -> Option<u32> {
     Some(load(&path_of(target).ok()?).ok()?.machine.cpus())
 }
@@ -147,7 +147,7 @@ fn target_of(file: &JobFile, target: Option<&str>) -> Result<(String, PathBuf)> 
     Ok((first.clone(), path_of(&first)?))
 }
 
-/// The text of a machine file.
+/// Reads the text of a machine file.
 fn read(path: &Path) -> Result<String> {
     let name = path.display().to_string();
     let mut text = String::new();
@@ -176,7 +176,7 @@ fn load(path: &Path) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// Settings as a row of the file has them.
+/// Makes a row of the file from settings.
 fn row(settings: &[(String, String)]) -> Row {
     let set = settings.iter().map(|(k, v)| (k.clone(), Scalar::Word(v.clone()))).collect();
     Row { name: "settings".to_owned(), set, ..Row::default() }
@@ -186,7 +186,7 @@ fn built(scenario: &Scenario, settings: &[(String, String)]) -> Result<Built> {
     build::check(scenario, &row(settings)).map_err(|e| Error::usage(e.to_string()))
 }
 
-/// Refuses what a simulated machine has no model of.
+/// Rejects what a simulated machine does not model.
 fn refuse(spec: &RunSpec<'_, '_>) -> Result<()> {
     if spec.trace_events > 0 {
         let text = "--trace: a simulated machine keeps no events of its requests: leave it out; where they spent their time is in the report";
@@ -203,7 +203,7 @@ fn refuse(spec: &RunSpec<'_, '_>) -> Result<()> {
     }
 }
 
-/// A simulation as a run has it.
+/// Makes a run from a simulation.
 fn outcome<'f>(file: &'f JobFile, target: String, run: JobsRun, machine: Simulated, seen: Sampled) -> Run<'f> {
     let before = &seen.baseline;
     let (elapsed, measured) = (run.elapsed_ns, run.elapsed_ns.saturating_sub(before.elapsed_ns).max(1));

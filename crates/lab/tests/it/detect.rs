@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `--detect` measured: a comparison with as many pairs as a difference takes finds a difference of that size. It does not
-//! alarm more often for having asked. Also a hundred comparisons of like with like on a real target.
+//! Measures `--detect`: a comparison with the computed number of pairs finds a difference of the requested size, and has no
+//! more false alarms because of the extension. It also runs a hundred comparisons of like with like on a real target.
 
 use crate::synthetic;
 
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use synthetic::gauss;
 use workload::job::{JobFile, ParseContext};
 
-/// Comparisons behind each figure: of a quick run, and of a deep one.
+/// Comparisons for each figure, in a quick run and in a deep run.
 const FEW: u32 = 300;
 const MANY: u32 = 2000;
 
-/// The pairs of `plan` from `there` on.
+/// The pairs of `plan` from number `there` on.
 fn pairs(rng: &mut Rng, plan: &Plan, there: u32, sd: f64, effect: f64) -> Vec<PairResult> {
     let mut run = |side: Side| {
         let truth = if side == Side::B { effect.ln_1p() } else { 0.0 };
@@ -28,7 +28,7 @@ fn pairs(rng: &mut Rng, plan: &Plan, there: u32, sd: f64, effect: f64) -> Vec<Pa
     (there..plan.pairs()).map(|_| PairResult { a: run(Side::A), b: run(Side::B) }).collect()
 }
 
-/// Share of comparisons that call a difference, and the mean number of pairs.
+/// Returns the share of comparisons that report a difference, and the mean number of pairs.
 fn share(comparisons: u32, sd: f64, effect: f64) -> (f64, f64) {
     let detect = Detect { change: 0.03, most: 2000 };
     let mut rng = Rng::new(0x6d71 ^ sd.to_bits());
@@ -41,7 +41,7 @@ fn share(comparisons: u32, sd: f64, effect: f64) -> (f64, f64) {
         assert_eq!(plan.pairs(), found.pairs.max(12));
         all.extend(pairs(&mut rng, &plan, first.pairs(), sd, effect));
         let c = Comparison::evaluate(plan, Metric::Iops, &all, SideTotals::default(), SideTotals::default());
-        // Resumed, it comes to the same plan.
+        // A resumed comparison extends its plan in the same way.
         assert_eq!(detect.plan(first, Metric::Iops, &all), Some((plan, found)));
         called += u32::from(c.verdict.is_difference());
         run += plan.pairs();
@@ -77,7 +77,7 @@ fn too_many_pairs_are_not_begun() {
     assert!(plan == first && found.pairs > 100);
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
@@ -86,9 +86,9 @@ mod deep {
         differences_are_found(MANY);
     }
 
-    /// Sized for a machine that does other things too: runs of 4 ms on the null target. The promise is a rate of 5 % at
-    /// most, and it is 2 % by construction; of one hundred at 2 % more than eight are called different once in ten thousand
-    /// times, more than five once in 65.
+    /// Suitable for a machine with other load: runs of 4 ms on the null target. The guarantee is a rate of 5 % at most, and
+    /// the rate is 2 % by construction. With 2 %, more than eight of one hundred differ in one of ten thousand cases, and
+    /// more than five in one of 65.
     #[test]
     fn a_hundred_comparisons_of_like_with_like_on_a_real_target() {
         let text =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures what `compare` promises: for every kind of noise a shared machine makes, A against A is called different in at most
-//! 5 % of comparisons (the level is 2 %, see `verdict`). A true difference is found.
+//! Measures the guarantee of `compare`: for every kind of noise on a shared machine, A against A is called different in at
+//! most 5 % of comparisons (the level is 2 %, see `verdict`). A true difference is found.
 //!
 //! The rates of false alarms and of coverage are from 2000 simulated comparisons with a fixed seed; the others are from 300,
 //! and from 2000 in a deep run. `cargo test -p mqblk-lab --test it false_alarms:: -- --nocapture` prints the table of rates.
@@ -15,22 +15,22 @@ use lab::verdict::Verdict;
 use sim::rng::Rng;
 use synthetic::{gauss, uniform};
 
-/// Comparisons behind each figure: of a quick run, and of a deep one.
+/// Comparisons for each figure, in a quick run and in a deep run.
 const FEW: u32 = 300;
 const MANY: u32 = 2000;
 const MAX_FALSE_ALARMS: f64 = 0.05;
 const SEED: u64 = 0x6d71_626c_6b01;
 
-/// What disturbs the logarithm of run results, in the order of the runs.
+/// The disturbance of the logarithm of run results, in the order of the runs.
 #[derive(Clone, Copy, Debug)]
 enum Noise {
     /// Independent, 3 %.
     Gaussian,
     /// Student's t with 2 degrees of freedom (infinite variance), scale 3 %.
     HeavyTail,
-    /// 3 %, and one run in ten takes a hit of up to 60 %.
+    /// 3 %; one run in ten is slowed by up to 60 %.
     Outliers,
-    /// A machine that is either fast or 10 % slower, at random for each run, with 0.3 % beside.
+    /// The machine is either fast or 10 % slower, at random for each run, with 0.3 % noise added.
     TwoModes,
     /// 3 % around a line that falls 1 % per run.
     LinearDrift,
@@ -42,7 +42,7 @@ enum Noise {
     Ar1(f64),
     /// Another job hits two neighbouring runs by 20 %, about every sixth run.
     Bursts,
-    /// A disturbance of 10 % with a period of exactly four runs, the length of a block, with 1 % beside.
+    /// A disturbance of 10 % with a period of exactly four runs, the length of a block, with 1 % noise added.
     Periodic,
 }
 
@@ -104,7 +104,7 @@ impl Noise {
     }
 }
 
-/// Which metrics a simulation fills in; the verdict needs only the primary one.
+/// The metrics that a simulation fills in. The verdict needs only the primary one.
 #[derive(Clone, Copy)]
 enum Metrics {
     Primary,
@@ -171,7 +171,7 @@ fn false_alarms_are_rare(comparisons: u32) {
     println!("worst: {:.2} %", 100.0 * worst);
 }
 
-/// Comparisons of equal sides in which any side is called different from A.
+/// Comparisons of equal sides in which at least one side is called different from A.
 fn false_alarms_of_several_sides_are_rare(comparisons: u32, sides: &[usize]) {
     for &sides in sides {
         for noise in NOISES {
@@ -241,7 +241,7 @@ fn differences_are_found(comparisons: u32) {
     }
 }
 
-/// The alternatives that were not taken, measured: pairs as units under bursts, and the percentile bootstrap over blocks.
+/// Measures the alternatives that were not chosen: pairs as units under bursts, and the percentile bootstrap over blocks.
 fn alternatives_alarm_more_often(comparisons: u32) {
     let (pairs, alpha) = (10, 0.05);
     let mut rng = Rng::new(SEED);
@@ -303,7 +303,7 @@ fn the_rejected_alternatives_do_alarm_more_often() {
     alternatives_alarm_more_often(FEW);
 }
 
-/// The same with what `docs/statistics.md` quotes: run by `cargo xtask test --deep`.
+/// The same with the numbers of comparisons that `docs/statistics.md` quotes: run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compares our layouts with the installed fio's, from the same figures. fio's json+ of a run is read into our model. Text and
-//! JSON made from it must be what fio itself printed for that run.
+//! Compares our layouts with those of the installed fio, from the same figures. fio's json+ of a run is read into our
+//! model. Text and JSON made from the model must equal fio's own output for that run.
 //!
-//! Needs fio 3.33 (Debian 12: apt-get install fio); without it the tests say so and pass.
+//! Needs fio 3.33 (Debian 12: apt-get install fio). Without it the tests print a message and pass.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,14 +11,14 @@ use lab::report::fio_model::{DirReport, FioReport, JobReport, LatReport, RateRep
 use lab::report::{fio_json, fio_text};
 use serde_json::Value;
 
-/// One run of fio: its json+ and its text, both of the same run.
+/// The json+ and the text of one run of fio.
 struct FioRun {
     json_text: String,
     json: Value,
     text: String,
 }
 
-/// Runs a job file on the fio installed, or says why not.
+/// Runs a job file with the installed fio. Without a suitable fio it prints the reason and returns `None`.
 fn run_fio(test: &str, job: &str) -> Option<FioRun> {
     let version = Command::new("fio")
         .arg("--version")
@@ -26,7 +26,7 @@ fn run_fio(test: &str, job: &str) -> Option<FioRun> {
         .ok()
         .map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
     if version.as_deref() != Some("fio-3.33") {
-        // CI counts a test that returns as passed, so there it must not.
+        // CI counts a test that returns as passed, so in CI it must fail instead.
         assert!(std::env::var("CI").as_deref() != Ok("true"), "needs fio-3.33, found {version:?}");
         println!("skipped: needs fio-3.33, found {version:?}");
         return None;
@@ -43,7 +43,7 @@ fn run_fio(test: &str, job: &str) -> Option<FioRun> {
     let end = start + all[start..].find("\n}\n").unwrap() + 3;
     let json_text = all[start..end].to_owned();
     let json = serde_json::from_str(&json_text).unwrap();
-    // Beside the JSON, fio prints a list of jobs before and the report after it; the report starts at the first groupid.
+    // Besides the JSON, fio prints a list of jobs before it and the report after it. The report starts at the first groupid.
     let rest = if all[end..].contains(": (groupid=") { &all[end..] } else { &all[..start] };
     let report = rest.lines().skip_while(|l| !l.contains(": (groupid=")).collect::<Vec<_>>().join("\n") + "\n";
     Some(FioRun { json_text, json, text: report })
@@ -114,7 +114,7 @@ fn dir(v: &Value) -> DirReport {
     }
 }
 
-/// fio's JSON as our model; `pid` and the number of members are only in its text.
+/// Converts fio's JSON into our model. `pid` and the number of members are only in its text.
 fn model(run: &FioRun) -> FioReport {
     let heads: Vec<&str> = run.text.lines().filter(|l| l.contains(": (groupid=")).collect();
     let number_after = |line: &str, key: &str| -> u32 {
@@ -158,7 +158,7 @@ fn model(run: &FioRun) -> FioReport {
     }
 }
 
-/// A line cut into numbers and what lies between them.
+/// Splits a line into numbers and the text between them.
 fn tokens(line: &str) -> Vec<&str> {
     let mut cuts = vec![0];
     let numeric = |c: u8| c.is_ascii_digit() || c == b'.';
@@ -167,8 +167,8 @@ fn tokens(line: &str) -> Vec<&str> {
     cuts.windows(2).map(|w| &line[w[0]..w[1]]).collect()
 }
 
-/// Whether the lines are equal, but for one unit in the last place of averages and percentages: their source is fio's JSON with six
-/// decimals, so a figure may be rounded twice.
+/// Whether the lines are equal, except for one unit in the last place of averages and percentages. These come from fio's
+/// JSON with six decimals, so a figure may be rounded twice.
 fn same(ours: &str, fios: &str) -> bool {
     let (a, b) = (tokens(ours), tokens(fios));
     a.len() == b.len()
@@ -232,7 +232,8 @@ fn assert_same_json(path: &str, ours: &Value, fios: &Value) {
     }
 }
 
-/// The same lines in the same order with the same white space, digits aside; option lists aside (a parsed object has lost their order).
+/// The same lines in the same order with the same white space, except for digits. Option lists are ignored, because a
+/// parsed object has lost their order.
 fn assert_same_shape(ours: &str, fios: &str) {
     let mask = |text: &str| -> Vec<String> {
         let body = text.split("\"disk_util\"").next().unwrap_or_default().trim_end_matches([' ', ',', '\n', '}']);
@@ -277,7 +278,7 @@ fn group_reporting_and_percentile_options() {
 
 #[test]
 fn slow_ios_on_a_file_with_fsync() {
-    // Sleeps make latencies and bandwidths of all units; rates from KiB/s up.
+    // Sleeps produce latencies and bandwidths in all units, with rates from KiB/s up.
     let job = "[global]\nioengine=psync\nsize=1m\nfilename=parity.dat\n\
         [sync]\nrw=write\nbs=4k\nfsync=16\n\
         [slow]\nstonewall\nrw=randread\nbs=512\nsize=8k\nthinktime=5ms\n";
@@ -286,7 +287,7 @@ fn slow_ios_on_a_file_with_fsync() {
     }
 }
 
-/// Sizes on both sides of every rounding of the short number form.
+/// Sizes on both sides of every rounding step of the short number form.
 #[test]
 fn short_numbers_of_many_sizes() {
     let mut job = "[global]\nioengine=null\nthread\nnew_group\nrw=write\n".to_owned();

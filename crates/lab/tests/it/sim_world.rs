@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs on simulated machines (`--target sim:FILE`). Figures are the same each time, what is counted agrees with itself, and
-//! alarms are true. A planted difference is found with the runs it asks for. What a simulated machine cannot do is refused.
+//! Jobs on simulated machines (`--target sim:FILE`). Figures are the same each time, counts are consistent, and alarms are
+//! true. A planted difference is found with the computed number of runs. Unsupported requests are rejected.
 
 use lab::compare::{Comparison, Detect};
 use lab::metric::Metric;
@@ -17,7 +17,7 @@ const MACHINE: &str = "[machine]\nsockets = 1\ncores = 4\nthreads = 1\n[disk]\na
                        write_us = 200\njitter_pct = 20\nparallel = 8\nlun_queue_depth = 16\nqueue_depth = 64\n[settings]\nscheduler = \"none\"\n";
 const JOB: &str = "[global]\nioengine=libaio\ndirect=1\nbs=4k\ntime_based\nruntime=50ms\nrandrepeat=0\n[r]\nrw=randread\niodepth=8\nnumjobs=2\n";
 
-/// A directory that goes with the test.
+/// A directory that is removed with the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -77,13 +77,13 @@ fn a_repeated_run_gives_equal_and_consistent_figures() {
     );
     assert!(machine.busy > 0.0 && machine.busy < 1.0 && machine.spin <= machine.busy, "{machine:?}");
     let facts = r.facts();
-    // The ramp's I/Os are in neither, but for those of the millisecond in which its end was seen.
+    // Neither count includes I/Os of the ramp, except those of the millisecond in which its end was noticed.
     assert!((facts.times.n as f64 / r.outcome.ios as f64 - 1.0).abs() < 0.05, "{} {}", facts.times.n, r.outcome.ios);
     assert!((r.outcome.measured.as_ns() as f64 / 100e6 - 1.0).abs() < 0.05, "{:?}", r.outcome.measured);
     assert_eq!(facts.hctx.len(), 4);
     let little = facts.little.expect("enough samples");
     assert!(little.error().abs() < 0.05 && (little.in_flight - 16.0).abs() < 1.0, "{little:?}");
-    // 8 at a time, 100 us each.
+    // 8 in flight, 100 us each.
     let iops = one.metrics.iops.unwrap();
     assert!((70_000.0..85_000.0).contains(&iops), "{iops}");
     assert!(one.metrics.cpu_per_io_ns.is_some_and(|ns| (500.0..10_000.0).contains(&ns)), "{:?}", one.metrics);
@@ -143,7 +143,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
     }
     let direct = dir.file("d.toml", &MACHINE.replace("attach = \"scsi\"\n", "").replace("lun_queue_depth = 16\n", ""));
     assert!(refused(&plain, Some(&direct), &[("lun_queue_depth", "2")]).contains("only a disk with attach = \"scsi\""));
-    // Errors of the file name its line.
+    // Errors in the file name its line.
     let bad = |text: &str| refused(&plain, Some(&dir.file("bad.toml", text)), &[]);
     let e = bad(&MACHINE.replace("cores = 4", "cores = 0"));
     assert!(e.ends_with("bad.toml:3: cores = 0: must be 1 or more"), "{e}");
@@ -201,7 +201,7 @@ fn a_planted_three_percent_is_detected_with_the_pairs_asked_for() {
     let ratio = c.rows[0].ratio.unwrap();
     assert_eq!(c.verdict, Verdict::BIsSlower, "{ratio:?}, {:?}", c.detected);
     assert!((ratio.ratio - 1.0 / 1.03).abs() < 0.01, "{ratio:?}");
-    // Both sides of a pair have the same random numbers: what has no effect shows none at all.
+    // Both sides of a pair have the same random numbers, so a setting without effect shows no difference at all.
     let c = compared(&file, [side(&a, &[]), side(&a, &[("io_timeout", "20000")])], None).unwrap();
     let ratio = c.rows[0].ratio.unwrap();
     assert_eq!((c.verdict, ratio.low, ratio.high), (Verdict::NoDifferenceShown, 1.0, 1.0));
@@ -209,11 +209,11 @@ fn a_planted_three_percent_is_detected_with_the_pairs_asked_for() {
     assert!(matches!(&same, Err(CompareError::NoEffect(why)) if why.contains("page cache")), "{:?}", same.err());
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
-    /// Pairs whose sides have other random numbers: what differs is chance alone.
+    /// Pairs whose sides have different random numbers: all differences are chance.
     #[test]
     fn at_most_five_percent_of_simulated_a_a_comparisons_differ() {
         let dir = Dir::new("sim-aa");

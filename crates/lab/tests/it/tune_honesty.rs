@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a tuning promises, measured on a machine that is a formula: where nothing matters it says so, a gain of the
-//! size asked for is found, and limits, interactions and impossible asks are what they are.
+//! Measures the guarantees of a tuning on a machine that is a formula. If nothing matters it says so, a gain of the
+//! requested size is found, and limits, interactions and impossible limits are reported correctly.
 
 use crate::synthetic;
 
@@ -19,7 +19,7 @@ fn planted(p: &Point) -> (f64, f64) {
     (if p.get("nomerges") == Some("2") { 0.03f64.ln_1p() } else { 0.0 }, 0.0)
 }
 
-/// Neither alone is worth anything; together they are.
+/// Neither setting alone has a gain; both together have.
 #[test]
 fn an_interaction_is_found() {
     fn effect(p: &Point) -> (f64, f64) {
@@ -58,7 +58,7 @@ fn knob_changes_are_combined_and_useless_ones_dropped() {
     assert_eq!(result.rules_left_out[0].1, "is the default here");
 }
 
-/// What gains most breaks the limit; what is recommended does not.
+/// The setting with the largest gain violates the limit; the recommendation does not.
 #[test]
 fn limits_are_kept() {
     fn effect(p: &Point) -> (f64, f64) {
@@ -93,7 +93,7 @@ fn an_impossible_ask_is_answered_with_the_best_there_is() {
     assert_eq!((answer.text.as_str(), answer.best.to_string().as_str()), ("b.bw>=200%", "max_sectors_kb=64"));
     let ratio = answer.duel.ratio.unwrap();
     assert!(ratio.low < 0.2f64.exp() && 0.2f64.exp() < ratio.high, "{ratio:?}");
-    // One that the default misses and another setting keeps is kept.
+    // A limit that the default misses, and that another setting keeps, is kept.
     let mut machine = Machine::new(effect, 0.01, 3);
     let result = tune(&mut machine, &plan(&["b.bw>=110%"], 3));
     assert_eq!((result.verdict, result.winner.to_string().as_str()), (TuneVerdict::LimitKept, "max_sectors_kb=64"));
@@ -107,7 +107,7 @@ fn a_budget_that_cannot_confirm_is_refused_with_one_that_can() {
     assert!(e.starts_with("--budget 10s: 26 confirmation runs of 2.0 s") && e.contains("give --budget 87s"), "{e}");
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 

@@ -27,7 +27,7 @@ fn killed_after_any_run_it_ends_the_same() {
         let mut out = Vec::new();
         let mut dies = Machine { dies_at: k, ..machine() };
         assert_eq!(tune_from(&mut dies, &plan, Vec::new(), &mut out), Err(journal::Halt::Stopped), "run {k}");
-        // The line it was writing when it was killed.
+        // The line that was being written when the tuning was killed.
         out.extend_from_slice(br#"{"type":"run","index":"#);
         let past = journal::read(std::str::from_utf8(&out).unwrap(), "f").unwrap();
         assert_eq!((past.runs.len() as u32, past.result.is_some()), (k, false));
@@ -50,7 +50,7 @@ fn another_tuning_s_file_is_refused() {
     let refused = |other: &journal::TunePlan| past.fits(other, "f").unwrap_err();
     assert!(refused(&plan(&[], 18)).contains("the seed (--seed) differs; it was begun by: test"));
     assert!(refused(&plan(&["b.bw>=90%"], 17)).contains("what is kept (--keep) differs"));
-    // Another machine under the same plan: the first run that does not fit.
+    // A different machine with the same plan: the first run that does not match is reported.
     let mut runs = past.runs;
     runs[3].ask.entropy += 1;
     let e = tune_from(&mut machine(), &p, runs, &mut Vec::from("x")).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated disk as a driver: takes requests and checks that the core keeps every rule it owes a driver. Completes
-//! requests when their time has come; among those that are due the seed chooses the order.
+//! The simulated disk as a driver. It takes requests and checks that the core keeps every rule of the driver contract. It
+//! completes requests at their times; the seed chooses the order of requests that are due together.
 
 use super::{Answer, Event, Inner, NEVER_SAFE, Pending, SimDisk};
 use crate::fault::Plant;
@@ -85,10 +85,10 @@ impl Driver for SimDisk {
         let answer = if !list[at].lost || planted { 0 } else { 1 + i.rng.below(3) };
         i.trace.event(now.as_ns(), 'T', format_args!("hctx {} tag {} answer {answer}", hctx.index(), late.tag.index()));
         match answer {
-            // Slow, or so it believes.
+            // The driver reports that the request is slow, which may be wrong.
             0 | 1 => TimeoutAnswer::ResetTimer,
             2 => {
-                // The completion is found after all, by a poll to come.
+                // A later poll finds the completion after all.
                 (list[at].lost, list[at].found) = (false, true);
                 list[at].due = now.as_ns() + 1;
                 TimeoutAnswer::Done
@@ -143,7 +143,7 @@ impl Driver for SimDisk {
 }
 
 impl Inner {
-    /// Takes over the front request: it will be given back if `back` says so, else completed with `status`.
+    /// Takes the front request. It will be given back if `back` is set, else completed with `status`.
     fn accept(
         &mut self,
         disk: &SimDisk,

@@ -20,7 +20,7 @@ struct Repeat {
     due: u64,
     hctx: usize,
     tag: usize,
-    /// The request it was of.
+    /// Number of the request that it completed.
     n: usize,
 }
 
@@ -28,14 +28,14 @@ struct Repeat {
 pub(super) struct Faults {
     repeats: Vec<Repeat>,
     path_down_until: u64,
-    /// Planted: hctx and tag of requests that were completed although the device has them.
+    /// Planted: hctx and tag of requests that were completed while the device still has them.
     zombies: Vec<(usize, usize)>,
-    /// Planted: failed writes to be done when so many requests have completed.
+    /// Planted: failed writes, each carried out once a number of requests have completed.
     late: Vec<(u64, u64, u64)>,
 }
 
 impl Faults {
-    /// Hardware queues are new: no device remembers a tag.
+    /// Hardware queues are new: the device forgets all tags.
     pub(super) fn restart(&mut self) {
         self.repeats.clear();
         self.zombies.clear();
@@ -46,7 +46,7 @@ impl Faults {
         self.repeats.iter().any(|r| r.hctx == hctx && r.due <= now)
     }
 
-    /// Whether the device still has this tag.
+    /// Whether the device still uses this tag although its request was completed (planted).
     pub(super) fn has_zombie(&self, hctx: usize, tag: usize) -> bool {
         self.zombies.contains(&(hctx, tag))
     }
@@ -67,7 +67,7 @@ impl Inner {
         true
     }
 
-    /// Of these requests, each is lost or fails.
+    /// Makes each of these requests lost or failed.
     fn break_off(&mut self, now: u64, mut these: impl FnMut(&Issue) -> bool) {
         let Inner { pending, rng, .. } = self;
         for p in pending.iter_mut().flatten().filter(|p| p.back.is_none() && !p.lost && these(&p.issue)) {
@@ -79,7 +79,7 @@ impl Inner {
         }
     }
 
-    /// A request has completed; the device may say so again.
+    /// A request has completed. The seed decides whether the device reports that again.
     pub(super) fn plan_repeat(&mut self, p: &Pending, now: u64) {
         if self.rng.per_mille(self.behaviour.duplicate) {
             let due = now + 1 + self.rng.below(1_000_000);
@@ -102,7 +102,7 @@ impl Inner {
                 && let Some(at) = holder
             {
                 let mut p = list.remove(at);
-                // Nothing has been done for it.
+                // Nothing was executed for this request.
                 p.landed = true;
                 if let Some((ledger, _)) = &self.ledger {
                     ledger.take_back(p.issue.hctx, p.issue.tag);
@@ -114,7 +114,7 @@ impl Inner {
         wronged
     }
 
-    /// Planted: a failed write happens when some more requests have completed.
+    /// Planted: plans a failed write to take effect after more requests have completed.
     pub(super) fn write_late(&mut self, mem: &Mem, p: &Pending) {
         if p.issue.op != Op::Write {
             return;
@@ -154,7 +154,7 @@ impl SimDisk {
         self.inner().break_off(now, these);
     }
 
-    /// Delays a request at the disk by `ns`; has no effect on one that is not there, or is lost.
+    /// Delays a request at the disk by `ns`. Has no effect on a request that is lost or not at the disk.
     pub fn delay(&self, hctx: usize, tag: usize, ns: u64) {
         let mut i = self.inner();
         let mut here = i.pending.get_mut(hctx).into_iter().flatten();
@@ -163,7 +163,7 @@ impl SimDisk {
         }
     }
 
-    /// Stops all faults, and the path works again. Requests that were lost before stay lost until their timeout.
+    /// Stops all faults and restores the path. Requests that were lost before stay lost until their timeout.
     pub fn heal(&self) {
         let i = &mut *self.inner();
         let b = &mut i.behaviour;
@@ -172,8 +172,8 @@ impl SimDisk {
         i.faults.path_down_until = 0;
     }
 
-    /// What would be left if power were cut now: each sector of the cache in any version, and each sector of a write at the
-    /// device there or not. The disk itself continues.
+    /// What would be left if power were cut now. Each cached sector has any of its versions; each sector of a write at the
+    /// device is there or not. The disk itself continues.
     pub fn if_power_were_cut(&self, seed: u64) -> Survivors {
         let (i, mut rng) = (self.inner(), Rng::new(seed));
         let mut media = i.media.clone();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The owner of each tag of a tag set, over all its disks: as a host adapter would know it.
+//! The owner of each tag of a tag set, over all its disks, as a host adapter knows it.
 //!
 //! Guarantees: panics, and names both owners, if a tag is given to a disk while it is at the same or another disk. A disk has
 //! a tag from acceptance until it returns the tag, which is before the core frees it.
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the module's text.
 pub struct TagLedger {
-    /// One map of tags for all hardware queues.
+    /// All hardware queues share one map of tags.
     host_wide: bool,
     /// Tags below this one are reserved.
     reserved: usize,
@@ -18,14 +18,14 @@ pub struct TagLedger {
 
 #[derive(Default)]
 struct Inner {
-    /// By map and tag: the disk that has it.
+    /// The disk that has a tag, by map and tag.
     owners: BTreeMap<(usize, usize), usize>,
-    /// By map, whether reserved, and disk: how often it was given one.
+    /// How often each disk was given a tag, by map, whether reserved, and disk.
     given: BTreeMap<(usize, bool, usize), u64>,
 }
 
 impl TagLedger {
-    /// No disk has a tag.
+    /// A ledger in which no disk has a tag.
     pub fn new(host_wide: bool, reserved: u32) -> Arc<TagLedger> {
         Arc::new(TagLedger { host_wide, reserved: reserved as usize, inner: Mutex::default() })
     }
@@ -54,7 +54,7 @@ impl TagLedger {
         assert!(was.is_some(), "tag {tag} of hctx {hctx} of the set came back and was with no disk");
     }
 
-    /// How many tags from number `first` on a disk has of a map.
+    /// How many tags of a map a disk has, of those numbered `first` and up.
     pub fn held_by(&self, disk: usize, map: usize, first: u32) -> usize {
         let inner = self.inner();
         inner.owners.range((map, first as usize)..(map + 1, 0)).filter(|(_, d)| **d == disk).count()
@@ -65,7 +65,7 @@ impl TagLedger {
         self.reserved > 0
     }
 
-    /// How often tags of a map, the reserved ones or the others, were given to disks so far, `disk` apart.
+    /// How often disks other than `disk` were given tags of a map so far, counting either the reserved tags or the others.
     pub fn given_to_others(&self, disk: usize, map: usize, reserved: bool) -> u64 {
         let inner = self.inner();
         let of_all = inner.given.range((map, reserved, 0)..=(map, reserved, usize::MAX));

@@ -5,8 +5,8 @@ use crate::rng::Rng;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Contents: `cache` over `durable`. The cache has all contents of a sector since its last flush, oldest first. Beside each
-/// is the number of completions after which a flush has to take it along.
+/// Contents: `cache` over `durable`. The cache has all versions of a sector since its last flush, oldest first. Beside each
+/// version is a number of completions: a flush issued at or after that number has to include it.
 #[derive(Clone, Default)]
 pub(super) struct Media {
     durable: BTreeMap<u64, u64>,
@@ -28,15 +28,15 @@ impl Media {
         }
     }
 
-    /// The last writes to these sectors, in the cache already, completed as number `safe_after`.
+    /// The last writes to these sectors, which are in the cache already, completed as number `safe_after`.
     pub(super) fn acknowledge(&mut self, sectors: Range<u64>, safe_after: u64) {
         for (_, list) in self.cache.range_mut(sectors) {
             list.last_mut().expect("a list in the cache has entries").1 = safe_after;
         }
     }
 
-    /// Power is lost. What the cache holds may have reached the medium in any version, each sector by itself: a write of
-    /// several is torn.
+    /// Power is lost. Each sector of the cache may have reached the medium in any version, independently of the others: a
+    /// write of several sectors may be torn.
     pub(super) fn crash(&mut self, rng: &mut Rng) {
         for (sector, list) in std::mem::take(&mut self.cache) {
             let kept = rng.below(list.len() as u64 + 1) as usize;
@@ -46,7 +46,7 @@ impl Media {
         }
     }
 
-    /// Everything that had completed by `completed` becomes durable.
+    /// Everything that had completed by number `completed` becomes durable.
     pub(super) fn flush(&mut self, completed: u64) {
         let durable = &mut self.durable;
         self.cache.retain(|sector, list| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulated disk: keeps one word per sector, has a volatile cache, and answers and completes as a seed or the test determines.
+//! The simulated disk: keeps one word per sector and has a volatile cache. A seed or the test determines its answers and
+//! completions.
 //!
 //! The seed determines the faults of each request, or a test scripts them. [`fault`](crate::fault) describes what each fault
 //! does, and how the layer above must react.
@@ -130,7 +131,7 @@ pub struct Issue {
     pub now: u64,
 }
 
-/// A scripted disk's answer to one request.
+/// The answer of a scripted disk to one request.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
     /// Accept.
@@ -153,16 +154,16 @@ struct Pending {
     /// `None` for a request that completes at issue.
     rq: Option<InFlight>,
     issue: Issue,
-    /// Memory sectors of the data, run by run.
+    /// Memory sectors of the data: the start and length of each run.
     segs: Vec<(u64, u32)>,
-    /// The contents were taken at issue, for a write that reaches the cache early.
+    /// The data is taken already, at issue: the write reaches the cache early.
     landed: bool,
     due: u64,
     released: bool,
     status: BlkStatus,
     /// Does not complete until the core reports its timeout.
     lost: bool,
-    /// The core reported its timeout, and the answer was that it will complete: it may not be lost again.
+    /// The core reported the timeout, and the answer promised a completion: the request may not be lost again.
     found: bool,
     back: Option<Option<Duration>>,
     completed_before: u64,
@@ -187,7 +188,7 @@ struct Inner {
     polls: usize,
     calls: Vec<QueueRqStatus>,
     faults: Faults,
-    /// The path that requests arrive by, if there are several.
+    /// The path by which requests arrive at the moment, if there are several.
     via: Option<usize>,
     /// The tag set's ledger and this disk's number in the set, if its tags are shared.
     ledger: Option<(Arc<TagLedger>, usize)>,
@@ -197,7 +198,7 @@ type Hook = Box<dyn FnOnce() + Send>;
 
 /// The disk. Shared by the core and the test that made it.
 pub struct SimDisk {
-    /// Run at the end of coming `queue_rqs` calls: actions of "another thread" before the caller sees the answer.
+    /// Hooks, each run at the end of a later `queue_rqs` call: actions of "another thread" before the caller sees the answer.
     hooks: Mutex<VecDeque<Option<Hook>>>,
     limits: Limits,
     capacity: u64,
@@ -208,7 +209,7 @@ pub struct SimDisk {
 const NEVER_SAFE: u64 = u64::MAX;
 
 impl SimDisk {
-    /// A disk of zeroes; data comes from and goes to `mem`.
+    /// A disk of zeroes whose data transfers use `mem`.
     pub fn new(behaviour: Behaviour, mem: Arc<Mem>, seed: u64) -> Arc<SimDisk> {
         let device = Device::new(behaviour.service.clone());
         Arc::new(SimDisk {
@@ -245,7 +246,7 @@ impl SimDisk {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Changes the behaviour from now on (neither the limits nor the service times).
+    /// Changes the behaviour from now on, except the limits and the service times.
     pub fn behave(&self, f: impl FnOnce(&mut Behaviour)) {
         f(&mut self.inner().behaviour);
     }
@@ -255,7 +256,7 @@ impl SimDisk {
         self.inner().trace = trace;
     }
 
-    /// Shares the tags of a set in which this is disk number `disk`. The disk must have nothing in flight.
+    /// Shares the tags of a set with other disks, as disk number `disk`. The disk must have nothing in flight.
     pub(crate) fn share_tags(&self, ledger: &Arc<TagLedger>, disk: usize) {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "joins a set with requests in flight");
@@ -277,7 +278,7 @@ impl SimDisk {
         self.inner().script.extend(answers);
     }
 
-    /// Lets `skip` calls of `queue_rqs` pass and runs `hook` at the end of the next, after its answer is settled.
+    /// Skips `skip` calls of `queue_rqs`, then runs `hook` at the end of the next one, after its answer is settled.
     pub fn interleave(&self, skip: usize, hook: impl FnOnce() + Send + 'static) {
         let mut hooks = self.hooks.lock().expect("no test panics here");
         hooks.extend((0..skip).map(|_| None));
@@ -295,14 +296,14 @@ impl SimDisk {
         (i.starts, i.started.0, i.started.1)
     }
 
-    /// Lets the pending requests that `f` chooses complete. Returns how many there were.
+    /// Completes the pending requests that `f` chooses. Returns how many there were.
     pub fn release(&self, mut f: impl FnMut(&Issue) -> bool) -> usize {
         let mut i = self.inner();
         let chosen = i.pending.iter_mut().flatten().filter(|p| !p.released && f(&p.issue));
         chosen.map(|p| p.released = true).count()
     }
 
-    /// Lets all pending requests complete. Returns how many there were.
+    /// Completes all pending requests. Returns how many there were.
     pub fn release_all(&self) -> usize {
         self.release(|_| true)
     }
@@ -319,7 +320,7 @@ impl SimDisk {
         self.inner().in_flight
     }
 
-    /// Everything that happened, if it is recorded.
+    /// All events so far, if they are recorded.
     pub fn events(&self) -> Vec<Event> {
         self.inner().events.clone()
     }
@@ -376,7 +377,7 @@ impl SimDisk {
         self.inner().media.read(sector)
     }
 
-    /// Cuts the power: what is only in the volatile cache may be lost.
+    /// Cuts the power: contents that are only in the volatile cache may be lost.
     pub fn crash(&self) {
         let mut i = self.inner();
         assert_eq!(i.in_flight, 0, "crash is modelled with nothing in flight");
@@ -384,7 +385,7 @@ impl SimDisk {
         i.media.crash(&mut i.rng);
     }
 
-    /// Describes what is in flight, for a dump.
+    /// Describes the requests in flight, for a dump.
     pub fn describe(&self) -> String {
         let i = self.inner();
         let (queues, depth) = i.started;
@@ -452,7 +453,7 @@ impl Inner {
         }
     }
 
-    /// The record of a request that this call accepts.
+    /// Makes the record of a request that this call accepts.
     fn issue_of(&self, rq: &RqRef<'_>, hctx: usize, now: Instant) -> Issue {
         Issue {
             n: self.issued,
@@ -473,7 +474,7 @@ impl Inner {
         self.device.done_at(&mut self.rng, capacity, issue.now, issue.op, issue.sector, issue.nr_sectors)
     }
 
-    /// The effect of a request on contents and memory.
+    /// Applies a request to contents and memory.
     fn execute(&mut self, mem: &Mem, p: &Pending, limits: &Limits, safe_after: u64) {
         let plant = self.behaviour.plant;
         let durable = !limits.write_cache || p.issue.flags.contains(OpFlags::FUA) && plant != Some(Plant::LyingFua);

@@ -14,12 +14,12 @@ use blk::bio::Op;
 pub enum Service {
     /// Any time from 1 to `max_ns`, one in sixteen up to 50 times longer: latency spikes, and every order of completion.
     Any {
-        /// Longest ordinary time.
+        /// Longest time that is not a spike.
         max_ns: u64,
     },
     /// Every request takes the same time, however many there are.
     Ideal {
-        /// That time.
+        /// The time of a request.
         ns: u64,
     },
     /// Flash: an address belongs to one of several units, each of which serves one request at a time.
@@ -33,11 +33,11 @@ pub enum Service {
     },
     /// A rotating disk: one head.
     Hdd {
-        /// A seek over the whole disk; shorter ones take the root of their part of it.
+        /// Time of a seek over the whole disk. A shorter seek takes the square root of its share of the distance.
         full_seek_ns: u64,
-        /// One turn; the wait for the sector is any part of it.
+        /// Time of one turn. The wait for the sector is a random part of it.
         rotation_ns: u64,
-        /// Time to pass one sector.
+        /// Time to transfer one sector.
         sector_ns: u64,
     },
     /// A provisioned cloud disk: a fixed latency behind caps.
@@ -51,11 +51,11 @@ pub enum Service {
     },
     /// An array with a cache in front of spindles.
     Array {
-        /// Reads of a thousand that the cache has; all writes go to it.
+        /// Reads of a thousand that hit the cache; all writes go to the cache.
         hit_per_mille: u32,
         /// Time of a hit.
         hit_ns: u64,
-        /// Spindles, each with one request at a time.
+        /// Spindles, each serving one request at a time.
         spindles: u32,
         /// Time of a miss.
         miss_ns: u64,
@@ -69,7 +69,7 @@ pub struct Device {
     /// When each unit (or spindle, or the head) is free.
     free_at: Vec<u64>,
     head: u64,
-    /// When the caps let the next request in.
+    /// When the caps admit the next request.
     next_io: u64,
     next_sector: u64,
 }
@@ -110,7 +110,7 @@ impl Device {
                 let far = self.head.abs_diff(sector);
                 let seek =
                     (full_seek_ns as u128 * u128::from((far * 1_000_000 / capacity.max(1)).isqrt()) / 1000) as u64;
-                // The next sector under the head is there without a wait.
+                // The sector directly after the last one is under the head without a wait.
                 let turn = if far == 0 { 0 } else { rng.below(rotation_ns.max(1)) };
                 self.head = sector + u64::from(nr);
                 self.occupy(0, now, seek + turn + sector_ns * u64::from(nr))

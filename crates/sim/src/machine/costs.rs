@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Costs of operations on a machine, in nanoseconds of the CPU that does them.
 //!
-//! Guarantees: every constant has a physical meaning and can be measured on a real host; the defaults are of a two-socket
-//! server of about 2014 to 2020, and each says where it is from.
+//! Guarantees: every constant has a physical meaning and can be measured on a real host. The defaults describe a two-socket
+//! server of about 2014 to 2020, and each names its source.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ impl Shape {
         self.core_of(cpu) / self.cores as u32
     }
 
-    /// Returns the other CPUs of its socket, in ascending order from its own number on, wrapping round.
+    /// Returns the other CPUs of a CPU's socket, in ascending order from that CPU on, wrapping round.
     #[inline]
     pub fn near(&self, cpu: u32) -> impl Iterator<Item = u32> + use<> {
         // For each thread index, a socket's CPUs have consecutive numbers.
@@ -62,7 +62,7 @@ impl Shape {
         rest.chain(others).chain((0..place).map(move |i| row(0) + i))
     }
 
-    /// The other threads of its core.
+    /// The other hardware threads of a CPU's core.
     #[inline]
     pub fn siblings(&self, cpu: u32) -> impl Iterator<Item = u32> + use<> {
         let (cores, cpus) = (u32::from(self.sockets) * u32::from(self.cores), self.cpus());
@@ -105,11 +105,11 @@ pub enum Waiting {
 pub struct LineCosts {
     /// An atomic operation on a line in the CPU's own cache.
     pub atomic_ns: u32,
-    /// A line that a sibling thread has.
+    /// Fetching a line that a sibling thread has.
     pub core_ns: u32,
-    /// A line that another core of the socket has.
+    /// Fetching a line that another core of the socket has.
     pub socket_ns: u32,
-    /// A line that another socket has.
+    /// Fetching a line that another socket has.
     pub remote_ns: u32,
     /// Lines that the holder of a lock writes, and the next holder has to fetch: the lock's own and those of what it guards.
     pub lines: u32,
@@ -176,7 +176,7 @@ pub struct PathCosts {
 }
 
 impl Default for PathCosts {
-    /// Of one core of a server of about 2020, as io_uring with interrupts spends about 2 us on an I/O.
+    /// One core of a server of about 2020, where io_uring with interrupts spends about 2 us on an I/O.
     fn default() -> PathCosts {
         PathCosts {
             app_ns: 250,
@@ -197,13 +197,13 @@ impl Default for PathCosts {
     }
 }
 
-/// All of them.
+/// All costs of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Costs {
     /// Locks and cache lines.
     pub line: LineCosts,
-    /// The way of an I/O.
+    /// The path of an I/O.
     pub path: PathCosts,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A simulated device as a driver of the block layer, with a queue of its own for each hardware queue: flash, virtio.
+//! A simulated device as a driver of the block layer, such as flash or virtio. Each hardware queue has its own device queue.
 
 use super::costs::PathCosts;
 use super::service::{Job, Service};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// What a device is, apart from its speed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSpec {
-    /// Size.
+    /// Size in sectors.
     pub sectors: u64,
     /// Limits and features.
     pub limits: Limits,
@@ -27,7 +27,7 @@ pub(crate) struct SimDevice {
 }
 
 impl SimDevice {
-    /// A device that takes the time `service` says.
+    /// A device with interrupts whose service times come from `service`.
     pub fn new(spec: DeviceSpec, path: PathCosts, service: Box<dyn Service>) -> SimDevice {
         SimDevice { spec, station: Arc::new(Station::new(path, service)) }
     }
@@ -37,7 +37,7 @@ impl SimDevice {
         SimDevice { spec, station: Arc::new(Station::polled(path, service)) }
     }
 
-    /// Its station, which the machine polls.
+    /// The station of this device, which the machine polls.
     pub fn station(&self) -> Arc<Station<InFlight>> {
         self.station.clone()
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Request-based device-mapper multipath between a LUN's block layer and the host adapters of its paths: which locks a request
-//! takes there, and which threads it passes.
+//! Request-based device-mapper multipath, between a LUN's block layer and the host adapters of its paths: the locks that a
+//! request takes there, and the threads that it passes through.
 //!
-//! The simulated disk is the multipath device; each of its paths is a SCSI disk with a queue of its own below it. What a
-//! request meets there:
+//! The simulated disk is the multipath device. Each of its paths is a SCSI disk with a queue of its own below it. On its
+//! way a request takes these locks and hand-overs:
 //!
 //! | | legacy, Linux 2.6.32 | legacy, Linux 4.1 | multi-queue |
 //! |---|---|---|---|
@@ -45,21 +45,21 @@ pub enum Kernel {
     V4_1,
 }
 
-/// What multipath costs beside its locks, nanoseconds.
+/// Costs of multipath beside its locks, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DmCosts {
-    /// A clone of a request with its bios, and its end.
+    /// Cloning a request with its bios, and ending the clone.
     pub map_ns: u32,
-    /// The driver of a host adapter under its lock: once for a command, once for its answer.
+    /// The driver of a host adapter under its lock: once per command, once per response.
     pub driver_ns: u32,
     /// A softirq that completes a request.
     pub softirq_ns: u32,
 }
 
 impl Default for DmCosts {
-    /// Two allocations and a few lines; the posted write to an adapter's doorbell; entry and exit of a softirq. Each is
-    /// plausible within a factor of two. None was fitted to a published figure.
+    /// Two allocations and a few lines; the posted write to an adapter's doorbell; entry and exit of a softirq. Each value
+    /// is plausible within a factor of two. None was fitted to a published figure.
     fn default() -> DmCosts {
         DmCosts { map_ns: 600, driver_ns: 400, softirq_ns: 700 }
     }
@@ -74,15 +74,15 @@ pub struct DmSpec {
     pub hosts: u16,
     /// The legacy path of that kernel; `None`: multi-queue.
     pub legacy: Option<Kernel>,
-    /// Beside the locks.
+    /// Costs beside the locks.
     pub costs: DmCosts,
 }
 
-/// The host adapters of a machine: a lock each.
+/// The host adapters of a machine, one lock each.
 pub(crate) struct Adapters(Vec<Calendar>);
 
 impl Adapters {
-    /// So many, at least one.
+    /// Makes `hosts` adapters, at least one.
     pub fn new(hosts: u16) -> Arc<Adapters> {
         Arc::new(Adapters((0..hosts.max(1)).map(|_| Calendar::default()).collect()))
     }
@@ -99,13 +99,13 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Of a LUN that is the `lun`th of its machine: LUNs begin with different paths.
+    /// Makes the paths of LUN number `lun` of its machine. LUNs begin with different paths.
     pub fn new(spec: DmSpec, path: PathCosts, adapters: Arc<Adapters>, lun: u16) -> Paths {
         let queues = (0..spec.paths.max(1)).map(|_| Calendar::default()).collect();
         Paths { spec, path, map: Calendar::default(), queues, adapters, next: AtomicU32::new(lun.into()) }
     }
 
-    /// A request goes down, of the CPU that runs; by which path.
+    /// Passes a request down, at the cost of the running CPU. Returns the path.
     pub fn down(&self) -> u16 {
         let DmCosts { map_ns, driver_ns, .. } = self.spec.costs;
         if self.spec.legacy == Some(Kernel::V4_1) {
@@ -115,7 +115,7 @@ impl Paths {
         self.map.take_for(0);
         let path = (self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len() as u32) as u16;
         if self.spec.legacy.is_some() {
-            // Inserted and taken out under one hold, then again after the command was sent.
+            // One hold inserts the request and takes it out; another follows after the command was sent.
             self.queue(path).take_for(0);
         }
         if self.spec.legacy == Some(Kernel::V2_6_32) {
@@ -128,7 +128,7 @@ impl Paths {
         path
     }
 
-    /// One comes back by this path.
+    /// Passes a completion up from this path.
     pub fn up(&self, path: u16) {
         let DmCosts { driver_ns, softirq_ns, .. } = self.spec.costs;
         self.adapter(path).take_for(driver_ns);
@@ -136,7 +136,7 @@ impl Paths {
         if kernel == Kernel::V2_6_32 {
             self.adapter(path).take_for(0);
         }
-        // The end of the clone, and the look for more to send.
+        // Ends the clone, then checks for more requests to send.
         self.queue(path).take_for(0);
         self.queue(path).take_for(0);
         meter::charge(softirq_ns);

@@ -4,15 +4,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// A CPU has finished its work.
     Free {
-        /// Which.
+        /// The CPU.
         cpu: u32,
     },
-    /// A device has something for a hardware queue.
+    /// A device has completions for a hardware queue.
     Interrupt {
         /// The disk.
         disk: u16,
@@ -21,26 +21,26 @@ pub enum Event {
     },
     /// A thread may continue.
     Ready {
-        /// Which.
+        /// The thread.
         task: u32,
-        /// Its sleep, so that what was meant for an earlier one does not end a later one.
+        /// Number of its sleep, so that a wake-up for an earlier sleep does not end a later one.
         sleep: u32,
     },
-    /// A thread has computed what it had to.
+    /// A thread has completed a computation.
     Computed {
-        /// Which CPU.
+        /// The CPU.
         cpu: u32,
-        /// Which of its computations.
+        /// Number of the computation on that CPU.
         turn: u32,
     },
     /// A timer of the block layer is due.
     Timer {
-        /// Which.
+        /// The disk.
         disk: u16,
     },
 }
 
-/// What lies too far ahead for the wheel, or behind it.
+/// An event that is too far ahead for the wheel, or earlier than its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     at: u64,
@@ -53,23 +53,23 @@ struct Entry {
 struct Node {
     at: u64,
     event: Event,
-    /// The one made after it; of the last one, the first.
+    /// The node made after this one; the last node of a list points to the first.
     next: u32,
 }
 
-/// Times of the current block, a slot for each nanosecond; a power of two.
+/// Slots of the current block, one for each nanosecond; a power of two.
 const FINE: u64 = 1024;
-/// Blocks from that one on, a slot for each; a power of two.
+/// Blocks from the current one on, one slot each; a power of two.
 const BLOCKS: u64 = 256;
 /// No event.
 const NONE: u32 = u32::MAX;
-/// Nothing is announced.
+/// No event is pending.
 const NEVER: u64 = u64::MAX;
 
-/// Slots with a list each, and a bit for each that has something in it.
+/// Slots with a list each, and a bit for each slot that is not empty.
 #[derive(Debug)]
 struct Slots<const WORDS: usize> {
-    /// The last of each list.
+    /// The last node of each list.
     last: Vec<u32>,
     bits: [u64; WORDS],
 }
@@ -87,7 +87,7 @@ impl<const WORDS: usize> Slots<WORDS> {
         self.bits[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Takes the first of a slot that is not empty.
+    /// Takes the first node of a slot that is not empty.
     #[inline]
     fn pop(&mut self, nodes: &mut [Node], slot: usize) -> u32 {
         let last = self.last[slot];
@@ -106,7 +106,7 @@ impl<const WORDS: usize> Slots<WORDS> {
         self.last[slot] == NONE
     }
 
-    /// The first that is not empty from `slot` on, without going round.
+    /// The first slot from `slot` on that is not empty, without wrapping round.
     #[inline]
     fn first_from(&self, slot: usize) -> Option<usize> {
         let rest = self.bits.get(slot / 64)? & (u64::MAX << (slot % 64));
@@ -119,9 +119,9 @@ impl<const WORDS: usize> Slots<WORDS> {
     }
 }
 
-/// The queue of events: a wheel of lists, and a heap for what lies further off. The wheel has a slot for each nanosecond of
-/// the current block of time and a slot for each block that follows. Events of a slot are in the order of their making: what
-/// was made earlier for a slot's time comes there from further off before anything is put there directly.
+/// The queue of events: a wheel of lists, and a heap for events that are further off. The wheel has a slot for each
+/// nanosecond of the current block of time, and a slot for each block that follows. Events of a slot are in the order of
+/// creation: earlier ones move into the slot from further off before a new one is put there directly.
 #[derive(Debug)]
 pub struct Events {
     nodes: Vec<Node>,
@@ -130,7 +130,7 @@ pub struct Events {
     fine: Slots<{ FINE as usize / 64 }>,
     blocks: Slots<{ BLOCKS as usize / 64 }>,
     far: BinaryHeap<Reverse<Entry>>,
-    /// For times before `now`, which some announce late.
+    /// Events before `now`, because some are announced late.
     late: BinaryHeap<Reverse<Entry>>,
     /// Time of the latest event that was handed out: the wheel has none before it.
     now: u64,
@@ -157,7 +157,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// `event` happens at `at`.
+    /// Schedules `event` for `at`.
     #[inline]
     pub fn push(&mut self, at: u64, event: Event) {
         self.pushed += 1;
@@ -170,7 +170,7 @@ impl Events {
         self.put(node, at);
     }
 
-    /// The next one.
+    /// Takes the next event.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, Event)> {
         if self.popped == self.pushed {
@@ -197,13 +197,13 @@ impl Events {
         Some((at, event))
     }
 
-    /// When it is.
+    /// Time of the next event; `u64::MAX` if there is none.
     #[inline]
     pub fn next_at(&self) -> u64 {
         self.next_at
     }
 
-    /// How many there have been.
+    /// How many events have been scheduled.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
@@ -220,7 +220,7 @@ impl Events {
         index
     }
 
-    /// Into its slot, of the current block or one that follows.
+    /// Puts a node into its slot, in the current block or a later one.
     #[inline]
     fn put(&mut self, node: u32, at: u64) {
         if at / FINE == self.now / FINE {
@@ -230,7 +230,7 @@ impl Events {
         }
     }
 
-    /// When the first event from `now` on is.
+    /// Time of the first event of the wheel from `now` on, or else of the heap.
     #[inline]
     fn first_of_wheel(&self) -> u64 {
         match self.fine.first_from((self.now % FINE) as usize) {
@@ -239,7 +239,7 @@ impl Events {
         }
     }
 
-    /// The same with nothing left in the current block.
+    /// The same when nothing is left in the current block.
     fn first_of_blocks(&self) -> u64 {
         let after = (self.now / FINE % BLOCKS) as usize + 1;
         let Some(slot) = self.blocks.first_from(after).or_else(|| self.blocks.first_from(0)) else {
@@ -257,8 +257,8 @@ impl Events {
         }
     }
 
-    /// Makes the block of `at` the current one; there is nothing before it: its events go to their slots, those that are no longer
-    /// far off to their blocks.
+    /// Makes the block of `at` the current one; nothing is pending before it. Its events move to their slots, and events
+    /// that are no longer far off move to their blocks.
     fn enter_block(&mut self, at: u64) {
         self.now = at / FINE * FINE;
         let block = (at / FINE % BLOCKS) as usize;
@@ -289,14 +289,15 @@ mod tests {
         assert_eq!(q.next_at(), u64::MAX);
     }
 
-    /// Beside a heap of times and numbers: near and far, at the same time, at the ends of blocks, in the past, and with pauses.
+    /// Compares the wheel with a heap of times and numbers: near and far events, equal times, ends of blocks, times in the
+    /// past, pauses.
     #[test]
     fn the_order_is_that_of_a_heap_of_times_and_numbers() {
         let mut rng = crate::rng::Rng::new(7);
         let spans = [1, 3, 700, FINE, 3 * FINE, BLOCKS * FINE - 1, BLOCKS * FINE, 3 * BLOCKS * FINE];
         let (mut q, mut heap, mut now, mut number, mut late) = (Events::default(), BinaryHeap::new(), 5_000, 0, 0);
         for round in 0..40_000 {
-            // It fills up and runs empty by turns.
+            // The queue grows and drains alternately.
             let pushes = if round / 100 % 2 == 0 { rng.below(4) } else { rng.below(2) };
             for _ in 0..pushes {
                 let span = rng.pick(&spans);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A queue that mostly holds at most one entry: the first is kept in place, so that a check of a CPU's queue touches a
-//! line that is read anyway.
+//! A queue that mostly holds at most one entry. The first entry is kept inline, so that a check of a CPU's queue touches a
+//! cache line that is read anyway.
 //!
-//! Guarantees: the order of a `VecDeque`. Memory is taken for the second in it, and kept.
+//! Guarantees: the order of a `VecDeque`. Memory is allocated when a second entry arrives, and kept.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct Few<T> {
     len: u32,
-    /// The head of the line; what it was last when there is none.
+    /// The head of the queue; a stale value when the queue is empty.
     first: T,
-    /// Those behind it.
+    /// The entries after the head.
     #[allow(clippy::box_collection, reason = "a line takes 24 bytes less of its CPU's two cache lines")]
     rest: Option<Box<VecDeque<T>>>,
 }
@@ -57,7 +57,7 @@ impl<T: Copy + Default> Few<T> {
         Some(first)
     }
 
-    /// Takes the first one that `is_wanted`.
+    /// Takes the first entry for which `is_wanted` is true.
     pub fn take_first(&mut self, mut is_wanted: impl FnMut(T) -> bool) -> Option<T> {
         if self.len == 0 {
             return None;

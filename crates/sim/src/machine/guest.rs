@@ -7,9 +7,9 @@
 //! An idle thread sleeps, unless it polls. Waking it costs the guest an exit and delays the request. A thread serves requests
 //! one after the other.
 //!
-//! Guarantees: those of [`super`]. Does not do: a buffer cache, row locks, host cores taken by threads that poll. Users also
-//! slow each other down beside I/O (`guest_host`). Each running user adds a little to the computing time of the others. One
-//! lock of a database admits one user at a time, and commits of several users share flushes.
+//! Guarantees: those of [`super`]. Does not do: a buffer cache, row locks, host cores that polling threads occupy. Users
+//! also slow each other down in other ways than by I/O (`guest_host`). Each running user adds a little to the computing
+//! time of the others. One lock of a database admits one user at a time, and commits of several users share flushes.
 
 use super::costs::{Costs, Shape};
 use super::device::{DeviceSpec, SimDevice};
@@ -57,8 +57,7 @@ pub(crate) struct Transaction {
     pub reads: u32,
     /// Writes that have to be durable, one after the other.
     pub writes: u32,
-    /// Computing time that each other running user of the database adds, for lines of shared structures that have to be
-    /// fetched, and latches.
+    /// Computing time that each other running user of the database adds, for latches and for cache lines of shared structures.
     pub per_user_ns: u64,
     /// The lock that each transaction of a database needs once, after its computing.
     pub lock: LockSpec,
@@ -130,7 +129,7 @@ struct Servers {
     queues: usize,
     mapping: Mapping,
     served: Arc<Served>,
-    /// Requests count from this time on.
+    /// Requests from this time on count.
     from_ns: u64,
 }
 
@@ -154,7 +153,7 @@ impl Service for Servers {
             wake = u64::from(self.kick_ns) + wake_ns;
             now + wake
         };
-        // The same thread handles the completion, so other requests wait for that, too.
+        // The same thread handles the completion, so other requests wait for its share of the serving time, too.
         let issued = start + self.spec.serve_ns / 2;
         thread.free_at = start + self.spec.serve_ns;
         let mut done = self.storage.done_at(io, Instant::from_ns(issued)).as_ns();
@@ -177,20 +176,20 @@ impl Service for Servers {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Computing before the n-th read, or at the end for the commit.
+    /// Computing before read number n, or at the end before the commit.
     Compute(u32),
-    /// The lock, before the n-th I/O or the end.
+    /// Taking the lock before I/O number n, or at the end.
     Lock(u32),
     Io(u32),
     Wait(u32),
 }
 
-/// How many users compute, and the state that each database has once.
+/// How many users compute, and the state that exists once per database.
 struct Activity {
     vms: Vec<Cell<u32>>,
     locks: Vec<RefCell<Lock>>,
     host: Arc<HostLoad>,
-    /// Times of the counted transactions by part, and how long each transaction took.
+    /// Times of the counted transactions by part, and the latency of each.
     lived: RefCell<(TransactionTotals, LatencyStats)>,
 }
 
@@ -208,7 +207,7 @@ struct Computing {
     since_ns: u64,
     /// How long it takes without other load.
     planned_ns: u64,
-    /// It is part of taking or holding the lock.
+    /// The computation takes or holds the lock.
     is_lock: bool,
 }
 
@@ -224,9 +223,9 @@ struct User {
     begun_ns: u64,
     /// When the I/O in progress was requested.
     asked_ns: u64,
-    /// Times of the present transaction, by part.
+    /// Times of the present transaction by part.
     lived: TransactionTotals,
-    /// Counting begins, and everything ends: at once if it is 0.
+    /// When counting begins and when the run ends; a user whose run ends at 0 stops at once.
     from_ns: u64,
     until_ns: u64,
     stats: JobStats,
@@ -249,7 +248,7 @@ impl User {
         mean / 2 + self.rng.below(mean.max(1))
     }
 
-    /// Computes for so long. Computing for the lock (`is_lock`) does not count as running for the other users.
+    /// Computes for `planned_ns`. Computing for the lock (`is_lock`) does not count as running for the other users.
     fn compute(&mut self, now: u64, planned_ns: u64, is_lock: bool) -> Next {
         self.computing = Some(Computing { since_ns: now, planned_ns, is_lock });
         self.activity.host.begin();
@@ -396,11 +395,11 @@ pub struct GuestsRun {
     pub tx_ns: f64,
     /// 99th percentile of the time of a transaction, nanoseconds; `None` if no transaction completed.
     pub tx_p99_ns: Option<u64>,
-    /// The parts of the time of transactions.
+    /// The time of transactions by part.
     pub times: TransactionTimes,
     /// I/Os simulated.
     pub ios: u64,
-    /// Share of the host's cores that computed.
+    /// Share of the host's core time that was spent computing.
     pub busy: f64,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! State that virtual machines and the users of a database share, as arithmetic on times: the deep sleep of the host's cores,
-//! the hottest lock of a database, and the log that has to be durable before a transaction ends.
+//! State that virtual machines and the users of a database share, as arithmetic on times. It covers the deep sleep of the
+//! host's cores, the most contended lock of a database, and the log that has to be durable before a transaction ends.
 //!
 //! Guarantees: the same calls give the same answers; queued requests are served in the order of the calls. Does not: stop a
 //! vCPU that waits for a lock (it spins), or model a lock holder that is preempted.
@@ -18,12 +18,12 @@ pub(super) struct HostLoad {
     since_ns: u64,
     /// vCPUs that compute.
     computing: AtomicU32,
-    /// Events that woke an idle core: a vCPU that computes, a thread of the hypervisor.
+    /// How often an idle core was woken, by a vCPU that computes or by a thread of the hypervisor.
     woken: AtomicU64,
 }
 
 impl HostLoad {
-    /// Of a host with so many cores, from that time on.
+    /// Makes the load of a host with so many cores. Wake-ups are counted from `since_ns` on.
     pub(super) fn new(cores: u32, deep_after_ns: u64, since_ns: u64) -> HostLoad {
         HostLoad { cores, deep_after_ns, since_ns, computing: AtomicU32::new(0), woken: AtomicU64::new(0) }
     }
@@ -33,12 +33,12 @@ impl HostLoad {
         self.computing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A vCPU has finished it.
+    /// A vCPU has finished that computation.
     pub(super) fn end(&self) {
         self.computing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A core that slept is woken.
+    /// Counts a wake-up of a sleeping core.
     pub(super) fn wake(&self) {
         self.woken.fetch_add(1, Ordering::Relaxed);
     }
@@ -75,8 +75,9 @@ pub struct LogSpec {
     pub commit_ns: u64,
 }
 
-/// The logs of all virtual machines on one storage of the host. Each has at most one flush in progress, and a later commit is
-/// in the next one (group commit). Flushes of several virtual machines wait for each other.
+/// The logs of all virtual machines on one storage of the host. Each virtual machine has at most one flush in progress.
+/// Commits that arrive meanwhile share the next flush (group commit). Flushes of several virtual machines wait for each
+/// other.
 #[derive(Debug)]
 pub(super) struct Logs {
     spec: LogSpec,
@@ -91,12 +92,12 @@ struct LogState {
 }
 
 impl Logs {
-    /// Of so many virtual machines.
+    /// Makes the logs of `vms` virtual machines.
     pub(super) fn new(spec: LogSpec, vms: u32) -> Logs {
         Logs { spec, state: Mutex::new(LogState { free_at: 0, last: vec![(0, 0); vms as usize] }) }
     }
 
-    /// Returns when a transaction of `vm` is durable whose log reaches the host at `now`.
+    /// Returns when a transaction of `vm` is durable. Its log reaches the host at `now`.
     pub(super) fn commit(&self, vm: u32, now: u64) -> u64 {
         let state = &mut *self.state.lock();
         let (begin, end) = &mut state.last[vm as usize];
@@ -105,8 +106,8 @@ impl Logs {
             *end = *begin + self.spec.flush_ns;
             state.free_at = *end;
         }
-        // One that has not begun takes this one along, and the next flush begins later. Those that have their times already keep them, so a
-        // line of several is up to a commit of each shorter than it would be.
+        // A flush that has not begun includes this commit, and the next flush begins later. Flushes that have their times
+        // already keep them. So a queue of several flushes is shorter than it would be, by up to one commit for each.
         *end += self.spec.commit_ns;
         state.free_at += self.spec.commit_ns;
         *end
@@ -118,19 +119,19 @@ impl Logs {
 pub struct LockSpec {
     /// How long a transaction holds it in total; 0: there is no such lock.
     pub hold_ns: u64,
-    /// How much longer it is held for each user that spins for it meanwhile, because of cache lines that they take from each other.
+    /// How much longer the lock is held for each user that spins for it meanwhile, because spinning users take its cache lines.
     pub waiter_ns: u64,
 }
 
-/// Its users, in the order of their coming.
+/// The users of the lock, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
-    /// When each has finished it.
+    /// When each user releases the lock.
     ends: VecDeque<u64>,
 }
 
 impl Lock {
-    /// One comes at `now`; when it is done.
+    /// A user arrives at `now`. Returns when that user releases the lock.
     pub(super) fn take(&mut self, spec: LockSpec, now: u64) -> u64 {
         while self.ends.front().is_some_and(|end| *end <= now) {
             self.ends.pop_front();

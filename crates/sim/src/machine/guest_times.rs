@@ -20,7 +20,7 @@ pub enum Mapping {
 }
 
 impl Mapping {
-    /// All of them, with their names in a file.
+    /// All mappings, with their names in a scenario file.
     pub const ALL: [(&'static str, Mapping); 2] = [("round-robin", Mapping::RoundRobin), ("blocks", Mapping::Blocks)];
 
     /// The thread, from 0, that serves a virtqueue; `threads` is 1 or more, `queue` below `queues`.
@@ -58,20 +58,20 @@ pub const PARTS: [Part; 9] = [
     part("interrupt", "from the thread of the hypervisor to the guest's interrupt"),
 ];
 
-/// Index of the first part in [`PARTS`] that the hypervisor has a share in.
+/// Index in [`PARTS`] of the first part that the hypervisor's threads measure.
 const SERVED: usize = 4;
 
 /// Time of transactions by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TransactionTimes {
-    /// Nanoseconds of all of them, in the order of [`PARTS`].
+    /// Nanoseconds summed over all transactions, in the order of [`PARTS`].
     pub sums_ns: [u64; PARTS.len()],
-    /// How many they were.
+    /// Number of transactions.
     pub transactions: u64,
 }
 
 impl TransactionTimes {
-    /// Mean nanoseconds of a transaction; 0 where none was seen.
+    /// Mean nanoseconds of a transaction; 0 without transactions.
     pub fn mean_ns(&self, part: usize) -> f64 {
         self.sums_ns[part] as f64 / self.transactions.max(1) as f64
     }
@@ -98,17 +98,17 @@ impl Served {
     }
 }
 
-/// What users saw, summed.
+/// Sums of what the users measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TransactionTotals {
-    /// Of transactions.
+    /// Number of transactions.
     pub(super) transactions: u64,
-    /// Planned computing of theirs, and what it took beyond that.
+    /// Their computing time as planned. Time beyond the plan is `cpu_wait_ns`.
     pub(super) compute_ns: u64,
-    /// Spinning for the lock, and having it.
+    /// Spinning for the lock, and holding it.
     pub(super) lock_ns: u64,
     pub(super) cpu_wait_ns: u64,
-    /// I/Os of theirs, and from before they were submitted until their data was there.
+    /// Their I/Os; `io_ns` is the time from before submission until the data was there.
     pub(super) ios: u64,
     pub(super) io_ns: u64,
 }
@@ -123,7 +123,7 @@ impl TransactionTotals {
         self.io_ns += other.io_ns;
     }
 
-    /// With the hypervisor's share of each I/O.
+    /// Splits the I/O time by the hypervisor's mean share of each I/O.
     pub(super) fn with(&self, served: &Served) -> TransactionTimes {
         let mut sums_ns = [0; PARTS.len()];
         sums_ns[0] = self.compute_ns;

@@ -50,17 +50,17 @@ pub enum JobsError {
 
 /// The disk that the jobs run on.
 pub struct DiskSpec {
-    /// What it is.
+    /// The device.
     pub device: DeviceSpec,
     /// Makes the service times of each LUN.
     pub service: Box<dyn Fn(u16) -> Box<dyn Service>>,
     /// Number of LUNs, each with its own block layer. A thread's I/O goes to one LUN; threads are distributed over the LUNs.
     pub luns: u16,
-    /// The block layer of each; the topology is the machine's.
+    /// The block layer of each LUN; the topology is the machine's.
     pub config: QueueConfig,
-    /// The disk does not interrupt: as with the driver `model` in real time, waiting threads poll it.
+    /// The disk has no interrupts: as with the driver `model` in real time, waiting threads poll it.
     pub polled: bool,
-    /// It is a LUN behind the SCSI midlayer.
+    /// The disk is a LUN behind the SCSI midlayer.
     pub scsi: Option<ScsiSpec>,
 }
 
@@ -68,27 +68,27 @@ pub struct DiskSpec {
 pub struct JobsRun {
     /// The threads, in the order of the file.
     pub instances: Vec<Instance>,
-    /// What each measured; as many as instances.
+    /// The results of each thread; as many as instances.
     pub stats: Vec<JobStats>,
-    /// Which of them ran at all; all, unless they were stopped.
+    /// Which threads were started. All are, unless the run was stopped.
     pub started: Vec<bool>,
-    /// CPU time of each, nanoseconds.
+    /// CPU time of each thread, nanoseconds.
     pub thread_cpu_ns: Vec<u64>,
-    /// How long each waited for a CPU with I/Os in flight.
+    /// How long each thread waited for a CPU with I/Os in flight.
     pub cpu_waits: Vec<CpuWaits>,
     /// The disk's counters.
     pub disk: DiskStats,
-    /// Where its requests spent their time, by operation.
+    /// Where the disk's requests spent their time, by operation.
     pub seen: OpTimes,
     /// Counters of the hardware queues, LUN by LUN.
     pub hctxs: Vec<HctxStats>,
-    /// What the CPUs did.
+    /// What the CPUs spent their time on.
     pub cpu: CpuTimes,
-    /// Virtual time it took, nanoseconds.
+    /// Virtual duration of the run, nanoseconds.
     pub elapsed_ns: u64,
-    /// Events it took.
+    /// Number of simulated events.
     pub events: u64,
-    /// The observer has stopped the run.
+    /// The observer stopped the run.
     pub stopped: bool,
     /// Settings that were in effect.
     pub config: QueueConfig,
@@ -100,11 +100,11 @@ pub struct View<'a> {
     pub machine: &'a Machine,
     /// The job threads, in the order of the file.
     pub instances: &'a [Instance],
-    /// Their numbers on the machine; `None`: not started yet.
+    /// Number of each thread on the machine; `None`: not started yet.
     pub threads: &'a [Option<u32>],
-    /// Those that have ended.
+    /// Which threads have ended.
     pub ended: &'a [bool],
-    /// Its disks, from 0.
+    /// Number of LUNs; their disks are numbered from 0.
     pub luns: u16,
     /// Virtual time since the beginning, nanoseconds.
     pub elapsed_ns: u64,
@@ -123,12 +123,12 @@ pub enum NextLook {
 
 /// Observes jobs while they run. An observer does not change the results, except by [`NextLook::Stop`].
 pub trait Watch {
-    /// Whether jobs are to keep their latencies over time.
+    /// Whether jobs keep their latencies over time.
     fn keeps_slices(&self) -> bool {
         false
     }
 
-    /// Called before anything has run, and then whenever its last answer says.
+    /// Called before anything has run, and after that as its last answer says.
     fn look(&mut self, view: &View<'_>) -> NextLook;
 }
 
@@ -154,7 +154,7 @@ pub fn refusal(job: &Job) -> Option<&'static str> {
 /// Makes the machine with its disk, without a job. Rejects settings that the disk or the machine does not have.
 ///
 /// # Errors
-/// The setting that does not fit.
+/// A setting that does not fit the disk or the machine.
 pub fn idle(shape: Shape, costs: Costs, spec: &DiskSpec) -> Result<Machine, JobsError> {
     build(shape, costs, spec, 64)
 }
@@ -162,7 +162,7 @@ pub fn idle(shape: Shape, costs: Costs, spec: &DiskSpec) -> Result<Machine, Jobs
 /// Runs jobs on a machine with one disk.
 ///
 /// # Errors
-/// What does not fit: a setting, a job.
+/// A setting or a job that does not fit.
 pub fn run(shape: Shape, costs: Costs, spec: &DiskSpec, jobs: &[Job], entropy: u64) -> Result<JobsRun, JobsError> {
     run_watched(shape, costs, spec, jobs, entropy, &mut NoObserver)
 }
@@ -225,7 +225,7 @@ pub fn run_watched(
     Ok(conclude(machine, spec.luns, instances, &tasks, stopped))
 }
 
-/// Starts a thread on its CPU, with a way to one of the LUNs.
+/// Starts a thread on its CPU, with one of the LUNs as its disk.
 fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, luns: u16) -> Result<u32, JobsError> {
     let cpus = machine.shape().cpus();
     let cpu = match &job.cpus_allowed {
@@ -246,7 +246,7 @@ fn start(machine: &mut Machine, job: &Job, i: &Instance, load: Box<dyn Load>, lu
     Ok(task)
 }
 
-/// What it all came to.
+/// Collects the results of all threads.
 fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Option<u32>], stopped: bool) -> JobsRun {
     let (mut disk, mut seen, mut hctxs) = (DiskStats::default(), OpTimes::default(), Vec::new());
     for lun in 0..luns {
@@ -279,7 +279,7 @@ fn conclude(machine: Machine, luns: u16, instances: Vec<Instance>, tasks: &[Opti
     }
 }
 
-/// The machine with its disk.
+/// Makes the machine with its disk.
 fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -> Result<Machine, JobsError> {
     let mut machine = Machine::new(shape, costs);
     let mut config = spec.config.clone();
@@ -310,11 +310,11 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
     Ok(machine)
 }
 
-/// Bio slots that a thread has at least, and at most: memory is taken for all of them.
+/// Least and most bio slots of a thread: memory is allocated for all of them.
 const BIOS_MIN: u64 = 64;
 const BIOS_MAX: u64 = if MAX_BIOS_PER_SUBMITTER < 1 << 20 { MAX_BIOS_PER_SUBMITTER as u64 } else { 1 << 20 };
 
-/// Bio slots of a thread: its depth, and for each I/O the pieces it may be split into.
+/// Returns the bio slots that a thread needs: its depth, times the pieces into which an I/O may be split.
 fn bios_needed(jobs: &[Job], spec: &DiskSpec) -> Result<u32, JobsError> {
     let limits = &spec.device.limits;
     let most = spec.config.max_sectors_kb.map_or(limits.max_sectors, |kb| (kb * 2).min(limits.max_hw_sectors));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The clock of the CPU that is being simulated, and a lock that moves it on.
+//! The clock of the CPU that is being simulated, and a lock that advances it.
 //!
-//! While a machine runs a piece of work of one of its CPUs, the block layer's locks report how long that CPU waited. They
-//! count the wait for another CPU, and the time that the lock's cache lines took to come. So contention is that of the
-//! core's own lock domains.
+//! While the machine runs a piece of work of one of its CPUs, the block layer's locks report how long that CPU waited. They
+//! count the wait for another CPU, and the transfer time of the lock's cache lines. So contention is that of the core's own
+//! lock domains.
 //!
-//! Guarantees: a lock is held by one CPU at a time of virtual time, in the order in which the machine runs them. Outside of
-//! [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short compared with the time between
-//! events. A piece is run as a whole, so a piece that begins earlier gets its locks first, even those it takes late.
+//! Guarantees: a lock is held by one CPU at a time of virtual time, in the order in which the machine runs the CPUs.
+//! Outside [`run`] the lock is a plain mutex. Needs from callers: pieces of work that are short compared with the time
+//! between events. A piece is run as a whole, so a piece that begins earlier gets its locks first, even a lock that it
+//! takes late.
 
 #![allow(unsafe_code, reason = "lock_api's trait for locks is an unsafe one; this one forwards to parking_lot's")]
 
@@ -28,7 +29,7 @@ struct Meter {
     horizon: Cell<u64>,
     shape: Cell<Shape>,
     line: Cell<LineCosts>,
-    /// CPUs but this one.
+    /// Number of other CPUs.
     others: Cell<u64>,
 }
 
@@ -49,12 +50,12 @@ thread_local! {
     } };
 }
 
-/// How a piece of work ended.
+/// The cost of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// When.
+    /// When it ended.
     pub end_ns: u64,
-    /// How long it waited for locks in between.
+    /// How long it waited for locks.
     pub spun_ns: u64,
 }
 
@@ -112,7 +113,7 @@ pub fn is_due() -> bool {
 /// See the module's text.
 pub struct MeteredLock {
     lock: parking_lot::RawMutex,
-    /// When it was given back last, and how long that turn had been: the hand-over and the time it was held.
+    /// When the lock was last released, and how long that turn took, including the transfer of cache lines.
     free_at: AtomicU64,
     turn_ns: AtomicU64,
     turn_at: AtomicU64,
@@ -133,7 +134,7 @@ impl MeteredLock {
             let free_at = self.free_at.load(Ordering::Relaxed);
             if free_at > now {
                 let wait = free_at - now;
-                // Each has a turn before this one; there are no more than CPUs.
+                // Each waiter has a turn before this one; there are at most as many as other CPUs.
                 waiters = (wait / self.turn_ns.load(Ordering::Relaxed).max(1)).min(m.others.get());
                 m.spun.set(m.spun.get() + wait);
                 now = free_at;
@@ -162,23 +163,24 @@ impl MeteredLock {
     }
 }
 
-/// A lock whose holds are known beforehand: of those that take it late in a piece it keeps a calendar, so that an earlier one has it
-/// before. For locks that nothing is guarded by but time.
+/// A lock whose hold time is known when it is taken. It keeps a calendar of holds. A CPU that arrives at an earlier virtual
+/// time thus gets the lock before a hold that was recorded first but begins later. The lock guards no data; it only
+/// accounts for time.
 #[derive(Default)]
 pub struct Calendar(parking_lot::Mutex<LockHolds>);
 
 #[derive(Default)]
 struct LockHolds {
-    /// When it is taken, from and to, in order.
+    /// Begin and end of each hold, in order.
     holds: VecDeque<(u64, u64)>,
     owner: Option<u32>,
 }
 
-/// Holds that are remembered: those of a few microseconds, which is as far as CPUs are apart.
+/// Number of holds that are remembered. They cover a few microseconds, which is as far as the clocks of CPUs are apart.
 const REMEMBERED: usize = 64;
 
 impl Calendar {
-    /// The CPU that runs waits for it, has it for `ns` and the time of any lock, and gives it back.
+    /// The running CPU waits for the lock, holds it for `ns` plus the costs of any lock, and releases it.
     pub fn take_for(&self, ns: u32) {
         let mut b = self.0.lock();
         METER.with(|m| {
@@ -207,8 +209,8 @@ impl Calendar {
     }
 }
 
-// SAFETY: exclusion is that of the lock inside: `lock` returns, and `try_lock` says true, after it was taken and before it is
-// given back by `unlock`. The rest is bookkeeping in atomics.
+// SAFETY: the inner lock provides the exclusion. `lock` returns, and `try_lock` returns true, after the inner lock was
+// taken and before `unlock` releases it. The rest is bookkeeping in atomics.
 unsafe impl lock_api::RawMutex for MeteredLock {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait's way of making a lock")]
     const INIT: MeteredLock = MeteredLock {
@@ -239,7 +241,7 @@ unsafe impl lock_api::RawMutex for MeteredLock {
     #[inline]
     unsafe fn unlock(&self) {
         self.given_back();
-        // SAFETY: the caller holds the lock, says the trait.
+        // SAFETY: the trait requires that the caller holds the lock.
         unsafe { self.lock.unlock() }
     }
 }
@@ -302,7 +304,7 @@ mod tests {
         assert!(ends(Waiting::Ticket) > ends(Waiting::Queued) + 1000);
     }
 
-    /// Each that waits costs a line, and not more and more of them: with short sections that once grew without bound.
+    /// Each waiter costs one line transfer. The cost once grew without bound for short critical sections.
     #[test]
     fn a_ticket_lock_costs_at_most_a_line_for_each_cpu() {
         configure(Shape { sockets: 1, cores: 8, threads: 1 }, LineCosts { waiting: Waiting::Ticket, ..COSTS });

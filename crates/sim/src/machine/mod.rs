@@ -2,9 +2,10 @@
 //! A whole machine in virtual time: CPUs that run job threads and interrupts, disks behind the real block layer, and the
 //! costs of all of it.
 //!
-//! The block layer and its locks are those of the product; the job threads are `workload`'s; only time is simulated. A CPU
-//! does one thing at a time, and all its work takes time. The [`costs`] give the time for work that the simulation cannot
-//! measure in the block layer. The locks of the block layer account for waits while another CPU holds them (`meter`).
+//! The block layer and its locks are those of the product, and the job threads are those of `workload`. Only time is
+//! simulated. A CPU does one thing at a time, and all its work takes time. The [`costs`] give the time for work that the
+//! simulation cannot measure in the block layer. The locks of the block layer account for waits while another CPU holds
+//! them (`meter`).
 //!
 //! | module | what it is |
 //! |---|---|

@@ -31,7 +31,7 @@ pub struct ScsiSpec {
 /// A command that was sent.
 pub(crate) struct Sent {
     ticket: AcceptedCommand,
-    /// Where multipath chooses one.
+    /// The path that multipath chose, if there is multipath.
     path: u16,
 }
 
@@ -41,10 +41,10 @@ struct SimTransport {
     paths: Option<Paths>,
 }
 
-/// A LUN of a host of its own.
+/// Makes a LUN that has a host of its own.
 ///
 /// # Errors
-/// What the midlayer does not take.
+/// A setting that the midlayer rejects.
 pub(crate) fn lun(
     spec: DeviceSpec,
     scsi: &ScsiSpec,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long devices take: an array with a cache, a provisioned cloud disk, flash. All is arithmetic on times.
+//! How long devices take: an array with a cache, a provisioned cloud disk, flash. All of it is arithmetic on times.
 
 use blk::bio::Op;
 use blk::driver::model::{Device, Speed};
@@ -8,19 +8,20 @@ use blk::time::{Duration, Instant};
 /// One I/O as a device sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// The hardware queue it came by.
+    /// The hardware queue by which it arrived.
     pub hctx: u16,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Where.
+    /// The first sector.
     pub sector: u64,
-    /// How much.
+    /// The length in sectors.
     pub nr_sectors: u32,
 }
 
-/// A device. The same calls give the same answers.
+/// A device as a source of completion times. The same calls give the same answers.
 pub trait Service: Send {
-    /// Returns when an I/O that reaches the device at `now` completes. Times go back at most by the difference between CPUs.
+    /// Returns when an I/O that reaches the device at `now` completes. `now` may go back from call to call, by at most the
+    /// difference between the clocks of CPUs.
     fn done_at(&mut self, io: &Job, now: Instant) -> Instant;
 }
 
@@ -32,7 +33,7 @@ pub struct Modelled {
 }
 
 impl Modelled {
-    /// A device of that speed; a read takes `read`, any other I/O `write`.
+    /// A device of the given speed; a read takes `read`, any other I/O `write`.
     pub fn new(speed: &Speed, read: Duration, write: Duration) -> Modelled {
         Modelled { device: Device::new(speed), read, write }
     }
@@ -48,9 +49,9 @@ impl Service for Modelled {
 
 /// Separate service of reads and writes: a cache serves reads in front of the storage that takes writes.
 pub struct Split {
-    /// What serves reads.
+    /// The device that serves reads.
     pub read: Modelled,
-    /// What serves all else.
+    /// The device that serves all other I/O.
     pub write: Modelled,
 }
 

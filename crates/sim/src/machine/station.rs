@@ -14,12 +14,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a machine wants to know of a device.
+/// How a machine learns when to poll a device.
 pub trait Interrupts: Send + Sync {
     /// Calls `f` with each hardware queue that is to be checked, and when.
     fn take_news(&self, f: &mut dyn FnMut(u16, u64));
 
-    /// Whether a poll that was announced for `at` is still due; then it counts as done.
+    /// Whether a poll that was announced for `at` is still due. If so, that poll then counts as done.
     fn is_wanted(&self, hctx: u16, at: u64) -> bool;
 
     /// Announces the next poll after a poll, if requests are still in flight.
@@ -47,17 +47,17 @@ pub struct Spent {
     pub back_ns: u64,
 }
 
-/// The same of each operation.
+/// [`Spent`] for each operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpTimes([Spent; Op::COUNT]);
 
 impl OpTimes {
-    /// Of one operation.
+    /// Times of one operation.
     pub fn of(&self, op: Op) -> &Spent {
         &self.0[op as usize]
     }
 
-    /// Becomes the sum of both.
+    /// Adds `other` to these sums.
     pub fn add(&mut self, other: &OpTimes) {
         for (a, b) in self.0.iter_mut().zip(&other.0) {
             a.requests += b.requests;
@@ -76,10 +76,10 @@ struct Outstanding<T> {
 
 /// Requests of one hardware queue.
 struct Hctx<T> {
-    /// When each completes, and its tag.
+    /// Completion time and tag of each request.
     due: BinaryHeap<Reverse<(u64, u32)>>,
     requests: Vec<Option<Outstanding<T>>>,
-    /// When the machine will poll; `u64::MAX`: not at all.
+    /// When the machine will poll next; `u64::MAX`: not at all.
     armed: u64,
     /// Without interrupts: a new request completes before all earlier ones.
     is_ahead: bool,
@@ -98,7 +98,7 @@ pub struct Station<T> {
     path: PathCosts,
     /// There are no interrupts: a waiting thread polls by itself.
     is_polled: bool,
-    /// There are news: the machine asks after each piece of work, and most bring none.
+    /// Whether the machine has news to take. It checks after each piece of work, and mostly there are none.
     has_news: AtomicBool,
     inner: Mutex<Inner<T>>,
 }
@@ -126,7 +126,7 @@ impl<T> Station<T> {
         Station { is_polled: true, ..Station::new(path, service) }
     }
 
-    /// Has this many hardware queues from here on. Panics when something is in it.
+    /// Restarts with this many hardware queues. Panics when a request is in flight.
     pub fn start(&self, nr_hw_queues: u16, queue_depth: u32) {
         let hctx = || Hctx {
             due: BinaryHeap::with_capacity(queue_depth as usize),
@@ -139,7 +139,7 @@ impl<T> Station<T> {
         inner.hctxs = (0..nr_hw_queues).map(|_| hctx()).collect();
     }
 
-    /// A hardware queue. The station is locked until that is dropped.
+    /// Locks the station for one hardware queue, until the result is dropped.
     #[inline]
     pub fn queue(&self, hctx: usize) -> Queue<'_, T> {
         Queue { station: self, hctx, inner: self.inner.lock() }
@@ -148,13 +148,13 @@ impl<T> Station<T> {
     /// Whether the machine has news to take.
     #[inline]
     fn tell(&self, inner: &Inner<T>) {
-        // Only a hint: the news themselves are under the lock.
+        // Only a hint: the lock guards the news themselves.
         self.has_news.store(!inner.news.is_empty(), Ordering::Relaxed);
     }
 }
 
 impl<T> Queue<'_, T> {
-    /// A request begins, of the CPU that runs; it was made at `made`.
+    /// Starts a request of the running CPU; the request was created at `made`.
     #[inline]
     pub fn begin(&mut self, tag: usize, job: &Job, made: Instant, request: T) {
         meter::charge(self.station.path.dispatch_ns);
@@ -171,7 +171,7 @@ impl<T> Queue<'_, T> {
         h.due.push(Reverse((at.as_ns(), tag as u32)));
     }
 
-    /// All of a batch has begun.
+    /// Rings the doorbell after all requests of a batch have begun.
     #[inline]
     pub fn ring(mut self) {
         meter::charge(self.station.path.doorbell_ns);
@@ -186,7 +186,7 @@ impl<T> Queue<'_, T> {
         self.station.tell(inner);
     }
 
-    /// The next request that is done.
+    /// Takes the next request that has completed by now.
     #[inline]
     pub fn end_one(&mut self) -> Option<T> {
         let inner = &mut *self.inner;

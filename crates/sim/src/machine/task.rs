@@ -13,12 +13,12 @@ use workload::engine::{IoReq, Next, StopReason};
 use workload::load::Load;
 use workload::stats::JobStats;
 
-/// Where a thread's I/O goes.
+/// A disk on which one volume of the load does its I/O.
 pub(super) struct TaskVolume {
     /// Number of the disk.
     pub disk: u16,
     pub sub: Submitter<MeteredLock>,
-    /// The load's first slot of this volume, and the first of the next one.
+    /// The load's first slot on this volume, and its first slot on the next volume.
     pub slots: (u32, u32),
     plugged: bool,
 }
@@ -26,38 +26,38 @@ pub(super) struct TaskVolume {
 /// Why a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum YieldReason {
-    /// It waits for completions.
+    /// The thread waits for completions.
     Sleep,
-    /// It waits for completions, and for a time.
+    /// The thread waits for completions, or until a time.
     SleepUntil(u64),
-    /// It could continue, but others come first.
+    /// The thread could continue, but another event is due first.
     Again,
-    /// It computes for so long; no other thread waits for it.
+    /// The thread computes for so many nanoseconds; no other thread waits for it.
     Compute(u64),
-    /// The job is over.
+    /// The job has completed.
     Done,
 }
 
-/// A thread.
+/// A job thread.
 pub(super) struct Task {
-    /// Where it runs, or ran last.
+    /// The CPU on which it runs, or ran last.
     pub cpu: u32,
     /// It may run on another CPU of the socket than the one it submits from.
     pub floats: bool,
     load: Box<dyn Load>,
     pub volumes: Vec<TaskVolume>,
-    /// It is completing I/Os: at least, at most, and how many it has.
+    /// Set while it completes I/Os: the least and the most to complete, and how many it has.
     reaping: Option<(u32, u32, u32)>,
-    /// Bios wait, and a notification has come that they can continue.
+    /// Some of its bios wait, and a notification says that they can continue.
     pub notified: bool,
-    /// No other thread collects for it: it does so itself after each sleep.
+    /// No other thread collects its completions: it polls after each sleep.
     pub polls: bool,
-    /// Which sleep it is in.
+    /// Number of its present or latest sleep.
     pub sleep: u32,
     pub state: TaskState,
-    /// I/Os of one system call.
+    /// Most I/Os of one system call.
     batch: u32,
-    /// The program's work that it has not done yet.
+    /// Work of the program that is still to be done.
     owed_ns: u64,
     /// CPU time so far.
     pub cpu_ns: u64,
@@ -73,37 +73,37 @@ pub(super) struct Task {
 /// up counts, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWaits {
-    /// All of it, nanoseconds.
+    /// Time of all waits, nanoseconds.
     pub ns: u64,
-    /// How often they looked for completions and found some.
+    /// How often the threads reaped at least one completion.
     pub reaps: u64,
 }
 
 impl CpuWaits {
-    /// Those of other threads as well.
+    /// Adds the waits of other threads.
     pub fn add(&mut self, other: CpuWaits) {
         self.ns += other.ns;
         self.reaps += other.reaps;
     }
 }
 
-/// From this much work of a program for an I/O on, that work is computing like any other. Shorter work is part of a piece
-/// that runs as a whole.
+/// The least program work per I/O that is simulated as a computation, which can be interrupted. Shorter work is part of a
+/// piece that runs as a whole.
 const LONG_NS: u32 = 5_000;
 
-/// Where a thread is.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskState {
-    /// On a CPU or in its line.
+    /// On a CPU or in its run queue.
     Runs,
     Sleeps,
-    /// Another CPU has been told to run it.
+    /// Another CPU has been notified to run it.
     Waking,
     Done,
 }
 
 impl Task {
-    /// A thread on `cpu` that has to be woken for its first turn, with these ways into disks, one for each volume of its load.
+    /// Makes a thread on `cpu` that has to be woken for its first turn. `disks` has one disk for each volume of its load.
     pub fn new(cpu: u32, load: Box<dyn Load>, batch: u32, disks: Vec<(u16, Submitter<MeteredLock>)>) -> Task {
         let volumes = load.volumes();
         assert_eq!(volumes.len(), disks.len(), "one disk for each volume");
@@ -133,7 +133,7 @@ impl Task {
         }
     }
 
-    /// What it has measured.
+    /// Its results so far.
     pub fn stats(&self) -> &JobStats {
         self.load.stats()
     }
@@ -143,22 +143,22 @@ impl Task {
         self.load.is_ramping()
     }
 
-    /// Ends its job as soon as what is out has come back.
+    /// Ends its job as soon as its I/Os in flight have completed.
     pub fn stop(&mut self) {
         self.load.stop(StopReason::Asked);
     }
 
-    /// What it has measured, to be taken.
+    /// Takes its results.
     pub fn into_stats(mut self) -> JobStats {
         std::mem::take(self.load.stats_mut())
     }
 
-    /// The hardware queue of a disk that it sleeps in.
+    /// The hardware queue of a disk in which it sleeps.
     pub fn sleeps_in(&self, disk: u16) -> Option<HctxId> {
         self.volumes.iter().find(|s| s.disk == disk).and_then(|s| s.sub.hctxs().next())
     }
 
-    /// Whether what it waits for has come.
+    /// Whether enough completions are ready for it to continue.
     pub fn has_what_it_waits_for(&self) -> bool {
         let ready = self.volumes.iter().map(|s| s.sub.ready() as u32).sum::<u32>();
         match self.reaping {
@@ -167,7 +167,7 @@ impl Task {
         }
     }
 
-    /// Its wait for a CPU, if it had one, is over at `at`.
+    /// Ends its wait for a CPU at `at`, if there was one.
     #[inline]
     pub fn has_a_cpu(&mut self, at: u64) {
         if self.could_run_at > 0 {
@@ -248,7 +248,7 @@ impl Task {
         }
     }
 
-    /// Ends a batch.
+    /// Submits the I/Os of a batch.
     fn commit(&mut self, path: &PathCosts) {
         let mut any = false;
         for volume in self.volumes.iter_mut().filter(|s| s.plugged) {
@@ -262,7 +262,7 @@ impl Task {
         }
     }
 
-    /// Completes I/Os that an interrupt has collected; `None`: there were enough.
+    /// Reaps I/Os that an interrupt has collected. Returns `None` if there were enough.
     fn reap(&mut self, path: &PathCosts, min: u32, max: u32, mut got: u32) -> Option<YieldReason> {
         got += self.complete(path, max - got);
         if got >= min {
@@ -281,7 +281,7 @@ impl Task {
         Some(YieldReason::Sleep)
     }
 
-    /// Hands up to `max` ended I/Os to the load.
+    /// Passes up to `max` completed I/Os to the load.
     fn complete(&mut self, path: &PathCosts, max: u32) -> u32 {
         let mut n = 0;
         for volume in &mut self.volumes {
@@ -302,7 +302,7 @@ impl Task {
         n
     }
 
-    /// The program's own work for what it has completed. Much of it can be interrupted, as any computing.
+    /// Does the program's own work for the I/Os that it reaped. Long work can be interrupted like any computation.
     fn work(&mut self, path: &PathCosts) -> Option<YieldReason> {
         let owed = std::mem::take(&mut self.owed_ns);
         if path.app_ns >= LONG_NS {
@@ -321,7 +321,7 @@ impl Task {
     }
 }
 
-/// The CPU's time as the block layer takes it.
+/// The CPU's time in the block layer's type.
 #[inline]
 fn now() -> Instant {
     Instant::from_ns(meter::now())

@@ -27,7 +27,7 @@ use workload::stats::JobStats;
 
 mod waiters;
 
-/// What the CPUs did, nanoseconds summed over all of them.
+/// How the CPUs spent their time, nanoseconds summed over all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     /// Threads: their own work, system calls and the block layer's work in them; excludes waiting for locks.
@@ -60,7 +60,7 @@ struct Notifier(Arc<Notified>);
 impl Notify for Notifier {
     fn notify(&self, submitter: SubmitterId) {
         self.0.submitters.lock().push(submitter);
-        // Only a hint: the machine is single-threaded.
+        // Only a hint: the lock guards the list. The machine is single-threaded.
         self.0.any.store(true, Ordering::Relaxed);
     }
 }
@@ -70,13 +70,13 @@ struct Disk {
     q: Arc<RequestQueue<MeteredLock>>,
     device: Arc<dyn Interrupts>,
     notified: Arc<Notified>,
-    /// The CPU that its block layer calls 0.
+    /// The machine's CPU that is CPU 0 of the disk's block layer.
     first_cpu: u32,
-    /// The thread of each submitter, by its number.
+    /// The thread of each submitter, by submitter number.
     tasks: Vec<Option<u32>>,
     /// The CPU that collects the completions of each hardware queue.
     handlers: Vec<Handlers>,
-    /// Completions go to the CPUs that requests came from.
+    /// Completions go to the CPUs that submitted the requests.
     spread: bool,
     /// The device has no interrupts: each waiting thread has its own timer, and polls.
     is_polled: bool,
@@ -121,7 +121,7 @@ struct Irq {
 #[repr(align(64))]
 struct Cpu {
     free_at: u64,
-    /// A pending `Event::Free` marks the end of its present work.
+    /// A pending `Event::Free` marks the end of the CPU's present work.
     is_expected: bool,
     irqs: Few<Irq>,
     line: Few<u32>,
@@ -165,7 +165,7 @@ fn slower(shape: Shape, path: &PathCosts) -> u64 {
 
 /// Cores that virtual CPUs share.
 struct SharedCores {
-    /// Per domain.
+    /// Cores of each domain.
     cores: u32,
     /// The domain of each CPU.
     domains: Vec<u16>,
@@ -201,11 +201,11 @@ pub struct Machine {
     running: u32,
     /// How much longer a CPU takes while another thread of its core is busy, per thousand; 0: no longer.
     slower: u64,
-    /// The cores that the CPUs share if they are virtual ones.
+    /// The cores that the CPUs share, if the CPUs are virtual ones.
     shared: Option<SharedCores>,
     /// CPUs with more than one runnable thread: idle CPUs pull threads only from these.
     crowded: u32,
-    /// For times with a spread.
+    /// Randomness for times with a spread.
     rng: Rng,
 }
 
@@ -240,7 +240,7 @@ impl Machine {
         self.shared = Some(SharedCores { cores, domains, computing });
     }
 
-    /// Its CPUs.
+    /// Its sockets, cores and threads.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -253,7 +253,7 @@ impl Machine {
     /// Adds a disk. `driver` is the driver of its block layer, `device` the source of its interrupts. Returns the disk's number.
     ///
     /// # Errors
-    /// A setting that the device or the machine does not have.
+    /// A setting that the device or the machine does not support.
     pub(crate) fn add_disk(
         &mut self,
         device: Arc<dyn Interrupts>,
@@ -303,7 +303,7 @@ impl Machine {
         self.disks[usize::from(disk)].device.seen()
     }
 
-    /// Adds a thread on `cpu` that runs `load`, each of its volumes on one of `disks`; it begins now. Returns its number.
+    /// Adds a thread on `cpu` that runs `load`, each of its volumes on one of `disks`. The thread begins now. Returns its number.
     ///
     /// # Errors
     /// A disk has more submitters than there may be.
@@ -349,8 +349,8 @@ impl Machine {
             if let Some(task) = self.ended.pop() {
                 return Some(task);
             }
-            // With no event left (`u64::MAX`) the loop does not stop at `until_ns`: sleeping threads would be waited for
-            // without an end.
+            // With no event left (`u64::MAX`) the loop does not stop at `until_ns`, because a caller would otherwise wait
+            // for sleeping threads for ever.
             let next_at = self.events.next_at();
             if self.running == 0 || (next_at > until_ns && next_at < u64::MAX) {
                 return None;
@@ -401,7 +401,7 @@ impl Machine {
         self.tasks[task as usize].volumes.iter_mut().try_for_each(|volume| volume.sub.set_weight(weight))
     }
 
-    /// Stops all jobs: no new I/O is issued, I/Os in flight are waited for.
+    /// Stops all jobs: no new I/O is issued, and I/Os in flight complete.
     pub fn stop(&mut self) {
         self.tasks.iter_mut().for_each(Task::stop);
     }
@@ -424,7 +424,7 @@ impl Machine {
         sum
     }
 
-    /// Events so far, the measure of what a simulation costs.
+    /// Number of events so far, which is proportional to the cost of a simulation.
     pub fn events(&self) -> u64 {
         self.events.pushed()
     }
@@ -564,7 +564,7 @@ impl Machine {
         if self.shape.siblings(cpu).any(is_busy) { ns * self.slower / 1000 } else { 0 }
     }
 
-    /// The interrupt of a hardware queue.
+    /// Handles the interrupt of a hardware queue.
     fn interrupt(&mut self, cpu: u32, irq: Irq, at: u64) {
         let Irq { disk, hctx, handler } = irq;
         debug_assert_eq!(handler.cpu, cpu);
@@ -574,8 +574,8 @@ impl Machine {
         self.after(disk, cpu, end);
     }
 
-    /// Collects completions on the CPU of `handler` through the handler's submitter, after `entry_ns` of entry time. Returns
-    /// when that is done.
+    /// Collects completions on the CPU of `handler` through the handler's submitter, after `entry_ns` of entry time.
+    /// Returns when the collection is done.
     fn collect(&mut self, handler: Handler, at: u64, entry_ns: u32) -> u64 {
         let Handler { task, volume, cpu } = handler;
         let sub = &mut self.tasks[task as usize].volumes[usize::from(volume)].sub;
@@ -713,7 +713,7 @@ impl Machine {
         }
     }
 
-    /// `cpu` wakes a thread at `at`.
+    /// Wakes a thread at `at`, from `cpu`.
     fn wake(&mut self, task: u32, cpu: u32, at: u64) {
         let path = &self.costs.path;
         let t = &mut self.tasks[task as usize];

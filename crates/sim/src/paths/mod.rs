@@ -25,18 +25,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module's text.
 pub struct Paths {
-    /// The disk over them.
+    /// The multipath disk over the paths.
     pub mp: Arc<Multipath<Lock>>,
     all: Vec<Arc<SimPath>>,
-    /// [`PathEvent::RunQueue`] was told.
+    /// [`PathEvent::RunQueue`] was reported.
     run: Arc<AtomicBool>,
     disk: Arc<SimDisk>,
     shared: Arc<Shared>,
 }
 
 impl Paths {
-    /// Makes groups of so many paths each. `error` is the status of a path that is down: [`BlkStatus::Transport`] unless a
-    /// bug is planted.
+    /// Makes groups with so many paths each. `error` is the status that a path returns while it is down. It is
+    /// [`BlkStatus::Transport`] unless a bug is planted.
     pub fn new(
         seed: u64,
         disk: &Arc<SimDisk>,
@@ -68,12 +68,12 @@ impl Paths {
         Arc::new(Paths { mp, all, run, disk: disk.clone(), shared })
     }
 
-    /// How many there are, those that are removed included.
+    /// Number of paths, including removed ones.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Returns the number that the multipath disk knows path `n` by, if it is not removed.
+    /// Returns the number of path `n` on the multipath disk, if the path is not removed.
     pub fn id(&self, n: usize) -> Option<PathId> {
         self.mp.path(&name(n))
     }
@@ -84,22 +84,22 @@ impl Paths {
         self.disk.sever(now, |issue| self.shared.owner(issue.hctx, issue.tag) == Some(n));
     }
 
-    /// Each request by path `n` takes so much longer from now on.
+    /// Each request by path `n` takes `ns` longer from now on.
     pub fn slow_down(&self, n: usize, ns: u64) {
         self.all[n].slow_down(ns);
     }
 
-    /// Of a thousand requests, path `n` refuses so many for now.
+    /// Path `n` refuses so many of a thousand requests from now on.
     pub fn make_busy(&self, n: usize, per_mille: u32) {
         self.all[n].make_busy(per_mille);
     }
 
-    /// Path `n` works as it should.
+    /// Ends all faults of path `n`.
     pub fn repair(&self, n: usize) {
         self.all[n].repair();
     }
 
-    /// What a checker would find.
+    /// Whether path `n` is down, as a path checker would find.
     pub fn is_down(&self, n: usize, now: u64) -> bool {
         self.all[n].is_down(now)
     }
@@ -112,12 +112,12 @@ impl Paths {
         added.unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Whether the queue above is to be run; resets the flag.
+    /// Whether the queue of the multipath disk has to be run; resets the flag.
     pub(crate) fn take_run(&self) -> bool {
         self.run.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether polling this hctx at `now` would find something that the disk below has not.
+    /// Whether polling this hctx at `now` would find completions beyond those of the disk below.
     pub(crate) fn is_ready(&self, hctx: HctxId, now: u64) -> bool {
         self.mp.is_ready(hctx) || self.all.iter().any(|p| p.is_ready(hctx, now))
     }
@@ -127,12 +127,12 @@ impl Paths {
         self.all.iter().filter_map(|p| p.next_due()).min()
     }
 
-    /// Tells of paths from now on.
+    /// Writes path events to `trace` from now on.
     pub fn trace_to(&self, trace: &Trace) {
         self.shared.trace_to(trace);
     }
 
-    /// Nothing is at a path.
+    /// Asserts that no path has a request.
     pub fn check_idle(&self) {
         let status = self.mp.status();
         let busy = status.groups.iter().flat_map(|g| &g.paths).find(|p| p.in_flight > 0);
@@ -141,7 +141,7 @@ impl Paths {
         assert_eq!(self.all.iter().map(|p| p.kept()).sum::<usize>(), 0, "idle, and a path keeps requests");
     }
 
-    /// What they are doing, for a failure.
+    /// Describes the paths, for a failure.
     pub fn describe(&self, now: u64) -> String {
         let mut text = format!("  multipath: {}\n", self.mp.status());
         for (n, path) in self.all.iter().enumerate() {

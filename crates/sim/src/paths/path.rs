@@ -24,11 +24,11 @@ pub(super) struct Shared(Mutex<Fabric>);
 
 #[derive(Default)]
 struct Fabric {
-    /// By hctx and tag of a request at the disk: the path it came by.
+    /// The path by which each request at the disk came, by hctx and tag.
     owners: BTreeMap<(usize, usize), usize>,
     /// How often the disk was started.
     starts: u64,
-    /// A path is being added to a disk that runs.
+    /// A path is being added to a running disk.
     adding: bool,
     trace: Trace,
 }
@@ -61,7 +61,7 @@ struct HeldRequest {
     hctx: HctxId,
     rq: InFlight,
     issued: u64,
-    /// [`u64::MAX`]: only its timeout completes it.
+    /// When the path completes it; [`u64::MAX`]: only its timeout completes it.
     due: u64,
     status: BlkStatus,
 }
@@ -75,12 +75,12 @@ struct Inner {
     starts: u64,
 }
 
-/// A driver that leads to the disk.
+/// A driver that passes requests to the disk.
 pub struct SimPath {
     n: usize,
     disk: Arc<SimDisk>,
     shared: Arc<Shared>,
-    /// What it says while it is down.
+    /// The status that it returns while it is down.
     error: BlkStatus,
     inner: Mutex<Inner>,
 }
@@ -139,12 +139,12 @@ impl SimPath {
         locked(&self.inner).kept.iter().any(|k| k.hctx == hctx && k.due <= now)
     }
 
-    /// The disk has ended a request, by whichever path it came.
+    /// The disk has completed a request or given it back, no matter by which path it came.
     fn ended(&self, hctx: HctxId, tag: usize, status: Option<BlkStatus>) -> Verdict {
         let owner = locked(&self.shared.0).owners.remove(&(hctx.index(), tag));
         assert!(owner.is_some(), "hctx {} tag {tag}: the disk ended what no path sent", hctx.index());
         match status {
-            // The disk says so of a path that broke; a planted one says what it must not.
+            // The disk returns this for a broken path; a planted bug returns a wrong error instead.
             Some(BlkStatus::Transport) => Verdict::Ends(self.error),
             Some(status) => Verdict::Ends(status),
             None => Verdict::Again(None),
@@ -164,7 +164,7 @@ impl SimPath {
         })
     }
 
-    /// Passes the front request on. `Some`: the disk did not take it.
+    /// Passes the front request on. Returns the disk's status if the disk did not take the request.
     fn pass_on(&self, batch: &mut RqBatch<'_>, now: Instant) -> Option<QueueRqStatus> {
         let hctx = batch.hctx();
         let key = (hctx.index(), batch.front()?.tag().index());

@@ -3,17 +3,18 @@
 //! Bandwidth Distribution", 2010; block/bfq-iosched.c; blk's `elevator/bfq.rs`).
 //!
 //! **Shares.** Submitters of one class that always have requests waiting get service, in sectors, in proportion to their
-//! weights. B-WF2Q+ bounds the difference of what two of them got, each divided by its weight, at any moment. The bound is
-//! one largest budget B of each, divided by its weight. A request may not fit into what is left of a budget, which adds one
-//! request L of each: |Wi / wi - Wj / wj| <= (B + Li) / wi + (B + Lj) / wj. That is also the starvation bound between
-//! submitters: one with weight wi cannot be passed for longer than this difference lasts.
+//! weights. B-WF2Q+ bounds, at any moment, the difference in service between two of them, each service divided by its
+//! submitter's weight. The bound is the largest budget B of each, divided by its weight. A request may not fit into the
+//! remaining budget, which adds the request's length L for each: |Wi / wi - Wj / wj| <= (B + Li) / wi + (B + Lj) / wj. That
+//! is also the starvation bound between submitters: one with weight wi cannot be passed for longer than this difference
+//! lasts.
 //!
-//! The bound holds for sectors while no turn is charged for its time. So sizes and budgets are drawn such that a turn lasts
-//! less than 20 ms, at addresses in order. `low_latency` is off, because it breaks shares on purpose.
+//! The bound holds for sectors as long as no turn is charged for its time. So sizes and budgets are drawn such that a turn
+//! at sequential addresses lasts less than 20 ms. `low_latency` is off, because it breaks shares on purpose.
 //!
-//! **Within a submitter.** Once in each turn the oldest request is checked and goes next if its expiry has passed. With n
-//! before it then, at most n + 1 more turns and what is left of the present turn go by. Each is at most one budget, or one
-//! request that is larger: (n + 2) max(B, L) sectors.
+//! **Within a submitter.** Once in each turn bfq checks the oldest request, and dispatches it next if its expiry has
+//! passed. If n requests are before it at that time, at most n + 1 more turns and the rest of the present turn precede it.
+//! Each turn is at most one budget, or one request that is larger: (n + 2) max(B, L) sectors.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Expiry;
@@ -25,7 +26,7 @@ use blk::bio::{IoPrioClass, Op};
 use blk::limits::Limits;
 
 const MS: u64 = 1_000_000;
-/// Requests that a client has waiting beyond those at the device: it is never without.
+/// Requests of a client that wait beyond those at the device, so that the client is always backlogged.
 const BACKLOG: u32 = 4;
 
 struct Shares {
@@ -33,9 +34,9 @@ struct Shares {
     budget: u64,
     service: Vec<u64>,
     expiry: Vec<Expiry>,
-    /// Requests the elevator has, per client: shares hold while each client has some.
+    /// Requests of each client in the elevator. Shares hold while each client has some.
     waiting: Vec<u32>,
-    /// A client ran out: the end of the case.
+    /// A client has run out of requests, which ends the case.
     over: bool,
     closest: u64,
 }
@@ -57,7 +58,7 @@ impl Shares {
         }
     }
 
-    /// What a client got, and by how much that may differ, both by weight.
+    /// Returns the service of a client and the bound on its difference, both divided by the weight.
     fn share(&self, i: usize) -> (f64, f64) {
         let (c, w) = (&self.clients[i], f64::from(self.clients[i].weight));
         (self.service[i] as f64 / w, (self.budget + u64::from(c.nr_sectors)) as f64 / w)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an elevator owes its requests, and what a pressure case counts.
+//! What an elevator guarantees its requests, and what a pressure case counts.
 
 pub(super) const LIMITS: &str = "limits";
 pub(super) const HCTXS: &str = "hctxs";
 
-/// A request as bounds know it.
+/// A request as a bound sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SeenRequest {
-    /// Its number in the case, by insertion.
+    /// Its number in the case, in order of insertion.
     pub(super) id: u64,
     pub(super) client: usize,
     pub(super) cpu: usize,
@@ -19,17 +19,17 @@ pub(super) struct SeenRequest {
     pub(super) at: u64,
 }
 
-/// What an elevator owes its requests.
+/// What an elevator guarantees its requests.
 pub(super) trait Bound {
     /// A request was queued.
     fn queued(&mut self, r: &SeenRequest);
-    /// The elevator was asked for requests at this time.
+    /// The elevator was asked for requests at `now`.
     fn asked(&mut self, now: u64);
-    /// It gave this one. Panics when that breaks the bound for any request.
+    /// The elevator gave this request. Panics when that breaks the bound for any request.
     fn given(&mut self, r: &SeenRequest);
-    /// The device has done this one.
+    /// The device has completed this request.
     fn completed(&mut self, _r: &SeenRequest) {}
-    /// The most of a bound that was reached, of a thousand: bounds that nothing comes near prove nothing.
+    /// How near a request came to the bound, per thousand of the bound. A bound that nothing comes near proves nothing.
     fn closest(&self) -> u64;
 }
 
@@ -40,8 +40,8 @@ pub struct Pressed {
     pub requests: u64,
     /// Virtual time, ns.
     pub virtual_ns: u64,
-    /// The elevator, or what else was pressed.
+    /// The elevator, or what else was under pressure.
     pub elevator: &'static str,
-    /// The most of a bound that was reached, of a thousand.
+    /// How near a request came to the bound, per thousand of the bound.
     pub closest: u64,
 }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What mq-deadline owes a request, from its rules (block/mq-deadline.c; blk's `elevator/mq_deadline.rs`).
+//! What mq-deadline guarantees a request, from its rules (block/mq-deadline.c; blk's `elevator/mq_deadline.rs`).
 //!
 //! Let b be `fifo_batch`, at least 1, and w be `writes_starved`.
 //!
-//! **Between directions.** A batch is at most b requests of one direction. Reads that wait are passed by at most one batch
-//! of writes, b requests: when it ends `starved` is 0 and, with w of at least 1, a batch of reads follows. Writes that wait
-//! are passed by what is left of the present batch of reads and by w more before `starved` reaches w: (w + 1) b requests.
-//! With w = 0 reads have no bound: writes go first as long as there are any, as documented. That is not drawn.
+//! **Between directions.** A batch is at most b requests of one direction. At most one batch of writes, b requests, passes
+//! waiting reads: when it ends `starved` is 0 and, with w of at least 1, a batch of reads follows. The rest of the present
+//! batch of reads passes waiting writes, and w more batches before `starved` reaches w: (w + 1) b requests. With w = 0
+//! reads have no bound: writes go first as long as there are any, as documented. That is not drawn.
 //!
-//! **Within a direction.** A request has waited for its direction's expiry, with n requests of that direction before it in
-//! the FIFO then. It is passed by what is left of the present batch (at most b - 1, but the whole b is allowed). It is also
-//! passed by one batch for each of the n: every batch that begins now begins at the head of the FIFO, because the head has
-//! expired, too. So at most (n + 1) b requests of its direction go before it.
+//! **Within a direction.** Take a request whose expiry has just passed, with n requests of its direction before it in the
+//! FIFO. The rest of the present batch passes it (at most b - 1, but the whole b is allowed). One batch for each of the n
+//! passes it, too. Every batch that begins from now on begins at the head of the FIFO, because the head has expired as
+//! well. So at most (n + 1) b requests of its direction go before it.
 //!
-//! **A lower class.** This is with `fifo_batch` 1 and reads only. A request of a lower class has waited for
-//! `prio_aging_expire` and its expiry, with n of its class before it. Each choice begins at the FIFO's head and takes it if
-//! it is that old. At most one choice may be spent on a probe that failed before and began a batch. So at most n + 2
-//! requests of any class go before it, as long as the higher class has requests queued. (It is kept so; otherwise the lower
-//! class waits, without anything going first, until the higher is done.) With more than one direction or a longer batch
-//! there is no bound: a young request ahead of the head makes the probe fail, in the kernel, too. IDLE beside BE has none
-//! either: BE ages first.
+//! **A lower class.** This case has `fifo_batch` 1 and reads only. Take a request of a lower class that has waited for both
+//! `prio_aging_expire` and its expiry, with n requests of its class before it. Each choice begins at the FIFO's head and
+//! takes the head if it is that old. At most one choice may be spent on a probe that failed before and began a batch. So at
+//! most n + 2 requests of any class go before it, as long as the higher class has requests queued. (The case keeps it so.
+//! Otherwise the lower class waits, without anything going first, until the higher class is done.) With more than one
+//! direction or a longer batch there is no bound: a young request ahead of the head makes the probe fail, in the kernel,
+//! too. IDLE beside BE has no bound either, because BE ages first.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::{Expiry, Turns};
@@ -117,7 +117,7 @@ pub(super) fn run(rng: &mut Rng, unfair: Option<Unfair>, trace: &Trace) -> Press
     } else {
         let lower = rng.pick(&[IoPrioClass::Be, IoPrioClass::Idle]);
         clients = draw_clients(rng, &[Op::Read], lower);
-        // Always some queued beside those at the device.
+        // So many that some are always queued beside those at the device.
         let higher = Client { class: IoPrioClass::Rt, depth: 32, ..clients[0] };
         clients.push(higher);
         speed.cap = speed.cap.min(8);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What hardware queues of one disk owe each other.
+//! What the hardware queues of one disk guarantee each other.
 //!
-//! **With tags of their own and nothing device-wide in between** (`none`, and a device that takes what it is given):
-//! nothing. A hardware queue is served as if it were alone, whatever load the others have. Whenever no submitter has
-//! anything left to do at the present time, each has all its tags at the device or no request waiting. "All" excludes the
-//! tags of a batch of wake-ups. A waiter for a tag is woken when an eighth of them, up to eight, have come free since the
-//! last time. The kernel does the same (`sbq_calc_wake_batch`). That is checked here.
+//! **With tags of their own and nothing device-wide in between** (`none`, and a device that accepts every request) they do
+//! not affect each other. A hardware queue is served as if it were alone, whatever load the others have. Whenever no
+//! submitter has anything left to do at the present time, each hardware queue has all its tags at the device or no request
+//! waiting. "All" excludes the tags of one batch of wake-ups: a waiter is woken once an eighth of the tags, up to eight,
+//! have been freed since the last wake-up. The kernel does the same (`sbq_calc_wake_batch`). The case checks this.
 //!
-//! **What else they may share has no bound between them**, by design and as in the kernel:
+//! **Other things that they share have no bound between hardware queues**, by design and as in the kernel:
 //!
-//! - A device that answers DEV_RESOURCE: a completion runs its own hardware queue first and may have the place again. The
-//!   others are run after it.
-//! - Host-wide tags: each put wakes one waiter, in turn, but the submitter that completes may take the tag first. The set
-//!   cases check that none is forgotten meanwhile.
+//! - A device that answers DEV_RESOURCE: a completion runs its own hardware queue first, which may take the free place
+//!   again. The other queues are run after it.
+//! - Host-wide tags: each freed tag wakes one waiter, in turn, but the submitter that completes may take the tag first. The
+//!   set cases check that no waiter is forgotten meanwhile.
 //! - An elevator of the whole disk (mq-deadline, bfq, k2) decides between requests, not hardware queues, and its bounds hold
 //!   over all of them. Kyber's tokens are the disk's as well.
 
@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 const WAIT_QUEUES: usize = 8;
 const MOST_WAKE_BATCH: usize = 8;
 
-/// Order within a CPU is kept here as with one hardware queue.
+/// Checks the order within a CPU, which is kept as with one hardware queue.
 struct InOrder(Vec<Option<u64>>);
 
 impl Bound for InOrder {
@@ -47,7 +47,7 @@ impl Bound for InOrder {
         assert!(last.is_none_or(|l| l < r.id), "hctxs: {r:?} was overtaken by number {last:?} of its submitter");
     }
 
-    /// Either all tags are used or no request waits: there is no slack to come near to.
+    /// Either all tags are used or no request waits, so a bound is always reached in full.
     fn closest(&self) -> u64 {
         1000
     }

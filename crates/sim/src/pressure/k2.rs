@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What k2 owes a request, from its rules (blk's `elevator/k2.rs`).
+//! What k2 guarantees a request, from its rules (blk's `elevator/k2.rs`).
 //!
-//! Clients here are of one class for good, so that the bound knows their classes: with `latency_depth=0` each client with a
-//! request is deep, and only a request of class RT is a latency request.
+//! Clients have a fixed class here, so that the bound knows it. With `latency_depth=0` each client with a request is deep,
+//! and only a request of class RT is a latency request.
 //!
-//! **Between classes.** A bulk request could be used when one is queued and fewer than `max_inflight` are at the disk. Each
-//! dispatch of a latency request that passes one over is counted, and after `latency_batch` of them bulk is next. So between
-//! two dispatches of bulk at most `latency_batch` latency requests go while bulk could be used. While the disk has its fill
-//! of bulk it is the disk's time that holds bulk up: those dispatches do not count, and the count stops.
+//! **Between classes.** Bulk is eligible when a bulk request is queued and fewer than `max_inflight` are at the disk. Each
+//! dispatch of a latency request while bulk is eligible is counted, and after `latency_batch` of them bulk is next. So
+//! between two dispatches of bulk, at most `latency_batch` latency requests go while bulk is eligible. While the disk has
+//! `max_inflight` bulk requests, the disk itself delays bulk: those dispatches are not counted, and the count stops.
 //!
-//! The other way round, at most one bulk request goes between two latency requests. After a dispatch of bulk that passed a
-//! latency request over, the count begins anew. It is below `latency_batch`, which is 1 at least. So the next dispatch is
-//! not bulk as long as a latency request waits.
+//! In the other direction, at most one bulk request goes between two latency requests. After a dispatch of bulk that passes
+//! a latency request, the count restarts at a value below `latency_batch`, which is at least 1. So the next dispatch is not
+//! bulk as long as a latency request waits.
 //!
-//! **At the disk** are no more than `max_inflight` bulk requests, ever. A bound that is found (`max_inflight=0`) may be
-//! anything from 1 on, and passes no request over without a count either. But when the disk has its fill cannot be seen from
-//! outside then. So bulk is held only to its order and to its end there.
+//! **At the disk** there are never more than `max_inflight` bulk requests. With `max_inflight=0` k2 finds the limit itself.
+//! That limit may be any number from 1 on, and bulk beyond it is not counted as passed either. But whether the disk has
+//! reached that limit is not visible from outside. So the case then checks only the order of bulk requests, and that all
+//! complete.
 //!
-//! **Within a class** requests leave in the order they came: nothing merges and nothing comes back here.
+//! **Within a class** requests leave in order of arrival, because here nothing merges and nothing is requeued.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;
@@ -33,11 +34,11 @@ const LATENCY: usize = 0;
 const BULK: usize = 1;
 
 struct Classes {
-    /// How many of the other class may pass each.
+    /// How many requests of the other class may pass each.
     turns: Turns,
-    /// Waiting, in order of insertion.
+    /// Waiting requests by class, in order of insertion.
     waiting: [VecDeque<SeenRequest>; 2],
-    /// Bulk requests at the disk, and how many may be; 0 = not known.
+    /// Bulk requests at the disk, and the most there may be; 0 = not known.
     at_disk: u64,
     max_inflight: u64,
 }
@@ -52,7 +53,7 @@ impl Classes {
         Classes { turns, waiting: Default::default(), at_disk: 0, max_inflight }
     }
 
-    /// The disk takes no more bulk, or it is not known whether it does.
+    /// Whether the disk takes no more bulk, or its limit is not known.
     fn is_full(&self) -> bool {
         self.at_disk >= self.max_inflight
     }

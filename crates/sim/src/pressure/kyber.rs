@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What kyber owes a request, from its rules (block/kyber-iosched.c; blk's `elevator/kyber.rs`).
+//! What kyber guarantees a request, from its rules (block/kyber-iosched.c; blk's `elevator/kyber.rs`).
 //!
-//! **Between domains.** A hardware queue serves the domains in turn: reads up to 16, writes 8, discards 1, others 1
-//! requests. It passes over a domain that has no requests or finds no token. A domain that waits with none of its requests
-//! at the device finds a token, since at least one may be out. So until it gets its turn the others get at most one batch
-//! each: the sum of their batches. With requests of the domain at the device all its tokens may be out. Then it waits for
-//! one of them. It is the device's time and no other domain's turn that holds it up: those dispatches do not count.
+//! **Between domains.** A hardware queue serves the domains in turn: up to 16 reads, 8 writes, 1 discard, 1 other request.
+//! It passes over a domain that has no requests or finds no token. A waiting domain with no request at the device finds a
+//! token, because each domain has at least one. So until its turn each other domain gets at most one batch: the sum of
+//! their batches. While requests of the domain are at the device, all its tokens may be in use. Then the domain waits for
+//! one of them. The device delays it, not another domain's turn: those dispatches do not count.
 //!
-//! **Within a domain.** The requests of one CPU leave in the order they came. Requests of other CPUs may go first only if
-//! they are in their CPU's list when all lists of the domain are taken over together. That happens at most once while a
-//! request waits behind: so at most as many go first as the others ever have in flight.
+//! **Within a domain.** The requests of one CPU leave in order of arrival. Requests of other CPUs may go first only if they
+//! are in their CPU's list when all lists of the domain are taken over together. That happens at most once while a request
+//! waits behind them. So at most as many go first as the other CPUs ever have in flight.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::turns::Turns;
@@ -33,13 +33,13 @@ fn domain(op: Op) -> usize {
 
 struct Domains {
     turns: Turns,
-    /// Per domain: the last ones given, as many as may still be at the device.
+    /// The number of the last request given of each domain, to tell whether it may still be at the device.
     recent: [u64; 4],
     given: u64,
     cap: u64,
-    /// Waiting, in order of insertion, with how often each was overtaken.
+    /// Waiting requests in order of insertion, each with how often it was overtaken.
     waiting: Vec<(SeenRequest, u64)>,
-    /// Per CPU and domain: requests that its clients have in flight at most.
+    /// Most requests that the clients of a CPU have in flight, by CPU and domain.
     depth: Vec<[u64; 4]>,
 }
 
@@ -60,7 +60,7 @@ impl Domains {
         }
     }
 
-    /// Whether a request of the domain may be at the device: it serves in order, so those are among the last given.
+    /// Whether a request of the domain may be at the device. The device serves in order, so its requests are the last ones given.
     fn may_be_at_device(&self, domain: usize) -> bool {
         self.recent[domain] > 0 && self.given - self.recent[domain] < self.cap
     }

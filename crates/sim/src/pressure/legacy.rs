@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the elevators of the legacy single queue owe a request, from their rules (Linux 4.19 block/noop-iosched.c and
+//! What the elevators of the legacy single queue guarantee a request, from their rules (Linux 4.19 block/noop-iosched.c and
 //! block/deadline-iosched.c; blk's `elevator/noop.rs` and `elevator/deadline.rs`).
 //!
-//! The whole single-queue stack: the queue asks its elevator for a request when it has a tag for it. With as many tags as
-//! the device takes, nothing is chosen early, and the order of issue is the order of choice. There are requests for all
-//! bios, or those that wait for one would be in the order of the request lists.
+//! The case uses the whole single-queue stack: the queue asks its elevator for a request when it has a tag for it. There
+//! are as many tags as the device takes requests, so no request is chosen early, and the order of issue is the order of
+//! choice. There are requests for all bios. Otherwise bios that wait for a request would leave in the order of the request
+//! lists.
 //!
-//! **noop**: first come, first served, over all CPUs: no request is overtaken.
+//! **noop**: first come, first served, over all CPUs. No request is overtaken.
 //!
-//! **deadline** is mq-deadline without classes. Let b be `fifo_batch`, at least 1, and w be `writes_starved`. Reads that
-//! wait are passed by one batch of writes, b requests; writes by what is left of a batch of reads and w more, (w + 1) b
-//! requests. With w = 0 reads have no bound; it is not drawn. A request that has waited for its direction's expiry with n of
-//! its direction before it is passed by (n + 1) b of them. A batch continues while it lasts, and each batch that begins
-//! after the expiry begins at the oldest request.
+//! **deadline** is mq-deadline without classes. Let b be `fifo_batch`, at least 1, and w be `writes_starved`. One batch of
+//! writes, b requests, passes waiting reads. The rest of a batch of reads and w more pass waiting writes, (w + 1) b
+//! requests. With w = 0 reads have no bound; it is not drawn. Take a request whose expiry has just passed, with n of its
+//! direction before it: (n + 1) b of them pass it. A batch continues until it is used up, and each batch that begins after
+//! the expiry begins at the oldest request.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};
@@ -46,7 +47,7 @@ impl Bound for InOrder {
         self.next += 1;
     }
 
-    /// Each request is where it has to be: there is no slack to come near to.
+    /// No request is ever out of order, so the bound is always reached in full.
     fn closest(&self) -> u64 {
         1000
     }

@@ -28,22 +28,22 @@ use blk::cpumap::CpuTopology;
 use blk::settings::{Mode, QueueConfig};
 
 const NS_PER_SEC: i128 = 1_000_000_000;
-/// By so much a turn may be late, and the next one be on time: times are whole nanoseconds.
+/// A turn may be late by this much while the next one is on time, because times are whole nanoseconds.
 const ROUNDING_NS: i128 = 1;
 
-/// One rate, and what went under it. Amounts are units (I/Os or bytes) times [`NS_PER_SEC`], so nothing is rounded.
+/// One rate, and what it has admitted. Amounts are units (I/Os or bytes) times [`NS_PER_SEC`], so nothing is rounded.
 struct Rate {
     name: String,
     bytes: bool,
-    /// Of which I/O; `None` = all.
+    /// The operation that the rate applies to; `None` = all.
     of: Option<Op>,
     per_sec: u64,
     burst: u64,
     largest: u64,
-    /// What went so far.
+    /// Amount admitted so far.
     went: i128,
     waiting: u64,
-    /// The most that was left of the rate at any time, and the least since bios wait without a gap.
+    /// The most that was left of the rate at any time, and the least since bios have waited without a gap.
     most_left: i128,
     least_left: i128,
     turns: Option<Turns>,
@@ -55,7 +55,7 @@ impl Rate {
         self.of.is_none_or(|of| of == op)
     }
 
-    /// What the rate has let go by `now` if it lets go all it can, less what went.
+    /// Returns the most that the rate could have admitted by `now`, less what it did admit.
     fn left(&self, now: u64) -> i128 {
         i128::from(self.per_sec) * i128::from(now) - self.went
     }
@@ -143,7 +143,7 @@ fn draw_rate(rng: &mut Rng, of: Option<Op>, clients: &[Client]) -> Rate {
     Rate { name, bytes, of, per_sec, burst, largest, went, waiting, most_left, least_left, turns, closest }
 }
 
-/// What the disk is told: the rate it is held to, unless a bug is planted.
+/// The rate that the disk is set to. It differs from `rate` only if a bug is planted.
 fn told(rate: &Rate, unfair: Option<Unfair>) -> u64 {
     match unfair {
         Some(Unfair::GrantsTooMuch) => rate.per_sec + rate.per_sec.div_ceil(10),

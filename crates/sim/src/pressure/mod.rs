@@ -9,14 +9,14 @@
 //!
 //! | elevator | what takes turns | bound | derived in |
 //! |---|---|---|---|
-//! | none | CPUs of the hardware queue | order of each CPU's requests kept; between two of one CPU at most one of each other, and one that was refused | `none` |
-//! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after its expiry, those before it in the FIFO times `fifo_batch`; a lower class after `prio_aging_expire` | `deadline` |
-//! | kyber | domains | one batch of each other domain; order of each CPU's requests kept | `kyber` |
-//! | k2 | latency and bulk | `latency_batch` latency requests between two of bulk that could go, one of bulk between two of latency; order within a class; `max_inflight` at the disk | `k2` |
-//! | bfq | submitters | service within two budgets of the share by weight, at any time; after its expiry, one turn per request before it | `bfq` |
+//! | none | CPUs of the hardware queue | each CPU's requests keep their order; between two requests of one CPU at most one of each other CPU, and one that was refused | `none` |
+//! | mq-deadline | reads and writes; classes | `fifo_batch` and `writes_starved` between directions; after a request's expiry, `fifo_batch` times the requests before it in the FIFO; a lower class after `prio_aging_expire` | `deadline` |
+//! | kyber | domains | one batch of each other domain; each CPU's requests keep their order | `kyber` |
+//! | k2 | latency and bulk | `latency_batch` latency requests between two bulk requests while bulk is eligible, one bulk request between two latency requests; order within a class; `max_inflight` at the disk | `k2` |
+//! | bfq | submitters | service within two budgets of the share by weight, at any time; after a request's expiry, one turn per request before it | `bfq` |
 //! | noop | none | order of submission | `legacy` |
 //! | deadline | reads and writes | as mq-deadline, without classes | `legacy` |
-//! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; one of each other between two of one | `limits` |
+//! | any, with limits | submitters under a rate | no more than the rate and its burst, no less than the rate while bios wait; at most one I/O of each other submitter between two of one | `limits` |
 //! | none, several hardware queues | hardware queues | each as if it were alone | `hctxs` |
 //!
 //! Legacy elevators, limits and hardware queues are tested in the whole stack, on a device that accepts every request it is given.
@@ -47,27 +47,27 @@ pub use bound::Pressed;
 use bound::{HCTXS, LIMITS};
 pub use unfair::Unfair;
 
-/// Elevators in the order a seed chooses from.
+/// Elevators, in the order from which a seed chooses.
 const ELEVATORS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "chosen by a draw of its own, so that seeds stay what they are")]);
-/// Legacy elevators in the order a seed chooses from. A new one breaks the pattern, so that its place is decided.
+/// Legacy elevators, in the order from which a seed chooses. A new one breaks the pattern, so that its position is a decision.
 pub(crate) const LEGACY: [&str; 2] = {
     let [deadline, noop] = LEGACY_NAMES;
     [noop, deadline]
 };
-/// What is no elevator of blk-mq, in the order a seed chooses from.
+/// Subjects other than blk-mq elevators, in the order from which a seed chooses.
 const OTHERS: [&str; 4] = [LEGACY[0], LEGACY[1], LIMITS, HCTXS];
 
 /// Runs the pressure case of a seed. Panics on a violation: see [`swarm::press`](crate::swarm::press).
 pub fn run(seed: u64, unfair: Option<Unfair>, trace: &Trace) -> Pressed {
-    // A stream of its own: the main case of the seed draws what it always drew.
+    // A separate stream, so that the main case of the seed draws what it always drew.
     let mut rng = Rng::new(seed ^ 0x9e55);
     let elevator = match unfair {
         Some(u) => u.subject(&mut rng),
         None if Kind::Pressure.is_due(seed) => rng.pick(&OTHERS),
         None => {
             let drawn = rng.pick(&ELEVATORS);
-            // From a stream of its own as well: what is pressed elsewhere draws what it drew before k2 was there.
+            // A separate stream as well, so that the other cases draw what they drew before k2 existed.
             if Rng::new(seed ^ 0x2b2b).below(5) == 0 { MqElevator::K2.name() } else { drawn }
         }
     };

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What requests owe each other without an elevator, with one hardware queue before a device that takes only so many. From
-//! the dispatch loop: block/blk-mq-sched.c, `blk_mq_do_dispatch_ctx` and `blk_mq_flush_busy_ctxs`.
+//! What requests guarantee each other without an elevator, with one hardware queue and a device that takes a limited number
+//! of requests. From the dispatch loop: block/blk-mq-sched.c, `blk_mq_do_dispatch_ctx` and `blk_mq_flush_busy_ctxs`.
 //!
-//! **Within a CPU** requests leave in the order they came: a list per CPU, and while the device is busy everything goes
-//! through it.
+//! **Within a CPU** requests leave in order of arrival: there is a list per CPU, and while the device is busy every request
+//! goes through it.
 //!
 //! **Between CPUs.** Whenever a request waits in a CPU's list, the device has refused a request since the lists were last
-//! empty. So `dispatch_busy` is not 0 and one request is taken of each list in turn. A request that was taken and refused
-//! stays ahead of all lists. So between two requests of a CPU that waits every other CPU gets at most one, plus the refused
-//! one: as many as there are CPUs. What holds between hardware queues is in `hctxs`.
+//! empty. So `dispatch_busy` is not 0, and one request is taken from each list in turn. A request that was taken and
+//! refused stays ahead of all lists. So between two requests of a CPU that waits, every other CPU gets at most one, and the
+//! refused request goes once more: as many as there are CPUs. The guarantees between hardware queues are in `hctxs`.
 //!
-//! This is the whole stack, not an elevator by itself: submitters, tags, a driver that answers DEV_RESOURCE.
+//! The case uses the whole stack, not an elevator by itself: submitters, tags, a driver that answers DEV_RESOURCE.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use super::stack::{Client, Clients};
@@ -27,7 +27,7 @@ use blk::settings::QueueConfig;
 
 struct Cpus {
     turns: Turns,
-    /// Per CPU: the number of the request given last.
+    /// The number of the request that was given last, by CPU.
     last: Vec<Option<u64>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn run(seed: u64, rng: &mut Rng, trace: &Trace) -> Pressed {
     let config = QueueConfig {
         topology: CpuTopology::uniform(n),
         nr_hw_queues: Some(1),
-        // No submitter waits for a tag: order among those that do is the tags', not the queue's.
+        // No submitter waits for a tag, because the tags and not the queue determine the order of those that wait.
         queue_depth: all,
         scheduler: Some("none".into()),
         nomerges: 2,

@@ -2,8 +2,8 @@
 //! Clients on the whole stack instead of an elevator alone: submitters, tags, limits and a driver. It tests guarantees that
 //! are not an elevator's, and the legacy elevators, which live inside the single queue.
 //!
-//! Guarantees: each client keeps a number of bios in flight until so many have been submitted; then all end. A bound hears
-//! of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.
+//! Guarantees: each client keeps a number of bios in flight until the case has submitted enough; then all complete. A bound
+//! is notified of a request when it is submitted and when it reaches the device. Nothing merges if the settings say so.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use crate::harness::{Harness, START_NS};
@@ -12,7 +12,7 @@ use blk::bio::{Bio, DataRef, IoPrioClass, Op};
 use blk::id::Sector;
 use std::collections::BTreeMap;
 
-/// A client that keeps bios in flight: the submitter of the same number.
+/// A client that keeps bios in flight. It is the submitter with the same number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
     pub(super) op: Op,
@@ -23,20 +23,20 @@ pub(super) struct Client {
 /// Sectors of the disk.
 const CAPACITY: u64 = 1 << 20;
 
-/// The case.
+/// A pressure case on the whole stack.
 pub(super) struct Clients<'a> {
     pub(super) harness: Harness,
     rng: &'a mut Rng,
     what: &'static str,
     clients: Vec<Client>,
-    /// Accepted and not yet seen at the disk, by sector.
+    /// Requests that were accepted and not yet seen at the disk, by sector.
     queued: BTreeMap<u64, SeenRequest>,
     next_id: u64,
     issues: usize,
 }
 
 impl<'a> Clients<'a> {
-    /// `what` is pressed: begins each message.
+    /// `what` is the subject under pressure; each message begins with it.
     pub(super) fn new(what: &'static str, harness: Harness, clients: Vec<Client>, rng: &'a mut Rng) -> Clients<'a> {
         Clients { harness, rng, what, clients, queued: BTreeMap::new(), next_id: 0, issues: 0 }
     }
@@ -59,7 +59,7 @@ impl<'a> Clients<'a> {
         self.look(bound);
     }
 
-    /// What reached the disk since.
+    /// Reports to the bound the requests that have reached the disk since the last call.
     fn look(&mut self, bound: &mut dyn Bound) {
         let issues = self.harness.disk.issues_from(self.issues);
         self.issues += issues.len();
@@ -81,8 +81,8 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Runs until `left` more have been submitted after the first, and all have ended. `quiet` is called whenever no client has
-    /// a reason to be polled at the present time, with the requests that have not reached the device.
+    /// Runs until `left` more bios have been submitted after the first ones, and all have completed. Calls `quiet` whenever
+    /// no client has a reason to be polled at the present time, with the requests that have not reached the device.
     pub(super) fn run(
         mut self,
         mut left: u64,
@@ -105,7 +105,7 @@ impl<'a> Clients<'a> {
     }
 }
 
-/// Clients in words, a line each.
+/// Describes clients, one line each.
 pub(super) fn describe(clients: &[Client]) -> String {
     let line = |(i, c): (usize, &Client)| {
         let Client { op, nr_sectors, depth } = c;

@@ -5,23 +5,24 @@
 use super::bound::SeenRequest;
 use std::collections::VecDeque;
 
-/// Groups take turns: while one has requests waiting, all others together get at most so much between two of it.
+/// Bounds the service between turns. While a group has requests waiting, all others together get at most a fixed amount
+/// between two of its requests.
 pub(super) struct Turns {
     what: &'static str,
-    /// The most of a bound that was reached, of a thousand.
+    /// How near a group came to its bound, per thousand of the bound.
     closest: u64,
     groups: Vec<Group>,
 }
 
 struct Group {
     waiting: u32,
-    /// What others got since it waits, or was last served.
+    /// What other groups got since this group began to wait or was last served.
     passed: u64,
     most: u64,
 }
 
 impl Turns {
-    /// `most`: per group, what all others may get in between.
+    /// `most` is, for each group, the most that all other groups may get in between.
     pub(super) fn new(what: &'static str, most: impl IntoIterator<Item = u64>) -> Turns {
         let groups = most.into_iter().map(|most| Group { waiting: 0, passed: 0, most }).collect();
         Turns { what, closest: 0, groups }
@@ -35,23 +36,23 @@ impl Turns {
         g.waiting += 1;
     }
 
-    /// The most of a bound that was reached, of a thousand.
+    /// How near a group came to its bound, per thousand of the bound.
     pub(super) fn closest(&self) -> u64 {
         self.closest
     }
 
-    /// Others do not count as passing this group at the moment.
+    /// Resets the count of a group: what others got so far does not count as passing it.
     pub(super) fn excuse(&mut self, group: usize) {
         self.groups[group].passed = 0;
     }
 
-    /// One of a group was served in a way that does not count as passing others.
+    /// Records a request of a group whose service does not count as passing others.
     pub(super) fn given_aside(&mut self, group: usize) {
         self.groups[group].passed = 0;
         self.groups[group].waiting -= 1;
     }
 
-    /// `amount` was given to a group.
+    /// Records that a group got `amount`.
     pub(super) fn given(&mut self, group: usize, amount: u64, r: &SeenRequest) {
         for (i, g) in self.groups.iter_mut().enumerate().filter(|(_, g)| g.waiting > 0) {
             if i == group {
@@ -70,15 +71,15 @@ impl Turns {
     }
 }
 
-/// Requests of one group have a time after which only a bounded number of their own group may go first.
+/// Bounds the wait after an expiry: after that time only a limited amount of the same group may go before a request.
 pub(super) struct Expiry {
     what: &'static str,
     after_ns: u64,
-    /// Waiting, oldest first.
+    /// Waiting requests, oldest first.
     waiting: VecDeque<Late>,
     /// Amount given to the group so far.
     given: u64,
-    /// What may go first for each request that was before it, and once more for what is being served.
+    /// Most that may go first for each request that was before the late one, and for each extra turn.
     per_turn: u64,
     extra_turns: u64,
     closest: u64,
@@ -86,12 +87,12 @@ pub(super) struct Expiry {
 
 struct Late {
     r: SeenRequest,
-    /// At its expiry: the amount given so far, and how many were before it.
+    /// Recorded at its expiry: the amount given so far, and how many requests were before it.
     expired: Option<(u64, u64)>,
 }
 
 impl Expiry {
-    /// A request inserted `after_ns` ago or more is served after at most `(before it + extra_turns) * per_turn` more.
+    /// A request that was inserted at least `after_ns` ago is served after at most `(before it + extra_turns) * per_turn` more.
     pub(super) fn new(what: &'static str, after_ns: u64, per_turn: u64, extra_turns: u64) -> Expiry {
         Expiry { what, after_ns, waiting: VecDeque::new(), given: 0, per_turn, extra_turns, closest: 0 }
     }
@@ -115,7 +116,7 @@ impl Expiry {
         }
     }
 
-    /// `amount` was given to the group for this request.
+    /// Records that the group got `amount` with this request.
     pub(super) fn given(&mut self, r: &SeenRequest, amount: u64) {
         let at = self.waiting.iter().position(|l| l.r.id == r.id).expect("it was queued");
         self.waiting.remove(at);
@@ -123,7 +124,7 @@ impl Expiry {
         self.check();
     }
 
-    /// `amount` was given to others, where they count.
+    /// Records that others got `amount`, in cases where that counts.
     pub(super) fn given_to_others(&mut self, amount: u64) {
         self.given += amount;
         self.check();
@@ -170,7 +171,7 @@ mod tests {
         let mut e = Expiry::new("group", 100, 2, 1);
         (0..9).for_each(|id| e.queued(&seen(id, 10 * id)));
         e.asked(105);
-        // 0 is late; 1 becomes so now, with one before it.
+        // Request 0 is late. Request 1 becomes late now, with one before it.
         e.asked(110);
         for id in [8, 0, 7, 6, 5] {
             e.given(&seen(id, 0), 1);

@@ -10,7 +10,7 @@ use blk::request::Rq;
 use blk::time::Instant;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is planted.
+/// An unfairness that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfair {
     /// One request in forty waits until nothing else is left.
@@ -21,9 +21,9 @@ pub enum Unfair {
     GrantsTooMuch,
     /// A disk's limits let a tenth less through than they say.
     GrantsTooLittle,
-    /// The legacy deadline's batches are longer than it was told.
+    /// The legacy deadline's batches are longer than its setting.
     LongBatches,
-    /// The device takes two requests at a time of all hardware queues together, so that one has to wait for another.
+    /// The device takes only two requests at a time over all hardware queues, so that one hardware queue waits for another.
     DeviceWideCap,
 }
 
@@ -34,7 +34,7 @@ pub(super) const HOLD_REQUESTS: [&str; 4] = MqElevator::names_without(&[(
 )]);
 
 impl Unfair {
-    /// What it can be planted in.
+    /// The subject in which it is planted.
     pub(super) fn subject(self, rng: &mut Rng) -> &'static str {
         match self {
             Unfair::Starves => rng.pick(&HOLD_REQUESTS),
@@ -46,7 +46,7 @@ impl Unfair {
     }
 }
 
-/// Keeps one request in forty until the elevator behind it has none.
+/// Withholds one request in forty until the elevator behind it has no other.
 pub(super) struct StarvingElevator {
     inner: Box<dyn Elevator>,
     kept: Mutex<Withheld>,
@@ -56,7 +56,7 @@ pub(super) struct StarvingElevator {
 struct Withheld {
     seen: u64,
     rqs: Vec<Rq>,
-    /// Requests the elevator has.
+    /// Number of requests that the elevator has.
     others: u64,
 }
 
@@ -70,7 +70,7 @@ impl StarvingElevator {
     }
 }
 
-/// Every method is forwarded, those with a default as well: a default would hide what the elevator behind it does.
+/// Forwards every method, including those with a default. A default would hide what the elevator behind it does.
 impl Elevator for StarvingElevator {
     fn name(&self) -> &'static str {
         self.inner.name()

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients, an elevator and a device of known speed, without the rest of the block layer.
 //!
-//! Guarantees: the elevator is called as the core calls it (insertions, dispatches of up to so many, completions; again when
-//! it asked to be run, at the time it named, or after 3 ms). Each client keeps a number of requests in flight. Nothing merges.
+//! Guarantees: the elevator is called as the core calls it: insertions, dispatches of up to a number of requests,
+//! completions. It is called again when it requested a run, at the time it named, or after 3 ms. Each client keeps a number
+//! of requests in flight. Nothing merges.
 
 use super::bound::{Bound, Pressed, SeenRequest};
 use crate::rng::Rng;
@@ -18,9 +19,9 @@ use blk::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
 const HCTX: HctxId = HctxId::new(0);
-/// Bios of a client: more than it has in flight.
+/// Bios of a client: more than a client has in flight.
 const BIOS: u32 = 256;
-/// When the core looks again after an elevator that gave no request and named no time, ns.
+/// When the core retries an elevator that gave no request and named no time, ns.
 const LOOK_AGAIN_NS: u64 = 3_000_000;
 const START_NS: u64 = 1_000_000_000;
 
@@ -33,14 +34,14 @@ pub(super) struct Client {
     pub(super) nr_sectors: u32,
     /// Requests in flight.
     pub(super) depth: u32,
-    /// For bfq; 0 = none.
+    /// Weight for bfq; 0 = none.
     pub(super) weight: u16,
-    /// One address after the other, with gaps, or any.
+    /// Addresses ascend with gaps, instead of being random.
     pub(super) sequential: bool,
 }
 
 impl Client {
-    /// Any size, depth and order, without a weight; `ops` and `class` are what the elevator tells clients apart by.
+    /// Draws size, depth and order, without a weight. Elevators distinguish clients by their `op` and `class`.
     pub(super) fn draw(rng: &mut Rng, ops: &[Op], class: impl FnOnce(&mut Rng) -> IoPrioClass) -> Client {
         Client {
             cpu: rng.below(4) as u16,
@@ -54,10 +55,10 @@ impl Client {
     }
 }
 
-/// The device: one request after the other.
+/// The speed of the device, which serves one request after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
-    /// Requests it holds.
+    /// Most requests that it holds.
     pub(super) cap: usize,
     pub(super) request_ns: u64,
     pub(super) sector_ns: u64,
@@ -71,7 +72,7 @@ impl Speed {
     }
 }
 
-/// Both in words, a line each.
+/// Describes speed and clients, one line each.
 fn describe(speed: Speed, clients: &[Client]) -> String {
     let each = [speed.request_ns, speed.sector_ns].map(time);
     let mut text = format!("device    {} requests at a time, each {} and {} per sector\n", speed.cap, each[0], each[1]);
@@ -96,7 +97,7 @@ pub(super) struct World<'a> {
     now: u64,
     next_id: u64,
     next_sector: Vec<u64>,
-    /// Requests the elevator has, by address: no two have the same.
+    /// Requests in the elevator, by address: no two have the same.
     queued: BTreeMap<u64, SeenRequest>,
     at_disk: VecDeque<(Rq, SeenRequest, u64)>,
 }
@@ -134,12 +135,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Puts something in front of the elevator: planted.
+    /// Wraps the elevator in another one (planted).
     pub(super) fn wrap(&mut self, wrap: impl FnOnce(Box<dyn Elevator>) -> Box<dyn Elevator>) {
         self.elevator = self.elevator.take().map(wrap);
     }
 
-    /// Sets tunables; the trace has them.
+    /// Sets tunables and records them in the trace.
     pub(super) fn set(&mut self, tunables: &[(&str, u64)]) {
         for (name, value) in tunables {
             self.trace.event(0, 'X', format_args!("{name}={value}"));
@@ -147,7 +148,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Tells the elevator other weights than the bound goes by: planted.
+    /// Sets weights other than those that the bound uses (planted).
     pub(super) fn lie_about_weights(&mut self) {
         for (i, c) in self.clients.iter().rev().enumerate() {
             self.bed.set_weight(i as u32, c.weight);
@@ -203,7 +204,7 @@ impl<'a> World<'a> {
         assert!(other.is_none(), "two requests at sector {sector}");
     }
 
-    /// Fills the device as far as the elevator gives.
+    /// Dispatches to the device until it is full or the elevator gives no more.
     fn dispatch(&mut self, bound: &mut dyn Bound) {
         while self.at_disk.len() < self.speed.cap {
             let room = self.speed.cap - self.at_disk.len();
@@ -227,7 +228,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs until so many requests have completed, then lets everything end.
+    /// Runs until so many requests have completed, then until all requests have completed.
     pub(super) fn run(mut self, requests: u64, bound: &mut dyn Bound) -> Pressed {
         for i in 0..self.clients.len() {
             (0..self.clients[i].depth).for_each(|_| self.insert(i, bound));
@@ -235,7 +236,7 @@ impl<'a> World<'a> {
         let mut completed = 0;
         loop {
             self.dispatch(bound);
-            // A mark tells a request that waits for something of the elevator's; it was asked just now.
+            // A mark stands for a request that waits for something of the elevator; the elevator was asked just now.
             while self.bed.take_run().is_some() {
                 self.dispatch(bound);
             }

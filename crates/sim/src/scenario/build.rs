@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a row of a scenario to a machine with its disk, and the run of its jobs there.
+//! From a row of a scenario to a machine with its disk, and the run of the row's jobs on that machine.
 
 use super::effect::{self, Effect};
 use super::file::{Attach, Disk, Row, Scenario, ServerTimes, Settings, key};
@@ -19,25 +19,25 @@ use blk::time::Duration;
 use std::sync::atomic::AtomicBool;
 use workload::job::Job;
 
-/// A row that was run.
+/// The results of a row.
 pub struct RowRun {
-    /// What it came to.
+    /// The results of the jobs.
     pub run: JobsRun,
-    /// Settings without effect, and why.
+    /// Settings without effect, each with the reason.
     pub no_effect: Vec<String>,
 }
 
-/// A disk as jobs have it, from a file and settings over the file's.
+/// A disk for jobs, made from a file and from settings that override the file's.
 pub struct Built {
     /// The disk.
     pub disk: DiskSpec,
-    /// Settings without effect, and why.
+    /// Settings without effect, each with the reason.
     pub no_effect: Vec<String>,
-    /// Those with one, as they were given, by name.
+    /// Settings with an effect, by name, as they were given.
     pub effective: Settings,
 }
 
-/// The disk of a row.
+/// Makes the disk of a row.
 ///
 /// # Errors
 /// A setting that the disk or the machine cannot have.
@@ -62,13 +62,13 @@ pub fn disk(scenario: &Scenario, row: &Row, seed: u64) -> Result<Built, SettingE
     Ok(Built { disk, no_effect, effective })
 }
 
-/// Refuses a machine with a disk and settings that cannot be.
+/// Checks that a machine, its disk and its settings fit each other.
 ///
 /// # Errors
 /// The setting that does not fit.
 pub fn check(scenario: &Scenario, row: &Row) -> Result<Built, SettingError> {
     let mut built = disk(scenario, row, 0)?;
-    // They are alike.
+    // All LUNs are alike, so one is enough.
     built.disk.luns = 1;
     match jobs::idle(scenario.machine, row.costs.unwrap_or(scenario.costs), &built.disk) {
         Ok(_) => Ok(built),
@@ -88,7 +88,7 @@ pub fn run(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<Ro
     Ok(RowRun { run, no_effect: built.no_effect })
 }
 
-/// Runs the databases of a row with so many users each.
+/// Runs the databases of a row with `users` users each.
 ///
 /// # Errors
 /// A number that does not fit.
@@ -96,7 +96,7 @@ pub fn run_guests(scenario: &Scenario, row: &Row, users: u32, seed: u64) -> Resu
     run_guests_for(scenario, row, users, guest::RUN_NS, seed, &AtomicBool::new(false))
 }
 
-/// The same, transactions counted for so long, unless `stop` is set: then it ends soon, and without figures.
+/// As [`run_guests`], but counts transactions for `run_ns`. If `stop` is set, the run ends soon, without figures.
 ///
 /// # Errors
 /// A number that does not fit; [`JobsError::Stopped`].
@@ -151,7 +151,7 @@ fn limits() -> Limits {
     Limits { max_hw_sectors: 2048, max_sectors: 2048, max_segments: 256, ..Limits::default() }
 }
 
-/// One of so many LUNs: each has its share of what they can do together.
+/// Makes the service of one of `luns` LUNs. Each LUN has its share of their common caps.
 fn service(d: &Disk, luns: u64, seed: u64) -> Box<dyn Service> {
     let share = Disk { iops: d.iops.div_ceil(luns), bw_mb: d.bw_mb / luns as f64, ..d.clone() };
     let one = |n: u64| modelled(&share, seed.wrapping_add(n));
@@ -171,7 +171,7 @@ fn modelled(d: &Disk, seed: u64) -> Modelled {
     Modelled::new(&speed, us(d.read_us), us(d.write_us))
 }
 
-/// What the settings of a row come to.
+/// The result of applying the settings of a row.
 struct RowSettings {
     config: QueueConfig,
     disk: Disk,
@@ -179,25 +179,25 @@ struct RowSettings {
     effective: Settings,
 }
 
-/// Refuses settings of a file that its disk cannot have: where it says so, and what.
+/// Checks that the disk of a file supports the file's settings.
 ///
 /// # Errors
-/// The first that does not fit, and its place in the file.
+/// The first setting that does not fit, and its place in the file.
 pub fn check_settings(scenario: &Scenario) -> Result<(), (Vec<String>, SettingError)> {
     let mut asked = RowSettings::nothing(scenario, &Row::default());
     for (name, value) in &scenario.settings {
         asked.set(name, &value.text()).map_err(|e| (key(["settings", name]), e))?;
     }
-    // Of guests the disk is theirs, and so is its block layer.
+    // With guests, the disk and its block layer belong to the guests.
     let whole = if scenario.guests.is_none() { check(scenario, &Row::default()).map(drop) } else { Ok(()) };
-    // What does not fit together is found late, and begins with the setting it is found at.
+    // Settings that do not fit together are found late. The message then begins with the name of a setting.
     whole.map_err(|e| {
         let at = e.to_string().split_once('=').map(|(name, _)| name.to_owned());
         (key(["settings", at.as_deref().unwrap_or_default()]), e)
     })
 }
 
-/// The settings of a row: the scenario's, then its own.
+/// Applies the settings of a row: the scenario's, then the row's.
 fn asked(scenario: &Scenario, row: &Row) -> Result<RowSettings, SettingError> {
     let mut asked = RowSettings::nothing(scenario, row);
     let all: Settings = scenario.settings.iter().chain(&row.set).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -219,13 +219,13 @@ impl RowSettings {
         let mut config = QueueConfig { queue_depth: disk.queue_depth, ..QueueConfig::default() };
         config.topology = CpuTopology::symmetric(shape.sockets, shape.cores, shape.threads);
         if disk.attach == Attach::Mmc {
-            // Its driver had one queue, whatever SCSI had.
+            // The MMC driver had one queue, whatever SCSI had.
             config.mode = Mode::Sq;
         }
         RowSettings { config, disk, no_effect: Vec::new(), effective: Settings::new() }
     }
 
-    /// Sets one; whether it has an effect.
+    /// Applies a setting. Returns whether it has an effect.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, SettingError> {
         let attach = self.disk.attach;
         match name {

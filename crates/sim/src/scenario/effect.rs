@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which settings can have an effect on a disk at all: module parameters act on some drivers and not on others.
+//! Which settings have an effect on a disk at all. Module parameters affect some drivers and not others.
 //!
 //! Source: drivers/scsi/scsi.c of Linux 3.17 to 4.20 (`scsi_mod.use_blk_mq`), drivers/md/dm-rq.c of 4.1 to 4.19
 //! (`dm_mod.use_blk_mq`); drivers/mmc/core/queue.c.
 
 use super::file::Attach;
 
-/// What a module parameter does to a disk.
+/// The effect of a module parameter on a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// This setting of the block layer.
+    /// Sets this setting of the block layer to this value.
     Sets(&'static str, &'static str),
-    /// Nothing, and why.
+    /// No effect, with the reason.
     None(String),
 }
 
-/// What a module parameter with this value does to a disk that is attached so; `None`: it is no module parameter, but a setting of
-/// the block layer.
+/// Returns the effect of a module parameter with this value on a disk that is attached in this way. Returns `None` if
+/// `name` is a setting of the block layer instead of a module parameter.
 pub fn of(name: &str, value: &str, attach: Attach) -> Option<Effect> {
     let on = matches!(value, "1" | "Y" | "y" | "true");
     let mode = || Effect::Sets("mode", if on { "mq" } else { "sq" });

@@ -11,10 +11,10 @@ use config::typed::{self, ConfigError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A broken rule: the key that breaks it, as a path of names, and the rule.
+/// A broken rule: the path of the key that breaks it, and the rule.
 pub(super) type Broken = (Vec<String>, String);
 
-/// A key as a path of names.
+/// Makes the path of a key from names.
 pub(super) fn key<const N: usize>(names: [&str; N]) -> Vec<String> {
     names.map(str::to_owned).into()
 }
@@ -27,12 +27,12 @@ pub enum Scalar {
     Number(i64),
     /// A word.
     Word(String),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
 }
 
 impl Scalar {
-    /// As `--set` takes it.
+    /// Returns the value as `--set` takes it.
     pub fn text(&self) -> String {
         match self {
             Scalar::Number(n) => n.to_string(),
@@ -54,9 +54,9 @@ pub enum Attach {
     Direct,
     /// Through the SCSI midlayer.
     Scsi,
-    /// eMMC or an SD card: a driver of its own with one queue.
+    /// An eMMC or an SD card: a driver of its own with one queue.
     Mmc,
-    /// As this program's driver `model` in real time: no interrupts. Each waiting thread has a timer, and collects the
+    /// As with this program's driver `model` in real time: no interrupts. Each waiting thread has a timer, and collects the
     /// completions that it finds.
     Model,
 }
@@ -86,7 +86,7 @@ pub struct Disk {
     /// Most bytes per second, in units of a million; 0 = no cap.
     #[serde(default)]
     pub bw_mb: f64,
-    /// The burst that the caps let through after a pause, as time.
+    /// Largest burst after a pause, as time at the rate of the caps.
     #[serde(default = "one")]
     pub burst_ms: u64,
     /// I/Os in service at once.
@@ -95,13 +95,13 @@ pub struct Disk {
     /// Reads and writes have separate caps and separate service: a cache serves reads in front of the storage that takes writes.
     #[serde(default)]
     pub split: bool,
-    /// SCSI: device-mapper multipath over this many paths to each LUN; 0 = none.
+    /// SCSI: number of paths to each LUN, with device-mapper multipath over them; 0 = no multipath.
     #[serde(default)]
     pub paths: u16,
     /// SCSI: host adapters that the paths are distributed over.
     #[serde(default = "one_lun")]
     pub hosts: u16,
-    /// SCSI: whose single-queue multipath it is, where `mode` is `sq`.
+    /// SCSI: the kernel of the single-queue multipath, where `mode` is `sq`.
     #[serde(default)]
     pub kernel: Kernel,
     /// The costs of multipath.
@@ -130,7 +130,7 @@ fn queue_depth() -> u32 {
     1024
 }
 
-/// Fields of [`Disk`] that a row changes; absent ones stay.
+/// Fields of [`Disk`] that a row changes. Absent fields stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
@@ -145,7 +145,7 @@ pub struct DiskChange {
 }
 
 impl Disk {
-    /// The disk of a row.
+    /// Returns the disk with the changes of a row.
     pub fn changed(&self, by: &DiskChange) -> Disk {
         Disk {
             read_us: by.read_us.unwrap_or(self.read_us),
@@ -186,7 +186,7 @@ pub struct LogTimes {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guests {
-    /// vCPUs of each.
+    /// vCPUs of each virtual machine.
     pub vcpus: u16,
     /// Virtqueues of the disk of each virtual machine.
     pub queues: u16,
@@ -248,30 +248,30 @@ pub struct Fitted {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// What it is called.
+    /// Name of the row.
     pub name: String,
-    /// Settings that are its own.
+    /// Settings of this row only.
     #[serde(default)]
     pub set: Settings,
-    /// Options of all jobs that are its own.
+    /// Options of all jobs in this row only.
     #[serde(default)]
     pub job: BTreeMap<String, Scalar>,
-    /// What the CPUs' work costs in it, where that is another.
+    /// Costs in this row; default: the scenario's.
     #[serde(default)]
     pub costs: Option<Costs>,
-    /// What the disk does otherwise in it.
+    /// Fields of the disk that differ in this row.
     #[serde(default)]
     pub disk: DiskChange,
-    /// The row it is compared with; default: the first one.
+    /// The row that this row is compared with; default: the first one.
     pub against: Option<String>,
-    /// Virtual machines.
+    /// Number of virtual machines.
     pub vms: Option<u32>,
-    /// IOThreads of each; 0: the main loop serves all virtqueues.
+    /// IOThreads of each virtual machine; 0: the main loop serves all virtqueues.
     pub iothreads: Option<u32>,
-    /// What was published, by `job.metric`; of virtual machines by `usersN.tpm`.
+    /// Published figures by `job.metric`; for virtual machines by `usersN.tpm`.
     #[serde(default)]
     pub published: BTreeMap<String, f64>,
-    /// Figures that were published only as a change: multiples of those of the row it is compared with.
+    /// Figures that were published only as a change: as multiples of the figure of the row that this row is compared with.
     #[serde(default)]
     pub published_ratio: BTreeMap<String, f64>,
 }
@@ -280,19 +280,19 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is about, in a line; a machine file may have none.
+    /// One line about the scenario; optional in a machine file.
     #[serde(default)]
     pub title: String,
-    /// Its author and source; where a machine file has its figures from.
+    /// The author and source of the test; in a machine file, the source of its figures.
     #[serde(default)]
     pub source: String,
-    /// The job file, beside this file; of virtual machines there is none.
+    /// The job file, in the same directory; absent for virtual machines.
     pub jobs: Option<String>,
-    /// Virtual machines; then the CPUs are the host's.
+    /// Virtual machines; with these, the CPUs are the host's.
     pub guests: Option<Guests>,
-    /// CPUs.
+    /// The CPUs.
     pub machine: Shape,
-    /// What their work costs.
+    /// Costs of the CPUs' work.
     #[serde(default)]
     pub costs: Costs,
     /// The disk.
@@ -303,25 +303,25 @@ pub struct Scenario {
     /// Constants that were fitted to published figures.
     #[serde(default)]
     pub fitted: Vec<Fitted>,
-    /// Figures that were published and are not of the disk, with what they are.
+    /// Published figures that do not describe the disk, each with its meaning.
     #[serde(default)]
     pub beside: Vec<String>,
     /// Rows; a machine file has none.
     #[serde(default)]
     pub row: Vec<Row>,
-    /// Changes that were published without the load at which they were seen: figures as multiples, to lie in the range of all rows
-    /// that name one they are `against`.
+    /// Changes that were published without the load at which they were measured, as multiples. Each has to lie in the range
+    /// of all rows that name a row in `against`.
     #[serde(default)]
     pub over_rows: BTreeMap<String, f64>,
     /// Ranges of constants that are not known exactly.
     #[serde(default)]
     pub uncertain: Uncertain,
-    /// What was measured on the real machine.
+    /// Figures that were measured on the real machine.
     #[serde(default)]
     pub measured: Measured,
 }
 
-/// The rules of figures that are in the table `of`.
+/// Checks the rules of figures that are in the table `of`.
 fn check_published(of: &[String], figures: &BTreeMap<String, f64>) -> Result<(), Broken> {
     for (figure, value) in figures {
         let key = || [of, std::slice::from_ref(figure)].concat();
@@ -336,14 +336,14 @@ fn check_published(of: &[String], figures: &BTreeMap<String, f64>) -> Result<(),
 /// Figures of a job that can be published and simulated.
 const METRICS: [&str; 9] = ["iops", "bw", "lat_us", "p50_us", "p99_us", "tps", "commit_us", "tpm", "idle_pct"];
 
-/// Stands in the place of a job for what the CPUs do: `cpu.idle_pct`.
+/// Takes the place of a job in figures of the CPUs: `cpu.idle_pct`.
 pub const CPU: &str = "cpu";
 
 impl Scenario {
     /// Reads the text of `file`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first error, with its line.
     pub fn parse(file: &str, text: &str) -> Result<Scenario, ConfigError> {
         let scenario = Scenario::parse_machine(file, text)?;
         scenario.check_scenario().map_err(|(key, rule)| typed::broken(file, text, &key, rule))?;
@@ -354,22 +354,22 @@ impl Scenario {
     /// jobs, guests and rows are optional.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first error, with its line.
     pub fn parse_machine(file: &str, text: &str) -> Result<Scenario, ConfigError> {
         let scenario: Scenario = typed::read(file, text)?;
         scenario.check().map_err(|(key, rule)| typed::broken(file, text, &key, rule))?;
         Ok(scenario)
     }
 
-    /// The rules again, after something was changed.
+    /// Checks the rules again after a change.
     ///
     /// # Errors
-    /// The first one that is broken.
+    /// The first broken rule.
     pub(crate) fn recheck(&self) -> Result<(), String> {
         self.check().map_err(|(_, why)| why)
     }
 
-    /// What a scenario has and a machine need not have.
+    /// Checks what a scenario needs and a machine file does not.
     fn check_scenario(&self) -> Result<(), Broken> {
         let bad = |name: &str, why: &str| Err((key([name]), why.to_owned()));
         for (name, text) in [("title", &self.title), ("source", &self.source)] {
@@ -529,7 +529,7 @@ const CONSTANTS: [&str; 17] = [
     "costs.line.lines",
 ];
 
-/// The rules of costs that are in the table `of`.
+/// Checks the rules of costs that are in the table `of`.
 fn check_costs(of: &[String], costs: &Costs) -> Result<(), Broken> {
     let pct = costs.path.sibling_pct;
     if !(1..=100).contains(&pct) {
@@ -539,7 +539,7 @@ fn check_costs(of: &[String], costs: &Costs) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The rules of a disk.
+/// Checks the rules of a disk.
 fn check_disk(d: &Disk) -> Result<(), Broken> {
     let bad = |name: &str, why: String| Err((key(["disk", name]), why));
     if d.size_gib == 0 || d.size_gib > 1 << 20 {
@@ -613,7 +613,7 @@ fn check_guests(g: &Guests, cores: u32) -> Result<(), Broken> {
     Ok(())
 }
 
-/// `job.metric`.
+/// Splits `job.metric`.
 pub fn split_figure(figure: &str) -> Option<(&str, &str)> {
     figure.rsplit_once('.')
 }

@@ -13,7 +13,7 @@ use super::file::{Broken, Scenario, check_figure, key};
 use blk::suggest::nearest;
 use std::collections::BTreeMap;
 
-/// Ranges, by the constant's place in the file.
+/// Ranges of constants, by the constant's path in the file.
 pub type Uncertain = BTreeMap<String, [f64; 2]>;
 
 /// Figures of jobs, by `job.metric`.
@@ -23,7 +23,7 @@ pub type Measured = BTreeMap<String, f64>;
 pub(crate) const DISK: [&str; 6] =
     ["disk.read_us", "disk.write_us", "disk.iops", "disk.bw_mb", "disk.parallel", "disk.jitter_pct"];
 
-/// Constants of the CPUs' work that may; each beside its place in [`crate::machine::costs::Costs`].
+/// Constants of the CPUs' work that may have a range, by their path in [`crate::machine::costs::Costs`].
 pub(crate) const COSTS: [&str; 16] = [
     "costs.path.app_ns",
     "costs.path.syscall_ns",
@@ -43,7 +43,7 @@ pub(crate) const COSTS: [&str; 16] = [
     "costs.line.lines",
 ];
 
-/// The rules: the place that breaks one, and which.
+/// Checks the rules. The error is the key that breaks a rule, and the rule.
 pub(super) fn check(s: &Scenario) -> Result<(), Broken> {
     for (name, [low, high]) in &s.uncertain {
         let all = || DISK.iter().chain(&COSTS).copied();

@@ -14,7 +14,7 @@ use workload::stats::{JobStats, LatencyStats};
 pub struct Figure {
     /// `job.metric`.
     pub name: String,
-    /// What was published, if it was.
+    /// The published figure, if there is one.
     pub published: Option<f64>,
     /// The simulated figure.
     pub simulated: f64,
@@ -23,7 +23,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// How far off the simulation is: 0.1 = 10 % above what was published.
+    /// Returns the error of the simulation as a share: 0.1 = 10 % above the published figure.
     pub fn error(&self) -> Option<f64> {
         self.published.map(|p| self.simulated / p - 1.0)
     }
@@ -51,9 +51,9 @@ pub struct JobStages {
 /// Where the transactions of a number of users spent their time, mean microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UserTimes {
-    /// `users10`, of each virtual machine.
+    /// `users10` and the like; the number counts the users of each virtual machine.
     pub users: String,
-    /// A transaction.
+    /// Time of a transaction.
     pub transaction_us: f64,
     /// Its parts, in the order of [`PARTS`].
     pub parts_us: [f64; PARTS.len()],
@@ -64,14 +64,14 @@ pub struct UserTimes {
 pub struct RowOutcome {
     /// Its name.
     pub name: String,
-    /// Its figures: those published first, in their order.
+    /// Its figures: the published ones first, in the order of the file.
     pub figures: Vec<Figure>,
-    /// By job.
+    /// Stages by job.
     pub stages: Vec<JobStages>,
-    /// By number of users, of virtual machines.
+    /// Times by number of users, for virtual machines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<UserTimes>,
-    /// Settings without effect, and why.
+    /// Settings without effect, each with the reason.
     pub no_effect: Vec<String>,
     /// Share of all CPU time that was not idle, including lock waits.
     pub busy: f64,
@@ -84,7 +84,7 @@ pub struct RowOutcome {
 /// Simulates one row.
 ///
 /// # Errors
-/// A setting or a job that does not fit, or a figure of a job that is not there.
+/// A setting or a job that does not fit, or a published figure of a job that does not exist.
 pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Result<RowOutcome, JobsError> {
     for figure in row.published.keys().chain(row.published_ratio.keys()).chain(scenario.over_rows.keys()) {
         let job = split_figure(figure).map_or("", |(job, _)| job);
@@ -157,7 +157,7 @@ pub fn simulate(scenario: &Scenario, row: &Row, jobs: &[Job], seed: u64) -> Resu
 /// Simulates one row of virtual machines, for each number of users.
 ///
 /// # Errors
-/// A number that does not fit, or a published figure of a number of users that is not simulated.
+/// A number that does not fit, or a published figure for a number of users that is not simulated.
 pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowOutcome, JobsError> {
     let users = &scenario.guests.as_ref().expect("a scenario of guests").users;
     let load_of = |users: u32| format!("users{users}");
@@ -194,7 +194,7 @@ pub fn simulate_guests(scenario: &Scenario, row: &Row, seed: u64) -> Result<RowO
     })
 }
 
-/// A metric over all directions of a job; `None`: it has none.
+/// Returns a metric over all directions of a job; `None` if the job does not have it.
 fn measure(stats: &JobStats, metric: &str) -> Option<f64> {
     let used = || stats.dirs.iter().filter(|d| d.ios > 0);
     let per_second = |n: fn(&workload::stats::DirStats) -> u64| {
@@ -235,9 +235,10 @@ fn stages_of(job: String, dir: Dir, stats: &JobStats, waits: CpuWaits, run: &Job
     let [scheduler_us, device_us, back_us] =
         [seen.before_ns, seen.device_ns, seen.back_ns].map(|ns| mean_us(ns, seen.requests));
     let rest = lat_us - scheduler_us - device_us;
-    // What the interrupt and the way back take, a request that waited for nothing shows.
+    // The time of the interrupt and of the way back also occurs in requests that waited for nothing.
     let after = rest - back_us;
-    // A thread that finds several I/Os done has had each wait as long as one; more than there is to wait for, none did.
+    // If a thread finds several I/Os done, each of them waited as long as the thread. A wait cannot be longer than the time
+    // that is left.
     let cpu_wait_us = mean_us(waits.ns, waits.reaps).min(after).max(0.0);
     let tag_wait_us = (after - cpu_wait_us).max(0.0);
     let rest_us = rest.min(back_us).max(0.0);

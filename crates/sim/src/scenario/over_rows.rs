@@ -8,7 +8,7 @@ use super::file::Scenario;
 use super::outcome::RowOutcome;
 use serde::Serialize;
 
-/// A change, as a multiple, and the row in which it comes out.
+/// A change as a multiple, and the row in which it occurs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// The figure as a multiple of the figure of the row it is compared with.
@@ -17,7 +17,7 @@ pub struct Change {
     pub row: String,
 }
 
-/// A published change and the rows'.
+/// A published change, and the range of the simulated rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverRows {
     /// `job.metric`.
@@ -31,13 +31,14 @@ pub struct OverRows {
 }
 
 impl OverRows {
-    /// The published change lies in the range that is simulated.
+    /// Whether the published change lies in the simulated range.
     pub fn is_within(&self) -> bool {
         (self.least.ratio..=self.most.ratio).contains(&self.published)
     }
 }
 
-/// Those of a scenario whose rows were simulated, in the order of their figures; one that is 0 in all rows is left out.
+/// Returns the published changes of a scenario beside the simulated rows, in the order of the figures. A figure that is 0
+/// in all rows is left out.
 pub fn over_rows(scenario: &Scenario, rows: &[RowOutcome]) -> Vec<OverRows> {
     let figure = |row: &RowOutcome, name: &str| {
         row.figures.iter().find(|f| f.name == name).map(|f| f.simulated).filter(|value| *value > 0.0)

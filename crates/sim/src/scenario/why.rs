@@ -5,14 +5,14 @@
 use super::outcome::{JobStages, RowOutcome, UserTimes};
 use crate::machine::guest_times::PARTS;
 
-/// Least share of a change that a stage must have to be called its reason, or parts of a transaction together.
+/// Least share of a change for which a stage is called its reason. For transactions, the share of several parts together.
 const MOST: f64 = 0.6;
-/// A change that is smaller is not worth a word.
+/// A smaller change is not reported.
 const WORTH: f64 = 0.02;
 
 struct Stage {
     name: &'static str,
-    /// What it means that it is long.
+    /// Explains why this stage is long.
     means: &'static str,
     of: fn(&JobStages) -> f64,
 }
@@ -37,14 +37,14 @@ const STAGES: [Stage; 5] = [
     Stage { name: "completion", means: "interrupts and wake-ups take longer", of: |s| s.rest_us },
 ];
 
-/// For each job or number of users, how it is in `b` against `a`, and why; one without a difference worth a word has none.
+/// Returns, for each job or number of users, how `b` differs from `a` and why. Jobs with too small a difference are left out.
 pub fn reasons(a: &RowOutcome, b: &RowOutcome) -> Vec<String> {
     let jobs = b.stages.iter().filter_map(|to| reason(a, a.stages.iter().find(|s| s.job == to.job)?, b, to));
     let users = |to: &UserTimes| of_users(a, a.users.iter().find(|u| u.users == to.users)?, b, to);
     jobs.chain(b.users.iter().filter_map(users)).collect()
 }
 
-/// The parts of a transaction that make up most of the change, the one with the largest share first.
+/// Names the parts of a transaction that make up most of the change, the largest share first.
 fn of_users(a: &RowOutcome, from: &UserTimes, b: &RowOutcome, to: &UserTimes) -> Option<String> {
     let change = to.transaction_us - from.transaction_us;
     if (change / from.transaction_us).abs() < WORTH {
@@ -103,7 +103,7 @@ fn reason(a: &RowOutcome, from: &JobStages, b: &RowOutcome, to: &JobStages) -> O
     Some(format!("{head}: {} is {} against {}. With '{row}' {}", most.name, time(x), time(y), most.means))
 }
 
-/// Microseconds for people.
+/// Formats microseconds for readers.
 pub fn time(us: f64) -> String {
     if us >= 1000.0 { format!("{:.2} ms", us / 1000.0) } else { format!("{us:.1} us") }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The default machines of studies, as machine files that `--machine` replaces.
 //!
-//! Guarantees: all can be read. Does not do: describe a real machine; `mqblk calibrate` writes that one.
+//! Guarantees: all files can be read. Does not do: describe a real machine; `mqblk calibrate` writes a file that does.
 
 use super::Study;
 use crate::machine::costs::Shape;
@@ -38,7 +38,7 @@ write_us = 0
 queue_depth = 512
 "#;
 
-/// Two sockets, and a device as that of [`BIG`].
+/// Two sockets, and the same device as [`BIG`].
 const SERVER: &str = r#"
 title = "2 sockets of 32 cores, a device of 10 us without caps"
 [machine]
@@ -67,7 +67,7 @@ parallel = 128
 queue_depth = 1023
 "#;
 
-/// A virtual machine whose users do little but read; QEMU's costs are those of `scenarios/rhel94-oracle.toml`.
+/// A virtual machine whose users mostly read. QEMU's costs are those of `scenarios/rhel94-oracle.toml`.
 const GUEST: &str = r#"
 title = "one virtual machine of 32 vCPUs that reads, on a host of 2 x 32 cores with a drive of 60 us"
 [machine]
@@ -92,7 +92,7 @@ read_us = 60
 write_us = 20
 "#;
 
-/// The machine of a study. Panics never: the files are tested.
+/// Returns the machine of a study. Never panics, because the files are tested.
 pub fn default_of(study: Study) -> Scenario {
     Scenario::parse_machine(study.name(), text_of(study)).expect("tested")
 }
@@ -109,8 +109,8 @@ pub fn text_of(study: Study) -> &'static str {
     text.trim_start()
 }
 
-/// Returns the machine on which our own block layer runs in user space over the null device. It keeps the `costs` that this
-/// path has; costs that only a kernel and a device add (system calls, interrupts, wake-ups, doorbells) are 0.
+/// Returns the machine on which our own block layer runs in user space over the null device. It keeps the `costs` of work
+/// that this path does. Costs that only a kernel and a device add (system calls, interrupts, wake-ups, doorbells) are 0.
 pub fn of_null_driver(machine: &Scenario, shape: Shape) -> Scenario {
     let mut m = machine.clone();
     m.machine = shape;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The cells of a study: its series, and the quantity that grows along each.
+//! The cells of a study: its series, and the quantity that grows along each series.
 //!
 //! Guarantees: numbers double and end with the whole machine. Does not do: simulate.
 
@@ -8,19 +8,19 @@ use crate::machine::costs::Shape;
 use crate::scenario::file::{Attach, Scenario};
 use blk::elevator::MqElevator;
 
-/// What a cell does.
+/// The load of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Random reads of 4 KiB by threads, one to a CPU.
+    /// Random reads of 4 KiB by threads, one thread per CPU.
     Reads {
-        /// Threads, on the CPUs from 0 on.
+        /// Number of threads, on the CPUs from 0 on.
         threads: u32,
         /// I/Os in flight per thread.
         depth: u32,
     },
     /// Users of the machine's virtual machine.
     Users {
-        /// How many.
+        /// Number of users.
         users: u32,
         /// IOThreads that serve its disk; 0 = the main loop does.
         iothreads: u32,
@@ -35,18 +35,18 @@ pub type Set = Vec<(&'static str, String)>;
 pub struct Cell {
     /// Its series: `sq`, `mq`, an elevator.
     pub series: String,
-    /// The number of what the study scales.
+    /// The value of the quantity that the study scales.
     pub x: u32,
     /// The machine's CPUs in this cell.
     pub shape: Shape,
-    /// What it does.
+    /// The load.
     pub load: Load,
-    /// Settings beside the machine's own.
+    /// Settings that override the machine's own.
     pub set: Set,
 }
 
 impl Cell {
-    /// The job file of a cell of reads, which runs for so long after warming up for so long.
+    /// Returns the job file of a cell of reads, with these ramp and run times.
     pub fn job(&self, ramp_us: u64, run_us: u64) -> Option<String> {
         let Load::Reads { threads, depth } = self.load else { return None };
         Some(format!(
@@ -59,16 +59,16 @@ impl Cell {
 /// I/Os in flight per thread in studies of other quantities.
 const DEPTH: u32 = 32;
 
-/// Threads of a study of depths.
+/// Threads in a study of depths.
 const DEPTH_THREADS: u32 = 8;
 
-/// Most requests that a disk can be asked to have.
+/// Largest number of requests that a disk accepts as a setting.
 const REQUESTS_MAX: u32 = 10_240;
 
-/// The elevators of a study of them.
+/// The elevators in a study of elevators.
 const ELEVATORS: [&str; 5] = MqElevator::names_without(&[]);
 
-/// The cells of a study on a machine, series by series. `most`: no cell has more CPUs than that.
+/// Returns the cells of a study on a machine, series by series. No cell has more than `most` CPUs.
 pub fn of(study: Study, machine: &Scenario, most: u32) -> Vec<Cell> {
     let shape = machine.machine;
     let all = shape.cpus().min(most).max(1);
@@ -126,7 +126,7 @@ pub fn of(study: Study, machine: &Scenario, most: u32) -> Vec<Cell> {
     }
 }
 
-/// One queue, which has room for all that the threads have out, and does not sort it.
+/// A single queue with room for all I/Os of the threads, and without sorting.
 fn single_queue(machine: &Scenario, threads: u32) -> Set {
     let requests = (threads * DEPTH).clamp(128, REQUESTS_MAX).to_string();
     let mut set = vec![("mode", "sq".to_owned()), ("scheduler", "noop".to_owned()), ("nr_requests", requests.clone())];
@@ -136,12 +136,12 @@ fn single_queue(machine: &Scenario, threads: u32) -> Set {
     set
 }
 
-/// A hardware queue for each CPU, of the machine's depth.
+/// A hardware queue for each CPU, with the machine's depth.
 fn multi_queue(scheduler: &str) -> Set {
     vec![("mode", "mq".to_owned()), ("scheduler", scheduler.to_owned())]
 }
 
-/// `from`, twice that and so on, and `to`.
+/// Yields `from`, then doubles while below `to`, then yields `to`.
 fn doubling(from: u32, to: u32) -> impl Iterator<Item = u32> {
     let below = std::iter::successors(Some(from), |n| n.checked_mul(2)).take_while(move |n| *n < to);
     below.chain(std::iter::once(to.max(from)))

@@ -24,7 +24,7 @@ pub use point::{Effort, Point, simulate};
 
 use serde::Serialize;
 
-/// What is scaled.
+/// The quantity that a study scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Study {
@@ -43,11 +43,11 @@ pub enum Study {
 }
 
 impl Study {
-    /// All of them.
+    /// All studies.
     pub const ALL: [Study; 6] =
         [Study::Cpus, Study::Sockets, Study::HwQueues, Study::Depth, Study::Elevators, Study::Iothreads];
 
-    /// As users name it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Study::Cpus => "cpus",
@@ -59,7 +59,7 @@ impl Study {
         }
     }
 
-    /// What the numbers of a series count.
+    /// The unit of the numbers of a series.
     pub fn unit(self) -> &'static str {
         match self {
             Study::Cpus | Study::Elevators => "CPUs",
@@ -70,7 +70,7 @@ impl Study {
         }
     }
 
-    /// What it shows, in a line.
+    /// One line about the study.
     pub fn title(self) -> &'static str {
         match self {
             Study::Cpus => "single-queue against multi-queue, by CPUs that do I/O",
@@ -83,17 +83,17 @@ impl Study {
     }
 }
 
-/// I/Os per second of each CPU, against those of the first point of the same series among `points`.
+/// Returns the I/Os per second of each CPU at `p`, relative to the first point of the same series in `points`.
 ///
 /// # Panics
-/// `p` is none of a series there.
+/// `p` belongs to no series of `points`.
 pub fn efficiency(points: &[Point], p: &Point) -> f64 {
     let first = points.iter().find(|f| f.series == p.series).expect("it is one of them");
     let of = |p: &Point| p.iops / f64::from(p.cpus);
     of(p) / of(first)
 }
 
-/// Items by the series they name, series and items in their order.
+/// Groups items by the series that `name` returns. Series and items keep their order.
 pub fn by_series<'a, T>(items: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Vec<(&'a str, Vec<&'a T>)> {
     let mut all: Vec<(&str, Vec<&T>)> = Vec::new();
     for item in items {

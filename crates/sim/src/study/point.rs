@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The simulation of a cell: the machine, its disk and its load run until there are enough I/Os.
+//! Simulates a cell: the machine, its disk and its load run until there are enough I/Os.
 //!
 //! Guarantees: the time in which queues fill is not counted; on average each thread completes several times its depth of
 //! I/Os. Does not do: a spread over seeds, because a machine without jitter has none.
@@ -12,34 +12,34 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use workload::job::{Job, JobFile, ParseContext};
 
-/// How much is simulated for a point.
+/// The length of the simulation of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// I/Os that are counted.
     pub ios: u64,
-    /// Times its depth that each thread does on average, at least.
+    /// Least number of I/Os that each thread completes on average, in multiples of its depth.
     pub rounds: u64,
-    /// Virtual time, at most.
+    /// Most virtual time.
     pub most_us: u64,
 }
 
 impl Effort {
-    /// For a table to be read.
+    /// For a table of accurate figures.
     pub const FULL: Effort = Effort { ios: 200_000, rounds: 20, most_us: 2_000_000 };
-    /// For a table in seconds.
+    /// For a table within seconds.
     pub const QUICK: Effort = Effort { ios: 20_000, rounds: 6, most_us: 500_000 };
 }
 
 /// The result of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// Its series.
+    /// The name of its series.
     pub series: String,
-    /// How many of what the study scales.
+    /// The value of the quantity that the study scales.
     pub x: u32,
-    /// CPUs that did I/O; of a virtual machine all of its host's.
+    /// CPUs that did I/O; for a virtual machine, all CPUs of its host.
     pub cpus: u32,
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: f64,
     /// Mean time of an I/O (of users: of a transaction) as its program sees it, microseconds.
     pub lat_us: f64,
@@ -47,13 +47,13 @@ pub struct Point {
     pub cpu_ns: Option<f64>,
     /// Share of that CPU time that was waiting for locks; `None`: not known.
     pub lock_wait: Option<f64>,
-    /// Share of non-idle time of the CPUs that did I/O.
+    /// Share of time that the CPUs that did I/O were not idle.
     pub busy: f64,
     /// I/Os simulated.
     pub ios: u64,
 }
 
-/// Simulates a cell on `machine`, whose CPUs are the cell's.
+/// Simulates a cell on `machine`, with the cell's CPUs instead of the machine's.
 ///
 /// # Errors
 /// A setting that the machine's disk does not have.
@@ -65,8 +65,8 @@ pub fn simulate(machine: &Scenario, cell: &Cell, effort: Effort, seed: u64) -> R
         Load::Reads { threads, depth } => {
             let out = u64::from(threads * depth);
             let enough = effort.ios.max(out * effort.rounds);
-            // The speed is not known before, so the time grows until there are enough I/Os. Slow cells often begin fast, so
-            // the extrapolation from a rate is limited to a factor.
+            // The speed is not known beforehand, so the run time grows until there are enough I/Os. Slow cells often begin
+            // fast, so each extrapolation from a rate is limited to a factor.
             let mut run_us = (50 + machine.disk.read_us as u64 * 4).max(out / 20);
             loop {
                 let run = read(&machine, cell, run_us / 2, run_us, seed)?;

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a series has its shape, in a sentence that is built from its figures.
+//! Explains why a series has its shape, in a sentence that is built from its figures.
 //!
 //! Guarantees: every statement follows from the points of the series. Does not do: compare with other machines.
 
 use super::{Point, Study, by_series};
 
-/// One sentence for each series of a study, in their order.
+/// Returns one sentence for each series of a study, in their order.
 pub fn of(study: Study, points: &[Point]) -> Vec<String> {
     let all = by_series(points, |p| &p.series);
     all.iter().map(|(name, series)| format!("{name}: {}.", of_series(study, series))).collect()
 }
 
-/// Part of its peak below which a series has fallen.
+/// A series has fallen if it ends below this share of its peak.
 const FALLEN: f64 = 0.9;
-/// Gain per doubling from which on a series grows with what it has.
+/// A series grows with the scaled quantity if each doubling gains at least this factor.
 const GROWS: f64 = 1.8;
-/// Share of CPU time from which on waiting for locks is the reason.
+/// From this share of CPU time on, waiting for locks is the reason.
 const LOCKED: f64 = 0.2;
 
-/// The first point from which on more of what is scaled brings nothing: it is as near to the peak as a series that has not fallen.
-/// `None`: there are no points, or none has a rate.
+/// Returns the first point from which on more of the scaled quantity does not help: it is as near to the peak as a series
+/// that has not fallen. Returns `None` if there are no points, or none has a rate.
 pub fn enough<'a>(series: &[&'a Point]) -> Option<&'a Point> {
     let peak = series.iter().map(|p| p.iops).fold(0.0, f64::max);
     series.iter().find(|p| p.iops > FALLEN * peak).copied()
 }
 
-/// Why one series has its shape, without its name and a full stop.
+/// Explains why one series has its shape, without its name and without a full stop.
 pub fn of_series(study: Study, series: &[&Point]) -> String {
     let (Some(first), Some(last)) = (series.first(), series.last()) else { return "nothing was simulated".into() };
     let at = |p: &Point| of_them(study, p.x);
@@ -74,7 +74,7 @@ pub fn of_series(study: Study, series: &[&Point]) -> String {
     format!("grows until {}, {}, and stays there: {cause}{cheaper}", at(knee), rate(knee.iops))
 }
 
-/// So many of what a study scales: `8 CPUs`, `a depth of 8`.
+/// Formats a value of the quantity that a study scales: `8 CPUs`, `a depth of 8`.
 pub fn of_them(study: Study, x: u32) -> String {
     match study {
         Study::Depth => format!("a depth of {x}"),
@@ -96,7 +96,7 @@ fn free(first: &Point, last: &Point) -> String {
     }
 }
 
-/// I/Os a second for people.
+/// Formats I/Os per second for readers.
 pub fn rate(iops: f64) -> String {
     match iops {
         i if i >= 99.95e6 => format!("{:.0} M", i / 1e6),

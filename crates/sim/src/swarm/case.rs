@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One case: bios of all kinds from several submitters on a stack drawn from the seed, with settings changing on the way.
+//! One case: bios of all kinds from several submitters on a stack drawn from the seed, while settings change.
 //!
 //! Checked: each accepted bio completes exactly once, at the submitter it came from; data and counters are right;
 //! acknowledged durable data survives a crash; no bio waits for ever. A violation is a panic with a message; the runner of
@@ -21,7 +21,7 @@ use blk::queue::HotplugError;
 pub(super) struct Case {
     seed: u64,
     rng: Rng,
-    /// Draws for choices that were added later, so that `rng` draws the same for a kept seed.
+    /// Draws for choices that were added later, so that `rng` still draws the same for a kept seed.
     more: Rng,
     plant: Option<Plant>,
     load: Load,
@@ -79,7 +79,7 @@ impl Case {
         self.collect();
     }
 
-    /// Settings change while bios wait.
+    /// Changes settings while bios wait.
     fn change(&mut self) {
         self.check_dead_hctxs();
         self.load.rebuilt = true;
@@ -108,7 +108,7 @@ impl Case {
             c.host_tagset = new.host_tagset;
             c.nomerges = new.nomerges;
             c.rq_affinity = new.rq_affinity;
-            // Sometimes wrong: then nothing may have changed.
+            // Sometimes the change is invalid; then nothing may have changed.
             if rng.below(5) == 0 {
                 c.scheduler = Some("cfq".into());
             }
@@ -125,7 +125,7 @@ impl Case {
         self.load.change_limits(&self.harness);
     }
 
-    /// Lets time pass: held bios need more of it than the work alone takes.
+    /// Advances time: held bios need more time than the work alone takes.
     fn pass_time(&mut self) {
         for _ in 0..self.load.limits.below(60) {
             if !self.harness.step() {
@@ -135,7 +135,7 @@ impl Case {
         self.collect();
     }
 
-    /// A CPU goes away under load, or comes back.
+    /// Takes a CPU offline under load, or back online.
     fn hotplug(&mut self) {
         self.check_dead_hctxs();
         let cpus = u64::from(self.harness.q.config().topology.nr_cpus);
@@ -155,7 +155,7 @@ impl Case {
         self.issues_seen = self.harness.disk.issues().len();
     }
 
-    /// Since CPUs or the map last changed, no hardware queue without an online CPU was given a request.
+    /// Checks that no hardware queue without an online CPU was given a request since CPUs or the map last changed.
     fn check_dead_hctxs(&mut self) {
         let (q, issues) = (&self.harness.q, self.harness.disk.issues());
         let map = q.map();
@@ -175,7 +175,7 @@ impl Case {
         self.harness.q.unquiesce();
     }
 
-    /// Planted: a submitter dies just when it has kept the tag that came free.
+    /// Planted: a submitter dies just after it has kept a freed tag.
     fn leak_tag(&mut self) {
         if self.harness.subs.len() > 1 && self.harness.subs.last().is_some_and(|s| s.outstanding() == 0) {
             let s = self.harness.subs.len() - 1;
@@ -189,13 +189,13 @@ impl Case {
         }
     }
 
-    /// Planted: a submitter dies just when a write of its has got a token and found no tag.
+    /// Planted: a submitter dies just when one of its writes has a token and found no tag.
     fn lose_token(&mut self) {
         let s = self.harness.subs.len() - 1;
         if s == 0 || self.harness.subs[s].outstanding() > 0 {
             return;
         }
-        // The others take the tags.
+        // The other submitters take the tags.
         (0..s).for_each(|other| (0..4).for_each(|_| self.submit_one(other)));
         let before = self.harness.q.wbt().inflight;
         self.submit_one(s);
@@ -207,7 +207,7 @@ impl Case {
         }
     }
 
-    /// Work, under all faults of the case: nothing forbidden may happen.
+    /// Works under all faults of the case: nothing forbidden may happen.
     fn safety_phase(&mut self) {
         let rounds = 30 + self.rng.below(60);
         if self.load.limits.is_on() {
@@ -238,9 +238,9 @@ impl Case {
         }
     }
 
-    /// Windows of write-back throttling tick while a token is in use, and some depths never settle, as in the kernel. So
-    /// there is always a next event, and all bios have to complete within [`MOST_LIVENESS_NS`]. Then throttling is switched
-    /// off.
+    /// Ends a case with write-back throttling. Its windows tick while a token is in use, and some depths never settle, as
+    /// in the kernel. So there is always a next event, and all bios have to complete within [`MOST_LIVENESS_NS`]. Then
+    /// throttling is switched off.
     fn end_throttled(&mut self) {
         let until = self.harness.now + MOST_LIVENESS_NS;
         while self.load.ended < self.load.accepted && self.harness.now < until && self.harness.step() {
@@ -253,7 +253,7 @@ impl Case {
         off.unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
     }
 
-    /// No new fault and no new work: everything that waits has to end, and nothing may be left.
+    /// Runs without new faults and new work: every waiting bio has to complete, and nothing may be left.
     fn liveness_phase(&mut self) {
         self.harness.disk.heal();
         if self.load.limits.has_wbt() {
@@ -267,7 +267,7 @@ impl Case {
         self.load.check_all(&self.harness);
     }
 
-    /// Both phases.
+    /// Runs both phases.
     pub(super) fn run(mut self) -> Report {
         let mut phases = Phases::begin(&self.trace, self.harness.now);
         self.safety_phase();

@@ -17,23 +17,23 @@ use blk::bio::{Bio, Op, OpFlags};
 use blk::qos::rates::IoLimits;
 use blk::settings::{Mode, QueueConfig};
 
-/// Modifiers that throttling goes by.
+/// Modifiers that throttling depends on.
 pub(super) const FLAGS: [OpFlags; 2] = [OpFlags::IDLE, OpFlags::BACKGROUND];
 
-/// Rates, each with its burst under its name and `_burst`.
+/// Rates. Each has a burst, named after the rate with the suffix `_burst`.
 const RATES: [&str; 6] = ["iops_total", "iops_read", "iops_write", "bps_total", "bps_read", "bps_write"];
-/// Targets of write-back throttling, microseconds: off, the default, one that is always missed, one that is met mostly.
+/// Targets of write-back throttling, microseconds: off, the default, one that is always missed, one that is mostly met.
 const TARGETS: [&str; 4] = ["0", "-1", "50", "2000"];
-/// What a bio was submitted under: how often each of [`RATES`] had changed.
+/// The limits under which a bio was submitted: how often each of [`RATES`] had changed.
 pub(super) type LimitEpochs = [u32; RATES.len()];
 
-/// What one rate let through since it last changed.
+/// The I/O that one rate admitted since its last change.
 #[derive(Default)]
 struct Meter {
     per_sec: u64,
     burst: u64,
     changes: u32,
-    /// Submitted, ended, I/Os or bytes; in the order of ending.
+    /// Submission time, completion time, and I/Os or bytes of each bio; in order of completion.
     ended: Vec<(u64, u64, u64)>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Limits {
     wbt: bool,
     rates: bool,
     meters: [Meter; RATES.len()],
-    /// Planted: the disk is told a rate that is so many times what it is held against.
+    /// Planted: the disk is set to a rate so many times the one it is checked against.
     factor: u64,
 }
 
@@ -77,7 +77,7 @@ impl Limits {
         Limits { rng, wbt, rates, meters: Default::default(), factor: if too_fast { 8 } else { 1 } }
     }
 
-    /// Whether the case has any.
+    /// Whether the case has limits or throttling.
     pub(super) fn is_on(&self) -> bool {
         self.wbt || self.rates
     }
@@ -87,7 +87,7 @@ impl Limits {
         self.wbt
     }
 
-    /// True for one of `n` calls in a case that has limits; draws nothing in others.
+    /// True for one in `n` calls in a case that has limits; draws nothing in others.
     pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.is_on() && self.rng.below(n) == 0
     }
@@ -97,7 +97,7 @@ impl Limits {
         self.rng.below(n)
     }
 
-    /// Further flags of a write, which throttling goes by.
+    /// Adds flags to a write that throttling depends on.
     pub(super) fn add_flags(&mut self, bio: &mut Bio) {
         if !self.wbt || bio.op != Op::Write {
             return;
@@ -109,7 +109,7 @@ impl Limits {
         }
     }
 
-    /// New settings: a target, and up to three rates. `mode` has no throttling if it is the legacy one.
+    /// Draws new settings: a target, and up to three rates. The legacy `mode` has no throttling.
     pub(super) fn draw(&mut self, mode: Mode) -> Vec<(String, String)> {
         let mut new = Vec::new();
         if self.wbt {
@@ -144,7 +144,7 @@ impl Limits {
         (self.rng.pick(rates), self.rng.pick(bursts))
     }
 
-    /// What the disk is told of new settings: the same, unless a bug is planted.
+    /// The settings that the disk gets. They differ from `new` only if a bug is planted.
     pub(super) fn told(&self, new: &[(String, String)]) -> Vec<(String, String)> {
         let tell = |(name, value): &(String, String)| {
             let times = if RATES.contains(&name.as_str()) { self.factor } else { 1 };
@@ -153,7 +153,7 @@ impl Limits {
         new.iter().map(tell).collect()
     }
 
-    /// New settings are in effect.
+    /// Records that new settings are in effect.
     pub(super) fn changed(&mut self, new: &[(String, String)]) {
         let value = |name: &str| new.iter().find(|(n, _)| n == name).and_then(|(_, v)| v.parse().ok());
         for (meter, name) in self.meters.iter_mut().zip(RATES) {
@@ -166,12 +166,12 @@ impl Limits {
         }
     }
 
-    /// What a bio that is submitted now is under.
+    /// The limits under which a bio that is submitted now is.
     pub(super) fn under(&self) -> LimitEpochs {
         self.meters.each_ref().map(|m| m.changes)
     }
 
-    /// A bio ended well.
+    /// Records a bio that completed without error.
     pub(super) fn ended(&mut self, bio: &Bio, under: &LimitEpochs, submitted: u64, now: u64) {
         if bio.op == Op::Flush {
             return;
@@ -187,12 +187,12 @@ impl Limits {
         }
     }
 
-    /// Whether all rates were kept.
+    /// Checks that all rates were kept.
     pub(super) fn check(&self) {
         self.meters.iter().zip(RATES).for_each(|(meter, name)| meter.check(name));
     }
 
-    /// Held against what the disk says it has.
+    /// Checks the limits that the disk reports.
     pub(super) fn check_settings(&self, limits: &IoLimits) {
         for (meter, name) in self.meters.iter().zip(RATES) {
             let is = limits.get(name).expect("a name of a limit");
@@ -201,7 +201,7 @@ impl Limits {
     }
 }
 
-/// The legacy mode has no throttling, and refuses a target.
+/// Fits the settings to the mode: the legacy mode has no throttling, and rejects a target.
 pub(super) fn fit(c: &mut QueueConfig) {
     if c.mode == Mode::Sq && c.wbt_lat_usec.is_some_and(|us| us > 0) {
         c.wbt_lat_usec = Some(0);
@@ -224,11 +224,11 @@ mod tests {
         Meter { per_sec: 1000, burst: 2, changes: 0, ended: ended.to_vec() }
     }
 
-    /// Two at once after an idle time, then one each millisecond, whatever was before the window.
+    /// Two I/Os at once after an idle time, then one each millisecond, whatever was before the window.
     #[test]
     fn what_is_within_the_rate_holds() {
         meter(&[(0, 0, 1), (0, 0, 1), (0, 1_000_000, 1), (5, 2_000_000, 1), (9_000_000, 9_000_000, 1)]).check("x");
-        // Submitted before, ended together: the disk was slow.
+        // Submitted before the window and completed together, because the disk was slow.
         meter(&[(0, 9_000_000, 1); 11]).check("x");
     }
 

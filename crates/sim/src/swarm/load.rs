@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bios of one disk in a case: drawn, submitted, and checked when they end.
+//! The bios of one disk in a case: drawn, submitted, and checked when they complete.
 //!
-//! Checked: each bio completes exactly once, at the submitter it came from, with a status that is allowed for this bio. Data
-//! and counters are right. Data that was acknowledged as durable survives a power cut. Needs from callers: [`Load::collect`]
-//! after any call that may complete bios; random numbers, so that a case of one disk and one of several disks each draw from
-//! a stream of their own. Does not do: polling, time, settings.
+//! Checked: each bio completes exactly once, at the submitter it came from, with a status that is allowed for this bio.
+//! Data and counters are right. Data that was acknowledged as durable survives a power cut. Needs from callers:
+//! [`Load::collect`] after any call that may complete bios. Callers also pass the random numbers, so that a case of one
+//! disk and a case of several disks each draw from a stream of their own. Does not do: polling, time, settings.
 
 use super::limits::{self, LimitEpochs, Limits};
 use super::report::CAPACITY;
@@ -24,7 +24,7 @@ const MAX_BIO: u64 = 512;
 /// Bios in flight per disk: each has its own piece of memory.
 const AREAS: usize = MEM_SECTORS / MAX_BIO as usize;
 
-/// A bio that has not ended.
+/// A bio that has not completed.
 struct OutstandingBio {
     bio: Bio,
     held: Option<Held>,
@@ -39,7 +39,7 @@ struct OutstandingBio {
 /// See the module's text.
 pub(super) struct Load {
     pub(super) limits: Limits,
-    /// Settings were changed that decide what the disk supports.
+    /// Settings that decide what the disk supports have changed.
     pub(super) rebuilt: bool,
     pub(super) accepted: u64,
     pub(super) ended: u64,
@@ -53,18 +53,18 @@ pub(super) struct Load {
     stamp: u64,
     /// Requests may be sent to the disk more than once, so its counters cannot be checked against the requests it has seen.
     pub(super) may_retry: bool,
-    /// The last time without a usable path while requests were not to wait for one.
+    /// When there was last no usable path while requests did not wait for one.
     pub(super) hopeless_at: Option<u64>,
-    /// The disk has faults that end I/O with an error.
+    /// The disk has faults that fail I/O.
     faults: bool,
-    /// A rebuild refused bios of which the previous stack may have issued parts.
+    /// A rebuild refused bios after the previous stack may have issued parts of them.
     refused: bool,
     /// Sectors of bios that completed without error, per operation; only meaningful without faults.
     sectors: [u64; Op::COUNT],
 }
 
 impl Load {
-    /// For a zeroed disk; `volatile`: it has a write cache. `faults`: it may end I/O with an error.
+    /// For a zeroed disk; `volatile`: it has a write cache. `faults`: it may fail I/O.
     pub(super) fn new(limits: Limits, volatile: bool, faults: bool, plant: Option<Plant>, trace: Trace) -> Load {
         Load {
             limits,
@@ -87,7 +87,7 @@ impl Load {
         }
     }
 
-    /// A bio that fits the disk, next to the last one more often than not.
+    /// Draws a bio that fits the disk, mostly adjacent to the last one.
     fn draw_bio(&mut self, rng: &mut Rng, harness: &Harness, area: usize) -> Bio {
         let lb = u64::from(harness.q.limits().logical_block_sectors());
         let op = rng.pick(&[
@@ -134,7 +134,7 @@ impl Load {
         bio
     }
 
-    /// Submits a bio through submitter `s`, unless the disk or its part of it is full.
+    /// Submits a bio through submitter `s`, unless no memory area or bio slot is free, or the range of the bio is in use.
     pub(super) fn submit_one(&mut self, rng: &mut Rng, harness: &mut Harness, s: usize) {
         let Some(area) = self.free.pop() else { return };
         let bio = self.draw_bio(rng, harness, area);
@@ -142,7 +142,7 @@ impl Load {
             None
         } else {
             let Some(h) = self.model.lock(bio.op, bio.sector.0, bio.nr_sectors) else {
-                // The area is taken: begin elsewhere next time.
+                // The range is in use: begin elsewhere next time.
                 self.next_sector = rng.below(CAPACITY / 8) * 8;
                 return self.free.push(area);
             };
@@ -176,7 +176,7 @@ impl Load {
         }
     }
 
-    /// Some bios one after the other through one submitter, with a plug or without.
+    /// Submits some bios one after the other through one submitter, with or without a plug.
     pub(super) fn burst(&mut self, rng: &mut Rng, harness: &mut Harness) {
         let s = rng.below(harness.subs.len() as u64) as usize;
         let n = 1 + rng.below(12);
@@ -236,7 +236,7 @@ impl Load {
             None => {}
             Some(h) if bio.op == Op::Read || d.status == BlkStatus::Again => self.model.nothing_happened(h),
             Some(h) => {
-                // A write that a rebuild has made impossible may have sent pieces before.
+                // A write that a rebuild has made impossible may have issued parts before.
                 self.model.write_failed(h, value);
             }
         }
@@ -260,7 +260,7 @@ impl Load {
         }
     }
 
-    /// Checks what would survive if power were cut now, with everything that is in flight.
+    /// Checks what would survive if power were cut now, with all bios that are in flight.
     pub(super) fn power_cut(&self, rng: &mut Rng, harness: &Harness) {
         let mut in_flight = vec![None; CAPACITY as usize];
         for (area, op) in self.out.iter().enumerate() {
@@ -274,7 +274,7 @@ impl Load {
         self.model.check_survivors(|s| left.content(s), |s| in_flight[s as usize]);
     }
 
-    /// Limits change while bios are held, without a freeze.
+    /// Changes limits while bios are held, without a freeze.
     pub(super) fn change_limits(&mut self, harness: &Harness) {
         let mode = harness.q.config().mode;
         let new = self.limits.draw(mode);
@@ -293,7 +293,7 @@ impl Load {
         self.limits.check_settings(&harness.q.config().io_limits);
     }
 
-    /// No limit and no throttling from now on.
+    /// Removes all limits and throttling.
     pub(super) fn lift_limits(&mut self, harness: &Harness) {
         let none = self.limits.none();
         let settings: Vec<(&str, &str)> = none.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
@@ -301,7 +301,7 @@ impl Load {
         self.limits.changed(&none);
     }
 
-    /// Stops waiting for a submitter's bios. Parts of them may have reached the disk; no more will.
+    /// Stops waiting for a submitter's bios. Parts of them may have reached the disk; no more parts will.
     pub(super) fn forget(&mut self, harness: &Harness, submitter: usize) {
         for (area, slot) in self.out.iter_mut().enumerate() {
             let Some(out) = slot.take_if(|o| o.submitter == submitter) else { continue };
@@ -312,12 +312,12 @@ impl Load {
         }
     }
 
-    /// All bios have ended.
+    /// Asserts that all bios have completed.
     pub(super) fn check_ended(&self, harness: &Harness) {
         assert_eq!(self.ended, self.accepted, "bios are stuck\n{}", harness.describe());
     }
 
-    /// Every token of write-back throttling is back.
+    /// Asserts that every token of write-back throttling was returned.
     pub(super) fn check_tokens(&self, harness: &Harness) {
         assert_eq!(harness.q.wbt().inflight, [0, 0], "write-back throttling: tokens were not released");
     }
@@ -341,7 +341,7 @@ impl Load {
         }
         let (stats, issues) = (harness.q.stats(), harness.disk.issues());
         let hctx: u64 = harness.q.hctx_stats().iter().map(|h| h.dispatched).sum();
-        // Fewer hardware queues now than some time before: those gone are not listed.
+        // There are fewer hardware queues now than before, and the counters of removed ones are not listed.
         assert!(hctx <= issues.len() as u64, "dispatched {hctx} of {}", issues.len());
         if self.faults {
             return;
@@ -364,7 +364,8 @@ impl Load {
     }
 }
 
-/// Modifiers in the order of their draws: one bio in how many has it, and whether only writes draw it. Seeds go by the order.
+/// Modifiers in the order of their draws: one bio in how many has it, and whether only writes draw it. Kept seeds depend on
+/// the order.
 const DRAWN: [(OpFlags, (u64, bool)); 7] = [
     (OpFlags::NOWAIT, (12, false)),
     (OpFlags::NOMERGE, (12, false)),
@@ -374,11 +375,11 @@ const DRAWN: [(OpFlags, (u64, bool)); 7] = [
     (OpFlags::FUA, (6, true)),
     (OpFlags::PREFLUSH, (8, true)),
 ];
-/// Hints that only some elevators go by, and what only drivers go by.
+/// Hints that only some elevators use, and modifiers that only drivers use.
 const NOT_DRAWN: [OpFlags; 4] = [OpFlags::RAHEAD, OpFlags::META, OpFlags::NOUNMAP, OpFlags::NOFALLBACK];
 const _: () = assert!(OpFlags::are_all(&[&OpFlags::of_table(&DRAWN), &limits::FLAGS, &NOT_DRAWN]));
 
-/// Modifiers of a bio, of [`DRAWN`]. Limits add theirs.
+/// Draws the modifiers of a bio from [`DRAWN`]. Limits add theirs.
 fn draw_flags(rng: &mut Rng, op: Op) -> OpFlags {
     let mut flags = OpFlags::NONE;
     for (flag, (one_in, only_writes)) in DRAWN {

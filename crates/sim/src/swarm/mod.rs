@@ -26,16 +26,16 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A case in which something did not hold.
+/// A case in which a check failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The kind of case.
     pub kind: Kind,
     /// The seed that replays it.
     pub seed: u64,
-    /// What did not hold.
+    /// The check that failed.
     pub message: String,
-    /// The trace up to there.
+    /// The trace up to the failure.
     pub trace: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Failure {
 /// Runs the case of a kind and a seed.
 pub fn run_case(kind: Kind, seed: u64) -> Result<Report, Box<Failure>> {
     run(kind, seed, None, &Trace::new(false)).map_err(|_| {
-        // The same once more, this time with its trace: cases are short, and nearly all hold.
+        // Runs the case once more with its trace: cases are short, and nearly all hold.
         let trace = Trace::new(true);
         let message = run(kind, seed, None, &trace)
             .err()
@@ -107,8 +107,8 @@ fn run(kind: Kind, seed: u64, plant: Option<Plant>, trace: &Trace) -> Result<Rep
     }
 }
 
-/// What a panic says is what did not hold. What a case owns is dropped with it, so nothing is left in a broken state for
-/// others to see.
+/// Runs `f` and returns the message of a panic as the error. A case owns all its state, so a panic leaves nothing in a
+/// broken state for others.
 fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| text_of(panic.as_ref()))
 }

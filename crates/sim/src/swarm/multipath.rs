@@ -6,7 +6,7 @@
 //!
 //! - a bio fails with a path's error only if at some time since its submission no path was left and requests were not to
 //!   wait;
-//! - requests do not fail before `no_path_retry`'s time is over;
+//! - requests do not fail before the time of `no_path_retry` has passed;
 //! - a write that was retried on another path does not land late from the first;
 //! - no request stays at a path.
 //!
@@ -29,7 +29,7 @@ use blk::status::BlkStatus;
 use blk::time::Duration;
 use std::sync::Arc;
 
-/// What a rebuild draws from.
+/// Elevators that a rebuild draws from.
 const SCHEDULERS: [&str; 4] =
     MqElevator::names_without(&[(MqElevator::K2, "came later, and seeds stay what they are; a set of disks has it")]);
 const SELECTORS: [Selector; 5] = [
@@ -54,7 +54,7 @@ pub(super) struct PathsCase {
     first: usize,
     /// Since when there has been no path.
     no_path_since: Option<u64>,
-    /// At the last check requests were to wait for a path.
+    /// Whether requests waited for a path at the last check.
     was_queueing: bool,
     frozen: bool,
 }
@@ -69,7 +69,7 @@ impl PathsCase {
         behaviour.plant = plant;
         let config = stack::draw_config(&mut rng);
         let features = draw_features(&mut rng);
-        // Without waiting, one path stays, or bios fail now and then.
+        // If requests do not wait for a path, one path stays up, or else bios fail now and then.
         let first = usize::from(!features.queue_if_no_path && rng.below(2) == 0);
         behaviour.lost = if first == 0 { rng.pick(&[0, 0, 20]) } else { 0 };
         let groups: Vec<(Selector, usize)> =
@@ -175,7 +175,7 @@ impl PathsCase {
         }
     }
 
-    /// Something happens to a path or a group.
+    /// Disturbs a path or a group.
     fn disturb(&mut self) {
         let (now, t) = (self.harness.now, self.harness.t());
         let group = self.rng.below(self.nr_groups as u64) as usize;
@@ -233,7 +233,7 @@ impl PathsCase {
         self.look();
     }
 
-    /// Another elevator, if what is there drains; it may not while there is no path.
+    /// Changes the elevator, if the present queue drains; it may not drain while there is no path.
     fn change(&mut self) {
         if !self.frozen {
             self.tell(format_args!("frozen"));
@@ -271,7 +271,7 @@ impl PathsCase {
         }
     }
 
-    /// Work, under all that may happen to paths: nothing forbidden may happen.
+    /// Works while paths break, recover and change: nothing forbidden may happen.
     fn safety_phase(&mut self) {
         for _ in 0..60 + self.rng.below(90) {
             match self.rng.below(30) {
@@ -294,7 +294,7 @@ impl PathsCase {
         }
     }
 
-    /// All paths work: everything that waits has to end, and nothing may be left.
+    /// Restores all paths: every waiting bio has to complete, and nothing may be left.
     fn liveness_phase(&mut self) {
         self.thaw();
         self.harness.disk.heal();
@@ -307,7 +307,7 @@ impl PathsCase {
         self.look();
         let mut steps = 0;
         loop {
-            // What was lost before fails its path when that is found.
+            // A request that was lost before fails its path when its timeout is found.
             self.check_paths(1);
             if !self.step(true) {
                 break;
@@ -323,7 +323,7 @@ impl PathsCase {
         self.load.check_all(&self.harness);
     }
 
-    /// Both phases.
+    /// Runs both phases.
     pub(super) fn run(mut self) -> Report {
         let mut phases = Phases::begin(&self.trace, self.harness.now);
         self.safety_phase();
@@ -335,7 +335,7 @@ impl PathsCase {
     }
 }
 
-/// Whether requests wait for a path, and how long.
+/// Draws whether requests wait for a path, and how long.
 fn draw_features(rng: &mut Rng) -> Features {
     let queue = rng.below(3) > 0;
     let ms = rng.pick(&[0, 0, 5, 300]);

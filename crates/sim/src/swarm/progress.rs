@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! No disk starves beside others: a disk that waits for a tag is notified to retry.
 //!
-//! Putting a tag wakes the next of the submitters that may use one: the first of the next of [`WAIT_QUEUES`] lines. So with
-//! n waiters in all each of them is woken after at most n puts for each line. Others cannot have been given more tags than
-//! those puts and those that were free at first. When the waiter asks, the tag may be gone: as in the kernel, a submitter
-//! that did not wait may take a freed tag before one that does. So within a bound a waiter is owed a wake-up and not a tag.
-//! The end of the phase, at which everything has ended, shows what it gets of tags at all.
+//! A freed tag wakes the next of the submitters that may use one: the first in the next of [`WAIT_QUEUES`] wait queues. So
+//! with n waiters in all, each of them is woken after at most n freed tags per wait queue. Others cannot have been given
+//! more tags than those, and those that were free at first. When the woken submitter asks, the tag may be gone: as in the
+//! kernel, a submitter that did not wait may take a freed tag before one that does. So a waiter is guaranteed a wake-up
+//! within a bound, and not a tag. The end of the phase, when all bios have completed, shows that it gets tags at all.
 //!
-//! A disk waits for a tag when it has bios, nothing at its device, and will not look again by itself soon. It looks again
-//! soon when its elevator holds requests back (mq-deadline for the sake of a higher class, bfq for the queue in service).
-//! Which map of tags a disk waits for, and whether it needs a reserved tag, is not visible from outside. So the check uses
-//! the map and kind of tag of which the fewest were given to others.
+//! A disk waits for a tag when it has bios, nothing at its device, and will not retry by itself soon. It retries soon when
+//! its elevator holds requests back (mq-deadline in favour of a higher class, bfq for the queue in service). From outside
+//! it is not visible for which map of tags a disk waits, or whether it needs a reserved tag. So the check uses the map and
+//! kind of tag of which the fewest were given to others.
 
 use crate::disk::ledger::TagLedger;
 use crate::set_harness::{Member, SetHarness};
@@ -22,7 +22,7 @@ pub(super) struct Progress {
     most: u64,
 }
 
-/// When the core looks again after an elevator that gave no request and named no time (`BLK_MQ_BUDGET_DELAY`).
+/// When the core retries an elevator that gave no request and named no time (`BLK_MQ_BUDGET_DELAY`).
 const LOOK_AGAIN_NS: u64 = 3_000_000;
 
 /// Longest time that bfq keeps a disk idle for a queue whose weight it has raised.
@@ -33,19 +33,19 @@ const WAIT_QUEUES: u64 = 8;
 
 struct Waiting {
     sent: usize,
-    /// What will look again within this time holds back by itself.
+    /// A disk that retries within this time holds requests back by itself, and does not wait for a tag.
     holds_ns: u64,
-    /// Per map, and per its reserved tags: tags given to others so far, and calls in which some were since it waits and was
-    /// not told.
+    /// For each map, and for its reserved tags: tags given to others so far, and the calls in which others got some since
+    /// the disk began to wait without a notification.
     lines: Vec<(u64, u64)>,
 }
 
 impl Progress {
-    /// From now on. The set has so many maps of tags, and keeps its disks and its shape.
+    /// Counts from now on. The set has `maps` maps of tags. Its disks and its shape must not change.
     pub(super) fn new(w: &SetHarness, ledger: &TagLedger, maps: usize) -> Progress {
         let set = w.set.config();
         let queues = usize::from(set.nr_hw_queues + set.nr_read_queues + set.nr_poll_queues);
-        // Submitters wait, or hardware queues do, with a place for plain and one for reserved tags.
+        // Submitters wait, or hardware queues do; each hardware queue has one place for normal tags and one for reserved tags.
         let waiters: usize = w.disks.iter().map(|d| d.subs.len() + 2 * queues).sum();
         let lines = maps * if ledger.has_reserved() { 2 } else { 1 };
         let idles = |name: &str| MqElevator::named(name).is_some_and(|e| e.facts().idles);
@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// To be called after whatever a disk does. Panics when one starves.
+    /// To be called after each action of a disk. Panics when a disk starves.
     pub(super) fn look(&mut self, w: &SetHarness, ledger: &TagLedger) {
         for (d, waiting) in self.disks.iter_mut().enumerate() {
             let (member, number) = (&w.disks[d], w.disks[d].number as usize);

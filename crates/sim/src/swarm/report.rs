@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a case counts, what bounds it, and how its phases are told in its trace.
+//! What a case counts, the limits of its length, and the phases in its trace.
 
 use crate::harness::START_NS;
 use crate::trace::Trace;
@@ -7,46 +7,46 @@ use crate::trace::Trace;
 /// Sectors of a simulated disk.
 pub(super) const CAPACITY: u64 = 4096;
 
-/// Wake-ups in which a case must come to its end once there are no new faults. A lost request of a high class takes up to a
-/// minute to be noticed. Meanwhile mq-deadline has each hctx with work look every 3 ms.
+/// Most steps of a case once there are no new faults. A lost request of a high class takes up to a minute to be noticed.
+/// Meanwhile mq-deadline makes each hctx with work retry every 3 ms.
 pub(super) const MOST_STEPS: usize = 1_000_000;
 
-/// Limit of virtual time for cases in which write-back throttling's timer never stops. The slowest limit lets the at most 64
-/// MiB in flight go in 67 s. A lost request is asked about every 30 s, and one answer in two is to wait again.
+/// Limit of virtual time for cases in which write-back throttling's timer never stops. Under the slowest limit, the 64 MiB
+/// that are in flight at most take 67 s. A lost request times out every 30 s, and one answer in two is to wait again.
 pub(super) const MOST_LIVENESS_NS: u64 = 3600 * 1_000_000_000;
 
-/// What a case that held everything counted.
+/// The counts of a case in which all checks held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Its seed; of a sum, the greatest.
+    /// Its seed; in a sum, the greatest seed.
     pub seed: u64,
-    /// Bios accepted; each ended once.
+    /// Bios accepted; each completed once.
     pub bios: u64,
     /// Requests that reached the device.
     pub requests: u64,
-    /// Bios that ended with an error, as they may with faults.
+    /// Bios that failed, as they may with faults.
     pub errors: u64,
     /// Nanoseconds of virtual time in the safety phase.
     pub safety_ns: u64,
-    /// Bios that had not ended when it did.
+    /// Bios in flight at the end of the safety phase.
     pub outstanding: u64,
-    /// Nanoseconds of virtual time in the liveness phase: until everything had ended.
+    /// Nanoseconds of virtual time in the liveness phase: until all bios had completed.
     pub liveness_ns: u64,
     /// Requests that went through an elevator under pressure.
     pub pressed: u64,
-    /// Events of the trace.
+    /// Events in the trace.
     pub events: u64,
-    /// What stands for the whole trace.
+    /// Hash of the trace; in a sum, of all traces.
     pub hash: u64,
 }
 
 impl Report {
-    /// Nothing counted.
+    /// A report of zeroes.
     pub(super) fn of(seed: u64) -> Report {
         Report { seed, ..Report::default() }
     }
 
-    /// Adds what another case counted.
+    /// Adds the counts of another case.
     pub fn add(&mut self, other: &Report) {
         self.seed = self.seed.max(other.seed);
         self.bios += other.bios;
@@ -57,15 +57,15 @@ impl Report {
         self.liveness_ns += other.liveness_ns;
         self.pressed += other.pressed;
         self.events += other.events;
-        // The same whatever order cases ran in.
+        // A sum does not depend on the order in which cases ran.
         self.hash = self.hash.wrapping_add(other.hash);
     }
 }
 
-/// A case in its safety phase, or behind it.
+/// A case in its safety phase or its liveness phase.
 pub(super) struct Phases {
     trace: Trace,
-    /// When the liveness phase began, and how many bios were to end then.
+    /// When the liveness phase began, and how many bios were in flight then.
     switched: u64,
     outstanding: u64,
 }
@@ -83,7 +83,7 @@ impl Phases {
         self.trace.event(now, 'S', format_args!("liveness phase: no more faults, {outstanding} bios to end"));
     }
 
-    /// All is over at `now`, and what was to end had ended at `ended`; `counted` without times and trace.
+    /// Ends the case at `now`. All bios had completed at `ended`. `counted` has the counts without times and trace.
     pub(super) fn end(self, ended: u64, now: u64, counted: Report) -> Report {
         let Phases { trace, switched, outstanding } = self;
         trace.event(now, 'S', format_args!("all ended, no tag in use, contents right"));

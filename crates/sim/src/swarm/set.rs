@@ -34,18 +34,18 @@ const MOST_DISKS: usize = 5;
 /// Idle time after which a disk no longer counts in the sharing of tags.
 const LONG_IDLE_NS: u64 = 7_000_000_000;
 
-/// What the case knows of a disk, beside what [`SetHarness`] has of it.
+/// The case's state of a disk, in addition to that of [`SetHarness`].
 struct OneDisk {
     /// Its permanent number: as [`number`](crate::set_harness::Member::number).
     number: usize,
     load: Load,
-    /// How often it gets new bios, compared with others; 0 = it is left alone.
+    /// How often it gets new bios, compared with other disks; 0 = never.
     weight: u64,
     frozen: bool,
     quiesced: bool,
 }
 
-/// Sums of disks that have left.
+/// Sums over disks that have left.
 #[derive(Default)]
 struct Sums {
     bios: u64,
@@ -63,7 +63,7 @@ pub(super) struct SetCase {
     w: SetHarness,
     disks: Vec<OneDisk>,
     ledger: Arc<TagLedger>,
-    /// What the switch was last set to.
+    /// Whether fair sharing is on.
     fair: bool,
     faults: bool,
     joined: usize,
@@ -94,7 +94,7 @@ impl SetCase {
         case
     }
 
-    /// One more disk.
+    /// Adds a disk.
     fn join(&mut self) {
         let rng = &mut self.rng;
         let faults = self.faults && rng.below(2) == 0;
@@ -126,7 +126,7 @@ impl SetCase {
         self.disks.push(OneDisk { number, load, weight, frozen: false, quiesced: false });
     }
 
-    /// A disk without bios goes away, with everything in order.
+    /// Removes a disk without bios, after checking it.
     fn leave(&mut self, d: usize) {
         self.trace.event(self.w.now, 'X', format_args!("disk {} leaves", self.disks[d].number));
         self.check_disk(d);
@@ -142,7 +142,7 @@ impl SetCase {
         if c.host_tagset { 1 } else { usize::from(all) }
     }
 
-    /// Per map, how many disks count as active on it, and the normal tags that each disk has.
+    /// Returns, for each map, how many disks count as active on it, and how many normal tags each disk has.
     fn usage(&self, maps: usize) -> Vec<(u32, Vec<usize>)> {
         let of_map = |map: usize| {
             let hctx = HctxId::new(map as u32);
@@ -152,7 +152,7 @@ impl SetCase {
         (0..maps).map(of_map).collect()
     }
 
-    /// Does something and checks whether a disk has taken more than its share thereby.
+    /// Runs `f` and checks that no disk has taken more than its share by it.
     fn watched<R>(&mut self, f: impl FnOnce(&mut SetCase) -> R) -> R {
         let maps = self.maps();
         let before = self.usage(maps);
@@ -196,7 +196,7 @@ impl SetCase {
         }
     }
 
-    /// Steps until it is done. Panics when that does not come.
+    /// Steps until `done` is true. Panics if it never is.
     fn until(&mut self, what: &str, done: impl Fn(&SetCase) -> bool) {
         for _ in 0..MOST_STEPS {
             if done(self) {
@@ -229,7 +229,7 @@ impl SetCase {
         self.collect();
     }
 
-    /// Something that a run may meet.
+    /// Disturbs the set or a disk.
     fn disturb(&mut self) {
         let d = self.rng.below(self.disks.len() as u64) as usize;
         let number = self.disks[d].number;
@@ -293,7 +293,7 @@ impl SetCase {
         }
     }
 
-    /// Another elevator and number of requests for one disk, if it is frozen and drained.
+    /// Changes the elevator and the number of requests of one disk, if it is frozen and drained.
     fn rebuild(&mut self, d: usize) {
         if !self.disks[d].frozen || !self.w.disks[d].q.is_drained() {
             return;
@@ -311,7 +311,7 @@ impl SetCase {
         r.unwrap_or_else(|e| panic!("{what}: {e}"));
     }
 
-    /// Another depth and number of queues for all disks.
+    /// Changes the depth and the number of queues of all disks.
     fn resize(&mut self) {
         if self.plant == Some(Plant::TagOfTwoDisks) {
             return;
@@ -340,7 +340,7 @@ impl SetCase {
         self.w.set.unfreeze();
     }
 
-    /// A CPU of one disk goes away, or all are back.
+    /// Takes a CPU of one disk offline, or brings all back online.
     fn hotplug(&mut self, d: usize) {
         (0..self.disks.len()).for_each(|d| self.unquiesce(d));
         let q = self.w.disks[d].q.clone();
@@ -356,7 +356,7 @@ impl SetCase {
         }
     }
 
-    /// Work, under all faults of the case: nothing forbidden may happen.
+    /// Works under all faults of the case: nothing forbidden may happen.
     fn safety_phase(&mut self) {
         for d in 0..self.disks.len() {
             if self.disks[d].load.limits.is_on() {
@@ -380,7 +380,7 @@ impl SetCase {
         }
     }
 
-    /// No new fault and no new work: everything that waits has to end.
+    /// Runs without new faults and new work: every waiting bio has to complete.
     fn liveness_phase(&mut self) {
         for d in 0..self.disks.len() {
             self.thaw(d);
@@ -388,7 +388,7 @@ impl SetCase {
             self.w.disks[d].disk.heal();
         }
         self.end_all();
-        // Windows of write-back throttling would follow each other for ever.
+        // Otherwise, windows of write-back throttling would follow each other for ever.
         for (member, disk) in self.w.disks.iter().zip(&mut self.disks) {
             disk.load.check_tokens(member);
             disk.load.lift_limits(member);
@@ -411,7 +411,7 @@ impl SetCase {
         assert!(is_over(self), "bios are stuck\n{}", self.w.describe());
     }
 
-    /// Each disk that has load always has it, none has a fault: no disk may starve.
+    /// Lets the disks compete. Each disk with load keeps its load, and none has a fault: no disk may starve.
     fn competition(&mut self) {
         let depths: Vec<u64> = self.disks.iter().map(|_| self.rng.pick(&[0, 1, 4, 16, 64])).collect();
         self.trace.event(self.w.now, 'S', format_args!("competition: no faults, bios in flight {depths:?}"));
@@ -431,7 +431,7 @@ impl SetCase {
         self.end_all();
     }
 
-    /// All of a disk has ended: nothing is left of it, and everything is right.
+    /// Checks a disk whose bios have all completed: nothing of them is left, and everything is right.
     fn check_disk(&mut self, d: usize) {
         let now = self.w.now;
         let harness = &mut self.w.disks[d].harness;
@@ -441,7 +441,7 @@ impl SetCase {
         self.disks[d].load.check_all(harness);
     }
 
-    /// All phases.
+    /// Runs all phases.
     pub(super) fn run(mut self) -> Report {
         let mut phases = Phases::begin(&self.trace, self.w.now);
         self.safety_phase();

@@ -35,7 +35,7 @@ fn draw_limits(rng: &mut Rng) -> Limits {
     }
 }
 
-/// What the elevator is drawn from.
+/// The elevators that a stack draws from.
 const SCHEDULERS: [&str; 4] = MqElevator::names_without(&[(
     MqElevator::K2,
     "takes the place of kyber in some cases, so that seeds stay what they are",
@@ -69,11 +69,11 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
         c.reserved_tags = 0;
     }
     if c.mode == Mode::Mq && rng.below(3) == 0 {
-        // Above the depth only an elevator may go; 2..4 are raised by `set`, so drawn here from 4 on.
+        // Only an elevator may exceed the depth. `set` would raise 2 and 3, so draws begin at 4 here.
         let elevator = c.scheduler.as_deref().is_some_and(|name| name != NONE);
         let n = if elevator { 4 + rng.below(60) as u32 } else { c.queue_depth };
         c.nr_requests = Some(n).filter(|n| *n > c.reserved_tags && *n >= 4);
-        // Without an explicit scheduler the rule depends on the default; leave that to the directed tests.
+        // Without an explicit scheduler the rule depends on the default, so directed tests cover that.
         if c.scheduler.is_none() {
             c.nr_requests = None;
         }
@@ -82,18 +82,18 @@ pub(super) fn draw_config(rng: &mut Rng) -> QueueConfig {
     c.nomerges = rng.below(3) as u8;
     c.rq_affinity = rng.below(3) as u8;
     c.bios_per_submitter = rng.pick(&[1, 2, 3, 8, 32, 128]);
-    // No draw of its own: the other cases of known seeds stay what they are.
+    // Decided without a draw, so that the other cases of known seeds stay what they are.
     if c.scheduler.as_deref() == Some(kyber::NAME) && matches!(c.bios_per_submitter, 3 | 8) {
         c.scheduler = Some(k2::NAME.into());
         if c.bios_per_submitter == 8 {
-            // Few enough to be reached.
+            // Small enough to be reached.
             c.iosched.push(("max_inflight".into(), 2));
         }
     }
     c
 }
 
-/// Device and faults; the kinds that end I/O with an error only when `faults` says so.
+/// Draws the device and its faults; faults that fail I/O only if `faults` is set.
 pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
     let busy = rng.below(2) == 0;
     Behaviour {
@@ -116,7 +116,7 @@ pub(super) fn draw_behaviour(rng: &mut Rng, faults: bool) -> Behaviour {
     }
 }
 
-/// Faults that were added later. They come from a stream of their own, so that what a kept seed drew before stays.
+/// Draws faults that were added later. They come from a separate stream, so that a kept seed still draws what it drew before.
 pub(super) fn add_faults(rng: &mut Rng, b: &mut Behaviour, faults: bool) {
     b.duplicate = rng.pick(&[0, 0, 0, 20, 200]);
     b.path_loss = if faults { rng.pick(&[0, 0, 1, 10]) } else { 0 };
@@ -143,7 +143,7 @@ fn draw_service(rng: &mut Rng) -> Service {
 mod tests {
     use super::*;
 
-    /// A fault that is nearly always on hides what only shows without it; one that is nearly always off finds nothing.
+    /// A fault that is nearly always on hides what shows only without it. A fault that is nearly always off finds nothing.
     #[test]
     fn each_fault_is_off_in_most_cases_and_on_in_many() {
         const SEEDS: u64 = 4000;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is asked: `KEY=VALUE[,KEY=VALUE...]`, with keys that are settings of the block layer, places of the machine file, options of the jobs.
+//! A question: `KEY=VALUE[,KEY=VALUE...]`. Keys are settings of the block layer, paths in the machine file, and options of
+//! the jobs.
 //!
-//! Guarantees: a key that is none is refused with the nearest one that is; one that the simulator has no model for is no error, but
-//! makes the answer "cannot tell", with the reason.
+//! Guarantees: an unknown key is rejected with the nearest known one. A known key for which the simulator has no model is
+//! no error: the answer is then "cannot tell", with the reason.
 
 use crate::scenario::file::{Attach, DiskChange, Row, Scalar, Scenario, Settings};
 use blk::settings::{QueueConfig, SETTINGS};
@@ -10,23 +11,23 @@ use blk::suggest::nearest;
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// The machine as it would be.
+/// The machine with the changes of a question.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// The machine, with what was changed in its file.
+    /// The machine, with the changes to its file.
     pub scenario: Scenario,
-    /// Settings, and the name: what was asked.
+    /// The settings; the name of the row is the question.
     pub row: Row,
     /// Options of all jobs.
     pub job: Vec<(String, String)>,
-    /// Constants that were asked for: these are known.
+    /// Constants that the question sets, so their values are known.
     pub places: Vec<String>,
-    /// Why nothing can be told.
+    /// Reasons for which there is no answer.
     pub cannot: Vec<String>,
 }
 
 impl Variant {
-    /// The machine as it is.
+    /// The machine without changes.
     pub fn as_it_is(scenario: &Scenario) -> Variant {
         let row = Row {
             name: "as it is".into(),
@@ -44,10 +45,10 @@ impl Variant {
     }
 }
 
-/// Tables of a machine file whose fields can be asked for.
+/// Tables of a machine file whose fields a question may set.
 const TABLES: [&str; 4] = ["disk", "machine", "costs", "guests"];
 
-/// What is no setting of ours and has no model, and why.
+/// Names that are neither settings of ours nor modelled, each with the reason.
 const NOT_SIMULATED: [(&str, &str); 12] = [
     ("read_ahead_kb", "read-ahead happens in the page cache, which is not simulated"),
     ("io_timeout", "no request of a simulated disk is so late"),
@@ -66,7 +67,7 @@ const NOT_SIMULATED: [(&str, &str); 12] = [
 /// Reads a question about a machine; `table` is its file.
 ///
 /// # Errors
-/// A key or a value that cannot be.
+/// A key that is unknown, or a value that is not valid.
 pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Variant, String> {
     let mut v = Variant::as_it_is(machine);
     v.row.name = text.to_owned();
@@ -85,7 +86,7 @@ pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Varia
         v.scenario.recheck()?;
     }
     if v.row.set.contains_key("scheduler") {
-        // As in the kernel, another elevator begins with its own.
+        // As in the kernel, a new elevator begins with its own values.
         v.scenario.settings.retain(|name, _| name != "nr_requests" && !name.starts_with("iosched."));
     }
     let attach = v.scenario.disk.attach;
@@ -97,10 +98,10 @@ pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Varia
     Ok(v)
 }
 
-/// As [`read`], of a machine whose file has the text `file`.
+/// As [`read`], for a machine whose file has the text `file`.
 ///
 /// # Errors
-/// As of [`read`], or it is no TOML.
+/// The errors of [`read`], or a `file` that is not TOML.
 pub fn read_in(text: &str, machine: &Scenario, file: &str) -> Result<Variant, String> {
     let table: toml::Table = file.parse().map_err(|e: toml::de::Error| one_line(e.message()))?;
     read(text, machine, &table)
@@ -154,7 +155,7 @@ fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Resu
     setting(v, key, value)
 }
 
-/// A setting of the block layer, or a module parameter that sets one.
+/// Applies a setting of the block layer, or a module parameter that sets one.
 fn setting(v: &mut Variant, key: &str, value: &str) -> Result<(), String> {
     let is_parameter = crate::scenario::effect::of(key, value, v.scenario.disk.attach).is_some();
     if !is_parameter {
@@ -176,7 +177,7 @@ fn setting(v: &mut Variant, key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts a value at its place in the file.
+/// Sets a value at its path in the file.
 fn put(table: &mut toml::Table, name: &str, field: &str, value: &str) -> Result<(), String> {
     let value = match (value.parse::<i64>(), value.parse::<f64>(), value) {
         (Ok(n), ..) => Value::Integer(n),
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
     use blk::qos::rates::LIMIT_NAMES;
 
-    /// Settings that the simulated block layer goes by, besides [`LIMIT_NAMES`].
+    /// Settings that the simulated block layer uses, in addition to [`LIMIT_NAMES`].
     const SIMULATED: [&str; 12] = [
         "mode",
         "nr_hw_queues",
@@ -220,7 +221,7 @@ mod tests {
         "wbt_lat_usec",
     ];
 
-    /// Settings that the machine's file has instead: they are refused.
+    /// Settings that the machine's file has instead, so they are rejected.
     const REFUSED: [&str; 1] = ["nr_cpus"];
 
     #[test]

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Possible machines: each constant that is not known exactly has some value in its range.
+//! Possible machines: each constant that is not known exactly has a value in its range.
 //!
 //! The range of a constant is its entry in the file's `[uncertain]`. Without an entry, a CPU cost that the file gives is
 //! known within a factor of 1.25, and a default cost within a factor of 2. A constant of the disk without an entry has the
 //! file's value.
 //!
-//! Guarantees: a constant's range has as many equal parts as there are members, and each part is in one member (a Latin
-//! hypercube). How many I/Os a disk takes at once is one end of its range or the other, by halves: in between is what
-//! neither says.
+//! Guarantees: a constant's range has as many equal parts as there are members, and each member has one part (a Latin
+//! hypercube). For the number of I/Os that a disk serves at once, half of the members use one end of the range and half the
+//! other, because values in between would represent neither.
 
 use crate::rng::Rng;
 use crate::scenario::file::Scenario;
 use crate::scenario::known::{COSTS, DISK};
 
-/// The factor by which a cost is uncertain: a cost that the file gives, and a default.
+/// Factors by which a cost is uncertain: for a cost that the file gives, and for a default.
 const COST_FACTOR: (f64, f64) = (1.25, 2.0);
 
-/// The ranges, and where in them each member is.
+/// The uncertain constants, and the value of each in every member.
 pub struct Draws {
-    /// Constants that are not known, in a fixed order.
+    /// Names of the uncertain constants, in a fixed order.
     pub names: Vec<String>,
-    /// By member, then by name.
+    /// Values by member, then by name.
     values: Vec<Vec<f64>>,
 }
 
 impl Draws {
-    /// The possible machines of a file.
+    /// Draws the possible machines of a file.
     pub fn new(machine: &Scenario, table: &toml::Table, members: u32, seed: u64) -> Draws {
         let mut names = Vec::new();
         let mut values = vec![Vec::new(); members as usize];
@@ -63,13 +63,13 @@ impl Draws {
         machine
     }
 
-    /// What a constant is in a member.
+    /// Returns the value of a constant in a member.
     pub fn value(&self, member: usize, name: usize) -> f64 {
         self.values[member][name]
     }
 }
 
-/// `None`: it is known.
+/// Returns the range of a constant; `None` if the constant is known.
 fn range(machine: &Scenario, table: &toml::Table, name: &str) -> Option<[f64; 2]> {
     if let Some(range) = machine.uncertain.get(name) {
         return Some(*range);
@@ -82,7 +82,7 @@ fn range(machine: &Scenario, table: &toml::Table, name: &str) -> Option<[f64; 2]
     Some([value / factor, value * factor])
 }
 
-/// The place of a cost.
+/// The field of a cost.
 fn cost<'m>(m: &'m mut Scenario, name: &str) -> Option<&'m mut u32> {
     let (p, l) = (&mut m.costs.path, &mut m.costs.line);
     Some(match name {
@@ -142,7 +142,7 @@ mod tests {
         let machines: Vec<Scenario> = (0..8).map(|k| draws.machine(&m, k, &[])).collect();
         let mut reads: Vec<f64> = machines.iter().map(|m| m.disk.read_us).collect();
         reads.sort_by(f64::total_cmp);
-        // One in each eighth, of the logarithm.
+        // One value in each eighth of the range, on a logarithmic scale.
         for (i, r) in reads.iter().enumerate() {
             assert!(
                 (50.0 * 4f64.powf(i as f64 / 8.0)..=50.0 * 4f64.powf((i + 1) as f64 / 8.0)).contains(r),

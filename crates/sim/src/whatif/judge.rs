@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the results of all members to an interval and a verdict for each figure.
 //!
-//! Guarantees: "better" and "worse" are the answer only where all members that describe the machine agree on it; what they do not agree on is
+//! Guarantees: the answer is "better" or "worse" only if all members that describe the machine agree. Otherwise it is
 //! "cannot tell", with the constant that decides it if there is one.
 
 use super::{Plan, is_more_better};
@@ -11,26 +11,26 @@ use serde::Serialize;
 
 /// A smaller change counts as no effect.
 const WORTH: f64 = 0.02;
-/// A member whose figures are further from what was measured describes another machine.
+/// A member with a figure further than this from the measured one describes another machine.
 const DESCRIBES: f64 = 0.2;
-/// Share of members that have to describe it.
+/// Least share of members that have to describe the machine.
 const MOST: f64 = 0.25;
-/// Correlation from which on a constant is reported as the one that decides.
+/// From this correlation on, a constant is reported as the one that decides.
 const DECIDES: f64 = 0.7;
 
-/// Of all members that are left.
+/// The range of a figure over all members in use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// The least.
+    /// The least value.
     pub low: f64,
-    /// Half are below.
+    /// The median.
     pub median: f64,
-    /// The most.
+    /// The greatest value.
     pub high: f64,
 }
 
 impl Interval {
-    /// `None` of nothing.
+    /// Returns the interval of the values; `None` if there are none.
     pub fn of(values: impl Iterator<Item = f64>) -> Option<Interval> {
         let mut all: Vec<f64> = values.filter(|v| v.is_finite()).collect();
         all.sort_by(f64::total_cmp);
@@ -39,53 +39,53 @@ impl Interval {
     }
 }
 
-/// The word.
+/// The verdict on a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// In all members.
+    /// The figure is better in all members.
     Better,
-    /// In all members.
+    /// The figure is worse in all members.
     Worse,
     /// Less than 2 % in all members.
     NoEffect,
-    /// They do not agree, or do not describe the machine.
+    /// The members do not agree, or do not describe the machine.
     CannotTell,
 }
 
-/// One figure of one question.
+/// The answer to one question for one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FigureAnswer {
     /// `job.metric`.
     pub figure: String,
     /// What was measured on the real machine.
     pub measured: Option<f64>,
-    /// As it is.
+    /// The figure of the machine as it is.
     pub base: Interval,
-    /// As it would be.
+    /// The figure of the changed machine.
     pub changed: Interval,
     /// By how much it changes, as a share: 0.1 = 10 % more.
     pub change: Interval,
-    /// The word.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The same in a sentence.
+    /// The verdict in a sentence.
     pub text: String,
-    /// The constant on which it depends most, where they do not agree.
+    /// The constant on which the change depends most, if the members do not agree.
     pub decides: Option<String>,
 }
 
-/// One question.
+/// The answer to one question.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
-    /// What was asked.
+    /// The question.
     pub what_if: String,
-    /// By figure.
+    /// Answers by figure.
     pub figures: Vec<FigureAnswer>,
-    /// From where requests spend their time.
+    /// Reasons for the changes, from where requests spend their time.
     pub reasons: Vec<String>,
-    /// Why nothing can be told.
+    /// Reasons for which there is no answer.
     pub cannot: Vec<String>,
-    /// Settings without effect, and why.
+    /// Settings without effect, each with the reason.
     pub no_effect: Vec<String>,
 }
 
@@ -94,31 +94,31 @@ pub struct Answer {
 pub struct BaselineFigure {
     /// `job.metric`.
     pub figure: String,
-    /// On the real machine, if it was.
+    /// Measured on the real machine, if it was.
     pub measured: Option<f64>,
-    /// Of all members.
+    /// Simulated over all members.
     pub simulated: Interval,
 }
 
 impl BaselineFigure {
-    /// How far off the middle is: 0.1 = 10 % too high.
+    /// Returns the error of the median as a share: 0.1 = 10 % too high.
     pub fn error(&self) -> Option<f64> {
         self.measured.map(|m| self.simulated.median / m - 1.0)
     }
 }
 
-/// All answers.
+/// The answers to all questions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answers {
     /// Possible machines that were simulated.
     pub members: usize,
-    /// Those that came to what was measured.
+    /// Members that match what was measured.
     pub kept: usize,
     /// Whether the model describes the machine; `None`: nothing was measured of these jobs.
     pub describes: Option<bool>,
-    /// Of the machine as it is, all members.
+    /// Figures of the machine as it is, over all members.
     pub as_it_is: Vec<BaselineFigure>,
-    /// In the order of the questions.
+    /// Answers, in the order of the questions.
     pub answers: Vec<Answer>,
 }
 
@@ -144,7 +144,7 @@ pub(super) fn judge(plan: &Plan, runs: &[RowOutcome]) -> Answers {
     let kept: Vec<usize> = (0..members.len()).filter(|i| fits(members[*i])).collect();
     let is_compared = as_it_is.iter().any(|f| f.measured.is_some());
     let describes = is_compared.then_some(kept.len() >= 2 && kept.len() as f64 >= MOST * members.len() as f64);
-    // Those of a model that describes another machine are shown, and nothing is told from them.
+    // Results of a model that describes another machine are shown, but no verdict is derived from them.
     let used: Vec<usize> = if describes == Some(false) { (0..members.len()).collect() } else { kept.clone() };
     let answers = (1..n).map(|v| answer(plan, &members, &used, v, &as_it_is, describes)).collect();
     Answers { members: members.len(), kept: kept.len(), describes, as_it_is, answers }
@@ -179,7 +179,7 @@ fn answer(
         };
         let pairs: Vec<(f64, f64)> = used.iter().filter_map(pair).collect();
         let changes: Vec<f64> = pairs.iter().map(|(a, b)| b / a - 1.0).filter(|c| c.is_finite()).collect();
-        // What a part of the machines has no figure of is not told of all.
+        // If some of the members lack the figure, there is no verdict for all.
         let is_whole = changes.len() == used.len();
         let (Some(base), Some(changed), Some(change)) = (
             Interval::of(pairs.iter().map(|p| p.0)),
@@ -214,12 +214,12 @@ fn answer(
     answer
 }
 
-/// A percentage has no relative change worth telling where it is near 0.
+/// Whether a figure is judged. A percentage has no useful relative change near 0.
 fn is_judged(figure: &str) -> bool {
     !figure.ends_with("_pct")
 }
 
-/// The member whose first figure changes as that of half of them.
+/// Returns the member whose first figure changes by the median.
 fn typical(members: &[&[RowOutcome]], used: &[usize], v: usize) -> Option<usize> {
     let change = |i: usize| Some(members[i][v].figures.first()?.simulated / members[i][0].figures.first()?.simulated);
     let mut all: Vec<(f64, usize)> = used.iter().filter_map(|i| Some((change(*i)?, *i))).collect();
@@ -272,7 +272,7 @@ fn sentence(verdict: Verdict, c: &Interval, decides: Option<&str>, describes: Op
     }
 }
 
-/// The constant that goes most with the change.
+/// Returns the constant that correlates most with the change.
 fn decides(plan: &Plan, used: &[usize], changes: &[f64]) -> Option<String> {
     let correlation = |name: usize| {
         let x: Vec<f64> = used.iter().map(|i| plan.draws.value(*i, name).max(1e-9).ln()).collect();

@@ -30,41 +30,41 @@ use change::Variant;
 use draw::Draws;
 use workload::job::{Dir, Extent, Job, JobFile, Override, ParseContext};
 
-/// I/Os of a run, about.
+/// Approximate number of I/Os of a run.
 pub const DEFAULT_IOS: u64 = 20_000;
-/// Members of a question.
+/// Default number of members.
 pub const DEFAULT_MEMBERS: u32 = 16;
 /// Shortest and longest virtual time of a run.
 const RUN_NS: (u64, u64) = (20_000_000, 60_000_000_000);
-/// I/Os from which on a first look says how fast a machine is.
+/// Least I/Os of a first run from which the speed of a machine is estimated.
 const LOOK_IOS: u64 = 500;
 
-/// The question.
+/// A set of questions about one machine.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
     /// Name of the machine file, for messages.
     pub machine_file: &'a str,
-    /// Its text.
+    /// Text of the machine file.
     pub machine: &'a str,
-    /// Name and text of the job file; of a machine with guests there is none.
+    /// Name and text of the job file; `None` for a machine with guests.
     pub jobs: Option<(&'a str, &'a str)>,
-    /// `KEY=VALUE[,KEY=VALUE...]` each.
+    /// The questions, each as `KEY=VALUE[,KEY=VALUE...]`.
     pub changes: &'a [String],
-    /// Possible machines, 4 or more.
+    /// Number of members, 4 or more.
     pub members: u32,
-    /// I/Os of each run, about.
+    /// Approximate number of I/Os of each run.
     pub ios: u64,
-    /// Seed of all.
+    /// Seed of all runs.
     pub seed: u64,
 }
 
-/// A question that can be simulated.
+/// Questions that can be simulated.
 pub struct Plan {
-    /// The machine as it is, then as it would be, in the order of the changes.
+    /// The machine as it is, then each changed machine, in the order of the questions.
     pub variants: Vec<Variant>,
-    /// What is not known of it.
+    /// The uncertain constants.
     pub draws: Draws,
-    /// Why nothing can be told of any change.
+    /// Reasons for which no question has an answer.
     pub cannot: Vec<String>,
     jobs: Vec<Vec<Job>>,
     members: u32,
@@ -72,10 +72,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Checks the question.
+    /// Checks the questions.
     ///
     /// # Errors
-    /// What is wrong, with its file and line or its flag.
+    /// The first error, with its file and line or its flag.
     pub fn new(q: &Question<'_>) -> Result<Plan, String> {
         let scenario = Scenario::parse_machine(q.machine_file, q.machine).map_err(|e| e.to_string())?;
         let table: toml::Table = q.machine.parse().map_err(|e| format!("{}: {e}", q.machine_file))?;
@@ -98,7 +98,7 @@ impl Plan {
         for (v, jobs) in variants.iter_mut().zip(&jobs).skip(1).filter(|_| cannot.is_empty()) {
             v.cannot.extend(jobs.iter().filter_map(not_simulated));
         }
-        // What was measured of these jobs is simulated, whatever figure it is.
+        // All measured figures of these jobs are simulated, whatever the metric.
         let measured: Vec<String> = scenario.measured.keys().filter(|f| is_of(f, &jobs[0])).cloned().collect();
         for v in &mut variants {
             v.row.published.extend(measured.iter().map(|f| (f.clone(), scenario.measured[f])));
@@ -111,12 +111,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// How many runs there are; each has a number.
+    /// Returns the number of runs. Runs are numbered from 0.
     pub fn runs(&self) -> usize {
         if self.cannot.is_empty() { self.variants.len() * self.members as usize } else { 0 }
     }
 
-    /// Simulates one of them. They share nothing.
+    /// Simulates one run. Runs share no state.
     ///
     /// # Errors
     /// A setting or a job that does not fit.
@@ -124,13 +124,13 @@ impl Plan {
         let (member, variant) = (number / self.variants.len(), number % self.variants.len());
         let v = &self.variants[variant];
         if variant > 0 && !v.cannot.is_empty() {
-            // It is not used.
+            // The result of this run is not used.
             return self.run(number - variant);
         }
         self.simulate(variant, member as u32, &self.jobs[variant])
     }
 
-    /// The answers, from what all runs came to, in the order of their numbers.
+    /// Derives the answers from the results of all runs, which are in the order of their numbers.
     pub fn judge(&self, runs: &[RowOutcome]) -> judge::Answers {
         judge::judge(self, runs)
     }
@@ -149,7 +149,7 @@ impl Plan {
         })
     }
 
-    /// Has each run make about so many I/Os, whatever the job file says of its length.
+    /// Sets the run times so that each run makes about `ios` I/Os, whatever the job file says.
     fn cut(&mut self, ios: u64) -> Result<(), String> {
         let longest = self.jobs[0].iter().filter_map(|j| j.runtime_ns).max().unwrap_or(RUN_NS.1).min(RUN_NS.1);
         let mut ns = RUN_NS.0;
@@ -182,12 +182,12 @@ fn not_simulated(j: &Job) -> Option<String> {
     Some(format!("job '{}' {why}", j.name))
 }
 
-/// Whether a figure is one of these jobs.
+/// Whether a figure belongs to one of these jobs.
 fn is_of(figure: &str, jobs: &[Job]) -> bool {
     split_figure(figure).is_some_and(|(job, _)| jobs.iter().any(|j| j.name == job))
 }
 
-/// Returns the job with that virtual run time, after a ramp time of a tenth of it.
+/// Returns the job with a virtual run time of `ns`, after a ramp time of a tenth of that.
 fn for_so_long(job: &Job, ns: u64) -> Job {
     Job {
         runtime_ns: Some(ns),
@@ -196,7 +196,8 @@ fn for_so_long(job: &Job, ns: u64) -> Job {
         number_ios: None,
         io_size: None::<Extent>,
         loops: 1,
-        // A map of all blocks of a large disk would be larger than the rest of the machine; for so short a time it does the same.
+        // A map of all blocks of a large disk would take more memory than the rest of the machine. In so short a time
+        // `norandommap` has the same effect.
         norandommap: true,
         ..job.clone()
     }

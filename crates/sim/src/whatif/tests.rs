@@ -44,7 +44,7 @@ fn an_unmeasured_depth_has_no_answer_and_names_what_it_needs() {
     let f = figure(&a, 0, "db.iops");
     assert_eq!(f.verdict, Verdict::CannotTell, "{}", f.text);
     assert!(f.text.contains("it depends on disk.parallel"), "{}", f.text);
-    // When it is known, it can.
+    // Once the constant is known, there is an answer.
     let a = ask(MACHINE, JOB, &["job.iodepth=64"]).unwrap();
     assert_eq!(figure(&a, 0, "db.iops").verdict, Verdict::Better);
 }
@@ -61,7 +61,7 @@ fn a_model_that_misses_the_measured_figures_gives_no_answer() {
         why.starts_with("the model does not describe this machine: db.iops is ") && why.contains("3000.0 was measured"),
         "{why}"
     );
-    // Members that do are those that are used: reads take 600 to 1600 us, and the rate says which.
+    // Only members that match are used: reads take 600 to 1600 us, and the measured rate narrows that down.
     let narrowed = format!("{good}[uncertain]\n\"disk.read_us\" = [600, 1600]\n");
     let a = ask(&narrowed, JOB, &["queue_depth=16"]).unwrap();
     assert!(a.kept < a.members && a.describes == Some(true), "{} of {}", a.kept, a.members);
@@ -122,7 +122,7 @@ fn a_job_that_verifies_or_polls_is_not_simulated_and_no_panic() {
     }
 }
 
-/// A percentile that was measured was compared with nothing, and the model was reported as untested.
+/// A measured percentile was once compared with nothing, and the model was reported as untested.
 #[test]
 fn every_figure_that_was_measured_is_compared() {
     let of = |ns: u32| ask(&format!("{MACHINE}[measured]\n\"db.p99_us\" = {ns}\n"), JOB, &["queue_depth=16"]).unwrap();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bios that no disk could serve end with a matching error, at the client. Nothing of them reaches the disk: not a part, not
-//! a neighbour's sector. In every mode and with every elevator.
+//! Bios that no disk could serve fail with a matching error at the client. Nothing of them reaches the disk, and no
+//! neighbour's sector changes. This holds in every mode and with every elevator.
 //!
-//! Misaligned, empty and out of range are `IoErr`, as in the kernel (`bio_check_eod`, `bio_unaligned`); what contradicts
-//! itself is `Inval`; what this disk does not have is `NotSupp`.
+//! Misaligned, empty and out-of-range bios fail with `IoErr`, as in the kernel (`bio_check_eod`, `bio_unaligned`).
+//! Contradictory bios fail with `Inval`, and bios that need a missing feature with `NotSupp`.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -20,7 +20,7 @@ const CAPACITY: u64 = 4096;
 /// Sectors of a logical block.
 const LB: u64 = 8;
 
-/// Every way requests go.
+/// Every mode with its elevators.
 fn stacks() -> impl Iterator<Item = (Mode, &'static str)> {
     NAMES.map(|name| (Mode::Mq, name)).into_iter().chain(LEGACY_NAMES.map(|name| (Mode::Sq, name)))
 }
@@ -60,7 +60,7 @@ fn with(mut bio: Bio, flags: OpFlags) -> Bio {
     bio
 }
 
-/// Submits alone and inside a plug between good neighbours; what was refused must not have touched anything.
+/// Submits a bad bio alone, and inside a plug between good neighbours. A refused bio must not have touched anything.
 fn must_end(mut harness: Harness, bad: Bio, expected: BlkStatus, what: &str) {
     let good = |sector| bio(Op::Read, sector, LB).with_user_data(1);
     let bad = bad.with_user_data(99);
@@ -136,7 +136,7 @@ fn contradictions_and_what_the_disk_lacks() {
     }
 }
 
-/// A capacity that is not a whole number of blocks: the rest behind the last block cannot be reached.
+/// If a capacity is not a whole number of blocks, the remainder after the last block cannot be reached.
 #[test]
 fn the_rest_behind_the_last_block() {
     for (mode, scheduler) in stacks() {
@@ -146,7 +146,7 @@ fn the_rest_behind_the_last_block() {
     }
 }
 
-/// The other side of the same edges: the last block of the largest disk there can be is an ordinary block.
+/// The last block of the largest possible disk is an ordinary block.
 #[test]
 fn the_last_sectors_of_the_largest_disk_are_ordinary_ones() {
     let limits = Limits { chunk_sectors: 16, max_sectors: 16, max_discard_sectors: 64, ..Limits::default() };
@@ -156,7 +156,7 @@ fn the_last_sectors_of_the_largest_disk_are_ordinary_ones() {
         for i in 0..40 {
             harness.mem.set(i, 1000 + i);
         }
-        // Neighbours that meet, and one bio that has to be cut, up to the last sector.
+        // Adjacent bios, and one bio that has to be split, up to the last sector.
         for (sector, nr) in [(first, 8), (first + 8, 32)] {
             let data = DataRef::new(0, (sector - first) << 9);
             harness.submit(0, Bio::write(Sector(sector), nr, data));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Drivers that break the contract: each is stopped at the call that breaks it, by a message that says which driver, which
-//! hardware queue, which tag and which rule. None may end a request that is not its own to end.
+//! Drivers that break the contract. Each is stopped at the call that breaks it, by a message that names the driver, the
+//! hardware queue, the tag and the rule. None may complete a request that is not its own.
 //!
-//! Some breaches do not compile: to complete a request twice, copy the duty to complete it, or make up a duty from a number,
-//! in range or not. The `compile_fail` examples at `blk::driver::InFlight` test those.
+//! Some breaches do not compile: completing a request twice, copying the duty to complete it, or making up a duty from a
+//! number, in range or not. The `compile_fail` examples at `blk::driver::InFlight` test those.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -23,31 +23,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Breaks {
-    /// Takes nothing and says that it took all.
+    /// Takes nothing and reports that it took all.
     LeavesBehind,
-    /// Takes the first of several and says that it took all.
+    /// Takes the first of several and reports that it took all.
     LeavesSome,
-    /// Takes all and says that there was one it could not take.
+    /// Takes all and reports that there was one it could not take.
     RefusesNobody(QueueRqStatus),
     /// Takes more than it was given.
     TakesTooMany,
-    /// Ends more than it was given.
+    /// Completes more than it was given.
     EndsTooMany,
-    /// Reports what is finished on another hardware queue than it was given on.
+    /// Reports a completion on another hardware queue than the one of the request.
     WrongQueue,
     /// Gives back on another hardware queue.
     GivesBackWrongQueue,
-    /// Ends a late request of another hardware queue.
+    /// Completes a timed-out request of another hardware queue.
     TimesOutWrongQueue,
-    /// Reports more than there is room for.
+    /// Reports more completions than there is room for.
     TooManyAtOnce,
     /// Forgets a request.
     Drops,
-    /// Puts what it has where another disk finds it.
+    /// Leaves its requests where another disk finds and completes them.
     OtherDisk,
 }
 
-/// Takes everything, keeps it per hardware queue, completes it when polled; apart from what it breaks.
+/// Takes every request, keeps it per hardware queue, and completes it when polled, except for what it breaks.
 struct Broken {
     breaks: Option<Breaks>,
     held: Arc<Mutex<Vec<(HctxId, InFlight)>>>,
@@ -114,7 +114,7 @@ impl Driver for Broken {
             Some(Breaks::WrongQueue) => held.extract_if(.., other).for_each(|(_, rq)| done.push(rq, BlkStatus::Ok)),
             Some(Breaks::GivesBackWrongQueue) => held.extract_if(.., other).for_each(|(_, rq)| done.requeue(rq, None)),
             Some(Breaks::TooManyAtOnce) => held.extract_if(.., mine).for_each(|(_, rq)| done.push(rq, BlkStatus::Ok)),
-            // A disk that finds what another one was given.
+            // Completes what another disk was given.
             Some(Breaks::OtherDisk) => held.drain(..).for_each(|(_, rq)| done.push(rq, BlkStatus::Ok)),
             _ => {
                 let room = done.room();
@@ -134,7 +134,7 @@ impl Stack {
         Stack::over(Arc::new(driver), mode, scheduler, depth)
     }
 
-    /// The driver as the only path of a multipath disk, which lends it what it gets.
+    /// Puts the driver below a multipath disk as its only path; the multipath disk lends it the requests.
     fn below(driver: Broken, mode: Mode, scheduler: &str, depth: u32) -> Stack {
         let path = NewPath { name: "p".into(), driver: Arc::new(driver), args: PathArgs::default() };
         let groups = vec![NewGroup { selector: Selector::RoundRobin, paths: vec![path] }];
@@ -156,7 +156,7 @@ impl Stack {
         Stack { q, subs }
     }
 
-    /// Two requests per submitter, then time passes and all poll.
+    /// Submits requests from each submitter, then advances time and polls all of them.
     fn work(&mut self, per_submitter: u64) {
         let start = Instant::from_ns(1_000_000);
         for (s, sub) in self.subs.iter_mut().enumerate() {
@@ -179,7 +179,7 @@ fn text_of(f: impl FnOnce()) -> Option<String> {
     Some(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string())).expect("a panic with a text"))
 }
 
-/// In every mode, with tags given at allocation and at dispatch, the rule that is broken is named.
+/// In every mode, with tags assigned at allocation and at dispatch, the message names the broken rule.
 #[test]
 fn each_broken_rule_is_named() {
     let left = "left behind as number";
@@ -202,10 +202,10 @@ fn each_broken_rule_is_named() {
     for (mode, scheduler) in [(Mode::Mq, "none"), (Mode::Mq, "mq-deadline"), (Mode::Mq, "kyber"), (Mode::Sq, "noop")] {
         for (breaks, place, rule) in cases {
             if mode == Mode::Sq && rule.contains("hctx 1") {
-                // It has one hardware queue.
+                // This stack has only one hardware queue.
                 continue;
             }
-            // Called by the core, and by a driver over it.
+            // Called by the core, and by another driver over it.
             for make in [Stack::new, Stack::below] {
                 let driver = Broken { breaks: Some(breaks), held: Arc::default() };
                 let mut stack = make(driver, mode, scheduler, 16);
@@ -240,7 +240,8 @@ fn a_request_that_is_dropped() {
     std::mem::forget(stack);
 }
 
-/// Two disks with the same tags in flight: a request of one must not end at the other, whose data would be taken for read.
+/// Two disks with the same tags in flight: a request of one must not complete at the other, because the client would take
+/// its data as read.
 #[test]
 fn a_request_of_another_disk() {
     let held = Arc::default();
@@ -257,7 +258,7 @@ fn a_request_of_another_disk() {
     std::mem::forget((given, other));
 }
 
-/// The same driver with nothing broken: the tests above fail for what they say, not for how they are made.
+/// The same driver with nothing broken. So the tests above fail for the broken rule, not because of their setup.
 #[test]
 fn the_same_driver_unbroken_completes_everything() {
     for (mode, scheduler) in [(Mode::Mq, "none"), (Mode::Mq, "mq-deadline"), (Mode::Mq, "bfq"), (Mode::Sq, "noop")] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whole machines: what the block layer's design makes of them, and that a simulation is repeatable and bounded.
+//! Whole machines: the effects of the block layer's design, and that a simulation is repeatable and bounded.
 
 use blk::driver::model::Speed;
 use blk::limits::Limits;
@@ -53,7 +53,7 @@ fn sockets(sockets: u16, cores: u16) -> Shape {
     Shape { sockets, cores, threads: 1 }
 }
 
-/// Waits for an I/O that it has not submitted: as a thread whose wake-up is lost.
+/// Waits for an I/O that it has not submitted, like a thread whose wake-up is lost.
 struct Stuck(JobStats);
 
 impl Load for Stuck {
@@ -98,7 +98,7 @@ impl Load for Stuck {
     }
 }
 
-/// A caller that runs a machine in stretches of time would continue it for ever.
+/// Otherwise a caller that runs a machine in stretches of time would continue for ever.
 #[test]
 #[should_panic(expected = "1 threads sleep, and nothing will wake them")]
 fn a_lost_wake_up_is_reported_at_once() {
@@ -150,7 +150,7 @@ fn a_simulation_costs_in_proportion_to_its_ios() {
     }
 }
 
-/// Threads of a core that are both busy do 1.2 times the work of one; of different cores, twice.
+/// Two busy threads of one core do 1.2 times the work of one; two threads on different cores do twice.
 #[test]
 fn busy_threads_of_a_core_share_it() {
     let path = PathCosts { app_ns: 50_000, sibling_pct: 60, ..PathCosts::default() };
@@ -158,13 +158,13 @@ fn busy_threads_of_a_core_share_it() {
         let shape = Shape { sockets: 1, cores, threads };
         iops(&random_reads(shape, Costs { path, ..Costs::default() }, &fast(Mode::Mq), 1))
     };
-    // A wait for the device lets the other be faster for so long.
+    // While one thread waits for the device, the other is faster.
     let (alone, cores, threads) = (on(1, 1), on(2, 1), on(1, 2));
     assert!((cores / alone - 2.0).abs() < 0.02, "{alone} {cores}");
     assert!((1.2..1.45).contains(&(threads / alone)), "{alone} {threads}");
 }
 
-/// More threads than CPUs: what is done waits for them, and not for a tag.
+/// With more threads than CPUs, completed I/Os wait for a CPU, not for a tag.
 #[test]
 fn waits_for_a_cpu_and_for_a_tag_are_told_apart() {
     let costs = Costs { path: PathCosts { app_ns: 100_000, ..PathCosts::default() }, ..Costs::default() };
@@ -180,7 +180,7 @@ fn waits_for_a_cpu_and_for_a_tag_are_told_apart() {
     assert!(many.0 > 200_000.0 && many.0 < many.1 && many.1 - many.0 < 20_000.0, "{many:?}");
 }
 
-/// A depth of one takes what it costs, step by step.
+/// With a depth of one, latency is the sum of the costs of all steps.
 #[test]
 fn latency_is_the_sum_of_its_parts() {
     let r = random_reads(sockets(1, 1), Costs::default(), &fast(Mode::Mq), 1);
@@ -193,7 +193,7 @@ fn latency_is_the_sum_of_its_parts() {
     assert!((least as f64..most as f64).contains(&mean), "{least} {mean} {most}");
 }
 
-/// Without interrupts a sleep ends by a timer, late by what the CPU needs to begin, and once.
+/// Without interrupts a timer ends each sleep, once, and late by the time that the CPU needs to wake up.
 #[test]
 fn a_waiter_without_interrupts_has_a_timer() {
     let p = Costs::default().path;
@@ -229,19 +229,20 @@ fn writer_beside_readers(polled: bool, idle_ns: u32) -> [f64; 2] {
     })
 }
 
-/// In real time (docs/scenarios.md) the writer got 205 to 218 with one queue, 135 to 139 with two, whatever a sleep's end was late by.
+/// In real time (docs/scenarios.md) the writer got 205 to 218 with one queue and 135 to 139 with two, however late sleeps ended.
 #[test]
 fn a_writer_gets_what_it_gets_from_the_driver_model() {
     for idle_ns in [0, 25_000, 50_000] {
         let [one, two] = writer_beside_readers(true, idle_ns);
         assert!((200.0..220.0).contains(&one) && (135.0..147.0).contains(&two), "{idle_ns}: {one} {two}");
     }
-    // What interrupts give depends on it: the two ways are not one.
+    // With interrupts the result depends on that delay: the two ways differ.
     let [late, on_time] = [25_000, 0].map(|idle_ns| writer_beside_readers(false, idle_ns)[0]);
     assert!(late < 0.8 * on_time, "{late} {on_time}");
 }
 
-/// Two readers keep a LUN's depth full from their hardware queues; a writer has one of its own. It was starved for ever.
+/// Two readers keep a LUN's depth full from their hardware queues; a writer has a hardware queue of its own. The writer
+/// once starved for ever.
 #[test]
 fn a_lun_is_shared_by_the_hardware_queues() {
     let readers = "[r]\nrw=read\nbs=32k\nioengine=libaio\niodepth=64\nnumjobs=2\nsize=1g\ntime_based\nruntime=1s\n";

@@ -18,7 +18,7 @@ fn nothing_is_lost(seeds: u64) {
         total.add(&report);
     }
     println!("{total:?}");
-    // Cases that do nothing find nothing: bios fail only where no path was left.
+    // Cases that do nothing find nothing. Bios fail only where no path was left.
     assert!(total.requests > 200 * seeds && total.errors > seeds / 4 && total.outstanding > seeds, "{total:?}");
 }
 
@@ -27,7 +27,7 @@ fn paths_come_and_go_and_nothing_is_lost() {
     nothing_is_lost(30);
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
@@ -36,8 +36,8 @@ mod deep {
         nothing_is_lost(SEEDS);
     }
 
-    /// A path that lets a failed write happen later is found by stale data; one that blames the medium by an error that should have been
-    /// another path's to repair.
+    /// Stale data reveals a path that lets a failed write happen later. A wrong error, which another path should have
+    /// handled, reveals a path that reports a medium error.
     #[test]
     fn what_a_path_must_not_do_is_found() {
         for plant in [Plant::LatePath, Plant::WrongError] {

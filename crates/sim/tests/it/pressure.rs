@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! No request starves and shares are as the weights, for every elevator; and unfairness that is planted is found.
+//! No request starves and shares follow the weights, for every elevator; planted unfairness is found.
 
 use blk::elevator::NAMES;
 use sim::pressure::Unfair;
@@ -7,7 +7,7 @@ use sim::swarm::{press, press_unfairly};
 use sim::trace::Trace;
 use std::collections::BTreeMap;
 
-/// Cases of every run: some eighty and more of each elevator.
+/// Cases of every run: some ninety of each blk-mq elevator, and fewer of each other subject.
 const CASES: u64 = 600;
 
 #[test]
@@ -28,7 +28,7 @@ fn every_bound_holds() {
     assert!(closest.len() == 9 && closest.values().all(|(cases, most)| *cases > 25 && *most > 700), "{closest:?}");
 }
 
-/// A request held back is noticed in every elevator, and exchanged weights where there are weights.
+/// A withheld request is noticed in every elevator, and exchanged weights in the elevators that have weights.
 #[test]
 fn planted_unfairness_is_found() {
     for (unfair, elevators) in [
@@ -50,7 +50,7 @@ fn planted_unfairness_is_found() {
     }
 }
 
-/// The same seed gives the same lines, for every elevator.
+/// The same seed gives the same trace, for every elevator.
 #[test]
 fn the_same_seed_is_the_same_pressure() {
     let mut elevators = BTreeMap::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seeds that once found something hold: `regressions.txt` has them, with what they found. A violation that the swarm finds
-//! anywhere gets its line there with the commit that fixes it.
+//! Seeds that once found a violation hold now. `regressions.txt` lists them with what they found. The commit that fixes a
+//! violation found by the swarm adds its line there.
 
 use sim::kind::Kind;
 use sim::swarm::run_case;

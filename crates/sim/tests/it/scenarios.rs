@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scenarios that come with mqblk: they are read, what was fitted still fits, and what is predicted stays predicted.
+//! The scenarios that come with mqblk: they can be read, fitted figures still fit, and predictions stay the same.
 
 use sim::machine::guest::GuestsRun;
 use sim::machine::guest_times::{Mapping, PARTS};
@@ -45,7 +45,7 @@ fn figure(row: &RowOutcome, name: &str) -> f64 {
     row.figures.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("{name}")).simulated
 }
 
-/// Largest errors that the table of docs/scenarios.md admits; there must be something published.
+/// The largest errors that the table of docs/scenarios.md allows; at least one figure must be published.
 fn within(rows: &[RowOutcome], fitted: f64, predicted: f64) {
     assert!(rows.iter().flat_map(|r| &r.figures).any(|f| f.published.is_some()), "nothing is published");
     for row in rows {
@@ -99,7 +99,7 @@ fn multipath_of_one_queue_takes_cpu_from_a_database() {
     within(&rows, 0.03, 0.15);
     let [sq, mq] = [&rows[0], &rows[1]].map(|r| figure(r, "slob.iops"));
     assert!(sq < 0.92 * mq, "{sq} {mq}");
-    // Its reads and its writes have their own.
+    // Reads and writes of a job have separate reasons.
     let reasons = why::reasons(&rows[0], &rows[1]);
     for job in ["slob, read: ", "slob, write: "] {
         let why = reasons.iter().find(|r| r.starts_with(job)).expect("a reason");
@@ -127,7 +127,7 @@ fn iothreads_help_while_the_host_has_cpu_left() {
     assert!(gain(10) > 1.15 && gain(10) > gain(40) && gain(40) > gain(100), "{} {} {}", gain(10), gain(40), gain(100));
 }
 
-/// An hour of virtual time, which would take days: a caller that ends it need not wait for that.
+/// An hour of virtual time would take days, so a caller that stops the run need not wait for its end.
 #[test]
 fn guests_stop_when_asked_and_the_flag_changes_nothing_else() {
     let scenario = read("rhel94-oracle.toml");
@@ -137,7 +137,7 @@ fn guests_stop_when_asked_and_the_flag_changes_nothing_else() {
     let stop = AtomicBool::new(false);
     let ended = std::thread::scope(|s| {
         let long = s.spawn(|| build::run_guests_for(&scenario, &row, 40, 3_600_000_000_000, 7, &stop));
-        // What it is about is a simulation in the middle: as far as a short one comes to its end beside it.
+        // The run to stop has to be in progress, so a short run completes beside it first.
         run(20_000_000, false).unwrap();
         stop.store(true, Ordering::Relaxed);
         long.join().unwrap()
@@ -145,8 +145,8 @@ fn guests_stop_when_asked_and_the_flag_changes_nothing_else() {
     assert!(matches!(ended, Err(JobsError::Stopped)), "with I/O out, and none of it lost");
 }
 
-/// Users that all want one lock: with shorter I/O more of them are there to slow down its holder, and IOThreads make it
-/// worse.
+/// All users want one lock. With shorter I/O more of them wait for the lock and slow down its holder, and IOThreads make
+/// that worse.
 #[test]
 fn iothreads_cost_under_a_lock_and_guests_share_flushes() {
     let rows = simulate("rhel94-mssql.toml", |name| name.starts_with("1 VM") || name == "8 VMs, no IOThreads");
@@ -156,7 +156,7 @@ fn iothreads_cost_under_a_lock_and_guests_share_flushes() {
         figure(&rows[1], &name) / figure(&rows[0], &name)
     };
     assert!(gain(10) > 1.04 && gain(50) < 1.0, "{} {}", gain(10), gain(50));
-    // The same without what they share there.
+    // Flushes of the eight virtual machines wait for each other, so flushes without cost make all of them faster.
     let mut scenario = read("rhel94-mssql.toml");
     let row = Row { vms: Some(8), ..Row::default() };
     let mut tps = |flush_us| {
@@ -166,7 +166,7 @@ fn iothreads_cost_under_a_lock_and_guests_share_flushes() {
     assert!(tps(0.0) > 1.8 * tps(148.0));
 }
 
-/// A few users on neighbouring vCPUs: dealt by turns their virtqueues have all IOThreads, in blocks they share one.
+/// A few users on neighbouring vCPUs: with round robin their virtqueues use all IOThreads, in blocks they share one.
 #[test]
 fn users_sharing_an_iothread_queue_and_wake_it_less_often() {
     let mut scenario = read("rhel94-oracle.toml");
@@ -183,12 +183,12 @@ fn users_sharing_an_iothread_queue_and_wake_it_less_often() {
         assert!((of(run, "storage") / 140_000.0 - 1.0).abs() < 0.01, "{name}: two reads of 60 us, a write of 20");
         assert!(run.tx_p99_ns.unwrap() as f64 > run.tx_ns, "{name}");
     }
-    // An IOThread that serves more of them sleeps less.
+    // An IOThread that serves more users sleeps less.
     let (more, less) = (of(&blocks, "turn") / of(&turns, "turn"), of(&blocks, "wake-up") / of(&turns, "wake-up"));
     assert!(more > 1.5 && less < 0.7, "{:?} {:?}", turns.times, blocks.times);
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
@@ -205,7 +205,7 @@ mod deep {
         for over in &all {
             assert!(over.is_within(), "{over:#?}");
         }
-        // Most is gained where the old path has just filled the CPUs, and nothing is lost anywhere.
+        // The gain is largest where the old path just saturates the CPUs, and nothing is lost anywhere.
         let lat = all.iter().find(|o| o.name == "ost.lat_us").expect("asked for");
         assert!(lat.least.ratio > 0.80 && lat.most.ratio < 1.01, "{lat:#?}");
         let row = scenario.row.iter().find(|r| r.name == lat.least.row).expect("its row");

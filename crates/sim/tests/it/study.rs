@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Scaling studies have the shapes that are known of them, and are the same every time.
+//! Scaling studies have the known shapes, and give the same points every time.
 
 use sim::scenario::file::Scenario;
 use sim::study::{Effort, Point, Study, base, cells, reason, simulate};
 
-/// The points of those cells of a study that are chosen.
+/// Simulates the chosen cells of a study.
 fn points(study: Study, chosen: impl Fn(&cells::Cell) -> bool) -> Vec<Point> {
     let machine = base::default_of(study);
     let all = cells::of(study, &machine, u32::MAX).into_iter().filter(chosen);
@@ -15,7 +15,8 @@ fn iops(points: &[Point], series: &str, x: u32) -> f64 {
     points.iter().find(|p| p.series == series && p.x == x).unwrap_or_else(|| panic!("{series} {x}")).iops
 }
 
-/// Bjorling et al., SYSTOR 2013: one queue peaks on one socket and falls with every other; many queues grow with the CPUs.
+/// Bjorling et al., SYSTOR 2013: a single queue peaks on one socket and falls with each further socket. Multi-queue grows
+/// with the CPUs.
 #[test]
 fn single_queue_peaks_and_falls_and_multi_queue_grows() {
     let p = points(Study::Cpus, |c| [1, 8, 32, 64, 256].contains(&c.x));

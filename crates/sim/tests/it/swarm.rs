@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A fixed set of cases, and the checks of the simulation on itself: it repeats itself, and finds bugs that are planted.
+//! A fixed set of cases, and checks of the simulation itself: runs are repeatable, and planted bugs are found.
 //!
-//! `mqblk sim --seed N` replays the cases of a seed by hand; `cargo xtask swarm --minutes N` runs new ones.
+//! `mqblk sim --seed N` replays the cases of a seed. `cargo xtask swarm --minutes N` runs new ones.
 
 use sim::fault::Plant;
 use sim::kind::Kind;
@@ -10,14 +10,15 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds of a quick run. Each has its disk case. One in four has the set case, one in four the pressure case, one in eight
-/// the multipath case, as [`Kind::is_due`] says. `cargo xtask swarm` runs any number of seeds, with `--seed 0` these first.
+/// Seeds of a quick run. Each has its disk case. One in four has the set case, one in four the pressure case, one in
+/// thirty-two the multipath case, as [`Kind::is_due`] determines. `cargo xtask swarm --seed 0` runs these seeds first, and
+/// then any number of others.
 const SEEDS: u64 = 300;
 
 /// Cases in which each planted bug has to be found.
 const PLANTED: u64 = 6000;
 
-/// Does something with each number below `end`; threads share nothing: each takes the next one.
+/// Calls `f` with each number below `end` on several threads. Each thread takes the next number.
 fn each(end: u64, f: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -84,7 +85,7 @@ fn the_same_seed_is_the_same_run() {
     seeds_repeat_themselves(12);
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Slow tests, run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
@@ -98,7 +99,7 @@ mod deep {
         seeds_repeat_themselves(60);
     }
 
-    /// Each check finds the bug it is there for within a bounded number of cases; the same cases hold without it (above).
+    /// Each check finds its planted bug within a bounded number of cases. The same cases hold without the bug (above).
     #[test]
     fn planted_bugs_are_found() {
         each(Plant::ALL.len() as u64, |n| {

@@ -33,15 +33,15 @@ pub(super) struct Sampling {
     since: u64,
     /// End of the present interval.
     rates_at: u64,
-    /// When something is due: that, or the end of a slice.
+    /// When the next sample is due: the end of the interval, or of a slice.
     next: u64,
     ios: [u64; DIRS],
     bytes: [u64; DIRS],
-    /// Run time of finished parts, per direction.
+    /// Run time of completed parts, per direction.
     ran: [u64; DIRS],
 }
 
-/// Completions in a row with the same latencies: those of one batch, which share their times. Recorded at once.
+/// Consecutive completions with the same latencies. They are from one batch, share their times, and are recorded at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LatencyRun {
     clat: u64,
@@ -51,7 +51,7 @@ pub(super) struct LatencyRun {
 }
 
 impl JobThread {
-    /// Follows the time: start, end of the ramp, end of the run.
+    /// Follows the clock: the start, the end of the ramp, the end of the run.
     pub(super) fn tick(&mut self, now: Instant) {
         let now = now.as_ns();
         if !self.clock.started {
@@ -78,7 +78,7 @@ impl JobThread {
         self.check_at = if self.clock.ramping { ramp_ends.min(self.clock.end_at) } else { self.clock.end_at };
     }
 
-    /// Everything measured so far was warm-up.
+    /// Discards the measurements so far, which were warm-up.
     fn end_ramp(&mut self, now: u64) {
         self.clock.ramping = false;
         self.clock.measured_from = now;
@@ -110,7 +110,7 @@ impl JobThread {
         self.sampling.next = self.sampling.rates_at.min(slice_ends);
     }
 
-    /// The end of the next interval: intervals follow each other from the start, however late a sample is taken.
+    /// Computes the end of the next interval. Intervals follow each other from the start, however late a sample is taken.
     fn next_sampling(&mut self, now: u64) {
         let interval = RATE_INTERVAL.as_ns();
         let late = now - self.sampling.rates_at;
@@ -118,7 +118,7 @@ impl JobThread {
         self.sampling.rates_at = self.sampling.rates_at.saturating_add(interval * (late / interval + 1));
     }
 
-    /// Everything handed out since the last call is submitted at `now`.
+    /// Records that all I/Os returned since the last call are submitted at `now`.
     #[inline]
     pub fn submitted(&mut self, now: Instant) {
         if let [slot] = self.queued[..] {
@@ -128,7 +128,7 @@ impl JobThread {
         }
     }
 
-    /// A batch of one: what a queue depth of one makes of each I/O.
+    /// A batch of one, which is every batch at a queue depth of one.
     #[inline(always)] // The loop of a job thread, for each I/O.
     fn submitted_one(&mut self, slot: u32, now_ns: u64) {
         self.queued.clear();
@@ -181,8 +181,8 @@ impl JobThread {
         }
     }
 
-    /// The I/O in `slot` ended at `now`. With `needs_verify` the caller passes the data to [`JobThread::verify`]; otherwise
-    /// the slot is free again.
+    /// Completes the I/O in `slot` at `now`. If the result has `needs_verify` set, the caller passes the data to
+    /// [`JobThread::verify`]; otherwise the slot is free again.
     ///
     /// # Panics
     /// When the slot's I/O was not submitted, or completed before.
@@ -217,7 +217,7 @@ impl JobThread {
         self.completed(slot, kind)
     }
 
-    /// [`JobThread::complete`] and [`JobThread::reaped`] of a reap that found one I/O.
+    /// Combines [`JobThread::complete`] and [`JobThread::reaped`] for a reap that found one I/O.
     ///
     /// # Panics
     /// As [`JobThread::complete`].
@@ -248,9 +248,9 @@ impl JobThread {
         Completed { needs_verify: false }
     }
 
-    /// The only I/O in flight was submitted and completed within one call. Replaces [`JobThread::submitted`],
-    /// [`JobThread::complete`] and [`JobThread::reaped`], all at `now`. As with fio's engines that complete in their queue
-    /// function, its latency is all completion latency and it has no submission latency.
+    /// Completes the only I/O in flight, if it was submitted and completed within one call. Replaces
+    /// [`JobThread::submitted`], [`JobThread::complete`] and [`JobThread::reaped`], all at `now`. As with fio's engines
+    /// that complete in their queue function, its latency is all completion latency and it has no submission latency.
     /// # Panics
     /// When another I/O is in flight, or as [`JobThread::complete`].
     #[inline]
@@ -302,7 +302,7 @@ impl JobThread {
         {
             self.log.finish(piece, true);
         }
-        // Reads of a job that also writes are not known to hit written blocks; reading back does that.
+        // Reads of a job that also writes may hit blocks that were not written. Only the reading back of such a job verifies.
         let needs_verify = kind == Kind::ReadBack || (kind == Kind::Read && !self.plan.writes);
         if needs_verify {
             self.slots[slot as usize].state = SlotState::Verifying;
@@ -345,7 +345,7 @@ impl JobThread {
         Completed { needs_verify: false }
     }
 
-    /// `n` completions were found at once: the end of a reap. Latencies are in [`JobThread::stats`] from here on.
+    /// Ends a reap that found `n` completions at once. Latencies are in [`JobThread::stats`] from now on.
     #[inline]
     pub fn reaped(&mut self, n: u32) {
         self.settle_latencies();
@@ -355,7 +355,7 @@ impl JobThread {
         }
     }
 
-    /// Records the latencies that were held back because the next ones might be equal.
+    /// Records the latencies that were held back because the next ones could be equal.
     #[inline]
     fn settle_latencies(&mut self) {
         let LatencyRun { clat, lat, times, dir } = self.run;
@@ -382,7 +382,7 @@ impl JobThread {
         self.in_flight -= 1;
     }
 
-    /// Something is due, as the I/O `last` shows, which has ended.
+    /// Takes the samples that are due. The completed I/O `last` showed that they are.
     #[inline(never)]
     fn sample(&mut self, now: u64, last: Late) {
         self.settle_latencies();
@@ -412,7 +412,7 @@ impl JobThread {
         self.update_run_times(now, None);
     }
 
-    /// Run times as of `now`, the current part of the pass included.
+    /// Updates run times to `now`, including the current part of the pass.
     fn update_run_times(&mut self, now: u64, only: Option<Dir>) {
         self.stats.runtime_ns = now.saturating_sub(self.clock.measured_from);
         self.classes.publish(&mut self.stats);
@@ -424,7 +424,7 @@ impl JobThread {
         }
     }
 
-    /// A part of a pass is over; `only` names the direction it ran in, `None` stands for all that moved data.
+    /// Ends a part of a pass. `only` names the direction in which it ran; `None` stands for all directions that moved data.
     pub(super) fn end_timed_phase(&mut self, now: Instant, only: Option<Dir>) {
         if self.clock.ramping {
             return;
@@ -434,7 +434,7 @@ impl JobThread {
         self.clock.phase_start = now.as_ns();
     }
 
-    /// The job is over.
+    /// Ends the job.
     pub(super) fn finish(&mut self, now: Instant) {
         self.settle_latencies();
         if !self.clock.ramping {

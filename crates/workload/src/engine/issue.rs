@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Choosing the next I/O of a pass.
 //!
-//! Order of concerns, as in fio's main loop: reap, pause, limits, read back a backlog, flush, direction, rate, offset, size. A
-//! job whose I/Os all follow one rule takes a shortcut in [`JobThread::next`], for as many I/Os as need none of these.
+//! The order of checks is that of fio's main loop: reap, pause, limits, read back a backlog, flush, direction, rate,
+//! offset, size. A job whose I/Os all follow one rule takes a shortcut in [`JobThread::next`], for as many I/Os as need
+//! none of these checks.
 
 use super::plan::Fast;
 use super::think::Pause;
@@ -36,12 +37,12 @@ struct Chosen {
     due_ns: u64,
 }
 
-/// No rate wanted the I/O at any time.
+/// The I/O has no due time, because its direction has no rate.
 pub(super) const NOT_RATED: u64 = u64::MAX;
 
 impl JobThread {
-    /// First half of [`JobThread::next`]: the I/O to issue at `now`, where nothing but a uniform offset has to be chosen for
-    /// it. `None` = ask [`JobThread::next_other`]. A driver that asks here first gets the I/Os of the simplest jobs in
+    /// First half of [`JobThread::next`]: returns the I/O to issue at `now`, if only a uniform offset has to be chosen for
+    /// it. `None` = call [`JobThread::next_other`]. A driver that calls this first gets the I/Os of the simplest jobs in
     /// registers.
     #[inline(always)] // The loop of a job thread, for each I/O.
     pub fn next_uniform(&mut self, now: Instant) -> Option<IoReq> {
@@ -55,13 +56,13 @@ impl JobThread {
         Some(self.hand_out(slot, dir, offset, len, NOT_RATED, now))
     }
 
-    /// What to do at `now`.
+    /// Returns what to do at `now`.
     #[inline]
     pub fn next(&mut self, now: Instant) -> Next {
         self.next_uniform(now).map_or_else(|| self.next_other(now), Next::Io)
     }
 
-    /// Second half of [`JobThread::next`]: right at any time, by a longer way.
+    /// Second half of [`JobThread::next`]. It is correct for every I/O, but slower.
     #[inline]
     pub fn next_other(&mut self, now: Instant) -> Next {
         if self.fast_left == 0 || now.as_ns() >= self.check_at {
@@ -82,7 +83,7 @@ impl JobThread {
         }
     }
 
-    /// The next I/O of a job that needs no more than a direction and an offset.
+    /// Returns the next I/O of a job that needs only a direction and an offset.
     fn next_plain(&mut self, now: Instant) -> Next {
         let dir = match self.plan.mode {
             RwMode::Write => Dir::Write,
@@ -90,7 +91,7 @@ impl JobThread {
             _ => self.mix.as_mut().map_or(Dir::Read, |m| m.next_dir(&self.issued_ios)),
         };
         let Some((pick, len)) = self.choose_place(dir) else {
-            // Nothing was drawn that a second look would not draw again: the pass is over.
+            // A second attempt would draw the same again, so the pass is over.
             self.phase = Phase::EndOfIo;
             self.leave_fast_path();
             return self.next_slow(now);
@@ -117,7 +118,7 @@ impl JobThread {
         }
     }
 
-    /// The next step inside a pass; `None` when the pass has issued everything.
+    /// Returns the next step inside a pass; `None` when the pass has issued everything.
     fn next_of_pass(&mut self, now: Instant) -> Option<Next> {
         let ending = self.stop.is_some() || self.clock.expired;
         if !ending {
@@ -160,7 +161,7 @@ impl JobThread {
         }
     }
 
-    /// A block to read back while the pass continues (`verify_backlog`).
+    /// Returns a block to read back while the pass continues (`verify_backlog`).
     fn next_of_backlog(&mut self, now: Instant) -> Option<Next> {
         let backlog = self.plan.backlog;
         if backlog == 0 || self.log.is_empty() {
@@ -181,7 +182,7 @@ impl JobThread {
         }
     }
 
-    /// Direction, offset and size of the next I/O. `None`: the pass is over. `Err`: not yet.
+    /// Chooses direction, offset and size of the next I/O. `None`: the pass is over. `Err`: it may not be issued yet.
     fn choose(&mut self, now: Instant) -> Option<Result<Chosen, Next>> {
         let (dir, due_ns) = match self.choose_dir(now) {
             Ok(chosen) => chosen,
@@ -248,7 +249,7 @@ impl JobThread {
         next
     }
 
-    /// What a write means for verification and flushes.
+    /// Records a write for verification and flushes.
     fn note_write(&mut self, slot: u32, c: Chosen) {
         let number = self.issued_ios[Dir::Write as usize];
         if self.plan.verify {
@@ -261,7 +262,7 @@ impl JobThread {
         self.issuing.flush_due = due(self.plan.fsync_every) || due(self.plan.fdatasync_every);
     }
 
-    /// Gives a slot its I/O.
+    /// Assigns an I/O to a slot.
     #[inline]
     fn hand_out(&mut self, slot: u32, dir: Dir, offset: u64, len: u32, due_ns: u64, now: Instant) -> IoReq {
         let d = dir as usize;
@@ -302,7 +303,7 @@ impl JobThread {
         commit
     }
 
-    /// Issues a flush; there is a free slot.
+    /// Issues a flush; a slot is free.
     pub(super) fn hand_out_flush(&mut self, now: Instant) -> Next {
         let slot = self.free.pop().expect("a flush needs a free slot");
         let state = SlotState::Queued;
@@ -322,7 +323,7 @@ impl JobThread {
         })
     }
 
-    /// Reads a written block back; there is a free slot.
+    /// Issues the reading back of a written block; a slot is free.
     pub(super) fn hand_out_read_back(&mut self, piece: Piece, id: PieceId, now: Instant) -> Next {
         let slot = self.free.pop().expect("a full queue reaps before it issues");
         self.verify_slots[slot as usize] = VerifySlot { stamp: piece.stamp, piece: Some(id) };
@@ -343,13 +344,13 @@ impl JobThread {
         })
     }
 
-    /// Grants the short way as many I/Os as no limit can stop.
+    /// Allows the shortcut for as many I/Os as no limit can stop.
     fn enter_fast_path(&mut self) {
         if let Some(Fast::Uniform { len, .. } | Fast::Plain { max_len: len }) = self.plan.fast
             && self.stop.is_none()
             && !self.clock.expired
         {
-            // The grant counts I/Os of the largest size: smaller ones only bring the next look at the limits forward.
+            // The count assumes I/Os of the largest size. With smaller ones the limits are only checked earlier than necessary.
             self.fast_left = self.ios_left(u64::from(len));
         }
     }

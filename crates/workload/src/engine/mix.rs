@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Read or write: `rwmixread`.
+//! Chooses between read and write: `rwmixread`.
 //!
-//! fio does not toss a coin per I/O. It tosses one when the current direction has had its share: after a switch, the new
-//! direction keeps the turn until it has issued its percentage of what the old one issued. The long-run mix is that of the
-//! option; the runs are longer than independent draws would give.
+//! fio does not draw the direction of each I/O. It draws when the current direction has had its share. After a switch, the
+//! new direction stays until it has issued its percentage of what the old one issued. The long-run mix is that of the
+//! option, but runs of one direction are longer than with independent draws.
 
 use crate::job::{Dir, Job, RwMode};
 use crate::rng::{Purpose, Seeds, Taus88};
@@ -15,7 +15,7 @@ pub(super) struct Mix {
     seed: u32,
     read_pct: u32,
     dir: Dir,
-    /// The turn ends when `dir` has issued this many.
+    /// The next draw follows when `dir` has issued this many.
     turn_ends: u64,
 }
 
@@ -31,7 +31,7 @@ impl Mix {
         })
     }
 
-    /// The direction of the next I/O, given how many were issued in each.
+    /// Returns the direction of the next I/O, given how many were issued in each direction.
     pub fn next_dir(&mut self, issued: &[u64; DIRS]) -> Dir {
         if issued[self.dir as usize] >= self.turn_ends {
             let drawn = if self.rng.between(1, 100) <= self.read_pct { Dir::Read } else { Dir::Write };
@@ -44,12 +44,12 @@ impl Mix {
         self.dir
     }
 
-    /// The rate made the job turn to this direction.
+    /// The rate has switched the job to this direction.
     pub fn turned_to(&mut self, dir: Dir) {
         self.dir = dir;
     }
 
-    /// The direction a job may turn to when `dir` is ahead of its rate.
+    /// Returns the direction to which a job may switch when `dir` is ahead of its rate.
     pub fn other(&self, dir: Dir) -> Option<Dir> {
         let (other, pct) =
             if dir == Dir::Read { (Dir::Write, 100 - self.read_pct) } else { (Dir::Read, self.read_pct) };

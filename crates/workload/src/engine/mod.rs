@@ -61,14 +61,14 @@ use plan::Plan;
 pub(crate) use plan::prio;
 use think::Think;
 
-/// Which thread of the job file this is.
+/// Identifies a thread of the job file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId {
     /// Instance of its job, 0-based, below `numjobs`.
     pub instance: u32,
-    /// Number over all instances of all jobs of the file, 1-based: fio's thread number, which takes part in the seeds.
+    /// Number over all instances of all jobs of the file, 1-based: fio's thread number, which influences the seeds.
     pub number: u32,
-    /// Fresh random number of the host, used where the job says `randrepeat=0` and gives no seed.
+    /// Random number from the host, used if the job has `randrepeat=0` and no seed.
     pub entropy: u64,
 }
 
@@ -81,20 +81,20 @@ pub struct IoReq {
     pub len_bytes: u32,
     /// Byte offset in the target; 0 for a flush.
     pub offset_bytes: u64,
-    /// What to do.
+    /// Operation.
     pub op: Op,
-    /// [`JobThread::fill`] must prepare the buffer first.
+    /// [`JobThread::fill`] has to prepare the buffer first.
     pub fill: bool,
-    /// The batch is complete: submit now what was handed out.
+    /// The batch is complete: submit all I/Os of it now.
     pub commit: bool,
-    /// How.
+    /// Modifiers.
     pub flags: OpFlags,
     /// Priority.
     pub prio: IoPrio,
 }
 
 impl IoReq {
-    /// As a bio with its data at `data`, which comes back with the slot as its `user_data`.
+    /// Returns the I/O as a bio with its data at `data`. Its `user_data` is the slot.
     #[inline]
     pub fn bio(&self, data: DataRef) -> Bio {
         Bio {
@@ -112,9 +112,9 @@ impl IoReq {
 /// What the driver of a job thread has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Issue this I/O.
+    /// Queue this I/O.
     Io(IoReq),
-    /// Complete at least `min` and at most `max` I/Os; with `min` 0, whatever is there.
+    /// Complete at least `min` and at most `max` I/Os; with `min` 0, those that have completed.
     Reap {
         /// At least this many, never more than are in flight.
         min: u32,
@@ -129,24 +129,24 @@ pub enum Next {
     Done,
 }
 
-/// What [`JobThread::complete`] asks for.
+/// The result of [`JobThread::complete`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Completed {
-    /// The slot stays in use until [`JobThread::verify`] got the data.
+    /// The slot stays in use until [`JobThread::verify`] has checked the data.
     pub needs_verify: bool,
 }
 
-/// Why a job is stopped from outside.
+/// The reason for stopping a job from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The user, or the end of the run.
+    /// The user, or the end of the run, has stopped it.
     Asked,
-    /// Something failed; the errno becomes the job's error.
+    /// A failure; the errno becomes the job's error.
     Failed(i32),
 }
 
-/// What an I/O in a slot is.
+/// The kind of an I/O in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
     #[default]
@@ -154,7 +154,7 @@ enum Kind {
     Write,
     Trim,
     Flush,
-    /// Reads a block back that this job wrote.
+    /// Reads back a block that this job wrote.
     ReadBack,
 }
 
@@ -171,17 +171,17 @@ enum SlotState {
 struct Slot {
     start_ns: u64,
     issue_ns: u64,
-    /// When the rate wanted it; `u64::MAX` without a rate.
+    /// Due time by the rate; `u64::MAX` without a rate.
     due_ns: u64,
     offset: u64,
     len: u32,
     kind: Kind,
-    /// Direction it is accounted in; a flush has none.
+    /// Direction in which it is counted; a flush has none.
     dir: u8,
     state: SlotState,
 }
 
-/// What only verified I/Os need to remember.
+/// State that only verified I/Os need.
 #[derive(Clone, Copy, Debug, Default)]
 struct VerifySlot {
     stamp: Stamp,
@@ -193,7 +193,7 @@ struct VerifySlot {
 enum Phase {
     /// Issuing the I/Os of a pass.
     Io,
-    /// All of a pass is issued; `end_fsync` follows when nothing is in flight.
+    /// All I/Os of the pass are issued; `end_fsync` follows when nothing is in flight.
     EndOfIo,
     /// The flush of `end_fsync` is in flight or done.
     EndSync,
@@ -201,16 +201,16 @@ enum Phase {
     VerifySync,
     /// Reading back.
     Verify,
-    /// Reading back is all issued.
+    /// All blocks are issued for reading back.
     EndOfVerify,
-    /// Nothing more.
+    /// The job is done.
     Finished,
 }
 
 /// The state machine of one thread of a job.
 #[derive(Clone, Debug)]
 pub struct JobThread {
-    // What the shortest path touches comes first.
+    // Fields of the shortest path come first.
     fast_left: u64,
     check_at: u64,
     free: Vec<u32>,
@@ -246,7 +246,7 @@ pub struct JobThread {
 }
 
 impl JobThread {
-    /// The thread `id` of `job` on a target of `target_bytes`.
+    /// Makes the thread `id` of `job` on a target of `target_bytes`.
     pub fn new(job: &Job, id: ThreadId, target_bytes: u64) -> Result<JobThread, SetupError> {
         let region = Region::resolve(job, id.instance, target_bytes)?;
         let seeds = Seeds::new(job.randseed, (!job.randrepeat).then_some(id.entropy), id.number);
@@ -262,8 +262,8 @@ impl JobThread {
         let percentiles =
             Percentiles { slat: job.slat_percentiles, clat: job.clat_percentiles, lat: job.lat_percentiles };
         let depth = plan.depth;
-        // A pass that moves more than its region holds starts over in it; so does one that only time ends and that counts
-        // what it reads back, as long as that lags behind.
+        // A pass that moves more than its region holds starts over in the region. So does a pass that only time ends, if
+        // its reading back counts and lags behind.
         let amount = job.io_size.map_or(0, |s| s.of(region.len)).max(region.size(job));
         let lags = job.time_based && job.verify_backlog > 0;
         let unique = (!job.rw.random || offsets.has_map()) && amount <= region.len && !lags;
@@ -303,12 +303,12 @@ impl JobThread {
         })
     }
 
-    /// Has the job keep its latencies over time ([`JobStats::slices`]); to be called before the first I/O.
+    /// Makes the job keep its latencies over time ([`JobStats::slices`]). To be called before the first I/O.
     pub fn keep_slices(&mut self) {
         self.slicer = Some(Box::new(Slicer::new(&self.stats.dirs)));
     }
 
-    /// Largest I/O in bytes: what each slot's buffer must hold.
+    /// Largest I/O in bytes, which is the least size of each slot's buffer.
     pub fn max_io_bytes(&self) -> u32 {
         self.plan.max_io_bytes
     }
@@ -318,7 +318,7 @@ impl JobThread {
         self.plan.depth
     }
 
-    /// I/Os that were handed out and did not complete.
+    /// I/Os that were returned by [`JobThread::next`] and have not completed.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -328,7 +328,7 @@ impl JobThread {
         self.offsets.region()
     }
 
-    /// Puts the first content into a slot's buffer; once for each slot, before the first I/O.
+    /// Fills a slot's buffer for the first time. To be called once for each slot, before the first I/O.
     pub fn fill_first(&mut self, buf: &mut [u8]) {
         self.buffers.fill_first(buf);
     }
@@ -379,7 +379,7 @@ impl JobThread {
         checked
     }
 
-    /// Ends the job: nothing new is issued, except `end_fsync` of a job that did not fail; I/Os in flight are waited for.
+    /// Stops the job: nothing new is issued, except `end_fsync` of a job that did not fail. I/Os in flight have to complete.
     pub fn stop(&mut self, why: StopReason) {
         if self.stop.is_none() {
             if let StopReason::Failed(errno) = why
@@ -392,7 +392,7 @@ impl JobThread {
         }
     }
 
-    /// Ends the job without its I/O in flight, which never completes: what was measured until `now` is final. Only
+    /// Stops the job although its I/O in flight never completes. The measurements until `now` are final. Only
     /// [`JobThread::stats`] may be called after it.
     pub fn abandon(&mut self, now: Instant) {
         self.stop(StopReason::Asked);
@@ -400,7 +400,7 @@ impl JobThread {
         self.finish(now);
     }
 
-    /// Whether the job is in its `ramp_time`, which ends with measurements that start from nothing.
+    /// Whether the job is in its `ramp_time`, whose measurements are discarded at its end.
     pub fn is_ramping(&self) -> bool {
         self.clock.ramping
     }
@@ -410,13 +410,13 @@ impl JobThread {
         (!self.plan.time_based).then(|| self.plan.loop_bytes.saturating_mul(self.plan.loops))
     }
 
-    /// Measurements so far. Counts are current, latencies as of the last [`JobThread::reaped`]. Run times, latency classes and
-    /// rate samples are as of the last half second. Everything is current once the job is done.
+    /// Returns the measurements so far. Counts are current, latencies are those of the last [`JobThread::reaped`]. Run
+    /// times, latency classes and rate samples are those of the last half second. All are current once the job is done.
     pub fn stats(&self) -> &JobStats {
         &self.stats
     }
 
-    /// The measurements, for the host to add what it knows (processor time).
+    /// The measurements, to which the host adds its own (processor time).
     pub fn stats_mut(&mut self) -> &mut JobStats {
         &mut self.stats
     }

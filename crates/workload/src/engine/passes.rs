@@ -2,8 +2,8 @@
 //! Passes over the region: their limits, what follows each one (flush, reading back), and when the job is over.
 //!
 //! A pass ends when it has issued the region's bytes (or `io_size`), when `number_ios` is reached, or when the offsets are
-//! used up. `loops` passes are made, more when `io_size` asks for more than one region holds, and as many as fit the time
-//! with `time_based`.
+//! used up. There are `loops` passes. There are more if `io_size` is larger than one region, and with `time_based` as many
+//! as fit into the time.
 
 use super::plan::Plan;
 use super::{JobThread, Next, Phase, StopReason};
@@ -14,7 +14,7 @@ use blk::time::Instant;
 
 #[derive(Clone, Debug)]
 pub(super) struct Passes {
-    /// Further passes `loops` asks for.
+    /// Further passes that `loops` requires.
     left: u64,
     /// Bytes issued in this pass, reading back included.
     bytes: u64,
@@ -43,12 +43,12 @@ impl JobThread {
         }
     }
 
-    /// Whether a pass ends only with the time.
+    /// Whether only time ends a pass.
     fn endless(&self) -> bool {
         self.plan.time_based && !self.plan.verify
     }
 
-    /// Whether the pass has issued what it should.
+    /// Whether the pass has issued all its I/O.
     pub(super) fn pass_is_over(&self) -> bool {
         if self.endless() {
             return false;
@@ -79,7 +79,7 @@ impl JobThread {
         bytes.div_ceil(len).min(ios)
     }
 
-    /// Steps between passes. `None`: the phase changed, look again.
+    /// Returns the next step between passes. `None`: the phase has changed, call again.
     pub(super) fn next_between(&mut self, phase: Phase, now: Instant) -> Option<Next> {
         match phase {
             Phase::Io => unreachable!("a pass is not between passes"),
@@ -161,7 +161,7 @@ impl JobThread {
     }
 
     fn another_pass(&mut self) -> bool {
-        // A pass without any I/O would be followed by others like it, for ever.
+        // A pass without any I/O would be followed by passes without I/O for ever.
         if self.stop.is_some() || self.clock.expired || self.passes.bytes == 0 {
             return false;
         }

@@ -8,16 +8,16 @@ use crate::sizes::Sizes;
 use crate::stats::DIRS;
 use blk::bio::{IoPrio, IoPrioClass, OpFlags};
 
-/// Largest I/O: what a slot's length field and a buffer can hold.
+/// Largest I/O: the limit of a slot's length field and of a buffer.
 const MAX_IO_BYTES: u64 = 1 << 30;
 
-/// The short way to the next I/O, for jobs that have nothing to look after between two I/Os: fixed sizes, no rate, no
-/// pauses, no flushes, no verification.
+/// The shortcut to the next I/O, for jobs without any checks between two I/Os: fixed sizes, no rate, no pauses, no flushes,
+/// no verification.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fast {
-    /// Nothing to decide but a uniform offset.
+    /// Only a uniform offset has to be chosen.
     Uniform { dir: Dir, len: u32 },
-    /// Direction and offset are decided as usual; no I/O is longer than this.
+    /// Direction and offset are chosen as usual; no I/O is longer than this.
     Plain { max_len: u32 },
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Plan {
     pub flags: [OpFlags; DIRS],
     pub prio: IoPrio,
     pub fill_writes: bool,
-    /// Flush after every n writes, the smaller of fsync and fdatasync; both are one flush to a block device.
+    /// Flush after every n writes: the smaller of fsync and fdatasync, because both are the same flush for a block device.
     pub fsync_every: u64,
     pub fdatasync_every: u64,
     pub end_fsync: bool,
     pub writes: bool,
 
-    /// A pass ends when this much was issued in it, over all directions.
+    /// Bytes over all directions after which a pass ends.
     pub pass_bytes: u64,
-    /// `io_size`, or the region: what one loop moves.
+    /// Bytes that one loop moves: `io_size`, or the region.
     pub loop_bytes: u64,
     pub has_io_size: bool,
     pub loops: u64,
@@ -136,12 +136,12 @@ impl Plan {
         Some(if uniform { Fast::Uniform { dir, len } } else { plain })
     }
 
-    /// Whether the job reads back what it wrote, so that `dir` has measurements beyond the job's own directions.
+    /// Whether the job reads back what it wrote. `dir` then has measurements although the job may not use that direction itself.
     pub fn reads_back(&self, dir: Dir) -> bool {
         self.logs_writes() && dir == Dir::Read
     }
 
-    /// Whether writes are remembered for reading back.
+    /// Whether writes are recorded for reading back.
     pub fn logs_writes(&self) -> bool {
         self.read_back
     }
@@ -152,9 +152,9 @@ impl Plan {
     }
 }
 
-/// Per direction. A process waits for a direct or synchronous write, as the kernel tells with REQ_SYNC. REQ_IDLE marks the
-/// direct one (write-back throttling exempts it). No thread waits for the write-back of the page cache. Reads count as waited
-/// for anyway.
+/// Returns the modifiers per direction. A process waits for a direct or synchronous write, which the kernel marks with
+/// REQ_SYNC. REQ_IDLE marks the direct write (write-back throttling exempts it). No process waits for the write-back of the
+/// page cache. Reads always count as waited for.
 fn flags(job: &Job) -> [OpFlags; DIRS] {
     let all = if job.hipri { OpFlags::POLLED } else { OpFlags::NONE };
     let mut write = all;
@@ -181,7 +181,7 @@ pub(crate) fn prio(job: &Job) -> IoPrio {
     IoPrio::new(class, job.prio.unwrap_or(0).min(7))
 }
 
-/// fio's rules for how much one pass issues before it ends.
+/// Applies fio's rules for how much one pass issues before it ends.
 fn pass_bytes(job: &Job, region: Region, loop_bytes: u64) -> u64 {
     let size = region.size(job);
     let mut bytes = size;

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pauses: `thinktime`, `thinktime_spin`, `thinktime_blocks`, `thinktime_blocks_type`.
 //!
-//! After every so many blocks the job waits for its I/Os in flight, spins for a while if asked to, and sleeps for the rest.
+//! After a number of blocks the job waits for its I/Os in flight, spins for a while if configured, and sleeps for the rest
+//! of the pause.
 
 use crate::job::{Job, ThinktimeBlocks};
 
-/// What a pausing job does now.
+/// The state of a job's pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pause {
     /// Not pausing.
     No,
-    /// Waits until nothing is out.
+    /// Waits until nothing is in flight.
     Drain,
-    /// Burns processor time until then (nanoseconds).
+    /// Spins until this time (nanoseconds).
     Spin(u64),
-    /// Sleeps until then.
+    /// Sleeps until this time.
     Sleep(u64),
 }
 
@@ -47,7 +48,7 @@ impl Think {
         })
     }
 
-    /// What to do at `now_ns`, with `count` blocks done so far and `out` I/Os in flight.
+    /// Returns the state at `now_ns`, with `count` blocks done so far and `out` I/Os in flight.
     pub fn ask(&mut self, count: u64, out: u32, now_ns: u64) -> Pause {
         if self.state == ThinkState::Working && count >= self.last + self.blocks {
             self.last = count;

@@ -7,7 +7,7 @@
 
 use super::error::quote;
 
-/// Deepest nesting of parentheses and signs; far beyond what a person writes.
+/// Deepest nesting of parentheses and signs, far beyond what users write.
 const DEPTH_MAX: u32 = 32;
 
 /// Evaluates `text`; `number` turns one operand (digits with an optional unit) into a value.
@@ -17,7 +17,7 @@ pub(super) fn eval(text: &str, number: &dyn Fn(&str) -> Result<i128, String>) ->
     if p.rest.is_empty() { Ok(value) } else { Err(format!("unexpected '{}'", quote(p.rest))) }
 }
 
-/// Could `text` be an expression made of plain numbers? What decides whether a value with a keyword is computed.
+/// Whether `text` could be an expression of plain numbers. A value with a keyword is computed only in that case.
 pub(super) fn looks_like_expr(text: &str) -> bool {
     let operator = |c: char| "+-*/%^()".contains(c);
     text.chars().any(|c| c.is_ascii_digit())
@@ -32,7 +32,7 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Takes one of `set` off the front, with the space around it.
+    /// Takes one of the characters in `set` from the front, with the space around it.
     fn take(&mut self, set: &str) -> Option<char> {
         let c = self.rest.chars().next().filter(|c| set.contains(*c))?;
         self.rest = self.rest[c.len_utf8()..].trim_start();

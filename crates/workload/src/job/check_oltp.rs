@@ -6,7 +6,7 @@ use super::oltp::{OltpJob, SESSIONS_MAX};
 use super::resolve::Check;
 use super::values::{Dir, Rw, RwMode};
 
-/// Options of other jobs that mean the same for a transaction loop.
+/// Options of other jobs that have the same meaning for a transaction loop.
 const COMMON: [&str; 45] = [
     "name",
     "description",
@@ -61,7 +61,7 @@ fn is_own(name: &str) -> bool {
 }
 
 impl Check<'_> {
-    /// Before all other checks: what kind of job it is.
+    /// Runs before all other checks: determines the kind of job.
     pub(super) fn oltp(&mut self) {
         if !self.draft.is_oltp {
             if self.draft.oltp != OltpJob::default() {
@@ -100,7 +100,7 @@ impl Check<'_> {
         }
     }
 
-    /// After all other checks: what reports say of it.
+    /// Runs after all other checks: sets the values that reports show.
     pub(super) fn oltp_depth(&mut self) {
         if !self.draft.is_oltp {
             return;
@@ -114,7 +114,7 @@ impl Check<'_> {
     }
 }
 
-/// Percent of block I/Os that read, for reports.
+/// Percent of block I/Os that are reads, for reports.
 fn mix(o: &OltpJob) -> u32 {
     let reads = 100 * u64::from(o.reads_per_tx);
     let writes = u64::from(o.update_pct) * u64::from(o.changes());

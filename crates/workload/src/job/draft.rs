@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A job while its options are being read: the [`Job`] so far, and what only the whole set of options can settle.
+//! A job while its options are being read: the [`Job`] so far, and options that only `resolve` can decide.
 //!
 //! Guarantees: options applied in order leave the draft as fio would (the last one wins; `a,,c` keeps what was there for
 //! the empty part). Needs from callers: `resolve` turns it into a [`Job`]. Does not do: checks between options.
@@ -30,7 +30,7 @@ pub(super) struct Draft {
     pub bs: PerDir<Option<u64>>,
     pub bsrange: PerDir<Option<(u64, u64)>>,
     pub bssplit: PerDir<Option<Vec<SizeWeight>>>,
-    /// Text behind the colon of `rw=read:8k`.
+    /// Text after the colon of `rw=read:8k`.
     pub rw_modifier: Option<i64>,
     pub iodepth_low: Option<u64>,
     pub batch_submit: Option<u64>,
@@ -74,7 +74,7 @@ impl Draft {
     }
 }
 
-/// Takes over the directions that were given.
+/// Copies the values of those directions that were given.
 pub(super) fn merge<T>(into: &mut PerDir<T>, from: PerDir<Option<T>>) {
     for (dir, value) in Dir::ALL.into_iter().zip([from.read, from.write, from.trim]) {
         if let Some(value) = value {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is wrong with a job file, in messages that say what to do.
+//! The errors and warnings of a job file, in messages that say what to do.
 //!
 //! Guarantees: every error and warning carries place, option, value, rule and remedy and prints as one line. Does not do:
 //! decide anything; `parse` and `resolve` make these values.
@@ -7,10 +7,10 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// Longest piece of a file that a message repeats.
+/// Longest part of a file that a message quotes.
 const QUOTE_CHARS_MAX: usize = 80;
 
-/// A piece of a file for a message: shortened, and safe to print.
+/// Quotes a part of a file for a message: shortened, and safe to print.
 pub(super) fn quote(text: &str) -> String {
     match text.char_indices().nth(QUOTE_CHARS_MAX) {
         Some((end, _)) => format!("{}...", Printable(&text[..end])),
@@ -54,7 +54,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What kind of rule was broken; for callers that treat kinds apart.
+/// The kind of rule that was broken, for callers that handle kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The file's form: text outside a section, a bad header, an include that fails.
@@ -69,20 +69,20 @@ pub enum ErrorKind {
     Conflict,
 }
 
-/// One thing wrong with a job.
+/// One error in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobError {
-    /// Where.
+    /// The place.
     pub origin: Origin,
     /// The section it concerns (`global` for a global section); `None` outside of sections.
     pub job: Option<String>,
-    /// What was typed: `iodepth=0`, or a piece of the line.
+    /// The text as typed: `iodepth=0`, or a part of the line.
     pub typed: String,
     /// Kind of rule.
     pub kind: ErrorKind,
     /// The rule: `must be 1..=65536`.
     pub rule: String,
-    /// What to do; may be empty where the rule says it.
+    /// What to do; may be empty if the rule says it.
     pub remedy: String,
 }
 
@@ -101,11 +101,11 @@ impl fmt::Display for JobError {
 
 impl std::error::Error for JobError {}
 
-/// Most errors reported of one file. A wrong file (a disk image, say) has one on every line.
+/// Most errors reported for one file. A file of a wrong type (such as a disk image) has one on every line.
 pub(super) const ERRORS_MAX: usize = 100;
 
-/// Everything wrong with a job file: the first error of each line, in file order. Never empty, and at most 101: after a
-/// hundred one more says that others follow.
+/// All errors of a job file: the first error of each line, in file order. Never empty, and at most 101: after a hundred,
+/// one more says that others follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobErrors {
     /// The errors.
@@ -126,16 +126,16 @@ impl fmt::Display for JobErrors {
 
 impl std::error::Error for JobErrors {}
 
-/// Something accepted that has no effect here, or not the one typed.
+/// An accepted option that has no effect here, or a different one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Where.
+    /// The place.
     pub origin: Origin,
     /// The section it concerns.
     pub job: Option<String>,
-    /// What was typed.
+    /// The text as typed.
     pub typed: String,
-    /// What mqblk does instead, and why that is harmless or what to do.
+    /// What mqblk does instead. Also says why that is harmless, or what to do.
     pub advice: String,
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Why a value is refused; the caller knows where and what was typed.
+/// The reason for rejecting a value. The caller knows the place and the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reject {
     /// As [`JobError::kind`].
@@ -166,7 +166,7 @@ impl Reject {
         Reject { kind: ErrorKind::BadValue, rule: rule.to_owned(), remedy: remedy.to_owned() }
     }
 
-    /// Something fio has and mqblk does not.
+    /// An option that fio has and mqblk does not.
     pub(super) fn unsupported(rule: &str, remedy: &str) -> Self {
         Reject { kind: ErrorKind::Unsupported, ..Reject::new(rule, remedy) }
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replacement inside a value: `${VARIABLE}` and the keywords `$pagesize`, `$mb_memory`, `$ncpus`.
 //!
-//! Guarantees: one pass, so a value brought in is not expanded again; a value of plain numbers around a keyword is computed
-//! (`8*$ncpus`), as fio does. Needs from callers: the environment and the machine's figures, as arguments. Does not do:
-//! decide whether an unset variable (replaced by nothing, as in fio) is an error. Source: fio HOWTO, "Environment
+//! Guarantees: there is one pass, so a replacement is not expanded again. A value of plain numbers around a keyword is
+//! computed (`8*$ncpus`), as fio does. Needs from callers: the environment and the machine's figures, as arguments. Does
+//! not do: decide whether an unset variable (replaced by nothing, as in fio) is an error. Source: fio HOWTO, "Environment
 //! variables" and "Reserved keywords".
 
 use super::arith;
 use super::error::quote;
 
-/// What a value may refer to.
+/// The data that a value may refer to.
 pub(super) struct Lookup<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     pub keywords: [(&'static str, u64); 3],
@@ -19,7 +19,7 @@ pub(super) struct Lookup<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Expanded {
     pub text: String,
-    /// Variables that are not set or empty.
+    /// Variables that are unset or empty.
     pub unset: Vec<String>,
 }
 

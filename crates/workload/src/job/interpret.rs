@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From raw sections to jobs: applies the option table in fio's order and collects what is wrong.
+//! From raw sections to jobs: applies the option table in fio's order and collects the errors.
 //!
-//! Guarantees: `[global]` sections accumulate and reach the jobs below them only; overrides come last; one error per line,
-//! in reading order; an unsupported option counts only for jobs it is in force for. Needs from callers: a
-//! [`ParseContext`]. Does not do: I/O, environment access.
+//! Guarantees: `[global]` sections accumulate and apply only to the jobs below them. Overrides come last. There is one
+//! error per line, in reading order. An unsupported option is an error only for jobs to which it applies. Needs from
+//! callers: a [`ParseContext`]. Does not do: I/O, environment access.
 
 use super::draft::{Draft, OptionOrigin};
 use super::error::{ERRORS_MAX, ErrorKind, JobError, JobErrors, Origin, Reject, Warning, quote};
@@ -15,10 +15,10 @@ use super::resolve::{self, ResolveContext};
 use super::spec::{Job, JobFile};
 use super::units;
 
-/// What a job file may refer to. The parser itself reads no file and no environment.
+/// The data that a job file may refer to. The parser itself reads no file and no environment.
 #[derive(Clone, Copy)]
 pub struct ParseContext<'a> {
-    /// Name of the job file: for messages, and its directory is where includes are looked up.
+    /// Name of the job file, used in messages. Includes are looked up in its directory.
     pub file: &'a str,
     /// `${NAME}`; `None` = not set.
     pub env: &'a dyn Fn(&str) -> Option<String>,
@@ -30,20 +30,20 @@ pub struct ParseContext<'a> {
     pub pagesize_bytes: u64,
     /// `$mb_memory`: main memory in MiB.
     pub memory_mib: u64,
-    /// Does this `filename` name one of mqblk's targets (such as `null:`), so that its `:` do not separate files?
+    /// Whether this `filename` names one of mqblk's targets (such as `null:`), in which `:` does not separate files.
     pub is_target: &'a dyn Fn(&str) -> bool,
-    /// Only these sections become jobs, and only they are checked; empty = all.
+    /// If not empty, only these sections become jobs, and only they are checked.
     pub sections: &'a [String],
 }
 
-/// An option from the command line that acts on every job, after those of the file.
+/// An option from the command line that applies to every job, after those of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The flag it came from, for messages: `--job-set`.
     pub flag: &'static str,
     /// The option.
     pub key: String,
-    /// Its value; empty sets a flag.
+    /// Its value; an empty value sets a flag.
     pub value: String,
 }
 
@@ -64,7 +64,7 @@ impl<'a> ParseContext<'a> {
 }
 
 impl JobFile {
-    /// Parses and checks a job file; `overrides` act on every job, last.
+    /// Parses and checks a job file; `overrides` apply to every job, last.
     ///
     /// # Errors
     /// The first error of each line, in reading order.
@@ -128,7 +128,7 @@ impl<'a> Interpreter<'a> {
         self.finish(jobs, global_options)
     }
 
-    /// Leaves out the sections that were not selected, and their warnings and errors.
+    /// Removes the sections that were not selected, with their warnings and errors.
     fn select(&mut self, raw: &mut Raw) {
         let wanted = self.context.sections;
         if wanted.is_empty() {
@@ -136,7 +136,7 @@ impl<'a> Interpreter<'a> {
         }
         let known: Vec<&str> = raw.sections.iter().filter(|s| !s.global).map(|s| s.name.as_str()).collect();
         let unknown = wanted.iter().find(|s| !known.contains(&s.as_str()));
-        // If the file has no job at all, that is the error to report instead.
+        // If the file has no job at all, that error is reported instead.
         if let Some(unknown) = unknown.filter(|_| !known.is_empty()) {
             let error = JobError {
                 origin: Origin::Flag("--section"),
@@ -154,7 +154,7 @@ impl<'a> Interpreter<'a> {
         self.warnings.retain(|w| w.job.as_ref().is_none_or(|job| !left_out.contains(job)));
     }
 
-    /// Adds the options that have a value to a list for reports; a later one of the same name replaces an earlier one.
+    /// Appends the options with a value to a list for reports. A later one replaces an earlier one of the same name.
     fn repeat(&self, options: &[RawOption], list: &mut Vec<(String, String)>) {
         for raw in options {
             let Some(option) = option_table::find_option(&raw.key) else { continue };
@@ -164,7 +164,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// One job section: globals so far, its own options, the overrides.
+    /// Makes the job of a section from the globals so far, its own options, and the overrides.
     fn job(&mut self, mut draft: Draft, section: &RawSection, above: &[Job]) -> Job {
         draft.job.name.clone_from(&section.name);
         draft.job.line = section.line;
@@ -185,7 +185,7 @@ impl<'a> Interpreter<'a> {
         resolved.job
     }
 
-    /// `kb_base` decides how the others read, so it goes first wherever it is (as in fio).
+    /// Applies all options. `kb_base` affects how the others are parsed, so it is applied first wherever it is (as in fio).
     fn apply_all(&mut self, draft: &mut Draft, options: &[RawOption], section: &RawSection) {
         let (bases, others): (Vec<_>, Vec<_>) = options.iter().partition(|o| o.key == "kb_base");
         for option in bases.into_iter().chain(others) {
@@ -242,12 +242,12 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// The value with variables and keywords replaced, and the variables that are not set.
+    /// Returns the value with variables and keywords replaced, and the variables that are not set.
     fn expanded(&self, option: &OptionInfo, raw: &RawOption) -> Result<(Option<String>, Vec<String>), Reject> {
         let Some(value) = &raw.value else { return Ok((None, Vec::new())) };
         let expanded = expand::expand(value, &self.lookup).map_err(|rule| Reject::new(&rule, ""))?;
         if let Some(name) = expanded.unset.first().filter(|_| names_a_file(option)) {
-            // `${DIR}/data` must not become `/data`: mqblk writes to no file the user did not name.
+            // `${DIR}/data` must not become `/data`, because mqblk writes only to files that the user names.
             let rule = format!("uses the environment variable '{}', which is not set", quote(name));
             return Err(Reject::new(&rule, "set it, or write the path out"));
         }
@@ -263,7 +263,7 @@ impl<'a> Interpreter<'a> {
         self.errors.push((raw.seq, error));
     }
 
-    /// An unsupported option waits in the draft: a job may override what its global section says.
+    /// An unsupported option is kept in the draft, because a job may override its global section.
     fn reject(&mut self, draft: &mut Draft, option: &OptionInfo, raw: &RawOption, section: &RawSection, why: Reject) {
         let error = error(raw, section, why.kind, &why.rule, &why.remedy);
         if why.kind == ErrorKind::Unsupported {
@@ -292,7 +292,7 @@ impl<'a> Interpreter<'a> {
             let mut warnings: Vec<Warning> = Vec::new();
             let mut seen = std::collections::BTreeSet::new();
             for warning in self.warnings {
-                // A global option or an override applies to every job; it is reported once.
+                // A global option or an override applies to every job, but is reported once.
                 if seen.insert((warning.origin.to_string(), warning.typed.clone(), warning.advice.clone())) {
                     warnings.push(warning);
                 }
@@ -311,7 +311,7 @@ impl<'a> Interpreter<'a> {
     }
 }
 
-/// An error that no line has.
+/// An error that belongs to no line.
 fn about_the_file(file: &str, rule: &str, remedy: &str) -> JobError {
     JobError {
         origin: Origin::Line { file: file.into(), line: 0 },

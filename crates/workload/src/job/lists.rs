@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options whose value has a grammar of its own: `rw`, `bssplit`, `random_distribution`, `cpus_allowed`, `percentile_list`.
 //!
-//! Guarantees: the results satisfy the docs of their types in `values` (shares sum to 100, lists ascend, ...). Where fio
-//! accepts a list that cannot mean what it says (shares over 100), this refuses. Source: fio HOWTO.
+//! Guarantees: the results have the properties documented at their types in `values` (shares sum to 100, lists ascend,
+//! ...). fio accepts some lists that are contradictory (shares over 100); these are rejected here. Source: fio HOWTO.
 
 use super::error::{Reject, quote};
 use super::units::{self, Units};
@@ -54,7 +54,7 @@ pub(super) fn rw(text: &str) -> Result<(Rw, Option<&str>), Reject> {
     Ok((Rw { mode, random }, modifier))
 }
 
-/// One direction of `bssplit=`: `size/percent:size/:...`; blank percentages share what is left.
+/// Parses one direction of `bssplit=`: `size/percent:size/:...`; blank percentages share the remainder.
 pub(super) fn bssplit(text: &str, units: Units, max_bytes: u64) -> Result<Vec<SizeWeight>, Reject> {
     let entry = |item: &str| {
         let (size, pct) = item.split_once('/').unwrap_or((item, ""));
@@ -83,7 +83,7 @@ fn share(text: &str) -> Result<Option<u32>, Reject> {
     }
 }
 
-/// Gives blanks an equal part of what the others leave; the last blank takes the remainder, so the sum is 100.
+/// Gives each blank an equal part of the remainder. The last blank takes the rest, so the sum is 100.
 fn fill_shares(shares: Vec<Option<u32>>) -> Result<Vec<u32>, Reject> {
     let given: u32 = shares.iter().flatten().sum();
     let blanks = shares.iter().filter(|s| s.is_none()).count() as u32;
@@ -226,7 +226,7 @@ pub(super) fn cpus(text: &str) -> Result<Vec<u32>, Reject> {
             return Err(Reject::new(&format!("has the range '{}'", quote(item)), "write the smaller number first"));
         }
         cpus.extend(first..=last);
-        // Repeated wide ranges may not grow the list without bound.
+        // Repeated wide ranges must not grow the list without bound.
         cpus.sort_unstable();
         cpus.dedup();
     }

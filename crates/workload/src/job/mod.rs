@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fio job files: from text to typed, resolved jobs.
 //!
-//! Two steps: what was typed (`parse`: sections, keys, values, lines), then what it means (`option_table`: one table of every
-//! option fio has; `resolve`: checks between options). An option fio has and mqblk does not is refused by name, or ignored
-//! with a [`Warning`] where it cannot change the result; an unknown option is refused with the nearest name.
+//! There are two steps. `parse` reads the text: sections, keys, values, lines. Then `option_table`, one table of every
+//! option of fio, and `resolve`, with the checks between options, give the meaning. An option that fio has and mqblk does
+//! not is rejected by name, or ignored with a [`Warning`] if it cannot change the result. An unknown option is rejected
+//! with the nearest name.
 //!
 //! ```
 //! use mqblk_workload::{JobFile, ParseContext};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An option of a job file: one row gives the parser, the default, the help text and what mqblk does with it.
 //!
-//! Guarantees: a row marked supported sets the job, any other changes nothing but is still checked for form. Does not do:
-//! checks between options (`resolve`). The rows are in `table_*`.
+//! Guarantees: an option of a supported row sets the job. Options of other rows change nothing, but their form is still
+//! checked. Does not do: checks between options (`resolve`). The rows are in `table_*`.
 
 use super::draft::Draft;
 use super::error::Reject;
@@ -13,15 +13,15 @@ use super::values::{Extent, PerDir};
 /// What mqblk does with an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// Acts as in fio.
+    /// Works as in fio.
     Supported,
-    /// Acts; fio has no such option.
+    /// Works; fio has no such option.
     Own,
-    /// Accepted without a word: it changes nothing here.
+    /// Accepted silently, because it changes nothing here.
     Accepted,
     /// Accepted with this warning: it has no effect, and the results stay comparable.
     Ignored(&'static str),
-    /// Refused with this advice.
+    /// Rejected with this advice.
     Refused(&'static str),
 }
 
@@ -32,18 +32,18 @@ pub struct OptionInfo {
     pub name: &'static str,
     /// Other names.
     pub aliases: &'static [&'static str],
-    /// Default as one would type it; empty = none.
+    /// Default as a user would type it; empty = none.
     pub default: &'static str,
-    /// One line.
+    /// One line of help.
     pub help: &'static str,
-    /// What mqblk does with it.
+    /// How mqblk handles it.
     pub support: Support,
     /// Values of an unsupported option that, like its default, request nothing; they are accepted silently.
     pub off: &'static [&'static str],
     pub(super) parser: Parser,
 }
 
-/// How a value is read, and where it goes.
+/// How a value is parsed, and where it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Parser {
     /// Text with a grammar of its own.
@@ -101,7 +101,7 @@ impl Parser {
         Ok(())
     }
 
-    /// What to type for a value.
+    /// The syntax of a value.
     pub(super) fn syntax(self) -> String {
         let range = |min: u64, max: u64| match max {
             u64::MAX => format!("INT>={min}"),
@@ -122,7 +122,7 @@ impl Parser {
         }
     }
 
-    /// Does the value count data, so that a surprising unit deserves a word?
+    /// Whether the value is an amount of data, so that an unexpected unit gives a warning.
     pub(super) fn counts_data(self) -> bool {
         match self {
             Parser::Int { .. } | Parser::Ints { .. } | Parser::Size(_) => true,
@@ -133,7 +133,7 @@ impl Parser {
 }
 
 impl OptionInfo {
-    /// What to type for a value: `0|1`, `BYTES|PERCENT%`, `TIME(s)`, ...
+    /// The syntax of a value: `0|1`, `BYTES|PERCENT%`, `TIME(s)`, ...
     pub fn syntax(&self) -> String {
         self.parser.syntax()
     }
@@ -148,12 +148,12 @@ impl OptionInfo {
         OptionInfo { name, aliases: &[], default, help, support, off: &[], parser }
     }
 
-    /// The same row with other names.
+    /// Returns the row with other names.
     pub(super) const fn alias(self, aliases: &'static [&'static str]) -> Self {
         OptionInfo { aliases, ..self }
     }
 
-    /// The same row, silent for these values.
+    /// Returns the row with values that are accepted silently.
     pub(super) const fn off(self, off: &'static [&'static str]) -> Self {
         OptionInfo { off, ..self }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was typed: lines into sections of raw options, includes followed.
+//! Splits the lines of a job file into sections of raw options, and follows includes.
 //!
-//! Guarantees: every option keeps the file and line it came from; includes are bounded in depth and number and cannot form
-//! a cycle; an error on one line does not hide those on others. Needs from callers: an [`IncludeReader`] (this crate opens
-//! no file). Does not do: know any option. Where fio guesses (`[name` without `]`), this refuses.
-//! Source: fio HOWTO, "Job file format", and fio 3.33's handling of `;` and `#` behind a value.
+//! Guarantees: every option keeps the file and line it came from. Includes are bounded in depth and number and cannot form
+//! a cycle. An error on one line does not hide errors on others. Needs from callers: an [`IncludeReader`] (this crate opens
+//! no file). Does not do: know any option. Text about which fio guesses (`[name` without `]`) is rejected. Source: fio
+//! HOWTO, "Job file format", and fio 3.33's handling of `;` and `#` after a value.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use super::error::{ERRORS_MAX, ErrorKind, JobError, Origin, Warning, quote};
 
 /// Reads included files.
 pub trait IncludeReader {
-    /// The text of the file `path`: as typed if absolute, else joined to the directory of the including file's name.
+    /// Returns the text of the file `path`. The path is as typed if absolute, else joined to the directory of the including
+    /// file's name.
     ///
     /// # Errors
-    /// Why it cannot be read; becomes part of the message.
+    /// The reason why it cannot be read, which becomes part of the message.
     fn read(&self, path: &str) -> Result<String, String>;
 }
 
@@ -31,9 +32,9 @@ impl IncludeReader for NoIncludes {
 
 /// Deepest nesting of includes.
 const INCLUDE_DEPTH_MAX: usize = 16;
-/// Most includes in all, so that files that include each other twice do not explode.
+/// Most includes in total, so that files that include each other twice do not grow exponentially.
 const INCLUDES_MAX: u32 = 256;
-/// Most sections; as fio's limit on jobs.
+/// Most sections; fio's limit on jobs.
 const SECTIONS_MAX: usize = 4_096;
 
 /// One `key[=value]` line.
@@ -67,7 +68,7 @@ pub(super) struct RawSection {
     pub options: Vec<RawOption>,
 }
 
-/// Everything in the file, and what was wrong with its form.
+/// All sections of the file, and the errors in its form.
 #[derive(Debug, Default)]
 pub(super) struct Raw {
     pub sections: Vec<RawSection>,
@@ -124,7 +125,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Cuts a comment behind a value. fio cuts at any `;` or `#`, even inside a word; in that case a warning is given.
+    /// Removes a comment after a value. fio cuts at any `;` or `#`, even inside a word; in that case a warning is given.
     fn cut_comment<'t>(&mut self, origin: &Origin, body: &'t str) -> &'t str {
         let Some(at) = body.find([';', '#']) else { return body };
         let code = &body[..at];
@@ -147,7 +148,7 @@ impl Reader<'_> {
         let Some(name) = code.strip_prefix('[').and_then(|c| c.strip_suffix(']')).filter(|n| !n.trim().is_empty())
         else {
             self.error(origin, code, "is not a section header", "write [name] on a line of its own");
-            // Options that follow belong to the malformed section, not to the one before.
+            // Further options belong to the malformed section, not to the one before.
             self.push_section("?", false, line);
             return;
         };
@@ -159,7 +160,7 @@ impl Reader<'_> {
             }
             return;
         }
-        // fio compares six letters only: [globals] is global too.
+        // fio compares only six letters, so [globals] is global too.
         let global = name.starts_with("global");
         if global && name != "global" {
             self.raw.warnings.push(Warning {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fill patterns: `0xdeadface"abcd"-12%o`.
 //!
-//! Guarantees: the bytes fio 3.33 makes of the same text (measured): hex in the order written, an odd digit count padded in
-//! front; a decimal in as few little-endian bytes as it needs, four if negative; text in double quotes as it is.
-//! Does not do: `'file'` parts, which would make the parser read files; they are refused by name.
+//! Guarantees: the bytes are those that fio 3.33 makes of the same text (measured). Hex is in the order written, with an
+//! odd digit count padded in front. A decimal takes as few little-endian bytes as it needs, four if negative. Text in
+//! double quotes stays as it is. Does not do: `'file'` parts, which would make the parser read files; they are rejected by
+//! name.
 
 use super::error::{Reject, quote};
 use super::values::Pattern;
 
 /// Longest pattern; fio's bound.
 pub(super) const PATTERN_MAX_BYTES: usize = 512;
-/// A `%o` takes this many bytes.
+/// Bytes that a `%o` takes.
 const OFFSET_BYTES: usize = 8;
 const REMEDY: &str = "write hex (0xdeadbeef), a decimal number, text in \"\", or a sequence of these";
 
-/// Parses a pattern; `offsets` = `%o` is allowed (verify patterns).
+/// Parses a pattern; `offsets`: whether `%o` is allowed (verify patterns).
 pub(super) fn parse(text: &str, offsets: bool) -> Result<Pattern, Reject> {
     let mut pattern = Pattern { bytes: Vec::new(), offset_at: Vec::new() };
     let mut rest = text.trim();

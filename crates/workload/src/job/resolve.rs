@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks between options, and the values that follow from several: a draft becomes a [`Job`].
+//! Checks between options, and values that follow from several options: turns a draft into a [`Job`].
 //!
-//! Guarantees: what the docs of [`Job`]'s fields promise. Clamps as fio does, but says so; refuses what fio would start and
-//! then do differently from what was typed. Needs from callers: options already applied. Does not do: anything that needs
-//! the target's size.
+//! Guarantees: the properties that the docs of [`Job`]'s fields state. Clamps values as fio does, but with a warning.
+//! Rejects jobs that fio would start and then run differently from what was typed. Needs from callers: options already
+//! applied. Does not do: anything that needs the target's size.
 
 use super::draft::{Draft, OptionOrigin};
 use super::error::{ErrorKind, JobError, Origin, Warning};
@@ -16,7 +16,7 @@ use super::values::{
 /// Bytes of a sector; the block layer counts in sectors.
 const SECTOR_BYTES: u64 = blk::id::SECTOR_SIZE as u64;
 
-/// What the checks need from outside of the draft.
+/// Data that the checks need in addition to the draft.
 pub(super) struct ResolveContext<'a> {
     /// Jobs above, resolved.
     pub above: &'a [Job],
@@ -26,11 +26,11 @@ pub(super) struct ResolveContext<'a> {
     pub header_seq: u32,
     /// CPUs of the machine.
     pub ncpus: u32,
-    /// Is this file name one of mqblk's targets?
+    /// Whether this file name is one of mqblk's targets.
     pub is_target: &'a dyn Fn(&str) -> bool,
 }
 
-/// The job, with everything wrong or noteworthy about it.
+/// The job, with all errors and warnings about it.
 pub(super) struct Resolved {
     pub job: Job,
     pub errors: Vec<(u32, JobError)>,
@@ -42,7 +42,7 @@ pub(super) fn resolve(draft: Draft, around: &ResolveContext<'_>) -> Resolved {
     let foreign_engine = draft.refused.contains_key("ioengine");
     let mut check = Check { draft, around, errors: Vec::new(), warnings: Vec::new() };
     if foreign_engine {
-        // The job was written for another kind of target. Report its engine, not the errors that follow from it.
+        // The job was written for another kind of target. Report its engine, not the errors that result from it.
         check.draft.refused.retain(|name, _| !table_engine::is_foreign(name));
     } else {
         check.all();
@@ -75,7 +75,7 @@ impl Check<'_> {
         self.oltp_depth();
     }
 
-    /// The given option among `names` that was typed last; the section header if none was given.
+    /// Returns the given option among `names` that was typed last, or the section header if none was given.
     fn blame(&self, names: &[&str]) -> OptionOrigin {
         let given = names.iter().filter_map(|name| self.draft.given.get(name));
         given.max_by_key(|g| g.seq).cloned().unwrap_or_else(|| OptionOrigin {
@@ -113,7 +113,7 @@ impl Check<'_> {
         Dir::ALL.into_iter().filter(move |d| rw.has(*d))
     }
 
-    /// fio's precedence per direction, whatever the order in the file: bssplit, then bsrange, then bs.
+    /// Applies fio's precedence per direction, whatever the order in the file: bssplit, then bsrange, then bs.
     fn block_sizes(&mut self) {
         let draft = &mut self.draft;
         for dir in Dir::ALL {
@@ -167,7 +167,7 @@ impl Check<'_> {
         }
     }
 
-    /// `rw=...:N`, and options that switch the random map off, as in fio.
+    /// Applies `rw=...:N`, and the options that switch the random map off, as in fio.
     fn pattern_of_offsets(&mut self) {
         let job = &mut self.draft.job;
         match (self.draft.rw_modifier, job.rw.random) {
@@ -184,7 +184,7 @@ impl Check<'_> {
         }
     }
 
-    /// The block layer's unit is the sector: anything finer would be refused by every device later, one I/O at a time.
+    /// Checks sector alignment. The block layer's unit is the sector, so devices would fail smaller units later, one I/O at a time.
     fn sectors(&mut self) {
         let odd = |bytes: u64| !bytes.is_multiple_of(SECTOR_BYTES);
         let job = &self.draft.job;
@@ -274,7 +274,7 @@ impl Check<'_> {
         self.draft.job.thinktime_spin_ns = spin.min(think);
     }
 
-    /// What buffers hold and what verification expects.
+    /// Checks the contents of buffers and the expectations of verification.
     fn data(&mut self) {
         let draft = &mut self.draft;
         draft.job.buffer_fill = match (draft.buffer_pattern.take(), draft.zero_buffers) {
@@ -288,10 +288,10 @@ impl Check<'_> {
         let job = &mut self.draft.job;
         job.verify_backlog_batch = self.draft.verify_backlog_batch.filter(|v| *v > 0).unwrap_or(job.verify_backlog);
         if job.rw.mode == RwMode::Trim {
-            // Trimmed blocks carry no data to check; fio ignores verify here too.
+            // Trimmed blocks contain no data to check; fio ignores verify here too.
             job.verify = None;
         }
-        // Equal blocks would hide a misplaced one, so a checked write never reuses a buffer (fio's rule).
+        // Equal blocks would hide a misplaced one, so a verified write never reuses a buffer (fio's rule).
         job.refill_buffers |= job.verify.is_some_and(|kind| kind != VerifyKind::Pattern);
         let (verify, pattern) = (job.verify, job.verify_pattern.is_some());
         let trims_only = job.rw.mode == RwMode::Trim;
@@ -307,7 +307,7 @@ impl Check<'_> {
         }
     }
 
-    /// Writing a block twice while verifying: what is on disk must be predictable.
+    /// Checks jobs that write a block twice while verifying: the contents of the disk must be predictable.
     fn verify_repeats(&mut self) {
         let job = &self.draft.job;
         let random_writes = job.rw.random && job.rw.has(Dir::Write);

@@ -9,7 +9,7 @@ use super::units::{self, SEC_NS, Units};
 use super::values::{IoEngine, PerDir, VerifyKind};
 use blk::suggest::did_you_mean;
 
-/// Engines fio has (3.33, any build) and mqblk does not.
+/// Engines that fio has (3.33, any build) and mqblk does not.
 const OTHER_ENGINES: [&str; 48] = [
     "mmap",
     "splice",
@@ -76,7 +76,7 @@ const ENGINES: [IoEngine; 9] = [
 const ENGINE_REMEDY: &str =
     "use libaio, io_uring or posixaio (many in flight), psync, sync, vsync, pvsync or pvsync2 (one at a time), or null";
 
-/// `ioengine=`: an engine mqblk maps to a way of submitting; others are refused by name.
+/// `ioengine=`: an engine that mqblk maps to a way of submitting; others are rejected by name.
 pub(super) fn set_ioengine(draft: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
     if let Some(engine) = ENGINES.into_iter().find(|e| e.name() == text) {
         draft.job.ioengine = engine;
@@ -169,7 +169,7 @@ pub(super) fn set_startdelay(draft: &mut Draft, text: &str, _: Units) -> Result<
     Ok(())
 }
 
-/// `rate=` and `rate_iops=`: 0 lifts a limit.
+/// `rate=` and `rate_iops=`: 0 removes a limit.
 pub(super) fn set_rate(into: &mut PerDir<Option<u64>>, from: PerDir<Option<u64>>) {
     let limit = |value: Option<u64>| value.map(|v| Some(v).filter(|v| *v > 0));
     merge(into, PerDir { read: limit(from.read), write: limit(from.write), trim: limit(from.trim) });
@@ -193,7 +193,7 @@ pub(super) fn set_redo_filename(draft: &mut Draft, text: &str, _: Units) -> Resu
     Ok(())
 }
 
-/// `redo_block_size=`: what a device may have as its logical block.
+/// `redo_block_size=`: a size that a device may have as its logical block.
 pub(super) fn set_redo_block_size(draft: &mut Draft, text: &str, units: Units) -> Result<(), Reject> {
     let bytes = units::int_in(text, units, 512, 4096)?;
     if !bytes.is_power_of_two() {
@@ -220,7 +220,7 @@ pub(super) fn split_paths(text: &str) -> Result<Vec<String>, Reject> {
     Ok(paths)
 }
 
-/// `mem=`: the form only; mqblk has its own buffers.
+/// `mem=`: checks only the form, because mqblk has its own buffers.
 pub(super) fn check_mem(_: &mut Draft, text: &str, _: Units) -> Result<(), Reject> {
     match text.split(':').next().unwrap_or(text) {
         "malloc" | "shm" | "shmhuge" | "mmap" | "mmapshared" | "mmaphuge" => Ok(()),

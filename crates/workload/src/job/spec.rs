@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The typed, resolved job: what a job file means, and nothing about how it was written.
+//! The typed, resolved job: the meaning of a job file, independent of how it was written.
 //!
-//! Guarantees: a [`Job`] out of [`super::JobFile::parse_str`] passed every check that needs no device (ranges, options that
-//! contradict each other); every field acts as fio's option of that name does, or the job was refused. Needs from callers:
-//! what depends on the target is still theirs to check (size against the target, percentages, alignment to the
-//! logical block). Does not do: `numjobs` expansion (an instance number is an argument where one matters), targets
-//! (`filename` is kept as typed). Source: fio HOWTO 3.33.
+//! Guarantees: a [`Job`] from [`super::JobFile::parse_str`] passed every check that needs no device (ranges, options that
+//! contradict each other). Every field acts as fio's option of that name does, or the job was rejected. Needs from callers:
+//! checks that depend on the target (size against the target, percentages, alignment to the logical block). Does not do:
+//! `numjobs` expansion (functions that depend on the instance take its number), targets (`filename` is kept as typed).
+//! Source: fio HOWTO 3.33.
 
 use super::error::Warning;
 use super::oltp::OltpJob;
@@ -21,7 +21,7 @@ pub const DEFAULT_PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 /// Largest `iodepth` accepted. Requests are allocated at start, so an absurd depth is a typing error, not a workload.
 pub const IODEPTH_MAX: u32 = 65_536;
-/// Largest `numjobs` accepted, and most instances in one file: each submits to the block layer for itself.
+/// Largest `numjobs` accepted, and most instances in one file, because each is a submitter of its own.
 pub const NUMJOBS_MAX: u32 = blk::id::MAX_SUBMITTERS;
 /// Largest block size accepted, 1 GiB: buffers for the whole queue depth are allocated at start.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
@@ -33,7 +33,7 @@ pub struct JobFile {
     pub jobs: Vec<Job>,
     /// Options of the `[global]` sections and the overrides, as [`Job::options`].
     pub global_options: Vec<(String, String)>,
-    /// What was accepted but does nothing here, in file order.
+    /// Options that were accepted but have no effect here, in file order.
     pub warnings: Vec<Warning>,
 }
 
@@ -47,8 +47,8 @@ pub struct Job {
     pub line: u32,
     /// `description=`, printed with the results.
     pub description: Option<String>,
-    /// The section's own options that have a value, by canonical name, variables replaced, in the order of the file:
-    /// what fio's JSON repeats as `job options`.
+    /// The section's own options with a value, by canonical name, variables replaced, in the order of the file. fio's JSON
+    /// repeats them as `job options`.
     pub options: Vec<(String, String)>,
 
     // ---- where
@@ -58,7 +58,7 @@ pub struct Job {
     pub directory: Vec<String>,
     /// `filename_format=`; `$jobname`, `$jobnum`, `$filenum` are replaced.
     pub filename_format: String,
-    /// `size=`: the region each instance works in; `None` = the whole target behind `offset`.
+    /// `size=`: the region that each instance works in; `None` = the whole target after `offset`.
     pub size: Option<Extent>,
     /// `io_size=`: bytes to move per loop; `None` = as many as `size`.
     pub io_size: Option<Extent>,
@@ -66,7 +66,7 @@ pub struct Job {
     pub filesize_bytes: Option<u64>,
     /// `offset=`: where the region starts.
     pub offset: Extent,
-    /// `offset_align=`: a percentage `offset` is rounded up to a multiple of this; 0 = to the smallest block size.
+    /// `offset_align=`: if `offset` is a percentage, it is rounded up to a multiple of this; 0 = the smallest block size.
     pub offset_align_bytes: u64,
     /// `offset_increment=`: instance n starts at `offset` + n times this.
     pub offset_increment: Extent,
@@ -74,15 +74,15 @@ pub struct Job {
     pub direct: bool,
     /// `invalidate=`: drop cached pages of a buffered file before the run. Default true.
     pub invalidate: bool,
-    /// `overwrite=`: lay the file out fully before writing to it.
+    /// `overwrite=`: create the whole file before writing to it.
     pub overwrite: bool,
-    /// `allow_file_create=`: may a missing file be created? Default true.
+    /// `allow_file_create=`: whether a missing file may be created. Default true.
     pub allow_file_create: bool,
-    /// `allow_mounted_write=`: may a mounted block device be written? Default false.
+    /// `allow_mounted_write=`: whether a mounted block device may be written. Default false.
     pub allow_mounted_write: bool,
 
     // ---- what
-    /// `workload=oltp` and its options: then the job is a transaction loop, and `rw` only says that it reads and writes.
+    /// `workload=oltp` and its options. The job is then a transaction loop, and `rw` only says that it reads and writes.
     pub oltp: Option<OltpJob>,
     /// `rw=`.
     pub rw: Rw,
@@ -90,14 +90,14 @@ pub struct Job {
     pub seq_offset_add_bytes: i64,
     /// `rw=randread:8`: a fresh random offset every n I/Os, >= 1.
     pub rand_offset_every: u32,
-    /// `rw_sequencer=`: what happens between fresh offsets.
+    /// `rw_sequencer=`: the offsets between fresh random offsets.
     pub rw_sequencer: RwSequencer,
     /// `rwmixread=` (or 100 - `rwmixwrite`): percent of a mixed job that is reads, 0..=100.
     pub rwmixread_pct: u32,
     /// `bs=`, `bsrange=`, `bssplit=`.
     pub block_sizes: PerDir<BlockSizes>,
-    /// `bs_unaligned`: sizes of a `bsrange` need not be multiples of its minimum. No job file sets it, as the block layer
-    /// moves whole sectors; a runner of bytes may.
+    /// `bs_unaligned`: sizes of a `bsrange` need not be multiples of its minimum. No job file sets it, because the block
+    /// layer moves whole sectors; other users of this crate may.
     pub bs_unaligned: bool,
     /// `blockalign=`: grid of random offsets; `None` = smallest block size of the direction.
     pub blockalign_bytes: PerDir<Option<u64>>,
@@ -138,7 +138,7 @@ pub struct Job {
     pub weight: Option<u16>,
 
     // ---- when
-    /// `runtime=`; `None` = until the bytes are done.
+    /// `runtime=`; `None` = until all bytes are moved.
     pub runtime_ns: Option<u64>,
     /// `time_based`: start over until `runtime_ns` has passed. Implies `runtime_ns` is set.
     pub time_based: bool,
@@ -277,7 +277,8 @@ impl Job {
         format!("{}/{}", dir.trim_end_matches('/'), name.trim_start_matches('/'))
     }
 
-    /// Where the redo of instance `jobnum` goes, if it has a place of its own; by the rules of [`Job::file_name`] for a `filename`.
+    /// Returns the target of the redo of instance `jobnum`, if redo has a target of its own. The rules are those of
+    /// [`Job::file_name`] for a `filename`.
     pub fn redo_file_name(&self, jobnum: u32, is_target: &dyn Fn(&str) -> bool) -> Option<String> {
         let filename = self.oltp.as_ref()?.redo_filename.clone()?;
         Some(Job { filename: Some(filename), ..self.clone() }.file_name(jobnum, is_target))

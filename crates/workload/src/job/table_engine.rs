@@ -7,12 +7,12 @@ const NOT_THIS: &str = "belongs to a fio engine that mqblk does not have; mqblk 
 const CMDPRIO: &str = "mqblk gives all I/Os of a job one priority; use prio and prioclass in two jobs";
 const URING: &str = "mqblk's file target chooses this itself";
 
-/// Does the option belong to an engine mqblk has no counterpart for? Then the engine's own refusal says it all.
+/// Whether the option belongs to an engine that mqblk has no counterpart for. The rejection of the engine is then sufficient.
 pub(super) fn is_foreign(name: &str) -> bool {
     ROWS.iter().any(|row| row.name == name && row.support == Support::Refused(NOT_THIS))
 }
 
-/// An option of an engine mqblk has no counterpart for.
+/// An option of an engine that mqblk has no counterpart for.
 const fn other(name: &'static str) -> OptionInfo {
     no(name, Parser::OptionalText, "", "Option of an I/O engine that mqblk does not have", NOT_THIS)
 }

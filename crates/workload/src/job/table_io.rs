@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Option rows: what I/O is issued, how and when; randomness, rates, verification and data. See `options`.
+//! Option rows: which I/O is issued, how and when; randomness, rates, verification and data. See `options`.
 
 use super::draft::{merge, merge_some};
 use super::option::Parser::{Bool, Flag, Int, Ints, Text, Time, Words};
@@ -142,7 +142,7 @@ pub(super) static ROWS: &[OptionInfo] = &[
     quiet("dedupe_global", BOOL, "0", "Share the repeated set"),
 ];
 
-/// Up to three times in us that set nothing.
+/// Up to three times in us; sets nothing.
 const INTS_US: Parser = Text {
     syntax: "TIME(us)[,WRITE[,TRIM]]",
     set: |_, v, _| super::units::per_dir(v, &[','], |part| super::units::time_ns(part, USEC_NS)).map(|_| ()),

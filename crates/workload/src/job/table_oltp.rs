@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Option rows of our own: what kind of load a job is, and transaction loops (`workload=oltp`). See `options` and `oltp`.
+//! Option rows of our own: the kind of load of a job, and transaction loops (`workload=oltp`). See `options` and `oltp`.
 
 use super::oltp::REDO_WRITE_MAX;
 use super::option::Parser::{Int, Size, Text, Words};

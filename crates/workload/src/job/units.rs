@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Numbers with units: bytes, times, percentages, ranges and `read,write,trim` triples.
 //!
-//! Guarantees: a value is taken whole or refused; fio reads a prefix of `1.5k` (1) or `1x` (1) and drops the rest, which
-//! starts a run that was not asked for. What each accepted form means is fio 3.33's meaning, measured against the program
-//! where it and its manual differ (see [`unit_quirk`]). Needs from callers: the `kb_base` in force. Does not do:
-//! ranges of single options (the table has them). Source: fio HOWTO, "Parameter types".
+//! Guarantees: a value is parsed as a whole or rejected. fio parses a prefix of `1.5k` (1) or `1x` (1) and ignores the
+//! rest, which starts an unintended run. Each accepted form has the meaning of fio 3.33, measured with the program where it
+//! and its manual differ (see [`unit_quirk`]). Needs from callers: the `kb_base` in effect. Does not do: ranges of single
+//! options (the table has them). Source: fio HOWTO, "Parameter types".
 
 use super::arith;
 use super::error::{Reject, quote};
@@ -17,7 +17,7 @@ pub(super) const MSEC_NS: u64 = 1_000_000;
 /// One second.
 pub(super) const SEC_NS: u64 = 1_000_000_000;
 
-/// How unit prefixes count.
+/// The base of unit prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Units {
     /// 1024 (fio's default: `k` = 1024, `kib` = 1000) or 1000 (`k` = 1000, `kib` = 1024).
@@ -102,7 +102,7 @@ fn range_rule(min: u64, max: u64) -> String {
 pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, Reject> {
     let text = text.trim();
     let value = if text.starts_with('(') {
-        // The whole expression counts us, so that `(2*500000)` is one second and `(2*1s)` two.
+        // Numbers in the expression count us, so that `(2*500000)` is one second and `(2*1s)` two.
         let number = |word: &str| match plain_time(word, USEC_NS) {
             Ok(ns) => Ok(ns / i128::from(USEC_NS)),
             Err(reject) => Err(format!("'{}' {}", quote(word), reject.rule)),
@@ -188,8 +188,8 @@ pub(super) fn per_dir<T: Clone>(
     Ok(PerDir { read: values[0].clone(), write: values[1.min(last)].clone(), trim: values[2.min(last)].clone() })
 }
 
-/// What to tell about a binary-looking suffix, because fio's rule surprises: with `kb_base=1024` it reads `4kib` as 4000,
-/// and `4ki` as `4k` although its manual says otherwise.
+/// Returns a warning about a binary-looking suffix, because fio's rule is unexpected: with `kb_base=1024` it parses `4kib`
+/// as 4000, and `4ki` as `4k` although its manual says otherwise.
 pub(super) fn unit_quirk(text: &str, units: Units) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let bytes = lower.as_bytes();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The value types of a resolved job: what one option can say.
+//! The value types of a resolved job: the possible values of an option.
 //!
-//! Guarantees: a value of these types that came out of [`super::JobFile::parse_str`] is inside the range its doc states;
-//! units are in the name (`_bytes`, `_ns`, `_pct`). Needs from callers: nothing. Does not do: parsing (see `options`),
-//! defaults (see `spec`), or any choice at run time. Source of the meanings: fio's HOWTO, release 3.33.
+//! Guarantees: a value of these types from [`super::JobFile::parse_str`] is within the range that its doc states. Units are
+//! in the name (`_bytes`, `_ns`, `_pct`). Needs from callers: nothing. Does not do: parsing (see `options`), defaults (see
+//! `spec`), or any choice at run time. Source of the meanings: fio's HOWTO, release 3.33.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -73,7 +73,7 @@ impl<T> IndexMut<Dir> for PerDir<T> {
     }
 }
 
-/// Which directions a job issues.
+/// The directions that a job issues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RwMode {
     /// Reads only.
@@ -98,7 +98,7 @@ pub struct Rw {
 }
 
 impl Rw {
-    /// Does the job issue I/O in this direction?
+    /// Whether the job issues I/O in this direction.
     pub fn has(self, dir: Dir) -> bool {
         match self.mode {
             RwMode::Read => dir == Dir::Read,
@@ -126,7 +126,7 @@ impl fmt::Display for Rw {
     }
 }
 
-/// `rw_sequencer=`: what a random job does between two fresh offsets when `rand_offset_every` > 1.
+/// `rw_sequencer=`: the offsets of a random job between two fresh ones, when `rand_offset_every` > 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RwSequencer {
     /// Continue at the end of the last I/O.
@@ -171,7 +171,7 @@ impl BlockSizes {
         }
     }
 
-    /// The largest size this direction can issue; what one buffer must hold.
+    /// The largest size this direction can issue, which is the least size of a buffer.
     pub fn max_bytes(&self) -> u64 {
         match self {
             BlockSizes::Fixed(bytes) => *bytes,
@@ -191,13 +191,13 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// The number of bytes when the whole is `whole_bytes`; a percentage is rounded down.
+    /// Returns the number of bytes of a whole of `whole_bytes`; a percentage is rounded down.
     pub fn of(self, whole_bytes: u64) -> u64 {
         match self {
             Extent::Bytes(bytes) => bytes,
             Extent::Percent(pct) => {
                 let bytes = u128::from(whole_bytes) * u128::from(pct) / 100;
-                // pct <= 100, so the quotient fits; saturate rather than trust a hand-made value.
+                // pct <= 100, so the quotient fits; saturate in case a caller built an invalid value.
                 u64::try_from(bytes).unwrap_or(u64::MAX)
             }
         }
@@ -210,7 +210,7 @@ impl Default for Extent {
     }
 }
 
-/// `ioengine=`: names of fio engines that say how a job submits. They select no code here except through [`Submit`].
+/// `ioengine=`: names of fio engines, which determine how a job submits. They select code here only through [`Submit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IoEngine {
     /// `libaio`: asynchronous.
@@ -234,14 +234,14 @@ pub enum IoEngine {
     Null,
 }
 
-/// How a job submits; what [`IoEngine`] means to a runner.
+/// How a job submits, which is all that a runner needs of [`IoEngine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Submit {
     /// Up to `iodepth` in flight, in batches.
     Async,
     /// One at a time; the submitter waits for each.
     Sync,
-    /// As `Async`, and the job asks for the null target whatever `filename` says.
+    /// As `Async`, and the job uses the null target whatever `filename` is.
     Null,
 }
 
@@ -293,7 +293,7 @@ pub enum Distribution {
     Zipf {
         /// Exponent.
         theta: f64,
-        /// Where the hot spot lies, 0.0..=1.0 of the range; `None` scatters the hot blocks by a hash.
+        /// Position of the hot spot, 0.0..=1.0 of the range; `None` scatters the hot blocks by a hash.
         center: Option<f64>,
     },
     /// `pareto:h[:center]`, 0 < h < 1.
@@ -356,11 +356,11 @@ impl VerifyKind {
 pub struct Pattern {
     /// The bytes; the eight at each offset placeholder are zero.
     pub bytes: Vec<u8>,
-    /// Where a `%o` is: each names the first of eight bytes that hold the block's offset in the target, little-endian.
+    /// Positions of `%o`: each is the first of eight bytes that hold the block's offset in the target, little-endian.
     pub offset_at: Vec<usize>,
 }
 
-/// What a write buffer holds before verify headers are put in.
+/// The content of a write buffer before verify headers are added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BufferFill {
     /// Pseudo-random bytes.
@@ -378,11 +378,11 @@ pub enum RateProcess {
     /// Evenly spaced.
     #[default]
     Linear,
-    /// A Poisson process (exponential gaps), as independent users make.
+    /// A Poisson process (exponential gaps), as from independent users.
     Poisson,
 }
 
-/// `thinktime_blocks_type=`: what `thinktime_blocks` counts.
+/// `thinktime_blocks_type=`: the blocks that `thinktime_blocks` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ThinktimeBlocks {
     /// Completed blocks; the pause waits for the queue to drain.

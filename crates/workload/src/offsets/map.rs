@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which blocks a random job has touched in this pass: fio's random map.
+//! The blocks that a random job has touched in this pass: fio's random map.
 //!
 //! A bitmap with summary levels above it: a summary bit is set when the whole word below is. So finding the next untouched
 //! block reads a handful of words even when the map is nearly full. Memory is one bit per block and 1/63 more, allocated once;
@@ -11,7 +11,7 @@ use std::collections::TryReserveError;
 /// Largest map, in blocks.
 pub const MAX_BLOCKS: u64 = 1 << 33;
 
-/// The touched blocks of `0..len`.
+/// The touched blocks among `0..len`.
 #[derive(Clone, Debug)]
 pub struct BlockMap {
     /// `levels[0]` has one bit per block; bits past the end are set, so that they are never found.
@@ -23,7 +23,7 @@ impl BlockMap {
     /// An empty map of `len` blocks.
     ///
     /// # Errors
-    /// The memory cannot be had.
+    /// The memory cannot be allocated.
     ///
     /// # Panics
     /// When `len` is 0 or above [`MAX_BLOCKS`].
@@ -47,7 +47,7 @@ impl BlockMap {
         Ok(map)
     }
 
-    /// Forgets all touches.
+    /// Marks all blocks as untouched.
     pub fn clear(&mut self) {
         let mut bits = self.len;
         for level in &mut self.levels {
@@ -66,8 +66,8 @@ impl BlockMap {
         block >= self.len || self.levels[0][(block / 64) as usize] >> (block % 64) & 1 != 0
     }
 
-    /// The untouched block to use when a random draw gave `block`: itself, else the next one above, else the first one.
-    /// `None` when all are touched.
+    /// Returns the untouched block to use for a random draw of `block`: the block itself, else the next one above, else the
+    /// first one. Returns `None` when all are touched.
     #[inline]
     pub fn pick(&self, block: u64) -> Option<u64> {
         if !self.contains(block) {

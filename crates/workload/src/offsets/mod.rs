@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the next I/O of a job goes: sequential, uniform with or without a random map, skewed or zoned.
+//! The offset of the next I/O of a job: sequential, uniform with or without a random map, skewed or zoned.
 //!
-//! Guarantees: offsets lie inside the job's [`Region`]; with the random map every block is handed out once per pass; with
-//! fio's seeds sequential, uniform and zoned offsets are fio's. Zipf, pareto and normal have fio's definition with seeds of
-//! their own (fio mixes the file's name into theirs). Needs from callers: [`Offsets::issued`] after the size of the
-//! I/O is known, before the next [`Offsets::next`]. Does not know rates, mixes or limits in bytes.
+//! Guarantees: offsets lie inside the job's [`Region`]. With the random map every block is used once per pass. With fio's
+//! seeds, sequential, uniform and zoned offsets are fio's. Zipf, pareto and normal have fio's definition with other seeds
+//! (fio's seeds depend on the name of the file). Needs from callers: [`Offsets::issued`] after the size of the I/O is
+//! known, before the next [`Offsets::next`]. Does not know rates, mixes or limits in bytes.
 //!
 //! Memory: one bit per block for the random map ([`map`]), nothing otherwise. Source: the behaviour of fio 3.33, as its
 //! HOWTO describes it and as its I/O logs show.
@@ -30,8 +30,8 @@ const NOWHERE: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 enum Draw {
     Uniform,
-    /// Index into `Offsets::skewed`: directions with the same distribution share its state, so that the hot blocks of
-    /// reads are those of writes.
+    /// Index into `Offsets::skewed`. Directions with the same distribution share its state, so that reads and writes have
+    /// the same hot blocks.
     Skewed(u8),
     Zoned(Box<Zones>),
 }
@@ -43,7 +43,7 @@ pub struct Pick {
     pub offset: u64,
     /// Drawn at random, rather than continued from the last one.
     pub random: bool,
-    /// First block in the random map, which this I/O takes; `None` when it takes none.
+    /// First block of this I/O in the random map; `None` when it does not use the map.
     pub mapped: Option<u64>,
 }
 
@@ -145,7 +145,7 @@ impl Offsets {
         Ok(())
     }
 
-    /// fio's rules for when a random map is kept.
+    /// Applies fio's rules for when a random map is kept.
     fn set_up_map(&mut self, job: &Job) -> Result<(), SetupError> {
         let used = || Dir::ALL.into_iter().filter(|d| job.rw.has(*d));
         let aligned_apart = used().any(|d| self.align[d as usize] != job.block_sizes[d].min_bytes());
@@ -173,12 +173,12 @@ impl Offsets {
         self.region
     }
 
-    /// Whether a random map is kept: each block comes once per pass.
+    /// Whether a random map is kept, so that each block is used once per pass.
     pub fn has_map(&self) -> bool {
         self.map.is_some()
     }
 
-    /// Whether every I/O is an independent uniform draw without a map: what the engine's shortest path may inline.
+    /// Whether every I/O is an independent uniform draw without a map, which the engine's shortest path may inline.
     pub fn is_plain_uniform(&self, dir: Dir) -> bool {
         let d = dir as usize;
         self.random
@@ -233,7 +233,7 @@ impl Offsets {
         }
     }
 
-    /// Between two fresh offsets of `rw=randread:N`.
+    /// Returns the offset between two fresh offsets of `rw=randread:N`.
     fn between_fresh(&mut self, dir: Dir) -> Option<Pick> {
         if !self.identical {
             return self.sequential(dir).or_else(|| self.fresh(dir));
@@ -251,7 +251,7 @@ impl Offsets {
         }
         let mut at = self.last_pos[d] - start;
         if self.seq_add != 0 {
-            // fio begins a backward stream at the end only where the region does not start at 0.
+            // fio begins a backward stream at the end only if the region does not start at 0.
             if at == 0 && self.seq_add < 0 && start != 0 {
                 at = len;
             }
@@ -296,13 +296,13 @@ impl Offsets {
             let offset = self.region.start + block * self.align[d];
             return Some(Pick { offset, random: true, mapped: Some(block) });
         }
-        // The grid of this direction is coarser than the map: what is left of a larger block is handed out as it is.
+        // The grid of this direction is coarser than the map. The remainder of a partly touched larger block is used as it is.
         let block = map.pick(block * per_point)?;
         Some(Pick { offset: self.region.start + block * self.map_unit, random: true, mapped: Some(block) })
     }
 
-    /// Tells that an I/O of `len` bytes is issued at `pick`. Returns its length, which is shorter when the random map has a
-    /// touched block in the way.
+    /// Records that an I/O of `len` bytes is issued at `pick`. Returns its length, which is shorter if a touched block in
+    /// the random map is in the way.
     #[inline]
     pub fn issued(&mut self, dir: Dir, pick: Pick, len: u64) -> u64 {
         let d = dir as usize;
@@ -336,7 +336,7 @@ impl Offsets {
         (self.trim_then_write && self.last_start[t] != NOWHERE).then(|| self.last_pos[t] - self.last_start[t])
     }
 
-    /// Starts over: all blocks untouched, sequential streams at their start. The random sequence continues.
+    /// Starts a new pass: all blocks untouched, sequential streams at their start. The random sequence continues.
     pub fn start_pass(&mut self) {
         self.last_pos = [self.region.start; DIRS];
         self.last_start = [NOWHERE; DIRS];
@@ -345,7 +345,7 @@ impl Offsets {
         }
     }
 
-    /// Draws the sequence of the first pass again.
+    /// Restarts the random sequence, so that it repeats that of the first pass.
     pub fn reseed(&mut self) {
         let wide = matches!(self.rng, FioRng::Wide(_));
         self.rng = FioRng::new(self.seeds.of(Purpose::Offset), wide);

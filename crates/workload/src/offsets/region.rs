@@ -20,11 +20,12 @@ impl Region {
         self.start + self.len
     }
 
-    /// The region of instance `instance` (0-based, counted over `numjobs`) of `job` in a target of `target_bytes`.
+    /// Returns the region of instance `instance` (0-based, counted over `numjobs`) of `job` in a target of `target_bytes`.
     ///
-    /// A percentage `offset` is rounded up to a multiple of `offset_align` (or the smallest block); a percentage `size` is
-    /// of the whole target, is cut at its end and rounded down to the smallest block, as fio does. With `filesize` the
-    /// region reaches to the end of a file of that size, and `size` only says how much is moved ([`Region::size`]).
+    /// A percentage `offset` is rounded up to a multiple of `offset_align` (or the smallest block). A percentage `size` is
+    /// relative to the whole target; it is cut at the target's end and rounded down to the smallest block, as in fio. With
+    /// `filesize` the region reaches to the end of a file of that size, and `size` is only the amount to move
+    /// ([`Region::size`]).
     pub(crate) fn resolve(job: &Job, instance: u32, target_bytes: u64) -> Result<Region, SetupError> {
         let target_bytes = match job.filesize_bytes {
             Some(filesize) if filesize > target_bytes => {
@@ -68,7 +69,7 @@ impl Region {
         Ok(Region { start, len })
     }
 
-    /// Bytes that one pass over the region moves where `io_size` does not say otherwise.
+    /// Bytes that one pass over the region moves unless `io_size` is set.
     pub(crate) fn size(&self, job: &Job) -> u64 {
         match (job.filesize_bytes, job.size) {
             (Some(filesize), Some(size)) => size.of(filesize).min(self.len),
@@ -117,7 +118,7 @@ mod tests {
         assert!(r.start >= 33_000 && r.len.is_multiple_of(4096) && r.end() <= 100_000, "{r:?}");
     }
 
-    /// As measured on fio 3.33: random offsets reach over the whole file, the amount is `size`.
+    /// As measured with fio 3.33: random offsets cover the whole file, and the amount is `size`.
     #[test]
     fn filesize_makes_the_region_and_size_the_amount() {
         let mut job = Job::new("a");

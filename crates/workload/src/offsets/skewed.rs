@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Skewed random blocks: zipf, pareto and normal, as fio defines them.
 //!
-//! Each draws a rank (0 is the hottest block, or for `normal` a place on the bell curve) and then places it: by default a
-//! multiplicative hash scatters the ranks over the range, so that hot blocks are not neighbours; with a centre given,
-//! ranks lie side by side from there on, wrapping at the end. The scatter is not a permutation: a few blocks share a place,
-//! others are never hit, which is fio's definition too. Blocks may repeat: fio keeps no random map for these, nor do we.
+//! Each draws a rank (0 is the hottest block, or for `normal` a position on the bell curve) and then maps it to a block. By
+//! default a multiplicative hash scatters the ranks over the range, so that hot blocks are not neighbours. With a given
+//! centre, ranks are adjacent from there on, wrapping at the end. The scatter is not a permutation: a few blocks share a
+//! position and others are never hit, which is fio's definition too. Blocks may repeat, because neither fio nor this crate
+//! keeps a random map for these distributions.
 //!
 //! Cost: two to three calls of `pow` per draw for zipf and one for pareto; zipf sums its normalisation once at the start,
 //! over at most [`ZIPF_TERMS`] terms (about 0.2 s), like fio.
@@ -14,7 +15,7 @@ use crate::rng::Taus88;
 
 /// Most terms of zipf's normalisation that are summed.
 pub const ZIPF_TERMS: u64 = 10_000_000;
-/// Uniform draws added up for one point of the bell curve.
+/// Number of uniform draws that are averaged for one point of the bell curve.
 const BELL_DRAWS: u64 = 12;
 /// 2^64 divided by the golden ratio, odd: Knuth's multiplicative hash.
 const GOLDEN_RATIO: u64 = 0x61C8_8646_80B5_83EB;
@@ -27,7 +28,7 @@ pub struct Skewed {
     seed: u32,
     blocks: u64,
     shape: Shape,
-    /// First block of rank 0, or what is added to the hash.
+    /// First block of rank 0, or the value that is added to the hash.
     shift: u64,
     scatter: bool,
 }
@@ -54,7 +55,7 @@ impl Skewed {
         let mut rng = Taus88::new(seed);
         let random_shift = u64::from(rng.next_u32());
         let (shift, scatter) = match center {
-            // The bell's middle is at half the range; everything else starts at rank 0.
+            // The middle of the bell is at half the range; the other distributions start at rank 0.
             Some(c) if matches!(shape, Shape::Normal { .. }) => {
                 ((blocks as f64 * c) as u64 + blocks - blocks / 2, false)
             }
@@ -64,7 +65,7 @@ impl Skewed {
         Some(Skewed { rng, seed, blocks, shape, shift, scatter })
     }
 
-    /// Draws the same blocks again.
+    /// Restarts the sequence of blocks.
     pub fn reseed(&mut self) {
         self.rng = Taus88::new(self.seed);
         self.rng.next_u32();
@@ -77,14 +78,14 @@ impl Skewed {
         self.place(rank)
     }
 
-    /// Where a rank lies.
+    /// Returns the block of a rank.
     #[inline]
     pub fn place(&self, rank: u64) -> u64 {
         let at = if self.scatter { rank.wrapping_mul(GOLDEN_RATIO) } else { rank };
         at.wrapping_add(self.shift) % self.blocks
     }
 
-    /// The next rank, before it is placed; 0 is the most frequent one for zipf and pareto.
+    /// Returns the next rank, not yet mapped to a block; 0 is the most frequent one for zipf and pareto.
     #[inline]
     pub fn next_rank(&mut self) -> u64 {
         let n = self.blocks;
@@ -117,7 +118,7 @@ impl Skewed {
         }
         let unit = f64::from(self.rng.next_u32()) / (U32_MAX + 1.0);
         let mut dev = (spread as f64 * unit) as i64 - (spread / 2) as i64;
-        // Halve what would leave the range; a block at the very end keeps its place.
+        // Halve a deviation that would leave the range; a block at the very end keeps its position.
         while !(0..n as i64).contains(&(mid + dev)) && dev != 0 {
             dev /= 2;
         }

@@ -2,7 +2,7 @@
 //! `random_distribution=zoned` and `zoned_abs`: shares of the accesses over consecutive parts of the range.
 //!
 //! A draw of 1..=100 selects the zone by its access share; the block inside the zone is uniform. Zones are given in percent
-//! of the range or in bytes; what lies behind the last zone is not accessed.
+//! of the range or in bytes. Blocks after the last zone are not accessed.
 
 use crate::job::{Extent, Zone};
 use crate::rng::{FioRng, Taus88};
@@ -18,19 +18,19 @@ pub struct Zones {
     spans: Vec<(u64, u64)>,
 }
 
-/// What is wrong with a zone table for this range.
+/// The error of a zone table for this range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZoneError {
-    /// The zones need this many bytes; the range has fewer.
+    /// The zones need this many bytes, and the range has fewer.
     TooLong(u64),
-    /// A zone that is accessed holds less than one block.
+    /// A zone with accesses is smaller than one block.
     Empty,
     /// The access shares do not sum to 100.
     Shares(u32),
 }
 
 impl Zones {
-    /// The table over `blocks` blocks of `block_bytes`.
+    /// Makes the table for `blocks` blocks of `block_bytes`.
     pub fn new(zones: &[Zone], blocks: u64, block_bytes: u64, seed: u32) -> Result<Zones, ZoneError> {
         let shares: u32 = zones.iter().map(|z| z.access_pct).sum();
         if shares != 100 {
@@ -44,7 +44,7 @@ impl Zones {
                 Extent::Percent(p) => {
                     percent += u64::from(p);
                     let at = |pct: u64| (u128::from(blocks) * u128::from(pct) / 100) as u64;
-                    // fio rounds the start and the length down, each by itself.
+                    // fio rounds the start and the length down separately.
                     let first = at(percent - u64::from(p));
                     (first, first + at(u64::from(p)))
                 }
@@ -68,12 +68,12 @@ impl Zones {
         Ok(Zones { rng: Taus88::new(seed), seed, of_draw, spans })
     }
 
-    /// Draws the same zones again.
+    /// Restarts the sequence of zones.
     pub fn reseed(&mut self) {
         self.rng = Taus88::new(self.seed);
     }
 
-    /// The next block; `offsets` is the job's generator of random offsets.
+    /// Returns the next block; `offsets` is the job's generator of random offsets.
     #[inline]
     pub fn next_block(&mut self, offsets: &mut FioRng) -> u64 {
         let draw = self.rng.between(1, 100);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Time and measurements of a transaction loop: as [`crate::engine`] keeps those of a fio job.
+//! Time and measurements of a transaction loop, kept as [`crate::engine`] keeps those of a fio job.
 //!
-//! Guarantees: nothing is measured before the end of `ramp_time`; a transaction that began before it and ends after counts.
+//! Guarantees: nothing is measured before the end of `ramp_time`. A transaction that began before that end and completes
+//! after it counts.
 
 use crate::job::{Dir, Job};
 use crate::stats::{DIRS, JobStats, LatencyClasses, Percentiles, RATE_INTERVAL, TxStats, batch_class, depth_class};
@@ -54,7 +55,7 @@ impl Account {
         }
     }
 
-    /// Follows the time: start and end of the ramp.
+    /// Follows the clock: the start and the end of the ramp.
     pub fn tick(&mut self, now_ns: u64) {
         if !self.started {
             self.started = true;
@@ -78,17 +79,17 @@ impl Account {
         self.sampled = [(0, 0); DIRS];
     }
 
-    /// `runtime` is over.
+    /// Whether `runtime` is over.
     pub fn is_over(&self, now_ns: u64) -> bool {
         now_ns >= self.end_at
     }
 
-    /// What was measured of transactions; it is not used during the ramp, whose end forgets it.
+    /// The measurements of transactions. Those of the ramp are discarded at its end.
     pub fn tx(&mut self) -> &mut TxStats {
         self.stats.tx.as_mut().expect("made with it")
     }
 
-    /// `n` I/Os were submitted at once.
+    /// Records that `n` I/Os were submitted at once.
     pub fn batch(&mut self, n: u32, in_flight: u32) {
         if !self.ramping {
             self.stats.depth[depth_class(in_flight)] += u64::from(n);
@@ -96,14 +97,14 @@ impl Account {
         }
     }
 
-    /// An I/O was submitted.
+    /// Records that an I/O was submitted.
     pub fn submitted(&mut self, io: &Io) {
         if !self.ramping {
             self.stats.dirs[io.dir as usize].slat.record(io.issue_ns.saturating_sub(io.start_ns));
         }
     }
 
-    /// An I/O ended without error.
+    /// Records that an I/O completed without error.
     pub fn completed(&mut self, io: &Io, now_ns: u64) {
         if self.ramping {
             return;
@@ -120,13 +121,13 @@ impl Account {
         }
     }
 
-    /// An I/O failed.
+    /// Records that an I/O failed.
     pub fn failed(&mut self, io: &Io, errno: i32) {
         self.stats.dirs[io.dir as usize].errors += 1;
         self.stats.count_error(errno);
     }
 
-    /// `n` completions were found at once.
+    /// Records that `n` completions were found at once.
     pub fn reaped(&mut self, n: u32) {
         if !self.ramping {
             self.stats.complete[batch_class(n)] += 1;
@@ -150,7 +151,7 @@ impl Account {
         self.update_run_times(now_ns);
     }
 
-    /// Run times and latency classes as of `now_ns`.
+    /// Updates run times and latency classes to `now_ns`.
     pub fn update_run_times(&mut self, now_ns: u64) {
         if self.ramping {
             return;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Blocks that were changed and not written back, as in a buffer cache.
 //!
-//! Guarantees: each block is in it once. It is handed out for writing when the redo of its last change is durable, and not
-//! again before that write has completed. The blocks with the oldest changes come first. A block that changes during its
-//! write is queued again when that write completes. Bounded, and nothing is allocated after the start.
+//! Guarantees: each block is in the set once. A block is returned for writing when the redo of its last change is durable,
+//! and not again before that write has completed. The blocks with the oldest changes come first. A block that changes
+//! during its write is queued again when that write completes. The set is bounded, and nothing is allocated after the
+//! start.
 //!
-//! Needs from callers: they check for room first. Does not do: keep contents; a cache for reads.
+//! Needs from callers: they check for room first. Does not do: keep contents, or cache reads.
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -13,10 +14,10 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockState {
     Free,
-    /// In the line of those to be written.
+    /// In the queue of blocks to write.
     InLine,
     Writing,
-    /// Being written, and changed since: the record of that change.
+    /// Being written, and changed since then. The number is the record of that change.
     Again(u64),
 }
 
@@ -26,7 +27,7 @@ struct Entry {
     /// The redo record of the last change.
     record: u64,
     state: BlockState,
-    /// Next of its bucket, or of the free ones.
+    /// The next entry in its bucket, or in the free list.
     chain: u32,
     before: u32,
     after: u32,
@@ -37,18 +38,18 @@ const EMPTY: Entry = Entry { block: 0, record: 0, state: BlockState::Free, chain
 #[derive(Clone, Debug)]
 pub(super) struct Dirty {
     entries: Box<[Entry]>,
-    /// First entry of each, by a hash of the block's number.
+    /// First entry of each bucket, by a hash of the block's number.
     buckets: Box<[u32]>,
     free: u32,
     used: u32,
-    /// Those to be written: ends and length of the line.
+    /// The queue of blocks to write: first and last entry, and length.
     first: u32,
     last: u32,
     in_line: u32,
 }
 
 impl Dirty {
-    /// Of `most` blocks.
+    /// Makes a set of at most `most` blocks.
     pub(super) fn new(most: u32) -> Dirty {
         let chain = |i: u32| Entry { chain: if i + 1 < most { i + 1 } else { NONE }, ..EMPTY };
         Dirty {
@@ -62,18 +63,18 @@ impl Dirty {
         }
     }
 
-    /// Whether there is room for `n` more blocks, even if none of them is here already.
+    /// Whether there is room for `n` more blocks, even if none of them is in the set already.
     pub(super) fn has_room(&self, n: u32) -> bool {
         self.used + n <= self.entries.len() as u32
     }
 
-    /// Blocks that wait to be written.
+    /// Number of blocks in the queue.
     pub(super) fn in_line(&self) -> u32 {
         self.in_line
     }
 
-    /// Records that a block was changed by that record of the log. Returns whether the change needs no write of its own,
-    /// because one was already pending.
+    /// Records that log record `record` changed a block. Returns whether the change needs no write of its own, because one
+    /// was already pending.
     pub(super) fn change(&mut self, block: u64, record: u64) -> bool {
         let bucket = self.bucket(block);
         let mut at = self.buckets[bucket];
@@ -92,7 +93,8 @@ impl Dirty {
         }
         match self.entries[at as usize].state {
             BlockState::InLine => {
-                // Behind: so the line has the order of the records, and a session that is not durable delays none that is.
+                // Moves to the end, so that the queue has the order of the records, and a record that is not durable delays
+                // no durable one.
                 self.leave_line(at);
                 self.line_up(at, record);
                 true
@@ -104,7 +106,7 @@ impl Dirty {
         }
     }
 
-    /// The next block to write, if its redo is durable: its entry and its number.
+    /// Takes the next block to write, if its redo is durable. Returns its entry and its number.
     pub(super) fn next(&mut self, durable: u64) -> Option<(u32, u64)> {
         let at = self.first;
         if !self.is_ready(durable) {
@@ -116,12 +118,12 @@ impl Dirty {
         Some((at, entry.block))
     }
 
-    /// Whether [`Dirty::next`] has one.
+    /// Whether [`Dirty::next`] would return a block.
     pub(super) fn is_ready(&self, durable: u64) -> bool {
         self.first != NONE && self.entries[self.first as usize].record <= durable
     }
 
-    /// The block of an entry was written.
+    /// Records that the block of an entry was written.
     pub(super) fn written(&mut self, at: u32) {
         match self.entries[at as usize].state {
             BlockState::Again(record) => self.line_up(at, record),
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!((block, dirty.has_room(1), dirty.in_line()), (5, true, 0));
     }
 
-    /// Against a map from blocks to records, with writes that last.
+    /// Compares the set with a map from blocks to records, with writes that take time.
     #[test]
     fn it_is_a_map_whatever_comes() {
         for seed in 0..50 {

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The redo log: a commit leaves a record; the log writer writes all waiting records, and acknowledges all of them at once.
+//! The redo log: a commit appends a record. The log writer writes all waiting records at once, and acknowledges all of them.
 //!
-//! Guarantees: one write is in flight at a time; records are written in the order they came, each once. A record is durable
-//! only when the write that has it completed without error. A write holds the records that came while the previous write was
-//! in flight, and those that came in `group_commit_us` after the first of them. The log is circular: a write does not cross
-//! its end. Needs from callers: they report the completion of every write. Does not do: keep what is in records; recovery.
+//! Guarantees: one write is in flight at a time. Records are written in the order of arrival, each once. A record is
+//! durable only when the write that contains it has completed without error. A write contains the records that arrived
+//! while the previous write was in flight, and those that arrived within `group_commit_us` after the first of them. The log
+//! is circular: a write does not cross its end. Needs from callers: they report the completion of every write. Does not do:
+//! keep the contents of records; recovery.
 
 use std::collections::VecDeque;
 
-/// The part of a target that redo goes to, and how it is written.
+/// The part of a target that holds the redo log, and how it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogPlan {
     /// First byte.
     pub start: u64,
-    /// Bytes; whole blocks, and at least one record's.
+    /// Length in bytes: whole blocks, and at least one record.
     pub len: u64,
     /// Writes are whole blocks of this many bytes.
     pub block: u32,
-    /// Most bytes of a write; whole blocks, and at least one record's.
+    /// Most bytes of a write: whole blocks, and at least one record.
     pub max_write: u32,
     /// Bytes of a record.
     pub record: u32,
@@ -25,7 +26,7 @@ pub(super) struct LogPlan {
     pub group_ns: u64,
 }
 
-/// A commit that waits.
+/// A commit that waits for its redo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub session: u32,
@@ -37,7 +38,7 @@ pub(super) struct Record {
 pub(super) struct LogWrite {
     pub offset: u64,
     pub len: u32,
-    /// The log was full: this write is at its beginning again.
+    /// The log was full, so this write is at its beginning again.
     pub wraps: bool,
 }
 
@@ -47,20 +48,20 @@ pub(super) struct RedoLog {
     waiting: VecDeque<Record>,
     /// The records of the write in flight; empty = none is in flight.
     writing: Vec<Record>,
-    /// Records that were ever left here, and those of them that are durable.
+    /// Number of records appended so far, and how many of them are durable.
     left: u64,
     durable: u64,
-    /// Where the next write goes, from the log's start.
+    /// Offset of the next write from the log's start.
     position: u64,
 }
 
 impl LogPlan {
-    /// Bytes of a write of `n` records.
+    /// Bytes of a write with `n` records.
     fn bytes_of(&self, n: u64) -> u64 {
         (n * u64::from(self.record)).next_multiple_of(u64::from(self.block))
     }
 
-    /// Records that fit into `bytes`, which are whole blocks.
+    /// Number of records that fit into `bytes`, which are whole blocks.
     fn records_in(&self, bytes: u64) -> u64 {
         bytes / u64::from(self.record)
     }
@@ -85,19 +86,19 @@ impl RedoLog {
         self.durable
     }
 
-    /// No session waits.
+    /// Whether no session waits.
     pub(super) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.writing.is_empty()
     }
 
-    /// Returns when a write is due that only waits for time.
+    /// Returns when a write is due that waits only for time.
     pub(super) fn due_at(&self) -> Option<u64> {
         let first = self.waiting.front().filter(|_| self.writing.is_empty())?;
         let full = self.plan.bytes_of(self.waiting.len() as u64) >= u64::from(self.plan.max_write);
         Some(if full { first.asked_ns } else { first.asked_ns.saturating_add(self.plan.group_ns) })
     }
 
-    /// Returns the write to make at `now_ns`, if one is due, or if `at_once` and records wait.
+    /// Returns the write to make at `now_ns`, if one is due. With `at_once` a write is due if records wait.
     pub(super) fn next_write(&mut self, now_ns: u64, at_once: bool) -> Option<LogWrite> {
         let due = self.due_at()?;
         if due > now_ns && !at_once {
@@ -114,7 +115,7 @@ impl RedoLog {
         let len = plan.bytes_of(n);
         let offset = plan.start + self.position;
         self.position += len;
-        // Not above `max_write`, which has 32 bits.
+        // At most `max_write`, which has 32 bits.
         Some(LogWrite { offset, len: len as u32, wraps })
     }
 
@@ -127,7 +128,7 @@ impl RedoLog {
         to.append(&mut self.writing);
     }
 
-    /// Forgets what waits: nothing more is written.
+    /// Drops the waiting records: nothing more is written.
     pub(super) fn give_up(&mut self) {
         self.waiting.clear();
     }
@@ -175,7 +176,7 @@ mod tests {
         for session in 0..5 {
             log.leave(session, 2000);
         }
-        // Three records are 1800 bytes, and four do not fit into 2048.
+        // Three records take 1800 bytes, and a fourth does not fit into 2048.
         assert_eq!(log.next_write(2000, false).map(|w| w.len), Some(2048), "full");
         let mut acknowledged = Vec::new();
         log.ended(true, &mut acknowledged);
@@ -188,7 +189,7 @@ mod tests {
         let mut log = RedoLog::new(LogPlan { len: 3072, group_ns: 0, ..PLAN }, 8);
         let mut seen = Vec::new();
         for turn in 0..4 {
-            // The second finds room for one of its two only.
+            // In the second turn there is room for only one of its two records.
             let n = if turn == 0 { 3 } else { 2 };
             (0..n).for_each(|s| _ = log.leave(s, 0));
             while let Some(w) = log.next_write(0, false) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A database instance as a state machine: the I/O that transactions of many users make, as SLOB makes Oracle do it.
+//! A database instance as a state machine. It makes the I/O of transactions of many users, as SLOB makes Oracle do it.
 //!
 //! Sessions (`users` times `threads_per_user`) each run one transaction after the other. A transaction reads `reads_per_tx`
 //! blocks, one at a time. In `update_pct` percent of transactions it then changes `writes_per_tx` of them, leaves a redo
@@ -10,19 +10,19 @@
 //! # Guarantees
 //! - A commit is acknowledged only after the write of its redo completed without error; redo writes are `FUA`.
 //! - A changed block is written back after its redo is durable, and never twice at a time. At most `dirty_max` blocks wait
-//!   for that.
+//!   for write-back.
 //! - A session has at most one I/O in flight, the database writer `writer_batch`, the log writer one. An I/O completes once
 //!   (asserted).
 //! - Which blocks a session's n-th transaction reads and changes depends on the seeds alone.
 //! - Nothing is allocated per I/O.
 //!
 //! # Needs from callers
-//! - As [`crate::engine`]. The last slot is the log writer's and goes to the second volume.
+//! - As for [`crate::engine`]. The last slot is the log writer's and belongs to the second volume.
 //!
 //! # Does not do
 //! - A cache for reads: each block of a transaction is read from the disk, as with SLOB's small buffer cache.
 //! - A clean shutdown of a run that ends by time: dirty blocks stay unwritten. After `transactions=N` they are written back.
-//! - Shared state between instances: each of `numjobs` has its own sessions, log and writers over the same data.
+//! - Shared state between instances: each of `numjobs` instances has its own sessions, log and writers over the same data.
 //!
 //! Source: K. Closson, SLOB 2.4 (slob.conf: `UPDATE_PCT`, `WORK_UNIT`, `THREADS_PER_SCHEMA`, `REDO_STRESS`); Oracle Database
 //! Concepts 19c, "Process Architecture" (LGWR, DBW).
@@ -54,10 +54,10 @@ use plan::Plan;
 use session::{Session, Step};
 use std::collections::VecDeque;
 
-/// Most I/Os submitted at once: the device should start on some while others are chosen.
+/// Most I/Os submitted at once, so that the device can start on some while others are chosen.
 const BATCH: usize = 64;
 
-/// What a slot's I/O is.
+/// The kind of I/O in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     Free,
@@ -70,7 +70,7 @@ struct Slot {
     state: SlotState,
     io: Io,
     offset: u64,
-    /// Of the database writer: the entry of the block.
+    /// For the database writer: the entry of the block.
     entry: u32,
 }
 
@@ -79,21 +79,21 @@ struct Slot {
 pub struct Oltp {
     plan: Plan,
     sessions: Vec<Session>,
-    /// Sessions with something to do, in the order it came up.
+    /// Sessions that can continue, in the order in which they became ready.
     ready: VecDeque<u32>,
-    /// Sessions that think, with the end of their think time. All think equally long, so they are in order of that time.
+    /// Sessions in their think time, with its end. All think times are equal, so the sessions are in order of that end.
     thinking: VecDeque<(u64, u32)>,
-    /// Sessions that wait for room for what they change.
+    /// Sessions that wait for room for their changes.
     starved: VecDeque<u32>,
     /// Sessions that still run transactions.
     active: u32,
-    /// Transactions that were begun.
+    /// Transactions begun so far.
     begun: u64,
     log: RedoLog,
-    /// Scratch: records of a redo write that ended.
+    /// Scratch: records of a redo write that has completed.
     ended: Vec<Record>,
     dirty: Dirty,
-    /// Free slots of the database writer, and how many blocks the batch may still begin.
+    /// Free slots of the database writer, and how many blocks its batch may still write.
     writer_free: Vec<u32>,
     batch_left: u32,
     buffers: Buffers,
@@ -107,11 +107,11 @@ pub struct Oltp {
 }
 
 impl Oltp {
-    /// The instance `id` of `job`, which is a job with [`Job::oltp`]. Its data is on a target of `data_bytes`, its redo on one
-    /// of `redo_bytes` or behind the data.
+    /// Makes the instance `id` of `job`, which is a job with [`Job::oltp`]. Its data is on a target of `data_bytes`. Its
+    /// redo is on a target of `redo_bytes`, or after the data.
     ///
     /// # Errors
-    /// What does not fit its target.
+    /// The option that does not fit its target.
     ///
     /// # Panics
     /// When the job is no transaction loop.
@@ -149,12 +149,12 @@ impl Oltp {
         self.plan.data_slots()
     }
 
-    /// Time or the user ends it: what was begun is not finished.
+    /// Whether time or the user has ended the run. Transactions in progress are then not completed.
     fn is_interrupted(&self, now_ns: u64) -> bool {
         self.stop.is_some() || self.account.is_over(now_ns)
     }
 
-    /// Returns what can be issued at `now_ns`, most urgent first: sessions wait for redo, but not for write-back.
+    /// Returns an I/O to issue at `now_ns`, the most urgent first. Sessions wait for redo, but not for write-back.
     fn next_io(&mut self, now_ns: u64, interrupted: bool) -> Option<IoReq> {
         if let Some(io) = self.next_redo(now_ns, interrupted) {
             return Some(io);
@@ -165,11 +165,11 @@ impl Oltp {
             }
             return Some(self.read(s, now_ns));
         }
-        // After the sessions: the last of them to go has everything written back.
+        // After the sessions, because blocks are still written back once the last session has ended.
         if interrupted { None } else { self.next_block_write(now_ns) }
     }
 
-    /// Begins a session's next transaction, if there is to be another one.
+    /// Begins a session's next transaction. Returns false if there is none.
     fn begin(&mut self, s: u32, now_ns: u64) -> bool {
         if self.plan.oltp.transactions.is_some_and(|most| self.begun >= most) {
             self.leave(s);
@@ -241,7 +241,7 @@ impl Oltp {
         }
     }
 
-    /// A session's block was read.
+    /// Handles the completion of a session's read.
     fn was_read(&mut self, s: u32, now_ns: u64) {
         let interrupted = self.is_interrupted(now_ns);
         let session = &mut self.sessions[s as usize];
@@ -265,7 +265,7 @@ impl Oltp {
         self.starved.push_back(s);
     }
 
-    /// Changes what a session has read, and leaves the record of that.
+    /// Applies the changes of a session's transaction, and appends its redo record.
     fn change(&mut self, s: u32, now_ns: u64) {
         let session = &mut self.sessions[s as usize];
         session.step = Step::Committing;
@@ -277,7 +277,8 @@ impl Oltp {
         self.account.tx().rewritten += again;
     }
 
-    /// A redo write has completed. If it succeeded, the sessions with a record in it continue; otherwise the log ends before it.
+    /// Handles the completion of a redo write. If it succeeded, the sessions with a record in it continue; otherwise the
+    /// log ends before it.
     fn redo_ended(&mut self, written: bool, now_ns: u64) {
         let mut ended = std::mem::take(&mut self.ended);
         self.log.ended(written, &mut ended);
@@ -297,7 +298,7 @@ impl Oltp {
         self.ended = ended;
     }
 
-    /// Blocks were written back: a thread that waited for room continues.
+    /// After blocks were written back, lets the sessions that waited for room continue.
     fn feed_starved(&mut self, now_ns: u64) {
         while let Some(s) = self.starved.front().copied()
             && self.dirty.has_room(self.plan.oltp.changes())
@@ -325,7 +326,7 @@ impl Oltp {
         self.active -= 1;
     }
 
-    /// Ends all sessions that have nothing out and nothing in the log.
+    /// Ends all sessions that have neither an I/O in flight nor a record in the log.
     fn send_away(&mut self) {
         let idle = self.ready.drain(..).chain(self.starved.drain(..)).chain(self.thinking.drain(..).map(|(_, s)| s));
         for s in idle.collect::<Vec<_>>() {
@@ -336,7 +337,7 @@ impl Oltp {
         }
     }
 
-    /// What to do when nothing can be issued.
+    /// Returns what to do when nothing can be issued.
     fn rest(&mut self, now_ns: u64, interrupted: bool) -> Next {
         let over = interrupted || self.active == 0 && self.dirty.in_line() == 0;
         if self.in_flight == 0 && self.log.is_quiet() && over {
@@ -356,7 +357,7 @@ impl Oltp {
 }
 
 impl Load for Oltp {
-    /// Data, then redo.
+    /// The data volume, then the redo volume.
     fn volumes(&self) -> Vec<Volume> {
         vec![
             Volume { slots: self.plan.data_slots(), slot_bytes: self.plan.block_bytes },

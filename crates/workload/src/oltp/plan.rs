@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everything of a transaction loop that can be decided before its first I/O: what lies where, how much of everything.
+//! Everything of a transaction loop that can be decided before its first I/O: the layout and all sizes.
 //!
-//! Guarantees: data of all instances is one range, redo of each a range of its own, and none overlaps another's.
+//! Guarantees: the data of all instances is one range. The redo of each instance is a range of its own, and no two ranges overlap.
 
 use super::log::LogPlan;
 use crate::engine::ThreadId;
@@ -9,16 +9,16 @@ use crate::error::SetupError;
 use crate::job::{Job, OltpJob, REDO_WRITE_MAX};
 use crate::offsets::Region;
 
-/// The redo log of an instance is whole multiples of this, so that it begins on a physical block.
+/// The redo log of an instance is a multiple of this, so that it begins on a physical block.
 const REDO_ALIGN: u64 = 4096;
 
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub oltp: OltpJob,
-    /// Where data begins, and its blocks.
+    /// Start of the data, and number of its blocks.
     pub start: u64,
     pub blocks: u64,
-    /// The first of them that are the hot part.
+    /// Number of blocks at the beginning of the data that are hot.
     pub hot_blocks: u64,
     pub block_bytes: u32,
     pub log: LogPlan,
@@ -26,7 +26,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Of instance `id` of `job` on a target of `data_bytes`, with its redo on one of `redo_bytes` or behind the data.
+    /// Makes the plan of instance `id` of `job` on a target of `data_bytes`. Its redo is on a target of `redo_bytes`, or
+    /// after the data.
     pub fn new(job: &Job, id: ThreadId, data_bytes: u64, redo_bytes: Option<u64>) -> Result<Plan, SetupError> {
         let oltp = job.oltp.clone().expect("a job of workload=oltp");
         let refuse = |option, value: &dyn ToString, rule: String, remedy: &str| {
@@ -77,14 +78,14 @@ impl Plan {
         }
         let block = oltp.redo_block_bytes;
         let most = u64::from(REDO_WRITE_MAX).min(log_len) / u64::from(block) * u64::from(block);
-        // Not above `REDO_WRITE_MAX`.
+        // At most `REDO_WRITE_MAX`.
         let max_write = most as u32;
         let (record, group_ns) = (oltp.redo_bytes, oltp.group_commit_ns);
         Ok(Plan {
             start: region.start,
             blocks,
             hot_blocks,
-            // Checked with the job: a block is at most 1 GiB.
+            // Checked with the job: a block has at most 1 GiB.
             block_bytes: block_bytes as u32,
             log: LogPlan { start: log_start, len: log_len, block, max_write, record, group_ns },
             think_ns: job.thinktime_ns,
@@ -92,7 +93,7 @@ impl Plan {
         })
     }
 
-    /// Slots of sessions and the database writer; the log writer's comes after them.
+    /// Slots of the sessions and the database writer. The log writer's slot comes after them.
     pub fn data_slots(&self) -> u32 {
         self.oltp.sessions() + self.oltp.writer_batch
     }

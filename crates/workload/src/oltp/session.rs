@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A session: which blocks its transactions read and change.
+//! A session: the blocks that its transactions read and change.
 //!
 //! Guarantees: the blocks of a session's n-th transaction depend only on the job's seeds and the session's number. So both
 //! sides of a comparison do the same work, whichever is faster.
@@ -7,18 +7,18 @@
 use super::plan::Plan;
 use crate::rng::Taus258;
 
-/// What a session does.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Between two transactions.
     Idle,
-    /// Reads its blocks.
+    /// It reads its blocks.
     Reading,
-    /// Has read them, and waits until there is room for what it changes.
+    /// It has read its blocks, and waits for room for its changes.
     Starved,
-    /// Waits for its commit.
+    /// It waits for its commit.
     Committing,
-    /// Runs no more transactions.
+    /// It runs no more transactions.
     Gone,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct Session {
     pub step: Step,
     /// Blocks still to be read.
     pub reads_left: u32,
-    /// The transaction changes blocks.
+    /// Whether the transaction changes blocks.
     pub updates: bool,
-    /// Blocks read that it will change.
+    /// The blocks that were read and will be changed.
     pub touched: Vec<u64>,
     pub began_ns: u64,
 }
@@ -57,12 +57,12 @@ impl Session {
         self.began_ns = now_ns;
     }
 
-    /// The block to read next, and whether it is in the hot part.
+    /// Returns the block to read next, and whether it is in the hot part.
     pub fn next_block(&mut self, plan: &Plan) -> (u64, bool) {
         let hot = self.percent(plan.oltp.hot_pct);
         let block = match hot {
             true => self.below(plan.hot_blocks),
-            // Without a hot part the reads are uniform over all.
+            // Without a hot part, reads are uniform over all blocks.
             false if plan.oltp.hot_pct == 0 => self.below(plan.blocks),
             false => plan.hot_blocks + self.below(plan.blocks - plan.hot_blocks),
         };
@@ -76,7 +76,7 @@ impl Session {
         self.below(100) < u64::from(pct)
     }
 
-    /// Uniform in `0..n`.
+    /// Returns a uniform number in `0..n`.
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
     }

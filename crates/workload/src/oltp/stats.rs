@@ -1,41 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a transaction loop measured beside its I/Os.
+//! The measurements of a transaction loop, in addition to those of its I/Os.
 //!
-//! Guarantees: a transaction is counted when its last step ended, an update when its commit was acknowledged, which is after
-//! its redo was written. Needs from callers: as [`JobStats`](crate::stats::JobStats), of which this is a part.
+//! Guarantees: a transaction is counted when its last step has completed. An update is counted when its commit was
+//! acknowledged, which is after its redo was written. Needs from callers: as [`JobStats`](crate::stats::JobStats), of which
+//! this is a part.
 
 use crate::stats::LatencyStats;
 
-/// Transactions, commits and what they made of the redo log and the blocks.
+/// Transactions and commits, and the resulting writes of redo and blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxStats {
-    /// Transactions that ended, those that only read among them.
+    /// Transactions that completed, read-only ones included.
     pub transactions: u64,
-    /// Those that changed blocks, and whose commit was acknowledged.
+    /// Transactions that changed blocks and whose commit was acknowledged.
     pub commits: u64,
-    /// From a transaction's begin to its end, without think time.
+    /// Time of a transaction from beginning to end, without think time.
     pub lat: LatencyStats,
-    /// Its reads: from its begin until the last block was read.
+    /// Time from its beginning until its last block was read.
     pub read: LatencyStats,
-    /// Its commit: from the record in the log buffer to the acknowledgement.
+    /// Time from appending its redo record to the acknowledgement of its commit.
     pub commit: LatencyStats,
-    /// Blocks read, and those of them in the hot part.
+    /// Blocks read; `hot_reads` of them are in the hot part.
     pub reads: u64,
     /// See [`TxStats::reads`].
     pub hot_reads: u64,
     /// Writes to the redo log.
     pub redo_writes: u64,
-    /// Bytes they wrote, what fills up their last block among them.
+    /// Bytes of these writes, including the padding of the last block.
     pub redo_bytes: u64,
-    /// A redo write, from submission to completion.
+    /// Time of a redo write from submission to completion.
     pub redo_lat: LatencyStats,
-    /// How often the log was full and written from its beginning again.
+    /// How often the log was full and wrapped round to its beginning.
     pub redo_wraps: u64,
     /// Blocks written back.
     pub block_writes: u64,
-    /// Changes of blocks that were changed and not written back yet: they cost no write of their own.
+    /// Changes of blocks whose earlier change was not written back yet. They cost no write of their own.
     pub rewritten: u64,
-    /// Transactions that waited because too many blocks were not written back.
+    /// Transactions that waited because too many blocks were still to be written back.
     pub buffer_waits: u64,
 }
 
@@ -62,7 +63,7 @@ impl Default for TxStats {
 }
 
 impl TxStats {
-    /// Forgets all samples and keeps the allocations.
+    /// Resets all samples and keeps the allocations.
     pub(crate) fn reset(&mut self) {
         for lat in [&mut self.lat, &mut self.read, &mut self.commit, &mut self.redo_lat] {
             lat.reset();
@@ -70,7 +71,7 @@ impl TxStats {
         self.counts_mut().into_iter().for_each(|n| *n = 0);
     }
 
-    /// Adds what `other` measured beside this one.
+    /// Adds the measurements of `other`, which ran at the same time.
     pub fn merge(&mut self, other: &TxStats) {
         self.lat.merge(&other.lat);
         self.read.merge(&other.read);

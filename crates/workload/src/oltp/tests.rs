@@ -19,7 +19,7 @@ struct Seen {
     ended: u64,
 }
 
-/// Drives an instance to its end; `latency_ns` of each I/O, and whether it fails.
+/// Drives an instance to its end. `latency_ns` gives the latency of each I/O, and whether it fails.
 struct Harness<'a> {
     load: Oltp,
     now: u64,
@@ -105,7 +105,7 @@ fn instance(job: &Job) -> Oltp {
     Oltp::new(job, ThreadId { instance: 0, number: 1, entropy: 0 }, 64 * MIB, Some(16 * MIB)).expect("it fits")
 }
 
-/// Reads take 10 us, redo 50, blocks 30.
+/// Reads take 10 us, redo writes 50 us, block writes 30 us.
 fn steady(io: &IoReq) -> (u64, bool) {
     let took = match (io.op, io.flags.contains(OpFlags::FUA)) {
         (Op::Read, _) => 10,
@@ -141,7 +141,7 @@ const SMALL: OltpJob = OltpJob {
 fn a_transaction_is_acknowledged_when_its_redo_is_written() {
     let (seen, load) = Harness::run(instance(&job(SMALL)), &mut steady);
     let what: Vec<_> = seen.iter().map(|s| (s.io.op, s.io.slot, s.io.len_bytes, s.began / US, s.ended / US)).collect();
-    // Two slots of the database writer, taken from the first on; the log writer's is the last.
+    // The database writer has two slots, used from the first on. The log writer's slot is the last.
     let expected = [
         (Op::Read, 0, 4096, 0, 10),
         (Op::Read, 0, 4096, 10, 20),
@@ -168,7 +168,7 @@ fn a_read_only_session_waits_for_no_commit() {
     assert_eq!((seen.len(), t.transactions, t.commits, t.lat.run.mean()), (6, 3, 0, 20.0 * US as f64));
 }
 
-/// Four sessions whose reads end one microsecond after the other.
+/// Four sessions whose reads complete one microsecond after the other.
 fn four(group_commit_us: u64) -> (Vec<u64>, f64, u64) {
     let oltp = OltpJob { users: 4, reads_per_tx: 1, transactions: Some(4), ..SMALL };
     let oltp = OltpJob { group_commit_ns: group_commit_us * US, ..oltp };
@@ -184,13 +184,13 @@ fn four(group_commit_us: u64) -> (Vec<u64>, f64, u64) {
 
 #[test]
 fn commits_that_come_while_redo_is_written_share_the_next_write() {
-    // The first goes alone; three wait for it, the second longest: 11 to 60, and 50 more.
+    // The first commit is written alone, and three wait for it. The longest waits from 11 to 60 us, and 50 us more for its write.
     assert_eq!(four(0), (vec![10, 60], 2.0, 99));
 }
 
 #[test]
 fn a_group_waits_for_company_as_long_as_it_was_told() {
-    // Until 100 us after the first came, and all are there: 110 to 160.
+    // The write begins 100 us after the first commit, when all have arrived: 110 to 160 us.
     assert_eq!(four(100), (vec![110], 4.0, 150));
     assert_eq!(four(2), (vec![12, 62], 2.0, 99), "13 came too late");
 }
@@ -205,7 +205,7 @@ fn a_commit_whose_redo_failed_is_not_acknowledged() {
     assert_eq!(seen.len(), 3, "and nothing was written back or begun after that");
 }
 
-/// Its run was told to stop before the log's device failed.
+/// The run was stopped before the log's device failed.
 #[test]
 fn nothing_is_written_behind_redo_that_failed() {
     let mut load = instance(&job(OltpJob { users: 3, reads_per_tx: 1, transactions: None, ..SMALL }));
@@ -220,7 +220,7 @@ fn nothing_is_written_behind_redo_that_failed() {
     let redo = out(&mut load, 10);
     assert!(redo.flags.contains(OpFlags::FUA));
     load.submitted(at(10));
-    // These leave records behind it.
+    // These append records after that write.
     reads[1..].iter().for_each(|slot| _ = load.complete(*slot, BlkStatus::Ok, at(11)));
     load.stop(StopReason::Asked);
     assert_eq!(load.next(at(12)), Next::Reap { min: 1, max: 1 });
@@ -249,12 +249,12 @@ fn reads_go_to_the_hot_part_as_often_as_told() {
         let oltp = OltpJob { hot_pct: pct, reads_per_tx: 50, update_pct: 0, transactions: Some(400), ..SMALL };
         let (seen, load) = Harness::run(instance(&job(oltp)), &mut steady);
         let blocks = 64 * MIB / BS;
-        // A tenth of it, in whole blocks.
+        // A tenth of the data, in whole blocks.
         let hot = seen.iter().filter(|s| s.io.offset_bytes / BS < blocks / 10).count() as u64;
         let t = tx(&load);
         assert_eq!(t.reads, 20_000);
         let share = 100.0 * hot as f64 / t.reads as f64;
-        // Four deviations of a binomial draw; without a hot part its tenth of uniform reads.
+        // Within four deviations of a binomial draw. Without a hot part, a tenth of the uniform reads hit it.
         let expected = if pct == 0 { 10.0 } else { f64::from(pct) };
         let most = 4.0 * (expected * (100.0 - expected) / t.reads as f64).sqrt();
         assert!((share - expected).abs() <= most, "hot_pct={pct}: {share}");
@@ -294,7 +294,7 @@ fn the_seed_alone_says_what_each_session_does() {
     assert_ne!(blocks_of(&Harness::run(instance(&job), &mut random(1)).0), a, "another seed");
 }
 
-/// Few blocks, so that they are changed again before and while they are written; few buffers, so that sessions wait for them.
+/// There are few blocks, so that they change again before and during their writes, and few buffers, so that sessions wait for them.
 #[test]
 fn every_change_is_written_back_once_and_after_its_redo() {
     for seed in 0..30 {
@@ -321,7 +321,8 @@ fn every_change_is_written_back_once_and_after_its_redo() {
         let t = tx(&load);
         assert_eq!((t.transactions, t.commits), (300, 300), "seed {seed}");
         assert_eq!(t.block_writes + t.rewritten, 300 * u64::from(changes), "seed {seed}");
-        // Each block is written one write after the other, and the last time after the last redo that may be its.
+        // Each block is written one write after the other. The last write of a block follows the last redo write that may
+        // contain its change.
         let mut last: BTreeMap<u64, u64> = BTreeMap::new();
         let first_redo = seen.iter().find(|s| s.io.flags.contains(OpFlags::FUA)).map(|s| s.ended);
         for s in seen.iter().filter(|s| s.io.op == Op::Write && !s.io.flags.contains(OpFlags::FUA)) {
@@ -351,7 +352,7 @@ fn time_ends_it_the_ramp_is_not_measured_and_sessions_think() {
     let mut job = job(OltpJob { update_pct: 0, transactions: None, ..SMALL });
     (job.runtime_ns, job.ramp_time_ns, job.thinktime_ns) = (Some(1000 * US), 500 * US, 80 * US);
     let (seen, load) = Harness::run(instance(&job), &mut steady);
-    // 20 us of reads and 80 us of thought: five in the ramp, ten after it.
+    // 20 us of reads and 80 us of think time: five transactions in the ramp, ten after it.
     assert_eq!((tx(&load).transactions, load.stats().dir(Dir::Read).ios, seen.len()), (10, 20, 30));
     assert_eq!(load.stats().runtime_ns, 1000 * US);
     assert!(!load.is_ramping());
@@ -387,7 +388,7 @@ fn instances_share_data_and_have_logs_of_their_own() {
     };
     let own = ranges(Some(16 * MIB));
     assert_eq!(own, (0..4).map(|i| (0, 64 * MIB / BS, i * 4 * MIB, 4 * MIB)).collect::<Vec<_>>());
-    // A sixteenth in all, behind the data.
+    // A sixteenth of the region in total, after the data.
     let behind = ranges(None);
     assert_eq!(behind, (0..4).map(|i| (0, 60 * MIB / BS, 60 * MIB + i * MIB, MIB)).collect::<Vec<_>>());
 }

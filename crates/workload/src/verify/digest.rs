@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The checksum behind the header of a verified block.
+//! The checksum after the header of a verified block.
 //!
 //! | kind | bytes | content |
 //! |---|---|---|
@@ -8,9 +8,9 @@
 //! | xxhash | 4 | XXH32 of the body, seed 1 |
 //! | sha256 | 64 | fio's own: the low byte of each of SHA-256's eight state words, then the rest of the padded last block |
 //!
-//! fio 3.33's sha256 is not the standard digest. It pads with the length in little-endian and keeps one byte of each word. Its
-//! 64-byte field is the work buffer that those eight bytes were put into. Found in blocks that fio wrote, and kept because fio
-//! compares all 64 bytes. It still depends on every bit of the body.
+//! fio 3.33's sha256 is not the standard digest. It pads with the length in little-endian and keeps one byte of each word.
+//! Its 64-byte field is the work buffer into which those eight bytes were written. This was found in blocks that fio wrote,
+//! and is kept because fio compares all 64 bytes. The field still depends on every bit of the body.
 
 use super::header::crc;
 use crate::job::VerifyKind;

@@ -19,7 +19,7 @@ use super::Fault;
 use crate::job::VerifyKind;
 use blk::time::Instant;
 
-/// Length of the header, without the checksum of the body behind it.
+/// Length of the header, without the checksum that follows it.
 pub const LEN: usize = 40;
 /// First two bytes.
 pub const MAGIC: u16 = 0xacca;
@@ -91,8 +91,8 @@ impl Header {
     }
 }
 
-/// The fields of a header; an error when the magic is missing. The header's checksum is [`check_sum`]'s concern, so that a
-/// misplaced or stale block is reported as such.
+/// Returns the fields of a header; an error when the magic is missing. [`check_sum`] checks the header's checksum
+/// separately, so that a misplaced or stale block is reported as such.
 pub fn decode(raw: &[u8; LEN]) -> Result<Found, Fault> {
     let u16_at = |i| u16::from_le_bytes([raw[i], raw[i + 1]]);
     let u32_at = |i: usize| u32::from_le_bytes(*raw[i..].first_chunk().expect("inside the header"));

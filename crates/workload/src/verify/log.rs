@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which blocks were written and are still to be read back.
+//! The blocks that were written and are still to be read back.
 //!
-//! Two forms. Where no block is written twice in a pass (sequential, or a random map) writes are kept in order of issue:
-//! one deque, reserved at the start, no allocation per I/O up to [`RESERVED`] blocks. Otherwise blocks are kept by
-//! offset, a later write replacing what it overlaps; that allocates, as verification is not a measurement.
+//! There are two forms. If no block is written twice in a pass (sequential, or a random map), writes are kept in order of
+//! issue in one deque. It is reserved at the start, without an allocation per I/O up to [`RESERVED`] blocks. Otherwise
+//! blocks are kept by offset, and a later write replaces what it overlaps. That allocates, which is acceptable because
+//! verification is not a measurement.
 //!
-//! Guarantees: a block is read back only after its write completed; a write that failed is forgotten. Needs from callers:
-//! before a write, ask [`WriteLog::must_wait`]: two overlapping writes in flight would leave undefined data, and a write
-//! that overlaps a block being read back would make that look damaged.
+//! Guarantees: a block is read back only after its write completed. A failed write is removed. Needs from callers: a call
+//! of [`WriteLog::must_wait`] before each write. Two overlapping writes in flight would leave undefined data, and a write
+//! that overlaps a block being read back would make that block look damaged.
 
 use super::Stamp;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +23,7 @@ pub struct Piece {
     pub offset: u64,
     /// Length in bytes.
     pub len: u32,
-    /// What was written there.
+    /// Identifies the write of the data.
     pub stamp: Stamp,
     state: EntryState,
 }
@@ -36,16 +37,16 @@ enum EntryState {
     Failed,
 }
 
-/// Names a piece while its write is in flight.
+/// Identifies a piece while its write is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PieceId(u64);
 
-/// What is next to be read back.
+/// The next piece to read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextPiece {
-    /// This one; [`WriteLog::finish_read`] must follow.
+    /// Read this piece; [`WriteLog::finish_read`] must follow.
     Read(Piece, PieceId),
-    /// Its write has not completed.
+    /// The write of the next piece has not completed.
     InFlight,
     /// Nothing is left.
     None,
@@ -61,7 +62,7 @@ pub enum WriteLog {
         /// Id of the front entry.
         first: u64,
     },
-    /// By offset; pieces being read back stay in until they were.
+    /// By offset. Pieces that are being read back stay until the read is over.
     Keyed {
         /// The pieces.
         map: BTreeMap<u64, Piece>,
@@ -81,7 +82,7 @@ impl WriteLog {
         }
     }
 
-    /// Number of pieces not read back yet.
+    /// Number of pieces that are still to be read back.
     pub fn len(&self) -> usize {
         match self {
             WriteLog::Ordered { pieces, .. } => pieces.len(),
@@ -102,7 +103,7 @@ impl WriteLog {
         }
     }
 
-    /// A write is issued.
+    /// Adds a write that is issued.
     ///
     /// # Panics
     /// When [`WriteLog::must_wait`] holds for it.
@@ -126,7 +127,7 @@ impl WriteLog {
         }
     }
 
-    /// The write of `id` completed.
+    /// The write of `id` has completed.
     pub fn finish(&mut self, id: PieceId, ok: bool) {
         match self {
             WriteLog::Ordered { pieces, first } => {
@@ -179,7 +180,7 @@ impl WriteLog {
         }
     }
 
-    /// Forgets all pieces. Only with nothing in flight.
+    /// Removes all pieces. Only allowed with nothing in flight.
     pub fn clear(&mut self) {
         match self {
             WriteLog::Ordered { pieces, first } => {

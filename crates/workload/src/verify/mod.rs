@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Verified blocks: what a write carries so that a later read can tell whether it got the right data.
+//! Verified blocks: data in a write from which a later read can tell whether it got the right data.
 //!
-//! Guarantees: blocks are bit-compatible with fio 3.33 on little-endian machines: fio verifies what we write and we verify what
-//! fio wrote (`tests/it/fio_verify.rs` does both). Bodies are fio's as well. So every byte of a block of our own writing is
-//! compared with what was written, not only the checksum. A stale block (right checksum, older write) is found by its seed and
-//! number. Needs from callers: the whole I/O in one buffer.
+//! Guarantees: blocks are bit-compatible with fio 3.33 on little-endian machines. fio verifies what we write, and we verify
+//! what fio wrote (`tests/it/fio_verify.rs` does both). Bodies are fio's as well. So every byte of a block that we wrote is
+//! compared, not only the checksum. A stale block (right checksum, older write) is detected by its seed and number. Needs
+//! from callers: the whole I/O in one buffer.
 //!
-//! Kinds: `crc32c`, `md5`, `sha256`, `xxhash` put a header and a checksum in front of each block; `pattern` is headerless. With
-//! `verify_pattern` the body of the other kinds is the pattern. Blocks of varying size carry a header every smallest block, so
-//! that reads of any size can check them.
+//! Kinds: `crc32c`, `md5`, `sha256` and `xxhash` put a header and a checksum in front of each block; `pattern` has no
+//! header. With `verify_pattern` the body of the other kinds is the pattern. If block sizes vary, there is a header in
+//! every smallest block, so that reads of any size can check them.
 
 pub mod digest;
 pub mod header;
@@ -31,7 +31,7 @@ pub struct Stamp {
     pub number: u16,
 }
 
-/// What a read is expected to find.
+/// The block that a read is expected to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// A valid block of any writer.
@@ -40,7 +40,7 @@ pub enum Expect {
     Exactly(Stamp),
 }
 
-/// Why a block is not what it should be.
+/// A block that differs from what is expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("verify {kind}: {fault} at offset {offset}, length {len}")]
 pub struct VerifyError {
@@ -50,23 +50,23 @@ pub struct VerifyError {
     pub offset: u64,
     /// Length of the bad block.
     pub len: u32,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What is wrong with a block.
+/// A fault of a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// No header there.
+    /// There is no header.
     #[error("bad magic {0:#x}, wanted 0xacca (never written, or overwritten)")]
     Magic(u16),
-    /// The header is of a block of another size.
+    /// The header belongs to a block of another size.
     #[error("bad header length {0}")]
     Length(u32),
-    /// The block belongs elsewhere.
+    /// The block belongs to another offset.
     #[error("block belongs to offset {0}")]
     Misplaced(u64),
-    /// An older or newer write of the same place.
+    /// The block is from an older or newer write to the same offset.
     #[error("stale block: number {got}, wanted {want}")]
     Stale {
         /// Number found.
@@ -88,10 +88,10 @@ pub enum Fault {
     /// The checksum does not match the body.
     #[error("checksum mismatch")]
     Checksum,
-    /// The body is not what was written.
+    /// The body differs from what was written.
     #[error("wrong byte {got:#04x}, wanted {want:#04x}, {at} bytes into the I/O")]
     Content {
-        /// Where in the I/O.
+        /// Position in the I/O.
         at: usize,
         /// Byte found.
         got: u8,
@@ -105,15 +105,15 @@ pub enum Fault {
 pub struct Verifier {
     kind: VerifyKind,
     pattern: Option<Pattern>,
-    /// Distance of headers in bytes; `None` = one header per I/O.
+    /// Distance between headers in bytes; `None` = one header per I/O.
     interval: Option<u32>,
     thread: u16,
-    /// What a body should be, while it is compared.
+    /// Scratch: the expected body during a comparison.
     want: Vec<u8>,
 }
 
 impl Verifier {
-    /// The rules of `job`, `None` without `verify`. `thread` is the thread number put into headers.
+    /// Makes the verifier of `job`; `None` without `verify`. `thread` is the thread number in headers.
     pub fn new(job: &Job, thread: u32) -> Result<Option<Verifier>, SetupError> {
         let Some(kind) = job.verify else { return Ok(None) };
         let dir = if job.rw.mode == RwMode::Read { Dir::Read } else { Dir::Write };
@@ -134,7 +134,7 @@ impl Verifier {
         }))
     }
 
-    /// Makes `buf` the block of a write at `offset`, created at `now`.
+    /// Makes `buf` the block of a write to `offset` that was created at `now`.
     pub fn prepare(&self, buf: &mut [u8], offset: u64, stamp: Stamp, now: Instant) {
         match &self.pattern {
             Some(p) => pattern_fill(buf, p, 0, offset),
@@ -146,7 +146,7 @@ impl Verifier {
         let mut at = offset;
         for block in buf.chunks_mut(self.step(buf.len())) {
             if block.len() <= header_len(self.kind) {
-                // A rest too short for a header is body only; it exists only with `bs_unaligned`.
+                // A remainder too short for a header contains only body; it exists only with `bs_unaligned`.
                 break;
             }
             let header = Header {
@@ -214,7 +214,7 @@ impl Verifier {
         if digest::matches(self.kind, body, &head[header::LEN..]) { Ok(()) } else { Err(Fault::Checksum) }
     }
 
-    /// Compares the body, where its content is known.
+    /// Compares the body if its content is known.
     fn check_body(&self, buf: &[u8], offset: u64, expect: Expect, want: &mut [u8]) -> Result<(), Fault> {
         match (&self.pattern, expect) {
             (Some(p), _) => pattern_fill(want, p, 0, offset),
@@ -223,7 +223,7 @@ impl Verifier {
         }
         let (step, skip) = (self.step(buf.len()), header_len(self.kind));
         for (i, (block, want)) in buf.chunks(step).zip(want.chunks(step)).enumerate() {
-            // A rest too short for a header is all body.
+            // A remainder too short for a header is all body.
             let skip = if block.len() > skip { skip } else { 0 };
             if block[skip..] != want[skip..] {
                 let at = (skip..block.len()).find(|&k| block[k] != want[k]).expect("they differ");

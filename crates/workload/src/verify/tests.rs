@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every fault a block can have is found, and named.
+//! Every fault that a block can have is found and named.
 
 use super::*;
 use crate::job::{BlockSizes, PerDir, Rw};
@@ -93,7 +93,7 @@ fn a_pattern_has_no_header_and_names_the_wrong_byte() {
 
 #[test]
 fn a_right_checksum_over_a_wrong_body_is_found() {
-    // A block of the same write, place and number, but with another body: nothing but the comparison can tell.
+    // A block of the same write, offset and number, but with another body: only the comparison of the body can tell.
     let mut v = verifier(VerifyKind::Xxhash, |_| ());
     let mut buf = block(&v, 4096);
     buf[3000] ^= 1;

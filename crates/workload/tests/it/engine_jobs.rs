@@ -51,8 +51,8 @@ fn counts_add_up_and_every_block_comes_once() {
     }
 }
 
-/// Runs a job of a queue depth of one. `end` tells the engine the rest of each I/O, with the time at which it was handed out.
-/// With `fails` the ninth I/O fails.
+/// Runs a job with a queue depth of one. `end` reports the rest of each I/O to the engine; its last argument is the time at
+/// which the I/O was returned. With `fails` the ninth I/O fails.
 fn one_by_one(job: &Job, fails: bool, end: impl Fn(&mut JobThread, u32, BlkStatus, u64)) -> JobStats {
     let mut t = JobThread::new(job, ThreadId { instance: 0, number: 1, entropy: 0 }, MIB).unwrap();
     let (mut now, mut issued) = (1_000, 0);
@@ -71,7 +71,7 @@ fn one_by_one(job: &Job, fails: bool, end: impl Fn(&mut JobThread, u32, BlkStatu
     }
 }
 
-/// Every way to tell the engine of a lone completion leaves the same measurements behind.
+/// All ways to report a single completion to the engine give the same measurements.
 #[test]
 fn the_short_ways_to_complete_count_as_the_long_one() {
     let ramp = |j: &mut Job| (j.ramp_time_ns, j.time_based, j.runtime_ns) = (20_000, true, Some(50_000));
@@ -101,7 +101,7 @@ fn the_short_ways_to_complete_count_as_the_long_one() {
         let at_once = one_by_one(job, fails, |t, slot, status, now| {
             assert!(!t.ended_at_once(slot, status, at(now + 370)).needs_verify);
         });
-        // As if the submission took no time, which is then not told, as fio does.
+        // The result is as with a submission that took no time, except that submission latency is not recorded, as in fio.
         let mut want = long(0);
         want.dirs.iter_mut().for_each(|d| d.slat = LatencyStats::new(d.slat.hist.is_some()));
         assert!(want == at_once, "{name}, fails: {fails}");
@@ -155,7 +155,7 @@ fn a_rate_is_kept_and_its_intended_latency_counts_the_waiting() {
         assert!(issued.at.since(start).as_ns() >= i as u64 * MS, "I/O {i} came early");
         assert!(issued.at.since(start).as_ns() < i as u64 * MS + 2 * MS, "I/O {i} came late");
     }
-    // A device that takes 5 ms per I/O at depth 1 can't keep 1000 IOPS: clat stays small, the intended one grows.
+    // A device that takes 5 ms per I/O at depth 1 cannot keep 1000 IOPS: clat stays small, and the intended latency grows.
     let mut slow = Harness::new(&job(RwMode::Write, true, |j| j.rate_iops = PerDir::all(Some(1000))), MIB, 3);
     slow.latency_ns = 10 * MS;
     slow.run();
@@ -280,7 +280,8 @@ fn a_backlog_is_read_back_while_writing_goes_on() {
     assert!((100..=232).contains(&early), "{early} blocks read back before the last write");
 }
 
-/// What is read back counts to the pass and lags behind, so a pass that only time ends comes round to blocks not read back.
+/// Blocks that are read back count towards the pass and lag behind. So a pass that only time ends returns to blocks that
+/// are not read back yet.
 #[test]
 fn a_backlog_that_lags_is_verified_as_last_written() {
     for seed in 1..=10 {
@@ -413,7 +414,7 @@ fn slices_hold_every_io_where_it_ended() {
             rows[row] -= n;
         }
         assert!(rows.iter().all(|n| *n == 0), "classes are those of the histogram, seed {seed}");
-        // Issued at its time, an I/O ends no earlier: up to any slice no more have ended than were issued.
+        // An I/O completes no earlier than its issue. So up to any slice, no more I/Os have completed than were issued.
         let mut ended = 0;
         for slice in t.slices() {
             ended += slice.ios.iter().sum::<u64>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Any job, any completion order: the engine's promises hold. The harness asserts slots, ranges and buffers while it runs.
+//! The engine's guarantees hold for any job and any completion order. The harness asserts slots, ranges and buffers while it runs.
 
 use crate::common;
 
@@ -74,7 +74,7 @@ prop_compose! {
         (j.norandommap, j.rwmixread_pct, j.loops) = (norandommap, read_pct, loops);
         j.percentage_random = PerDir::all(if norandommap { pct } else { 100 });
         (j.number_ios, j.io_size) = (ios, io_kib.map(|k| Extent::Bytes(k * KIB)));
-        // A job that only reads finds no verified blocks, and a trimmed block is not what was written.
+        // A job that only reads finds no verified blocks, and a trimmed block does not contain what was written.
         let verifies = matches!(mode, RwMode::Write | RwMode::ReadWrite);
         (j.verify, j.do_verify, j.verify_backlog) = (verify.filter(|_| verifies), do_verify, backlog);
         j.verify_pattern = (j.verify == Some(VerifyKind::Pattern)).then(|| Pattern { bytes: vec![1, 2, 3], offset_at: vec![] });
@@ -106,7 +106,7 @@ proptest! {
         let flushes = harness.count(Op::Flush);
         prop_assert_eq!(s.total_ios() as usize + flushes, harness.trace.len());
         prop_assert_eq!(s.total_bytes(), moved);
-        // As in fio, the flushes at the end of a pass (end_fsync, before reading back) are no sync I/Os of the job.
+        // As in fio, the flushes at the end of a pass (end_fsync, and before reading back) do not count as sync I/Os of the job.
         let synced = s.sync.ios as usize;
         let between_passes = job.end_fsync || job.verify.is_some();
         prop_assert!(synced <= flushes && (synced == flushes || between_passes), "{} of {}", synced, flushes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The same job, run by fio (null engine, I/O log) and by [`JobThread`]: the sequence of operations, offsets and lengths
-//! must be equal, I/O for I/O. Needs fio 3.33; elsewhere the sequence may differ, and the test says that it skipped.
+//! must be equal for every I/O. Needs fio 3.33, because other versions may differ; without it the test prints that it
+//! skipped.
 
 use crate::common;
 
@@ -15,13 +16,13 @@ use workload::job::*;
 /// (operation, offset, length), a flush being ("sync", 0, 0).
 type Step = (&'static str, u64, u64);
 
-/// What fio issues. `args` is the job.
+/// Returns the I/O that fio issues for the job in `args`.
 fn fio_steps(name: &str, args: &str) -> Vec<Step> {
     let dir = std::env::temp_dir().join(format!("mqblk-parity-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let run = Command::new("fio")
         .current_dir(&dir)
-        // The null engine logs an I/O twice when its queue is full, so deep queues go to a real file.
+        // The null engine logs an I/O twice when its queue is full, so deep queues use a real file.
         .args(["--name=a", "--filename=f", "--write_iolog=log", "--output=out"])
         .arg(if args.contains("iodepth") { "--ioengine=libaio" } else { "--ioengine=null" })
         .args(args.split_whitespace())
@@ -45,7 +46,7 @@ fn step_of_line(line: &str) -> Option<Step> {
     }
 }
 
-/// What the engine issues, against a device that takes no time.
+/// Returns the I/O that the engine issues to a device that takes no time.
 fn our_steps(job: &Job, target_bytes: u64) -> Vec<Step> {
     let id = ThreadId { instance: 0, number: 1, entropy: 0 };
     let mut thread = JobThread::new(job, id, target_bytes).unwrap();

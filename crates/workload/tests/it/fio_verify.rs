@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Verified data, both ways: fio's own verify reads what the engine wrote, and the engine verifies what fio wrote. Needs
-//! fio 3.33; elsewhere the tests say that they skipped.
+//! Verified data in both directions: fio verifies what the engine wrote, and the engine verifies what fio wrote. Needs fio
+//! 3.33; without it the tests print that they skipped.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use workload::job::*;
 
 const SIZE: u64 = MIB;
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +46,7 @@ fn fio(dir: &Path, args: &str) -> Result<(), String> {
 struct Case {
     name: &'static str,
     kind: VerifyKind,
-    /// The same job in fio's words, without rw.
+    /// The same job as fio options, without rw.
     args: &'static str,
     set: fn(&mut Job),
 }
@@ -97,7 +97,7 @@ fn fio_verifies_what_we_wrote() {
     for case in &CASES {
         for (random, word) in [(false, "read"), (true, "randread")] {
             if random && case.name == "crc32c-range" {
-                // With sizes that vary, fio's reader draws other offsets than its writer.
+                // If sizes vary, fio's reader draws other offsets than its writer.
                 continue;
             }
             let mut job = job(case, RwMode::Write, random);
@@ -110,11 +110,11 @@ fn fio_verifies_what_we_wrote() {
             if let Err(text) = fio(&dir.0, &format!("--rw={word} {}", case.args)) {
                 panic!("{} {word}: {text}", case.name);
             }
-            // The same check must be able to fail: damage the last byte of a block.
+            // The same check has to fail for damaged data: change the last byte of a block.
             let mut bad = harness.data.clone();
             bad[5 * 4096 + 4095] ^= 1;
             std::fs::write(dir.file(), &bad).unwrap();
-            // Without verify_fatal fio's verdict on an I/O of several blocks is that of the last one.
+            // Without verify_fatal, fio reports only the result of the last block of an I/O.
             let strict = fio(&dir.0, &format!("--rw={word} --verify_fatal=1 {}", case.args));
             assert!(strict.is_err(), "{}: fio misses damage", case.name);
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seeds of the fuzz target for job files: those that other tests read, as main files and included, and the target's body run on them.
+//! Seeds of the fuzz target for job files: the files that other tests read, as main files and as included files. The
+//! target's body runs on them.
 
 #[path = "../../../../fuzz/bodies/job_file.rs"]
 mod job_file;
@@ -8,7 +9,7 @@ mod seeds;
 
 use seeds::{Seed, check};
 
-/// The first byte chooses whether the rest is the main file or what that includes.
+/// The first byte chooses whether the rest is the main file or the included file.
 fn file(choice: u8, text: &str) -> Vec<u8> {
     [&[choice], text.as_bytes()].concat()
 }
@@ -28,7 +29,7 @@ fn seeds_of_job_file() {
         seed("included", file(1, "rw=read\nsize=64k\n"), 1),
         seed("oltp", file(0, oltp), 2),
         seed("verify", file(0, verify), 2),
-        // It includes a file, which here is itself.
+        // It includes a file, which in this test is the file itself.
         seed("forms", file(0, forms), 0),
         seed("part", file(1, part), 1),
     ];

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The histogram and the running statistics against independent implementations.
+//! Compares the histogram and the running statistics with independent implementations.
 
 use hdrhistogram::Histogram as Hdr;
 use proptest::prelude::*;
 use workload::hist::{Histogram, Running};
 
-/// Latencies over all magnitudes, not only the large ones.
+/// Latencies of all magnitudes, not mostly large ones.
 fn latency() -> impl Strategy<Value = u64> {
     (0u32..34, any::<u64>()).prop_map(|(bits, v)| v & ((1 << bits) | ((1 << bits) - 1)))
 }
@@ -24,7 +24,7 @@ proptest! {
         prop_assert_eq!(ours.total(), values.len() as u64);
         for p in [1.0, 10.0, 50.0, 90.0, 99.0, 99.9, 100.0] {
             let (a, b) = (ours.percentile(p), theirs.value_at_quantile(p / 100.0));
-            // Half a bucket of ours plus one of theirs (three significant digits).
+            // Half a bucket of our histogram plus one of the other (three significant digits).
             let slack = b / 128 + b / 1000 + 1;
             prop_assert!(a.abs_diff(b) <= slack, "p{}: {} against {}", p, a, b);
         }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every example job of Debian's fio package parses, or is refused with a reason a person can act on.
+//! Every example job of Debian's fio package parses, or is rejected with a reason that a user can act on.
 //!
-//! The jobs are GPL, so no copies are kept: the test finds them where the package `fio-examples` puts them, or downloads
-//! and unpacks that package. It fails if it cannot. What is expected of each file is in `data/fio_examples.txt`.
+//! The jobs are GPL, so no copies are kept. The test finds them where the package `fio-examples` installs them, or
+//! downloads and unpacks that package. It fails if it cannot. `data/fio_examples.txt` has the expected result for each
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -96,7 +97,7 @@ fn every_example_parses_or_is_refused_with_a_reason() {
     assert!(wrong.is_empty(), "{} of {} jobs:\n{}", wrong.len(), jobs.len(), wrong.join("\n"));
 }
 
-/// A refusal says where, what was typed, the rule, and what to do.
+/// A rejection names the place, the text, the rule, and what to do.
 #[test]
 fn every_refusal_names_line_and_remedy() {
     for path in fs::read_dir(examples()).expect("checked above").filter_map(|e| e.ok().map(|e| e.path())) {
@@ -114,7 +115,7 @@ fn every_refusal_names_line_and_remedy() {
     }
 }
 
-/// The variables that two of the examples read make them complete.
+/// With the variables that two of the examples read, these are complete.
 #[test]
 fn examples_with_variables_parse_when_they_are_set() {
     let path = examples().join("xnvme-compare.fio");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The same jobs given to fio and to this parser: both accept, both refuse, or the difference is listed with its reason.
+//! The same jobs for fio and for this parser: both accept, both reject, or the difference is listed with its reason.
 //!
 //! fio 3.33 is needed (Debian package `fio`); the tests fail without it.
 
@@ -20,12 +20,12 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Job lines, `|` between them.
+/// Makes a section from job lines that are separated by `|`.
 fn section(name: &str, lines: &str) -> String {
     format!("[{name}]\nsize=1g\n{}\n", lines.replace('|', "\n"))
 }
 
-/// Which cases fio accepts. It stops at the first job it drops, so only a file without any needs a single run.
+/// Returns which cases fio accepts. fio stops at the first job it rejects, so a single run is enough only if it rejects none.
 fn accepted_by_fio(file: &str, cases: &[&str]) -> Vec<bool> {
     let accepts = |text: &str| {
         let output = fio(file, text, &["--parse-only"]);
@@ -43,7 +43,7 @@ fn ours(lines: &str) -> Result<JobFile, JobErrors> {
     JobFile::parse_str(&section("a", lines), &context, &[])
 }
 
-/// Values both accept.
+/// Values that both accept.
 const GOOD: &[&str] = &[
     "bs=4k",
     "bs=4K",
@@ -232,7 +232,7 @@ const GOOD: &[&str] = &[
     "rw =read",
 ];
 
-/// Values both refuse.
+/// Values that both reject.
 const BAD: &[&str] = &[
     "bs=0",
     "bs=",
@@ -319,7 +319,8 @@ const BAD: &[&str] = &[
     "fallocate=x",
 ];
 
-/// fio accepts, this parser refuses: fio reads a part of the value, or starts something other than what was typed.
+/// Values that fio accepts and this parser rejects, because fio parses only a part of the value, or runs something other
+/// than what was typed.
 const STRICTER: &[(&str, &str)] = &[
     ("bs=1.5k", "fio reads 1 byte"),
     ("bs=1x", "fio reads 1 byte"),
@@ -375,14 +376,14 @@ const STRICTER: &[(&str, &str)] = &[
     ("flow=2", "unsupported"),
 ];
 
-/// fio refuses, this parser accepts.
+/// Values that fio rejects and this parser accepts.
 const WIDER: &[(&str, &str)] = &[
     ("size=(4*1024)", "the manual has it; Debian's fio is built without"),
     ("hipri", "here polling does not depend on the engine"),
     ("rw= read", "space around a value means nothing"),
 ];
 
-/// Compares acceptance of `cases` with what is expected, and shows every case that differs.
+/// Compares acceptance of `cases` with the expectation, and reports every difference.
 fn check(file: &str, cases: &[(&str, &str)], fio_accepts: bool, we_accept: bool) {
     let lines: Vec<&str> = cases.iter().map(|c| c.0).collect();
     let mut wrong = Vec::new();
@@ -420,7 +421,7 @@ fn wider_where_listed() {
     check("wider.fio", WIDER, false, true);
 }
 
-/// A size as fio prints it: `4096B`, `32.0KiB`, `1024KiB`. The cases below use sizes that it prints without rounding.
+/// Parses a size as fio prints it: `4096B`, `32.0KiB`, `1024KiB`. The cases below use sizes that fio prints without rounding.
 fn printed_bytes(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let unit = match &text[end..] {
@@ -433,7 +434,7 @@ fn printed_bytes(text: &str) -> Option<u64> {
     text[..end].parse::<f64>().ok().map(|n| (n * unit) as u64)
 }
 
-/// What fio says it is going to run: direction, block sizes and depth, job by job, against what this parser resolved.
+/// Compares the direction, block sizes and depth that fio prints for each job with those that this parser resolved.
 #[test]
 fn values_are_the_same() {
     let cases = [

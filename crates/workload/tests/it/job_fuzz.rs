@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! No bytes make the parser panic, and whatever it accepts keeps the promises of its types.
+//! No input makes the parser panic, and every accepted job has the properties that its types state.
 //!
-//! Mutations of a small corpus with a fixed seed, so a failure repeats; the input that fails is printed. More cases:
-//! `JOB_FUZZ_CASES=10000000 cargo test -p mqblk-workload --release --test it job_fuzz::`. The coverage-guided twin is in `fuzz/`.
+//! The inputs are mutations of a small corpus with a fixed seed, so a failure is repeatable; the failing input is printed.
+//! More cases: `JOB_FUZZ_CASES=10000000 cargo test -p mqblk-workload --release --test it job_fuzz::`. A coverage-guided
+//! version is in `fuzz/`.
 
 use sim::rng::Rng;
 use workload::job::*;
@@ -21,7 +22,7 @@ fn below(random: &mut Rng, n: usize) -> usize {
     random.below(n.max(1) as u64) as usize
 }
 
-/// Pieces that mean something to the parser.
+/// Tokens that the parser knows.
 const TOKENS: [&str; 40] = [
     "=",
     ":",
@@ -87,7 +88,7 @@ fn mutate(random: &mut Rng) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Some option of the table with some value: most mutations above leave the line unknown.
+/// An option of the table with an arbitrary value, because most mutations above only make the line unknown.
 fn option_with_foreign_value(text: &mut Vec<u8>, random: &mut Rng) {
     let all: Vec<&OptionInfo> = options().collect();
     let option = all[below(random, all.len())];
@@ -117,7 +118,7 @@ fn parse(text: &str) -> Result<JobFile, JobErrors> {
     JobFile::parse_str(text, &context, &[])
 }
 
-/// What the docs of `Job` promise to the runner.
+/// Checks the properties that the docs of `Job` state.
 fn check_job(job: &Job) {
     assert!((1..=IODEPTH_MAX).contains(&job.iodepth));
     assert!((1..=job.iodepth).contains(&job.iodepth_low));
@@ -218,7 +219,7 @@ fn mutated_files_neither_panic_nor_break_promises() {
         }
     }
     println!("{cases} cases, {accepted} accepted");
-    // A mutation engine that breaks every file would test the error path only.
+    // A mutation engine that breaks every file would test only the error path.
     assert!(accepted * 100 > cases, "only {accepted} of {cases} cases were accepted");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a job file means: sections, inheritance, includes, variables, and the rules between options.
+//! The meaning of a job file: sections, inheritance, includes, variables, and the rules between options.
 
 use std::collections::BTreeMap;
 
@@ -149,7 +149,7 @@ fn bad_includes_are_told_at_their_line() {
     assert!(message.starts_with("jobs/s.inc:1: bs=0: must be 1..=1073741824 (job 'a')"), "{message}");
 }
 
-/// Two files that include each other twice would double at each level.
+/// Two files that include each other twice would double the includes at each level.
 #[test]
 fn includes_that_multiply_end() {
     struct Endless;
@@ -504,14 +504,14 @@ fn flags_and_booleans() {
     );
 }
 
-/// A message must not carry a terminal's control characters or a whole file.
+/// A message must not contain a terminal's control characters or a whole file.
 #[test]
 fn messages_quote_safely() {
     let message = refusal(&format!("\u{1b}[31m{}=1", "x".repeat(10_000)));
     assert!(!message.contains('\u{1b}') && message.len() < 300, "{message}");
 }
 
-/// A disk image given by mistake: every line is wrong, and the answer is still short.
+/// A disk image given by mistake: every line is wrong, but the message is still short.
 #[test]
 fn a_file_that_is_no_job_is_told_briefly() {
     for text in ["garbage\n".repeat(100_000), format!("[a]\n{}", "garbage\n".repeat(100_000)), "[\n".repeat(100_000)] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The option table against fio itself: every name, alias and default that `fio` prints is known here.
+//! Compares the option table with fio itself: every name, alias and default that `fio` prints is known here.
 //!
-//! fio 3.33 is needed (Debian package `fio`); the tests fail without it, as what they check cannot be copied.
+//! fio 3.33 is needed (Debian package `fio`). The tests fail without it, because fio's own lists cannot be copied.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -60,7 +60,7 @@ fn field(help: &str, name: &str) -> Option<String> {
 fn aliases_and_defaults_are_fios() {
     let known: BTreeSet<String> = names(&fio(&["--cmdhelp=all"])).into_iter().collect();
     let mut wrong = Vec::new();
-    // One start of fio each, so only where there is something to compare.
+    // Each option needs one start of fio, so only options with something to compare are checked.
     let relevant = |o: &&OptionInfo| o.support == Support::Supported || !o.aliases.is_empty();
     for option in options().filter(|o| known.contains(o.name)).filter(relevant) {
         let help = fio(&[&format!("--cmdhelp={}", option.name)]);
@@ -69,7 +69,7 @@ fn aliases_and_defaults_are_fios() {
             wrong.push(format!("{}: fio's alias is {alias:?}", option.name));
         }
         let default = field(&help, "default:").filter(|d| d != "no default");
-        // fio prints another seed than it uses; the value used is in its manual page.
+        // fio prints another seed than it uses. The value that it uses is in its manual page.
         let same = option.name == "randseed" || default.as_deref().is_none_or(|d| d == option.default);
         if option.support == Support::Supported && !same {
             wrong.push(format!("{}: fio's default is {default:?}, ours '{}'", option.name, option.default));
@@ -84,7 +84,7 @@ fn parse(line: &str) -> Job {
     file.unwrap_or_else(|e| panic!("{e}")).jobs.remove(0)
 }
 
-/// What the table calls the default is what a job has without the option.
+/// The default in the table is the value of a job without the option.
 #[test]
 fn typing_a_default_changes_nothing() {
     let plain = parse("");
@@ -96,7 +96,7 @@ fn typing_a_default_changes_nothing() {
     assert_eq!(plain, fresh, "Job::new has fio's defaults");
 }
 
-/// The default of an option that is refused must not be refused: people write defaults out.
+/// The default of a rejected option must be accepted, because users write defaults explicitly.
 #[test]
 fn defaults_and_off_values_are_never_refused() {
     let plain = parse("");
@@ -129,7 +129,7 @@ fn rows_are_complete_and_unique() {
     assert!(options().all(|o| !o.syntax().is_empty()));
 }
 
-/// Point 6 of the product's definition: these do what they do in fio.
+/// Point 6 of the product's definition: these options work as in fio.
 #[test]
 fn promised_options_are_supported() {
     let promised = "name filename directory size filesize offset rw rwmixread bs bsrange bssplit blockalign iodepth \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
 
-// What several of them use.
+// Modules that several tests use.
 extern crate mqblk_workload as workload;
 
 mod common;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A transaction loop over the block layer in simulation: virtual time, a disk that is full now and then, no machine.
+//! A transaction loop over the block layer in simulation: virtual time, and a disk that is full now and then.
 
 use blk::bio::{Bio, DataRef};
 use blk::id::Sector;
@@ -14,7 +14,7 @@ use workload::load::Load;
 use workload::oltp::Oltp;
 use workload::stats::JobStats;
 
-/// Sectors of memory of each slot: a redo write of the size below fits.
+/// Sectors of memory per slot; the redo writes below fit.
 const SLOT_SECTORS: u64 = 64;
 
 struct World {
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// Hands over what has ended.
+    /// Passes completed I/Os to the load.
     fn complete(&mut self) -> bool {
         let (done, now) = (self.harness.take_done(0), self.harness.t());
         for d in &done {
@@ -132,7 +132,7 @@ fn a_seed_repeats_the_run_and_any_stack_does_the_same_work() {
         let tx = stats.tx.as_deref().expect("a transaction loop");
         assert_eq!(work(&stats), (1500, 9000), "{settings:?}");
         assert_eq!(tx.block_writes + tx.rewritten, 3 * tx.commits, "{settings:?}");
-        // A quarter, within five deviations of a binomial draw.
+        // A quarter of the transactions, within five deviations of a binomial draw.
         assert!(tx.commits.abs_diff(375) < 85, "{} commits of 1500", tx.commits);
         assert!(tx.redo_writes <= tx.commits && stats.total_errors == 0, "{settings:?}");
     }

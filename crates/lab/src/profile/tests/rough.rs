@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Traces and results as machines have them: many threads, lost events, foreign commands, times of one nanosecond, what is not known.
+//! Traces and results as real machines produce them: many threads, lost events, foreign commands, times of one nanosecond,
+//! unknown figures.
 
 use super::*;
 
-/// blktrace's pid is the thread's: a database of many threads is one job, whatever the share of each.
+/// blktrace's pid is that of the thread. A database with many threads is one job, whatever the share of each thread.
 #[test]
 fn threads_of_one_name_make_one_job_and_omissions_are_reported() {
     let mut bytes = Vec::new();
@@ -28,13 +29,13 @@ fn threads_of_one_name_make_one_job_and_omissions_are_reported() {
     let ios = |p: &Profile| p.jobs.iter().map(|j| j.read.as_ref().unwrap().ios).sum::<u64>();
     assert_eq!((p.jobs.len(), p.jobs[0].name.as_str(), p.jobs[0].numjobs, ios(&p)), (1, "db", 600, 1800));
     assert!(p.notes.iter().any(|n| n.starts_with("1 processes") && n.contains("0.06 % of all I/Os")), "{:?}", p.notes);
-    // Without names each is a job of its own, and most of them have to stay.
+    // Without names each thread is a job of its own, and most of the jobs have to stay.
     trace.names.clear();
     let p = of_trace("t", trace, None).unwrap();
     assert!(ios(&p) >= 1700, "{} of 1801 I/Os are left", ios(&p));
 }
 
-/// A request whose end the tracer has lost is at the device no more.
+/// A request whose completion was lost no longer counts as at the device.
 #[test]
 fn a_lost_end_makes_no_later_depth_greater() {
     let mut bytes = record(0, 8_000_000, 4096, Q_READ, 7, &[]);
@@ -43,7 +44,7 @@ fn a_lost_end_makes_no_later_depth_greater() {
     let p = binary(&bytes).unwrap();
     assert_eq!(p.disk.depth, 1, "{:?}", p.disk);
     assert!(p.notes.iter().any(|n| n.contains("1 requests at the device without a completion")), "{:?}", p.notes);
-    // What was given back, or was at the device when the trace ended, was there.
+    // Requests that were requeued, or at the device at the end of the trace, count as at the device.
     let mut bytes = one_at_a_time(400, 0);
     for (at, sector, action) in [(0, 8, D_READ), (1, 16, D_READ), (2, 8, R_READ), (3, 24, D_READ), (50_000, 24, C_READ)]
     {
@@ -54,7 +55,7 @@ fn a_lost_end_makes_no_later_depth_greater() {
     assert!(!p.notes.iter().any(|n| n.contains("at the device without a completion")), "{:?}", p.notes);
 }
 
-/// A place that is read again and again, and the first end of it lost: the ends that follow are of those that they are of.
+/// A sector is read repeatedly, and its first completion is lost. Later completions still belong to their own reads.
 #[test]
 fn a_lost_end_shifts_no_later_ones() {
     let mut bytes = one_at_a_time(100, 0);
@@ -75,7 +76,7 @@ fn a_lost_end_shifts_no_later_ones() {
         "{:?}",
         p.notes
     );
-    // The same place twice at once is no loss, nor is what the trace ends before.
+    // Neither the same sector twice at once nor I/O in flight at the end of the trace is a loss.
     let mut bytes = one_at_a_time(100, 0);
     for (at, action) in [(0, Q_READ), (1, Q_READ), (150_000, C_READ), (150_001, C_READ), (150_002, Q_READ)] {
         bytes.extend(record(20_000_000 + at, 0, 4096, action, 7, &[]));
@@ -86,7 +87,7 @@ fn a_lost_end_shifts_no_later_ones() {
     assert_eq!((lives.bios.len(), lives.unfinished, lives.lost_bios, lives.unknown), (102, 1, 0, 0));
 }
 
-/// More at once than any disk has: the oldest make room, and the count continues.
+/// More I/Os at once than any disk has: the oldest are dropped, and the count continues.
 #[test]
 fn a_trace_full_of_lost_ends_is_counted_to_its_end() {
     let mut trace = Trace::default();
@@ -101,7 +102,7 @@ fn a_trace_full_of_lost_ends_is_counted_to_its_end() {
         push(1_000_000 + i * 100, 1 << 30, Act::Queue);
         push(1_000_050 + i * 100, 1 << 30, Act::Complete);
     }
-    // Half a minute later those that are left are lost as well.
+    // Half a minute later the remaining ones are lost as well.
     push(31_000_000_000, 1 << 30, Act::Queue);
     push(31_000_000_050, 1 << 30, Act::Complete);
     let lives = lives::of(&trace, 1);
@@ -117,14 +118,14 @@ fn an_end_in_the_nanosecond_of_its_submission_comes_after_it() {
         }
     }
     let p = lines(&text).unwrap();
-    // 99 % of the submissions of 1, 2 and 3 at a time.
+    // The depth is the 99th percentile of depths 1, 2 and 3 at submission.
     assert_eq!((p.jobs[0].iodepth, p.jobs[0].read.as_ref().unwrap().ios), (2, 3));
     assert!(p.jobs[0].in_flight <= 3.0, "{}", p.jobs[0].in_flight);
     let late = text.replace("0.000000000", "18446744073.709551615");
     assert!(lines(&late).unwrap().jobs[0].iodepth <= 3);
 }
 
-/// SG_IO, as smartctl sends it, is no workload of the disk's.
+/// SG_IO commands, as smartctl sends them, are no workload of the disk.
 #[test]
 fn commands_past_the_block_layer_are_passed_over() {
     let good = "8,0 0 1 0.000000000 7 Q R 0 + 8 [x]\n8,0 0 3 0.000100000 0 C R 0 + 8 [0]\n";
@@ -134,11 +135,11 @@ fn commands_past_the_block_layer_are_passed_over() {
     assert_eq!((a.jobs, a.disk), (b.jobs, b.disk));
 }
 
-/// What was not seen is no line of a machine file.
+/// A figure that was not seen is not written to the machine file.
 #[test]
 fn a_spread_that_is_not_known_is_not_written() {
     let few = binary(&one_at_a_time(3, 0)).unwrap();
-    // The name is 56 bytes; of each three records the second is the issue.
+    // The record with the name has 56 bytes. Of each three records the second is the issue.
     let all = one_at_a_time(200, 0);
     let without: Vec<u8> =
         all[56..].chunks(48).enumerate().filter(|(i, _)| i % 3 != 1).flat_map(|(_, r)| r.to_vec()).collect();
@@ -149,7 +150,7 @@ fn a_spread_that_is_not_known_is_not_written() {
     assert!(known.contains("\njitter_pct = 0 # from the profile\n"), "{known}");
 }
 
-/// Writes that come only when the device is full wait in it.
+/// Writes that arrive only when the device is full wait inside it.
 #[test]
 fn writes_seen_only_behind_others_have_a_range_and_a_note() {
     let request = |class, us: u64, depth| lives::Request { class, bytes: 4096, device_ns: us * 1000, depth };
@@ -162,7 +163,7 @@ fn writes_seen_only_behind_others_have_a_range_and_a_note() {
     assert!(write.low <= 100.0 && write.high >= 800.0, "{write:?}");
 }
 
-/// A simulated machine has no data to check, and refuses to.
+/// A simulated machine has no data to verify, and rejects such a job.
 #[test]
 fn verify_is_left_out_of_the_job_of_a_run() {
     let more = "\"bs\": \"8k\", \"verify\": \"crc32c\", \"do_verify\": \"0\", \"verify_fatal\": \"1\"";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From results to documents, which the crate `report` shows as pages.
 //!
-//! [`of_run`], [`of_compare`], [`of_tune`], [`of_scenario`], [`of_whatif`], [`of_study`]: one for each kind of result; [`parts`] is what
-//! they are made of.
+//! [`of_run`], [`of_compare`], [`of_tune`], [`of_scenario`], [`of_whatif`] and [`of_study`] each make one kind of report.
+//! [`parts`] has the sections that they share.
 
 pub mod parts;
 pub mod of_run;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a comparison.
 //!
-//! Guarantees: the report depends only on the results file, so it is the same whenever it is made. The sentence at its top is
-//! the text report's. Needs from callers: the comparison of these results, with the warnings it was reported with. Does not:
-//! decide anything.
+//! Guarantees: the report depends only on the results file, so it is the same whenever it is made. The sentence at its top
+//! is that of the text report. Needs from callers: the comparisons of these results, with the warnings that were reported
+//! with them. Does not: decide anything.
 
 use serde_json::{Value, json};
 
@@ -24,10 +24,10 @@ use report::chart::{Axis, DepthPoint, IntervalRow, Intervals, Lines, Plot, Point
 use report::document::{Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use report::unit::Unit;
 
-/// How runs of a side come to one picture.
+/// How several runs of a side are combined in one chart.
 const LAID_OVER: &str = "the runs of a side are laid over each other, beginning to beginning.";
 
-/// The comparisons of `results`, as they hold them or else evaluated from their runs, each with the machine's warnings.
+/// Returns the comparisons in `results`, or evaluates them from the runs, each with the warnings about the machine.
 pub fn evaluated(results: &Results) -> Vec<Comparison> {
     let mut all = results.comparisons.clone();
     if all.is_empty() {
@@ -42,7 +42,7 @@ pub fn evaluated(results: &Results) -> Vec<Comparison> {
     all
 }
 
-/// The report of comparisons of A with each other side, at least one; `file` names the results.
+/// Makes the report of comparisons of A with each other side, at least one. `file` names the results.
 pub fn document(results: &Results, all: &[Comparison], file: Option<&str>) -> Document {
     let several = SidesReport { comparisons: all };
     let h = &results.header;
@@ -130,7 +130,7 @@ fn verdict(c: &Comparison) -> Verdict {
     }
 }
 
-/// The best side, and what each comparison says.
+/// The best side, and the verdict of each comparison.
 fn verdict_of_sides(s: &SidesReport<'_>) -> Verdict {
     let headline = s.headline();
     let (word, sentence) = headline.split_once(": ").unwrap_or((&headline, ""));
@@ -284,7 +284,7 @@ fn metric_table(caption: &str, side: Side, rows: &[Row], judged: bool) -> Table 
     table
 }
 
-/// The primary metric of every run, in the order they were made.
+/// The primary metric of every run, in the order of the runs.
 fn runs(results: &Results) -> Option<Section> {
     let (metric, sides) = (results.header.primary, results.header.plan.sides());
     let u = unit(metric);
@@ -338,12 +338,12 @@ fn runs(results: &Results) -> Option<Section> {
     Some(Section::new("runs", "Run by run", lead).with(chart))
 }
 
-/// Histograms of the jobs that the comparison is about.
+/// Histograms of the jobs that the comparison covers.
 fn judged(run: &RunRecord) -> impl Iterator<Item = &RawHistogram> {
     run.histograms.iter().filter(|h| run.others.iter().all(|o| o.job != h.job))
 }
 
-/// Runs over each other.
+/// Adds the slices of several runs.
 fn sum_of_slices<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Option<SliceTable> {
     let mut sum: Option<SliceTable> = None;
     for t in runs.filter_map(|r| r.detail.as_ref()?.slices.as_ref()) {
@@ -352,12 +352,12 @@ fn sum_of_slices<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Option<SliceT
     sum
 }
 
-/// Those of the first run that has them.
+/// The targets of the first run that has them.
 fn targets_of<'a>(mut runs: impl Iterator<Item = &'a RunRecord>) -> &'a [TargetDetail] {
     runs.find_map(|r| r.detail.as_deref().map(|d| &d.targets[..]).filter(|t| !t.is_empty())).unwrap_or(&[])
 }
 
-/// Jobs that ran in turn at several depths: means over the runs of a side, with their interval.
+/// Jobs that ran one after the other at several depths: means over the runs of a side, with their interval.
 fn depth_points(results: &Results) -> Vec<DepthPoint> {
     let mut points = Vec::new();
     for side in (0..results.header.plan.sides()).map(Side::at) {

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: the sentence at its top has the rate, with an interval from the variation within the run, and says that the
 //! interval covers nothing else. A run with errors, or an interrupted run, says so first. Jobs that ran one after the other
-//! at several depths make the chart of rate against depth. Needs from callers: the run as a record with detail. Does not:
+//! at several depths give the chart of rate against depth. Needs from callers: the run as a record with detail. Does not:
 //! compare.
 
 use serde_json::{Value, json};
@@ -22,13 +22,13 @@ use report::chart::{DepthPoint, depth_charts};
 use report::document::{Block, Caveat, Document, FORMAT, Kind, Section, Tone, Verdict};
 use report::unit::Unit;
 
-/// What is known of a run.
+/// The data of a run.
 pub struct RunInput<'a> {
     /// Its figures.
     pub record: &'a RunRecord,
     /// The machine.
     pub setup: &'a Setup,
-    /// What was typed.
+    /// The command line.
     pub command: &'a str,
     /// Name of the job file.
     pub name: &'a str,
@@ -36,15 +36,15 @@ pub struct RunInput<'a> {
     pub job: &'a str,
     /// Wall clock at its start, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// What was not as asked.
+    /// Deviations from what was requested.
     pub warnings: &'a [String],
-    /// It was interrupted.
+    /// The run was interrupted.
     pub stopped: bool,
-    /// fio's JSON of it, for the sidecar.
+    /// fio's JSON of the run, for the sidecar.
     pub fio: Value,
 }
 
-/// The report.
+/// Makes the report.
 pub fn document(input: &RunInput<'_>) -> Document {
     let r = input.record;
     let none = RunDetail::default();
@@ -88,7 +88,7 @@ fn verdict(input: &RunInput<'_>, detail: &RunDetail, facts: &StageFacts) -> Verd
     let own = Warning::of_side(Side::A, Some(facts), r.job_cpu_percent).into_iter();
     let machine = Warning::of_setup(input.setup, busy);
     let mut warnings: Vec<Caveat> = own.map(|w| parts::caveat(&w)).collect();
-    // There is one side only, which has no letter.
+    // A run has only one side, which has no letter.
     warnings.iter_mut().for_each(|w| w.text = w.text.trim_start_matches("A: ").to_owned());
     warnings.extend(machine.iter().map(parts::caveat));
     warnings.extend(input.warnings.iter().map(|text| Caveat { text: text.clone(), advice: String::new() }));
@@ -137,7 +137,7 @@ pub fn busiest(jobs: &[JobDetail]) -> u32 {
     jobs.iter().map(|j| of(j.wave)).max().unwrap_or(0)
 }
 
-/// Parts of a run that its interval rests on.
+/// Number of parts of a run that the interval is computed from.
 const PARTS: usize = 20;
 /// With fewer parts there is no interval.
 const PARTS_MIN: usize = 8;
@@ -162,7 +162,7 @@ fn rate_interval(t: &SliceTable) -> Option<(f64, f64, usize)> {
     Some(((mean - half).max(0.0), mean + half, n))
 }
 
-/// Jobs that had the device for themselves, as points against depth.
+/// Jobs that had the device to themselves, as points against depth.
 pub fn run_points(jobs: &[JobDetail]) -> Vec<DepthPoint> {
     let alone = |j: &&JobDetail| jobs.iter().filter(|o| o.wave == j.wave).count() == 1 && j.rw != "oltp" && !j.rated;
     let points = jobs.iter().filter(alone).filter_map(|j| {
@@ -189,7 +189,7 @@ pub fn depth_section(points: &[DepthPoint]) -> Option<Section> {
     (!section.blocks.is_empty()).then_some(section)
 }
 
-/// Without the words that all series have in common: `randread 4 KiB` of `randread 4 KiB, 1 thread`.
+/// Removes the words that all series have in common: `randread 4 KiB` of `randread 4 KiB, 1 thread`.
 fn shortened(points: &[DepthPoint]) -> Vec<DepthPoint> {
     let mut points = points.to_vec();
     let head = |p: &DepthPoint| p.series.split_once(", ").map(|(head, _)| head.to_owned());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report of a scenario: published and simulated figures of a machine that is not at hand.
+//! The report of a scenario: published and simulated figures of a machine that is not available.
 //!
-//! Guarantees: a fitted figure is marked wherever it is shown, and counts for no verdict. Needs from callers: the rows in the order of the file.
-//! Does not: simulate.
+//! Guarantees: a fitted figure is marked wherever it is shown, and no verdict uses it. Needs from callers: the rows in the
+//! order of the file. Does not: simulate.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ use sim::scenario::why;
 /// Largest relative error of a prediction that counts as near.
 const NEAR: f64 = 0.15;
 
-/// What is known of a simulated scenario.
+/// The data of a simulated scenario.
 pub struct ScenarioInput<'a> {
     /// The file's content.
     pub scenario: &'a Scenario,
@@ -29,15 +29,15 @@ pub struct ScenarioInput<'a> {
     pub file: &'a str,
     /// Text of the job file, if there is one.
     pub jobs: Option<&'a str>,
-    /// What was typed.
+    /// The command line.
     pub command: &'a str,
     /// The seed.
     pub seed: u64,
-    /// The machine it was simulated on.
+    /// The machine that ran the simulation.
     pub setup: &'a Setup,
 }
 
-/// The report.
+/// Makes the report.
 pub fn document(input: &ScenarioInput<'_>) -> Document {
     let (s, rows) = (input.scenario, input.rows);
     let over_rows = over_rows(s, rows);
@@ -74,7 +74,7 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
     }
 }
 
-/// Predicted figures that were published, with how far off they are.
+/// Predicted figures that were published, each with its error.
 fn predicted(rows: &[RowOutcome]) -> impl Iterator<Item = (&RowOutcome, &Figure, f64)> {
     let all = rows.iter().flat_map(|r| r.figures.iter().map(move |f| (r, f)));
     all.filter(|(_, f)| !f.fitted).filter_map(|(r, f)| Some((r, f, f.error()?)))
@@ -108,7 +108,7 @@ fn verdict(rows: &[RowOutcome]) -> Verdict {
 /// A figure with its unit.
 pub(super) fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
     let (scale, unit) = match split_figure(name).map_or("", |(_, metric)| metric) {
-        // As it is published.
+        // In the unit in which it is published.
         "bw" => {
             let value = value.into();
             let text = value.map_or_else(|| "\u{2013}".to_owned(), |v| format!("{:.0}\u{a0}MB/s", v / 1e6));
@@ -122,7 +122,7 @@ pub(super) fn cell(name: &str, value: impl Into<Option<f64>>) -> Cell {
     Cell::number(value.into().map(|v| v * scale), unit)
 }
 
-/// Published and simulated.
+/// The published figures beside the simulated ones.
 fn figures(rows: &[RowOutcome]) -> Section {
     let lead = "Fitted figures were used to choose a constant of the scenario; predicted ones were not.";
     let mut section = Section::new("figures", "Published and simulated", lead);
@@ -171,7 +171,7 @@ fn figures(rows: &[RowOutcome]) -> Section {
     section.with(table)
 }
 
-/// What changes from row to row, and why.
+/// The changes from row to row, with reasons.
 fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
     let rows = input.rows;
     if rows.len() < 2 {
@@ -200,7 +200,7 @@ fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
     Some(section)
 }
 
-/// What was published without its load.
+/// Changes that were published without their load.
 fn over(all: &[OverRows]) -> Option<Section> {
     if all.is_empty() {
         return None;
@@ -223,7 +223,8 @@ fn over(all: &[OverRows]) -> Option<Section> {
     Some(Section::new("over-rows", "Published without a load", lead).with(table))
 }
 
-/// The row that a row is put against: the one it names, or the first one; with `[over_rows]` only the one it names.
+/// Returns the row that row `i` is compared with: the one it names, or the first one. With `[over_rows]` it is only the one
+/// it names.
 pub fn base<'r>(scenario: &Scenario, rows: &'r [RowOutcome], i: usize) -> Option<&'r RowOutcome> {
     match &scenario.row[i].against {
         Some(name) => rows.iter().find(|r| r.name == *name),
@@ -268,7 +269,7 @@ fn stages(rows: &[RowOutcome]) -> Option<Section> {
     Some(Section::new("stages", "Where the time goes", lead).with(chart))
 }
 
-/// What the CPUs did.
+/// How the CPUs spent their time.
 fn cpus(rows: &[RowOutcome]) -> Option<Section> {
     if rows.iter().all(|r| r.busy == 0.0) {
         return None;
@@ -285,7 +286,7 @@ fn cpus(rows: &[RowOutcome]) -> Option<Section> {
     Some(Section::new("cpus", "CPUs", "Shares of the time of all CPUs.").with(table))
 }
 
-/// What the disk of a machine is.
+/// The disk of a machine.
 pub(super) fn machine(s: &Scenario) -> Section {
     let d = &s.disk;
     let mut table = Table::new("", &["what", "value"]);
@@ -307,7 +308,7 @@ pub(super) fn machine(s: &Scenario) -> Section {
     Section::new("machine", "The simulated disk", "").with(table)
 }
 
-/// Settings of all rows, and of each.
+/// Settings of all rows, and of each row.
 fn settings(s: &Scenario) -> Option<Section> {
     let mut table = Table::new("", &["row", "setting", "value"]);
     let mut add = |row: &str, name: &str, value: String| {

@@ -19,27 +19,27 @@ use sim::scenario::file::Scenario;
 use sim::study::reason::{self, of_them, rate};
 use sim::study::{Cell as StudyCell, Load, Point, Study, by_series, efficiency};
 
-/// Spread of a point's runs, relative to their median, from which on an error is meaningless.
+/// If the runs of a point differ by more than this share of their median, an error of the simulation is meaningless.
 pub const APART: f64 = 0.3;
-/// Largest over smallest value from which on an axis is divided by powers of ten.
+/// From this ratio of largest to smallest value on, an axis is logarithmic.
 const WIDE: f64 = 100.0;
-/// Difference below which two series end alike.
+/// If two series differ by less than this at their ends, they end alike.
 const ALIKE: f64 = 0.05;
 
-/// A point on this host.
+/// A point measured on this host.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostPoint {
-    /// Its series.
+    /// The name of its series.
     pub series: String,
-    /// How many of what the study scales.
+    /// The value of the quantity that the study scales.
     pub x: u32,
-    /// Runs that came to their end; at least one.
+    /// Complete runs; at least one.
     pub runs: usize,
     /// Median of the runs, I/Os per second.
     pub measured: f64,
-    /// The slowest of them.
+    /// The slowest run.
     pub least: f64,
-    /// The fastest.
+    /// The fastest run.
     pub most: f64,
     /// The simulated figure for this host.
     pub simulated: f64,
@@ -48,7 +48,7 @@ pub struct HostPoint {
 }
 
 impl HostPoint {
-    /// A point of whole runs, I/Os a second each, and what was simulated; `None`: there was no run.
+    /// Makes a point from complete runs, in I/Os per second, and the simulated figure. Returns `None` without a run.
     pub fn of(series: String, x: u32, runs: &[f64], simulated: f64) -> Option<HostPoint> {
         let measured = median(runs)?;
         let (least, most) =
@@ -58,28 +58,28 @@ impl HostPoint {
     }
 }
 
-/// This host beside a study.
+/// The results of this host beside a study.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostResults {
     /// Its CPUs.
     pub cpus: u32,
-    /// Runs of each point that were asked for; [`HostPoint::runs`] has those it came to.
+    /// Requested runs of each point. [`HostPoint::runs`] has the completed ones.
     pub runs: usize,
     /// Measuring was interrupted.
     pub is_interrupted: bool,
-    /// The costs are of a machine file, and not built in.
+    /// The costs are from a machine file, not the built-in ones.
     pub own_costs: bool,
-    /// Those that were measured.
+    /// The points that were measured.
     pub points: Vec<HostPoint>,
 }
 
 impl HostResults {
-    /// Runs of a point are so far apart that the errors say little.
+    /// Whether runs of a point differ so much that the errors say little.
     pub fn is_apart(&self) -> bool {
         self.points.iter().any(|p| p.most - p.least > APART * p.measured)
     }
 
-    /// Whole runs of a point: `5`, or `2 to 3` if not all have as many.
+    /// Number of complete runs of a point: `5`, or `2 to 3` if points differ.
     pub fn runs_of_a_point(&self) -> String {
         let of = || self.points.iter().map(|p| p.runs);
         match (of().min().unwrap_or(0), of().max().unwrap_or(0)) {
@@ -89,29 +89,29 @@ impl HostResults {
     }
 }
 
-/// What is known of a study.
+/// The data of a study.
 pub struct StudyInput<'a> {
-    /// Which.
+    /// The study.
     pub study: Study,
-    /// The machine it is of.
+    /// The machine of the study.
     pub machine: &'a Scenario,
     /// Name and text of the machine's file.
     pub file: (&'a str, &'a str),
     /// Its cells.
     pub cells: &'a [StudyCell],
-    /// What they came to.
+    /// The simulated points of the cells.
     pub points: &'a [Point],
-    /// What was measured.
+    /// The measured points of this host.
     pub here: Option<&'a HostResults>,
-    /// What was typed.
+    /// The command line.
     pub command: &'a str,
     /// The seed.
     pub seed: u64,
-    /// The machine it was simulated on.
+    /// The machine that ran the simulation.
     pub setup: &'a Setup,
 }
 
-/// All figures, for programs.
+/// Returns all figures as data.
 pub fn data(input: &StudyInput<'_>) -> Value {
     let (study, machine) = (input.study, input.machine);
     json!({
@@ -120,7 +120,7 @@ pub fn data(input: &StudyInput<'_>) -> Value {
     })
 }
 
-/// The report.
+/// Makes the report.
 pub fn document(input: &StudyInput<'_>) -> Document {
     let m = input.machine.machine;
     let all = by_series(input.points, |p| &p.series);
@@ -157,7 +157,7 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
     let by_rate = |a: &&&Point, b: &&&Point| a.iops.total_cmp(&b.iops);
     let (best, least) = (ends.iter().max_by(by_rate), ends.iter().min_by(by_rate));
     let (word, first) = match (best, least) {
-        // Numbers of users are loads, and none of them is better than another.
+        // Numbers of users are loads, so none of them is better than another.
         (Some(best), Some(_)) if input.study == Study::Iothreads => {
             let of_best = all.iter().find(|(name, _)| *name == best.series);
             let enough = of_best.and_then(|(_, line)| reason::enough(line)).unwrap_or(best);
@@ -203,20 +203,20 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
     all
 }
 
-/// How an axis of such values is best divided.
+/// Returns the scale of an axis with such values.
 fn scale_of(values: impl Iterator<Item = f64>) -> Scale {
     let (least, most) = values.fold((f64::INFINITY, 0.0f64), |(least, most), v| (least.min(v), most.max(v)));
     if least > 0.0 && most / least > WIDE { Scale::Log10 } else { Scale::Linear }
 }
 
-/// The axis of what grows; a main loop in the place of IOThreads is 0, which no logarithm has.
+/// The axis of the scaled quantity. A main loop instead of IOThreads is 0, which has no logarithm.
 fn x_axis(study: Study) -> Axis {
     let scale = if study == Study::Iothreads { Scale::Linear } else { Scale::Log2 };
     let label = if study == Study::Depth { "I/Os that each thread has out" } else { study.unit() };
     Axis::new(label, Unit::Count, scale)
 }
 
-/// A line per series of what `of` tells; `None`: nothing to draw.
+/// A line per series with the values of `of`; `None` if there is nothing to draw.
 fn lines(
     study: Study,
     all: &[(&str, Vec<&Point>)],
@@ -240,7 +240,8 @@ fn chart(id: &str, title: &str, summary: String, plot: Lines) -> Chart {
     Chart { id: id.into(), title: title.into(), summary, plot: Plot::Lines(plot), table: None }
 }
 
-/// Rates of all series together, and each by itself: beside one that grows a hundredfold the fall of another is not seen.
+/// Rates of all series together, and of each by itself: beside a series that grows a hundredfold, the fall of another is
+/// not visible.
 fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
     let lead = "Simulated; each line ends with its series' name. What each series comes to by itself stands below.";
     let mut section = Section::new("rates", "I/Os per second against what grows", lead);
@@ -268,7 +269,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
     section
 }
 
-/// What an I/O takes of time, of the CPUs and of that in waiting for locks.
+/// Costs of an I/O: its time, its CPU time, and the share of lock waits in that.
 fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
     let lead = "Latency as the program sees it; CPU time with what is waited for locks, and the share of that.";
     let mut section = Section::new("costs", "Latency, CPU time and lock wait", lead);
@@ -296,7 +297,7 @@ fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
     (!section.blocks.is_empty()).then_some(section)
 }
 
-/// All figures.
+/// All figures as a table.
 fn figures(study: Study, points: &[Point]) -> Section {
     let heads =
         ["series", "#", "#IOPS", "#per CPU", "#latency", "#CPU per I/O", "#lock wait", "#busy", "#I/Os simulated"];
@@ -321,7 +322,7 @@ fn figures(study: Study, points: &[Point]) -> Section {
     Section::new("figures", "Simulated figures", "").with(table)
 }
 
-/// This host, measured and simulated.
+/// This host: measured beside simulated figures.
 fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Section {
     let lead = format!(
         "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
@@ -330,7 +331,7 @@ fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Sect
         here.runs_of_a_point()
     );
     let mut section = Section::new("here", "This host", lead);
-    // The series' colour of all charts for both; marks are measured, a line is simulated.
+    // Both use the colour that the series has in all charts. Marks are measured points, a line is simulated.
     let pair = |(i, (name, points)): (usize, (&str, Vec<&HostPoint>))| {
         let colour = all.iter().position(|(n, _)| *n == name).unwrap_or(i) as u8;
         let measured = |p: &&HostPoint| Mark { x: f64::from(p.x), y: p.measured, interval: Some((p.least, p.most)) };
@@ -372,7 +373,7 @@ fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Sect
     section.with(table)
 }
 
-/// The load and the settings of each series; what grows with it is told by its ends.
+/// The load and the settings of each series. A setting that changes along the series is shown by its first and last value.
 fn settings(input: &StudyInput<'_>) -> Section {
     let mut table = Table::new("", &["series", "setting", "value"]);
     for (series, cells) in by_series(input.cells, |c| &c.series) {
@@ -404,7 +405,7 @@ fn load(cell: &StudyCell) -> [(&'static str, String); 2] {
     }
 }
 
-/// What work costs the CPUs.
+/// The CPU costs of work.
 fn cost_table(machine: &Scenario) -> Section {
     let mut table = Table::new("", &["cost", "#value"]);
     let costs = serde_json::to_value(machine.costs).unwrap_or_default();

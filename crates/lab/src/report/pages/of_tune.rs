@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a tuning.
 //!
-//! Guarantees: the report depends only on the results file. The sentence at its top is the text report's. Results of
-//! screening alone are kept apart from confirmed ones, and are marked as no claim. Needs from callers: a file with a result.
-//! Does not: decide anything.
+//! Guarantees: the report depends only on the results file. The sentence at its top is that of the text report. Results of
+//! screening are kept apart from confirmed ones, and are marked as no claim. Needs from callers: a file with a result. Does
+//! not: decide anything.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ use ::report::chart::{Axis, IntervalRow, Intervals, Lines, Plot, Point as At, Sc
 use ::report::document::{Block, Caveat, Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone, Verdict};
 use ::report::unit::Unit;
 
-/// The report; `file` names the results.
+/// Makes the report. `file` names the results.
 ///
 /// # Errors
-/// The tuning has not ended.
+/// The tuning has not completed.
 pub fn document(past: &RecordedRuns, file: Option<&str>) -> Result<Document, String> {
     let (plan, header) = (&past.header.plan, &past.header);
     let Some(r) = &past.result else {
@@ -71,7 +71,7 @@ pub fn document(past: &RecordedRuns, file: Option<&str>) -> Result<Document, Str
     })
 }
 
-/// What stands against the default in charts.
+/// The name of the point that charts compare with the default.
 fn tried(r: &TuneResult) -> &'static str {
     if r.winner.is_empty() { "most promising" } else { "recommended" }
 }
@@ -113,7 +113,7 @@ fn verdict(plan: &TunePlan, r: &TuneResult) -> Verdict {
     }
 }
 
-/// Every knob: what it is by default and what it is to be.
+/// Every knob with its default and its recommended value.
 fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
     let lead = format!(
         "{} settings were tried in {} runs, {} of runs. From run to run {} varies by {} with the default settings.",
@@ -148,7 +148,7 @@ fn better(duel: &Duel) -> (Tone, &'static str) {
     }
 }
 
-/// What was confirmed against what.
+/// The confirmations, and what each was against.
 fn confirmed(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
     let duels: Vec<(String, &Duel)> = r
         .against_default
@@ -201,7 +201,7 @@ fn confirmed(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
     Some(section.with(table))
 }
 
-/// Changes of the goal beside no change.
+/// Changes of the goal, on an axis around "no change".
 fn confirmed_chart(plan: &TunePlan, duels: &[(String, &Duel)]) -> Option<Chart> {
     let rows: Vec<IntervalRow> = duels
         .iter()
@@ -230,7 +230,7 @@ fn confirmed_chart(plan: &TunePlan, duels: &[(String, &Duel)]) -> Option<Chart> 
     Some(Chart { id: "confirmed-chart".into(), title, summary, plot, table: None })
 }
 
-/// What became of the limits.
+/// The results of the limits.
 fn limits(r: &TuneResult) -> Option<Section> {
     let duel = r.impossible.as_ref().map(|i| &i.duel).or(r.against_default.as_ref()).filter(|d| !d.keeps.is_empty())?;
     let mut table = Table::new("", &["limit", "figure", "#of the default\u{2019}s", "kept"]);
@@ -262,7 +262,7 @@ fn why(duel: &Duel) -> Section {
     section
 }
 
-/// The goal's figure of a run of the jobs.
+/// The value of the goal in a run of the jobs.
 fn figure(run: &RunLine, plan: &TunePlan) -> Option<f64> {
     if run.ask.load.is_some() {
         return None;
@@ -270,7 +270,7 @@ fn figure(run: &RunLine, plan: &TunePlan) -> Option<f64> {
     run.tried.good()?.get(&plan.goal.metric)
 }
 
-/// Every run in order.
+/// Every run, in order.
 fn search(past: &RecordedRuns) -> Option<Section> {
     let plan = &past.header.plan;
     let metric = &plan.goal.metric;
@@ -315,7 +315,7 @@ fn search(past: &RecordedRuns) -> Option<Section> {
     Some(Section::new("search", "The search, run by run", lead).with(chart))
 }
 
-/// What single knobs did while screening: medians of short runs, and lines where the values are numbers.
+/// The effect of single knobs while screening: medians of short runs, and lines where the values are numbers.
 fn one_by_one(past: &RecordedRuns) -> Option<Section> {
     let plan = &past.header.plan;
     let u = unit(plan.goal.metric.quantity);
@@ -357,7 +357,7 @@ fn one_by_one(past: &RecordedRuns) -> Option<Section> {
     Some(section.with(table))
 }
 
-/// The goal against a knob that takes numbers, of three points or more.
+/// The goal against a knob with numeric values, if there are three points or more.
 fn knob_chart(number: usize, knob: &Knob, points: &[(&str, usize, f64)], plan: &TunePlan) -> Option<Chart> {
     let u = unit(plan.goal.metric.quantity);
     let mut points: Vec<At> = points
@@ -380,7 +380,7 @@ fn knob_chart(number: usize, knob: &Knob, points: &[(&str, usize, f64)], plan: &
     Some(Chart { id: format!("knob-{number}"), title, summary, plot, table: None })
 }
 
-/// The recommendation in every form.
+/// The recommendation in every configuration form.
 fn forms(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
     if r.winner.is_empty() {
         return None;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a what-if: the machine as it is and as changed, with intervals over its unknown constants.
 //!
-//! Guarantees: a figure that cannot be told is shown as such, with the reason, and never as a change. If the model does not
+//! Guarantees: a figure without an answer is shown as such, with the reason, and never as a change. If the model does not
 //! describe the machine, no change is shown. Needs from callers: answers of the plan that is passed with them. Does not:
 //! simulate or judge.
 
@@ -16,27 +16,27 @@ use report::unit::Unit;
 use sim::machine::costs::Shape;
 use sim::whatif::judge::{Answer, Answers, BaselineFigure, FigureAnswer, Interval, Verdict as Word};
 
-/// What is known of a what-if.
+/// The data of a what-if.
 pub struct WhatIfInput<'a> {
-    /// What came of it.
+    /// The answers.
     pub answers: &'a Answers,
     /// Name of the machine file, and its text.
     pub machine: (&'a str, &'a str),
     /// The machine's CPUs.
     pub shape: Shape,
-    /// Constants that are not known for sure.
+    /// Constants that are known only as ranges.
     pub unknown: &'a [String],
     /// Text of the job file, if there is one.
     pub jobs: Option<&'a str>,
-    /// What was typed.
+    /// The command line.
     pub command: &'a str,
     /// The seed.
     pub seed: u64,
-    /// The machine it was simulated on.
+    /// The machine that ran the simulation.
     pub setup: &'a Setup,
 }
 
-/// The report.
+/// Makes the report.
 pub fn document(input: &WhatIfInput<'_>) -> Document {
     let a = input.answers;
     let (file, _) = input.machine;
@@ -73,7 +73,7 @@ fn word(w: Word) -> (Tone, &'static str) {
     }
 }
 
-/// A question's word: what all of its figures that change agree on; `None` if they do not.
+/// Returns the verdict on a question if all of its figures that change agree on it, else `None`.
 fn of_question(answer: &Answer) -> Option<Word> {
     if !answer.cannot.is_empty() || answer.figures.is_empty() {
         return Some(Word::CannotTell);
@@ -120,7 +120,7 @@ fn used(a: &Answers) -> usize {
     if a.describes == Some(false) { 0 } else { a.kept }
 }
 
-/// One question: before, after, the change with its interval, and why.
+/// One question: the figures before and after, the change with its interval, and the reason.
 fn question(number: usize, answer: &Answer, describes: Option<bool>) -> Section {
     let mut section = Section::new(&format!("question-{number}"), &format!("What if {}", answer.what_if), "");
     let shown: &[FigureAnswer] = if describes == Some(false) { &[] } else { &answer.figures };
@@ -135,7 +135,7 @@ fn question(number: usize, answer: &Answer, describes: Option<bool>) -> Section 
             let between =
                 format!("{} and {}", Unit::Ratio.text(1.0 + f.change.low), Unit::Ratio.text(1.0 + f.change.high));
             let change = match f.verdict {
-                // Its middle would be taken for an answer.
+                // Its median could be mistaken for an answer.
                 Word::CannotTell => Cell::text("\u{2013}"),
                 _ => Cell::number(1.0 + f.change.median, Unit::Ratio),
             };
@@ -163,7 +163,7 @@ fn question(number: usize, answer: &Answer, describes: Option<bool>) -> Section 
     section
 }
 
-/// Changes beside no change, without those that cannot be told: a dot would be taken for an answer.
+/// Changes, on an axis around "no change". Figures without an answer are left out, because a dot could be mistaken for one.
 fn changes(number: usize, figures: &[FigureAnswer]) -> Option<Chart> {
     let rows: Vec<IntervalRow> = figures
         .iter()
@@ -185,13 +185,13 @@ fn changes(number: usize, figures: &[FigureAnswer]) -> Option<Chart> {
     Some(Chart { id: format!("question-{number}-chart"), title: "Change".into(), summary, plot, table: None })
 }
 
-/// A row of ratios; a ratio of nothing has no place on the axis.
+/// A row in a chart of ratios; `None` if a value has no place on the axis.
 fn row(label: &str, low: f64, mid: f64, high: f64, tone: Tone) -> Option<IntervalRow> {
     let is_shown = [low, mid, high].iter().all(|v| v.is_finite() && *v > 0.0);
     is_shown.then(|| IntervalRow { label: label.to_owned(), mid, low, high, tone })
 }
 
-/// The machine as it is, beside what was measured.
+/// The machine as it is, beside the measured figures.
 fn as_it_is(a: &Answers) -> Option<Section> {
     if a.as_it_is.is_empty() {
         return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sections that reports of runs and of comparisons share, made from results of one or several labelled sides.
+//! Sections that several reports share, made from the results of one or several labelled sides.
 //!
 //! Guarantees: a section with nothing to show is `None` or gives the reason in a sentence; a chart always has more than one
 //! point. Needs from callers: sides in their order, which is the order of colours. Does not: judge.
@@ -19,7 +19,7 @@ use report::unit::Unit;
 
 /// Most points of a percentile curve.
 const CURVE_POINTS: usize = 160;
-/// Columns of a heat map and points of rates over time.
+/// Most columns of a heat map, and most points of rates over time.
 const TIME_COLUMNS: usize = 96;
 /// A percentile is shown if at least this many I/Os took longer.
 const BEYOND_MIN: u64 = 10;
@@ -413,7 +413,7 @@ pub fn little(sides: &[(String, &StageFacts)]) -> Section {
     section
 }
 
-/// Settings in effect, those that were asked for marked; those that differ between sides first.
+/// Settings in effect. Settings that the user set are marked, and settings that differ between sides come first.
 pub fn settings(sides: &[(String, &[TargetDetail])]) -> Option<Section> {
     let known: Vec<_> = sides.iter().filter(|(_, t)| !t.is_empty()).collect();
     let targets = known.iter().map(|(_, t)| t.len()).max()?;
@@ -508,12 +508,12 @@ pub fn reproduce(command: &str, seed: Option<u64>, job: &str, results: Option<&s
     section
 }
 
-/// A machine file as it was read.
+/// The text of a machine file.
 pub fn machine_file((name, text): (&str, &str)) -> Block {
     Block::Code { caption: format!("Machine file {name}"), text: text.to_owned() }
 }
 
-/// The jobs and what each did.
+/// The jobs with their results.
 pub fn jobs(jobs: &[JobDetail]) -> Option<Section> {
     if jobs.is_empty() {
         return None;

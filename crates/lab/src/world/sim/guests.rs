@@ -17,17 +17,17 @@ use super::{Simulated, parse, read};
 
 /// IOThreads of each virtual machine; 0: the main loop serves all virtqueues.
 pub const IOTHREADS: &str = "iothreads";
-/// Virtual machines.
+/// Number of virtual machines.
 pub const VMS: &str = "vms";
-/// Virtqueues of each one's disk.
+/// Virtqueues of the disk of each virtual machine.
 pub const QUEUES: &str = "guests.queues";
 /// Which IOThread serves which virtqueue.
 pub const MAPPING: &str = "guests.mapping";
 /// How long an IOThread polls before it sleeps, microseconds.
 pub const POLL_US: &str = "guests.iothread.poll_us";
-/// What is told of a machine as it is, in this order.
+/// The settings that describe a machine, in this order.
 const TOLD: [&str; 5] = [VMS, IOTHREADS, QUEUES, MAPPING, POLL_US];
-/// Constants of the disk that virtual machines' requests meet.
+/// Constants of the disk that requests of virtual machines use.
 const DISK: [&str; 7] =
     ["disk.read_us", "disk.write_us", "disk.jitter_pct", "disk.iops", "disk.bw_mb", "disk.burst_ms", "disk.parallel"];
 
@@ -40,10 +40,10 @@ pub struct GuestMachine {
 }
 
 impl GuestMachine {
-    /// The machine that a target names, if it is one with `[guests]`.
+    /// Returns the machine of a target, if its file has `[guests]`.
     ///
     /// # Errors
-    /// It is a `sim:` target whose file cannot be read or is wrong.
+    /// The target is a `sim:` target whose file cannot be read or is not valid.
     pub fn open(target: Option<&str>) -> Result<Option<GuestMachine>> {
         let Some(TargetSpec::Sim(path)) =
             target.filter(|t| t.starts_with("sim:")).map(TargetSpec::parse).transpose()?
@@ -63,12 +63,12 @@ impl GuestMachine {
         &self.text
     }
 
-    /// Whether the file still is what was read.
+    /// Whether the file is unchanged since it was read.
     pub fn is_as_read(&self) -> bool {
         read(&self.path).is_ok_and(|text| text == self.text)
     }
 
-    /// What takes the place of jobs: `users10`, ..., of each virtual machine, simulated one number after the other.
+    /// The loads that take the place of jobs: `users10`, ..., for each virtual machine, simulated one after the other.
     pub fn loads(&self) -> Vec<String> {
         self.guests().users.iter().map(|n| format!("users{n}")).collect()
     }
@@ -83,10 +83,10 @@ impl GuestMachine {
         self.scenario.guests.as_ref().expect("opened as one with guests")
     }
 
-    /// The machine with settings over the file's.
+    /// Returns the machine with settings that override the file's.
     ///
     /// # Errors
-    /// A setting that is none of virtual machines, or cannot be.
+    /// A setting that virtual machines do not have, or a value that is not valid.
     pub fn with(&self, settings: &[(String, String)]) -> Result<Variant> {
         for (name, value) in settings {
             let is_known = [IOTHREADS, VMS].contains(&name.as_str())
@@ -116,10 +116,10 @@ impl GuestMachine {
         change::read_in(&text, &self.scenario, &self.text).map_err(|e| Error::usage(format!("{text}: {e}")))
     }
 
-    /// What it is with these settings, by the names of [`GuestMachine::with`].
+    /// Returns the values in effect with these settings, by the names of [`GuestMachine::with`].
     ///
     /// # Errors
-    /// As of [`GuestMachine::with`].
+    /// The errors of [`GuestMachine::with`].
     pub fn now(&self, settings: &[(String, String)]) -> Result<Vec<(String, String)>> {
         let v = self.with(settings)?;
         let g = v.scenario.guests.as_ref().expect("a change keeps them");
@@ -137,15 +137,15 @@ impl GuestMachine {
     /// vCPUs of each virtual machine with these settings.
     ///
     /// # Errors
-    /// As of [`GuestMachine::with`].
+    /// The errors of [`GuestMachine::with`].
     pub fn vcpus(&self, settings: &[(String, String)]) -> Result<u16> {
         Ok(self.with(settings)?.scenario.guests.map_or(1, |g| g.vcpus))
     }
 
-    /// What it is with these settings, for people.
+    /// Describes the machine with these settings.
     ///
     /// # Errors
-    /// As of [`GuestMachine::with`].
+    /// The errors of [`GuestMachine::with`].
     pub fn describe(&self, settings: &[(String, String)]) -> Result<String> {
         let scenario = self.with(settings)?.scenario;
         let vcpus = scenario.guests.as_ref().map_or(1, |g| g.vcpus);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Observations of a simulated run in progress: progress, bios in flight, and the counters at the start of the measured part.
 //!
-//! Guarantees: as in a run on this host ([`RunOutcome`](host::run::RunOutcome)), counters begin when `ramp_time` is over for
-//! all of the threads that started first. Observations are about a millisecond of virtual time apart. Their intervals follow
-//! no period, so periodic activity is not always seen at the same phase. They are the same in each run.
+//! Guarantees: as in a run on this host ([`RunOutcome`](host::run::RunOutcome)), counters begin when `ramp_time` is over
+//! for all of the threads that started first. Observations are about a millisecond of virtual time apart. Their intervals
+//! follow no period, so periodic activity is not always sampled at the same phase. The intervals are the same in each run.
 
 use std::sync::atomic::Ordering;
 
@@ -17,12 +17,12 @@ use crate::run::{Observer, RunSpec};
 use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 
-/// Least distance of two looks, nanoseconds; on average they are twice as far from each other.
+/// Least time between two observations, nanoseconds. On average the time is twice as long.
 const LOOK_NS: u64 = 500_000;
-/// Progress is told once in so many looks.
+/// Progress is reported once in this many observations.
 const TELL: u64 = 8;
 
-/// Counters at the start of what is measured.
+/// Counters at the start of the measured part.
 #[derive(Default)]
 pub(super) struct Baseline {
     pub elapsed_ns: u64,
@@ -33,7 +33,7 @@ pub(super) struct Baseline {
     pub ios: u64,
 }
 
-/// What a sampler has seen.
+/// The results of a sampler.
 #[derive(Default)]
 pub(super) struct Sampled {
     pub baseline: Baseline,
@@ -42,19 +42,19 @@ pub(super) struct Sampled {
     pub scheduler: String,
 }
 
-/// Looks on for an observer.
+/// Observes a run on behalf of an observer.
 pub(super) struct Sampler<'a, 'o> {
     spec: &'a RunSpec<'a, 'a>,
     asked: &'a [(String, String)],
     machine: &'a Simulated,
     observer: &'o mut dyn Observer,
     looks: u64,
-    /// The baseline is the right one.
+    /// Whether the baseline is final.
     settled: bool,
-    /// Sum of squares of what is in flight (Welford).
+    /// Sum of squared deviations of the number in flight (Welford).
     squares: f64,
     seen: Sampled,
-    /// When each thread was seen to run first.
+    /// When each thread was first observed to run.
     began_ns: Vec<Option<u64>>,
 }
 
@@ -85,7 +85,7 @@ impl<'a, 'o> Sampler<'a, 'o> {
         self.observer.simulated(self.machine, view.instances);
     }
 
-    /// Adds what is in flight now.
+    /// Adds the present number in flight.
     fn sample(&mut self, view: &View<'_>) {
         let in_flight = disks(view).in_flight as f64;
         let s = &mut self.seen.in_flight;
@@ -166,7 +166,7 @@ impl Watch for Sampler<'_, '_> {
                 self.began_ns[i] = Some(view.elapsed_ns);
             }
         }
-        // At the first look no thread has begun, not even to ramp.
+        // At the first observation no thread has begun, not even to ramp.
         if !self.settled && running && !ramping && self.looks > 0 {
             self.seen.baseline = baseline(view);
             self.settled = true;
@@ -179,7 +179,7 @@ impl Watch for Sampler<'_, '_> {
             self.observer.progress(&progress);
         }
         self.looks += 1;
-        // The golden ratio: distances of half to one and a half times the mean, without a period.
+        // The golden ratio gives intervals of half to one and a half times the mean, without a period.
         let part = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         NextLook::In(LOOK_NS + ((part * 2 * LOOK_NS) >> 32))
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A machine that is a formula: settings have effects, alone and together, and every run has noise from a seed. It
-//! tests the method, not a server; what it says is known exactly, so a claim about it is right or wrong.
+//! A machine that is a formula: settings have effects, alone and together, and every run has noise from a seed. It tests
+//! the method, not a server. The true effects are known exactly, so a claim about them is right or wrong.
 
-// Each test file uses a part of this.
+// Each test file uses only a part of this.
 #![allow(dead_code, reason = "shared by several test programs")]
 
 use lab::tune::bench::{Ask, Bench, BenchError, Length, Reading};
@@ -23,18 +23,18 @@ pub fn gauss(rng: &mut Rng) -> f64 {
     (-2.0 * uniform(rng).ln()).sqrt() * (std::f64::consts::TAU * uniform(rng)).cos()
 }
 
-/// A formula for ln(metric) of a point: the goal (`a.iops`), and what is kept (`b.bw`).
+/// A formula for the logarithms of two metrics of a point: the goal (`a.iops`) and the limit (`b.bw`).
 pub type Effect = fn(&Point) -> (f64, f64);
 
 pub struct Machine {
     pub effect: Effect,
-    /// Standard deviation of ln(metric) of a full run; short ones have twice that.
+    /// Standard deviation of ln(metric) for a full run. Short runs have twice that.
     pub noise: f64,
-    /// ln per run that the level falls.
+    /// How much ln(metric) falls per run.
     pub drift: f64,
     pub seed: u64,
     pub runs: u32,
-    /// Stops at this run.
+    /// The machine stops at this run.
     pub dies_at: u32,
 }
 
@@ -43,7 +43,7 @@ impl Machine {
         Machine { effect, noise, drift: 0.0, seed, runs: 0, dies_at: u32::MAX }
     }
 
-    /// Noise and level depend on the number of the run only, as for a machine that was there before.
+    /// Skips runs: noise and level depend only on the number of the run, as on a machine that made these runs before.
     pub fn skip(&mut self, runs: u32) {
         self.runs = runs;
     }
@@ -132,7 +132,7 @@ pub fn plan(keeps: &[&str], seed: u64) -> TunePlan {
     }
 }
 
-/// Tunes `machine`; what it writes goes behind `out`, `past` is what is there.
+/// Tunes `machine`. New lines are appended to `out`; `past` has the recorded runs.
 pub fn tune_from(
     machine: &mut Machine,
     plan: &TunePlan,

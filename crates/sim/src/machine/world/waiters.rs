@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Disks without interrupts: waiting threads collect, as the threads of this program do at its driver `model` in real
-//! time.
+//! Disks without interrupts: waiting threads collect completions themselves, as this program's threads do with the driver
+//! `model` in real time.
 //!
 //! A waiting thread sleeps on its own timer until the first I/O of its hardware queue completes. So all threads that wait in
 //! one hardware queue are woken for the same I/O, and each polls. A poll collects completions for all threads, and retries
@@ -20,27 +20,27 @@ const BLIND_NS: u64 = 100_000;
 const LOOK_AROUND_NS: u64 = 50_000_000;
 
 impl Machine {
-    /// A disk does not interrupt, and its device is made so: a thread that waits for it sleeps until something of its hardware queue may be done,
-    /// and collects whatever is. Before threads are added.
+    /// Makes a disk one without interrupts; its device must be a polled one. A thread that waits for the disk sleeps until
+    /// something may be done in its hardware queue, and collects all completions. To be called before threads are added.
     pub fn let_waiters_poll(&mut self, disk: u16) {
         self.disks[usize::from(disk)].is_polled = true;
     }
 
-    /// When a thread that sleeps from `at` on polls its disks by itself.
+    /// When a thread that sleeps from `at` on first polls its disks by itself.
     fn first_look(&self, task: u32, at: u64) -> u64 {
         let first = |volume: &TaskVolume| {
             let d = &self.disks[usize::from(volume.disk)];
             let due = volume.sub.hctxs().filter_map(|h| d.device.next_due(h.index() as u16)).min();
             let timer = d.q.next_timer().map(Instant::as_ns);
-            // Another thread may bring what a bio waits for.
+            // Another thread may release the tag that a bio waits for.
             let short = (volume.sub.waiting() > 0).then_some(at + BLIND_NS);
             due.into_iter().chain(timer).chain(short).min()
         };
         self.tasks[task as usize].volumes.iter().filter_map(first).fold(at + LOOK_AROUND_NS, u64::min).max(at)
     }
 
-    /// Has a thread of `cpu` that sleeps from `at` on poll its disks by itself, by `until` at the latest. If something is due,
-    /// it does not sleep at all.
+    /// Schedules the poll of a thread of `cpu` that sleeps from `at` on, by `until` at the latest. If something is due, the
+    /// thread does not sleep at all.
     pub(super) fn set_timer(&mut self, task: u32, cpu: u32, until: u64, at: u64) {
         let until = self.first_look(task, at).min(until);
         let t = &mut self.tasks[task as usize];

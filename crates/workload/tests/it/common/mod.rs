@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device for tests: completes I/Os in random order in virtual time, on plain memory, and checks the engine's promises
-//! while it does so.
+//! A device for tests. It completes I/Os in random order in virtual time, on plain memory, and checks the engine's
+//! guarantees while it does so.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -16,11 +16,11 @@ use workload::verify::VerifyError;
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// Whether fio 3.33 is installed; says so when not.
+/// Whether fio 3.33 is installed. Prints a message if it is not.
 pub fn fio_is_3_33() -> bool {
     let version = Command::new("fio").arg("--version").output();
     let found = version.is_ok_and(|o| o.stdout.starts_with(b"fio-3.33"));
-    // CI counts a test that returns as passed, so there it must not.
+    // CI counts a test that returns as passed, so in CI it must fail instead.
     assert!(found || std::env::var("CI").as_deref() != Ok("true"), "needs fio 3.33 in PATH");
     if !found {
         eprintln!("skipped: needs fio 3.33 in PATH (Debian 12: apt-get install fio)");
@@ -28,7 +28,7 @@ pub fn fio_is_3_33() -> bool {
     found
 }
 
-/// One issued I/O and when.
+/// An issued I/O with its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Issued {
     pub io: IoReq,
@@ -49,9 +49,9 @@ pub struct Harness {
     pub now: Instant,
     /// Each completion takes up to this long.
     pub latency_ns: u64,
-    /// Status of the nth I/O (0-based), where it fails.
+    /// The number of an I/O (0-based) that fails, with its status.
     pub fail: Option<(usize, BlkStatus)>,
-    /// Called for every write after it reached `data`: may damage it.
+    /// Called for every write after its data is in `data`; may damage the data.
     pub damage: Option<fn(&mut [u8], &IoReq)>,
     pub max_out: usize,
     bufs: Vec<Vec<u8>>,
