@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask bench`: our figures beside fio's, measured in one run.
+//! `cargo xtask bench`: compares our figures with fio's, measured in the same run.
 //!
 //! Goals of this harness: ratios hold on a busy or drifting machine, because every round runs all sides of a row, in
 //! alternating order. Losses are shown as plainly as wins. Raw figures and the machine's set-up are kept under `results/`.
@@ -94,7 +94,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>, String> {
     names.iter().map(find).collect()
 }
 
-/// Every side once; the order turns round with each round, so that a drift favours none.
+/// Runs every side once. The order is reversed in every other round, so that a drift favours no side.
 fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<Sample>, String> {
     let mut order: Vec<usize> = (0..row.sides.len()).collect();
     if round % 2 == 1 {
