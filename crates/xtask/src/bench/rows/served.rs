@@ -34,7 +34,7 @@ pub const ROWS: &[Row] = &[
         cpus: 2,
         sides: &SCALING,
         turns: false,
-        // Four threads are busy with two queues: on fewer CPUs that is not the server's alone, so the next two are judged.
+        // With two queues, four threads are busy. On fewer CPUs the server is not the only limit, so the next two rows are judged.
         goals: &[shown("mqblk-2", "mqblk-1"), shown("qsd-2", "qsd-1")],
     },
     Row {
