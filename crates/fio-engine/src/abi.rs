@@ -71,14 +71,14 @@ pub unsafe extern "C" fn get_ioengine(table: *mut Raw) {
 fn version() -> Option<String> {
     // SAFETY: a search for a symbol by name.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"fio_version_string".as_ptr()) };
-    // SAFETY: under this name fio has a text that ends with a zero and never changes.
+    // SAFETY: this symbol of fio is a constant text that ends with a zero.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at.cast::<c_char>()) }.to_string_lossy().into_owned())
 }
 
 fn make_table() -> Box<Ops> {
     let mut table = Box::new([0; layout::OPS_BYTES / 8]);
     let base: Raw = (&raw mut *table).cast();
-    // SAFETY: a table of our own, which has room for every field there is.
+    // SAFETY: our own table, which has space for every field.
     unsafe { set(base, ops::NAME, c"mqblk".as_ptr()) };
     let ioops = match layout::known(version().as_deref()) {
         Ok(known) => known.ioops,
@@ -141,7 +141,7 @@ unsafe fn options(td: Raw) -> JobOptions {
 /// # Safety
 /// `f` is a live `fio_file`.
 unsafe fn file_name(f: Raw) -> String {
-    // SAFETY: the caller's promise; the name is a text that ends with a zero and lives as long as the file.
+    // SAFETY: the caller's promise. The name ends with a zero and lives as long as the file.
     unsafe {
         let name: *const c_char = get(f, file::FILE_NAME);
         CStr::from_ptr(name).to_string_lossy().into_owned()

@@ -2,11 +2,11 @@
 //! Layouts of fio's structures: byte offsets, by version.
 //!
 //! fio has no stable interface for engines outside its tree; `FIO_IOOPS_VERSION` only says that something may have changed. All
-//! fields here lie before any `#ifdef` of their structure, so they do not depend on how a fio was configured. Of `thread_data`
-//! they are read-only and checked for sense ([`JobOptions::sensible`]) before anything is done by them.
+//! fields here lie before any `#ifdef` of their structure, so they do not depend on how a fio was configured. Fields of `thread_data`
+//! are only read, and are checked for consistency ([`JobOptions::sensible`]) before the engine relies on them.
 //!
-//! Source: fio 3.33, ioengines.h, io_u.h, file.h, thread_options.h, compiled and asked with `offsetof`; fio 3.39 of Debian 13
-//! by an engine that printed the arguments of its functions.
+//! Source: `offsetof` in a program compiled with ioengines.h, io_u.h, file.h and thread_options.h of fio 3.33. For fio 3.39 of Debian
+//! 13, an engine that printed the arguments of its functions.
 
 /// A version of fio that may load this engine, and the interface version that it requires.
 pub struct FioVersion {

@@ -2,8 +2,8 @@
 //! The content of a report, as data: a verdict, and sections of tables, charts and text. A document is written as HTML or as the JSON
 //! sidecar.
 //!
-//! Guarantees: everything a page shows, except the ticks of its axes, is in this value. A round trip through JSON keeps it,
-//! except for the last digit of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
+//! Guarantees: everything that a page shows, except the ticks of its axes, is in this value. A round trip through JSON changes at most
+//! the last digit of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
 //! Needs from callers: ids of sections and charts that are unique in a document and made of `a-z`, `0-9` and `-`.
 //! Does not: know what a run or a comparison is (`pages` of crate `lab` does), or draw.
 
@@ -29,7 +29,7 @@ pub enum Kind {
     Scenario,
     /// A simulated machine as it is, compared with a changed one.
     WhatIf,
-    /// How simulated rates change as something grows.
+    /// How simulated rates change when a parameter grows.
     Study,
 }
 
@@ -120,7 +120,7 @@ impl Section {
     }
 }
 
-/// One thing in a section.
+/// An element of a section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "block", rename_all = "snake_case")]
 pub enum Block {
@@ -133,7 +133,7 @@ pub enum Block {
         /// The paragraph.
         text: String,
     },
-    /// Text to be typed or kept as it is.
+    /// Preformatted text, such as commands.
     Code {
         /// What it is.
         caption: String,
@@ -188,7 +188,7 @@ pub struct Table {
 pub struct Column {
     /// Heading.
     pub name: String,
-    /// Holds numbers, which are aligned to the right.
+    /// The column has numbers, which are aligned to the right.
     pub numeric: bool,
 }
 
@@ -197,7 +197,7 @@ pub struct Column {
 pub struct Cell {
     /// What is shown.
     pub text: String,
-    /// The number behind it, in the base unit (nanoseconds, bytes, I/Os per second, 1).
+    /// The number that the text shows, in the base unit (nanoseconds, bytes, I/Os per second, 1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// How good it is.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Documents of tables, charts and words, as one self-contained HTML file; their charts also as SVG files.
+//! Writes documents of tables, charts and text as one self-contained HTML file, and their charts also as SVG files.
 //!
 //! Guarantees: a page loads nothing from the network and runs no script, and its Content-Security-Policy makes the browser enforce that.
 //! The template escapes all text from outside. Charts have text alternatives, and their figures in tables. Colours are Okabe and Ito's, and

@@ -23,7 +23,7 @@ use crate::tidy;
 pub enum Extent {
     /// Format, tidy and the tests: what a new user runs.
     Test,
-    /// The same with clippy: before every commit.
+    /// The same with clippy, to be run before every commit.
     Fast,
     /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation,
     /// packages and their installation, too.

@@ -7,11 +7,11 @@
 //! - [`ci`]: every check, with one closing count
 //! - [`suite`]: the test programs, several at a time
 //! - [`loom`] and [`sanitize`]: checkers of threads and memory, which run separately
-//! - [`packages`]: what Debian must provide for `cargo xtask test`
+//! - [`packages`]: the Debian packages that `cargo xtask test` needs
 //! - [`mod@bench`]: our figures compared with fio's, in the same run
-//! - [`swarm`]: simulated cases by the million
+//! - [`swarm`]: millions of simulated cases
 //! - [`oracle`]: the real kernel's decisions compared with ours
-//! - [`seeds`]: inputs that fuzzing begins with
+//! - [`seeds`]: initial inputs for fuzzing
 //! - [`guest`]: a Linux guest on `mqblk serve`
 //! - [`dist`]: packages, and their installation on a clean Debian
 //! - [`ublk_guest`]: block devices of a kernel that has ublk

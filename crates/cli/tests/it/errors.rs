@@ -119,7 +119,7 @@ fn bad_comparisons() {
     assert_eq!(fs::read_to_string(dir.path("old.jsonl")).unwrap(), "x\n");
 }
 
-/// Root may do everything, so the program runs as user `nobody` where the test runs as root.
+/// Root may access all files, so if the test runs as root, the program runs as user `nobody`.
 #[test]
 fn files_that_may_not_be_used() {
     let dir = Dir::public("errors");

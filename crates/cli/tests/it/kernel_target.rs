@@ -284,7 +284,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
     disk.dir.mqblk(&["restore", disk.name()]).exits(0).prints(&["nothing to put back"]);
-    // A state of another boot has no owner.
+    // A state file of another boot has no owner.
     kill();
     let text = fs::read_to_string(disk.state()).unwrap();
     let other =
@@ -294,7 +294,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     assert_eq!(disk.value("scheduler"), "none");
 }
 
-/// A mount or swap that ends with the test.
+/// A mount or swap that is removed at the end of the test.
 struct InUse(&'static str, String);
 
 impl Drop for InUse {

@@ -142,7 +142,7 @@ fn ctrl_c_ends_a_run_with_what_it_has() {
     );
     for name in ["INT", "TERM"] {
         let args = ["run", "j.fio", "--eta=always", "--json"];
-        // The first line may come before the first I/O.
+        // The first line of progress may be printed before the first I/O.
         let run = dir.start(&args, "IOPS]");
         run.signal(name);
         let done = run.ends().exits(130);

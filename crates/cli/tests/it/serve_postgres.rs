@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often everything is killed.
+/// How often the daemon and PostgreSQL are killed.
 const ROUNDS: u64 = 3;
 /// Rows that must be acknowledged before a kill.
 const ROWS: u64 = 150;

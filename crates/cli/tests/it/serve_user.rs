@@ -21,7 +21,7 @@ fn threads(pid: u32, key: &str) -> Vec<(String, String)> {
         let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap().trim().to_owned();
         all.push((field("Name:"), field(key)));
     }
-    // The kernel's workers act for the submitting user.
+    // The kernel's io_uring workers have the credentials of the submitter.
     all.retain(|(name, _)| !name.starts_with("iou-"));
     all
 }

@@ -357,7 +357,7 @@ fn a_handshake_keeps_no_disk_open() {
     let second = ExportPlan { kind: ExportKind::Nbd(NbdPlan { name: "b".into(), ..nbd }), ..second };
     let mut daemon = start(&disks, &[export("first", "a", &socket, "io0"), second.clone()]);
     let mut silent = UnixStream::connect(&socket).unwrap();
-    // `NBDMAGIC`, `IHAVEOPT` and flags: it is the client's turn.
+    // The server has sent `NBDMAGIC`, `IHAVEOPT` and flags. Now it waits for the client.
     silent.read_exact(&mut [0; 18]).unwrap();
     change(&mut daemon, plan(&disks[1..], std::slice::from_ref(&second)));
     assert!(!is_open(&image));

@@ -251,7 +251,7 @@ fn is_asked_at_once(is_another: bool) {
     is_armed.store(true, Ordering::Relaxed);
     let data = fixture.pool.lend(0);
     fixture.begin(Bio::read(Sector(0), 8, data));
-    // The reconnect thread has received it.
+    // Waits until the reconnect thread has received the response.
     until(|| driver.status().0[0].losses == 1);
     let why = driver.status().0[0].last_loss.clone();
     assert_eq!(why.as_deref(), Some("the logical unit says that it has changed"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a loop device restored by a drop, a panic, or the immediate end of the process.
+//! Settings of a loop device are restored by a drop, after a panic, and when the process exits at once.
 //!
 //! Needs root, losetup and loop devices.
 

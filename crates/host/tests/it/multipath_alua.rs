@@ -202,8 +202,8 @@ impl Load {
             self.round();
             let topology = self.disk.path().topology().unwrap();
             if what(&topology) {
-                // The first requests activate a new group. If the target made one of its paths worse before that is over, the
-                // activation would make the path better again.
+                // The first requests activate a new group. If the target made one of its paths worse before that is done, the
+                // activation would order the target to make that path better again.
                 self.round();
                 return;
             }

@@ -130,7 +130,7 @@ fn device_settings_apply_before_those_of_the_wwid() {
          queue\n\t\talias redo\n\t}}\n\tmultipath {{\n\t\twwid another\n\t\tfailback manual\n\t}}\n}}\n"
     );
     let conf = Conf::new(&multipaths);
-    // One path is gone: the other has the disk's identity.
+    // If one path is gone, the other still reports the disk's identity.
     b.kill();
     let disk = conf.open("", &[&two, &one]).unwrap();
     let is = topology(&disk);

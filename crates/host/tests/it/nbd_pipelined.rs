@@ -26,7 +26,7 @@ fn server() -> Server {
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     error: u32,
-    /// A read's data, holes filled in.
+    /// The data of a read, with zeroes for holes.
     data: Vec<u8>,
     /// (length, flags).
     extents: Vec<(u64, u32)>,

@@ -6,8 +6,8 @@ use std::process::Command;
 /// Environment variable that is set in a process with only one test.
 const INSIDE: &str = "MQBLK_TEST_OWN_PROCESS";
 
-/// Whether the calling test, `name` with its modules, runs alone in this process. If not, runs it in a new process with `environment` set and
-/// passes on its failure.
+/// Returns true if the calling test (`name` with its modules) is alone in this process. If not, runs the test in a new process with
+/// `environment` set and passes on its failure.
 pub fn is_alone(name: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;

@@ -398,7 +398,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
         assert!(statuses.iter().all(|s| s.is_ok()), "round {round}, seed {seed:#x}: {statuses:?}");
     }
     drop(fixture);
-    // Once more with nothing cached.
+    // Once more after a kill of the OSD, so that nothing is cached.
     osd.kill();
     osd.start();
     let mut fixture = fixture_of(&image.target(""));

@@ -167,7 +167,7 @@ fn flags_decide_about_calls_without_event_idx() {
     }
 }
 
-/// 2.7.7.2 and 2.7.10.2 with EVENT_IDX: the lower bit of the driver's flags is ignored, and the device's are 0.
+/// 2.7.7.2 and 2.7.10.2 with EVENT_IDX: the lowest bit of the driver's flags is ignored, and the device's flags are 0.
 #[test]
 fn flags_mean_nothing_with_event_idx() {
     let server = Server::new(false);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts over time and value, as shades of one colour by the logarithm of the count.
 //!
-//! Guarantees: one path per shade, with neighbours in a row joined, so that a full map is a few tens of kilobytes; empty
-//! cells are not drawn. Does not: put numbers on cells (the table has percentiles over time).
+//! Guarantees: there is one path per shade, and neighbours in a row are joined, so that a full map has only some tens of kilobytes.
+//! Empty cells are not drawn. Does not: put numbers on cells (the table has percentiles over time).
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lines and points over two axes, each line named at its end.
 //!
-//! Guarantees: names at the ends do not touch; lines differ in colour, dashes and marks. Does not: thin points.
+//! Guarantees: names at the ends do not touch; lines differ in colour, dashes and marks. Does not: reduce the number of points.
 
 use maud::{Markup, html};
 
@@ -11,7 +11,7 @@ use super::scale::Scaler;
 use crate::chart::{Lines, Point, Scale, Series, Style};
 
 const HEIGHT: f64 = 300.0;
-/// Characters of a name at the end of a line.
+/// Maximum characters of a name at the end of a line.
 const NAME_CHARS: usize = 36;
 /// Maximum number of lines with names at their ends, because more would not fit.
 const NAMED: usize = 14;
@@ -65,7 +65,7 @@ fn told(p: &Lines, s: &Series, q: &Point) -> String {
     format!("{}: {}{interval} at {}", s.name, p.y.unit.text(q.y), p.x.unit.text(q.x))
 }
 
-/// Names of lines at their last points, moved apart where they would touch.
+/// Draws the names of lines at their last points, moved apart if they would touch.
 fn names(p: &Lines, named: &[String], area: Area, at: impl Fn(&Point) -> Option<(f64, f64)>) -> Markup {
     let ends = p.series.iter().zip(named).filter_map(|(s, name)| {
         let end = s.points.iter().rev().find_map(&at)?;

@@ -31,7 +31,7 @@ impl LoopDevice {
     /// Makes one of `bytes` bytes, all of them written.
     ///
     /// # Errors
-    /// There are no loop devices, or this is not root.
+    /// The system has no loop devices, or the process is not root.
     pub fn new(scratch: &Path, bytes: u64) -> Result<LoopDevice, String> {
         let file = scratch.join("loop.img");
         let mut fill = Command::new("dd");
@@ -85,7 +85,7 @@ impl Tgtd {
         Tgtd::on(&file)
     }
 
-    /// Starts one with this file as its LUN 1.
+    /// Starts a tgtd with this file as its LUN 1.
     ///
     /// # Errors
     /// It is not installed, or does not start.

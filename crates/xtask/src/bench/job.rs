@@ -31,10 +31,10 @@ pub struct Placeholders {
 }
 
 impl Placeholders {
-    /// `text` with every blank filled; `extra` is what `{extra}` stands for.
+    /// Returns `text` with every blank filled. `extra` is the value of `{extra}`.
     ///
     /// # Panics
-    /// When a blank is left: a row names one that does not exist, or more CPUs than it asked for.
+    /// When a blank is left: a row names a blank that does not exist, or more CPUs than the row requires.
     pub fn fill(&self, text: &str, extra: &str) -> String {
         let mut filled = text
             .replace("{limit}", &self.limit)
@@ -124,11 +124,11 @@ pub struct Stall {
 pub struct Layers {
     /// Nanoseconds of an I/O without the layers, one at a time.
     pub plain_ns: f64,
-    /// Nanoseconds more with them.
+    /// Additional nanoseconds with the layers.
     pub added_ns: f64,
     /// The same in batches of 32.
     pub plain_ns_32: f64,
-    /// Nanoseconds more with them.
+    /// Additional nanoseconds with the layers.
     pub added_ns_32: f64,
     /// Rate of two threads with a disk each, divided by the rate of one thread.
     pub scaling: f64,

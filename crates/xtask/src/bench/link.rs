@@ -27,7 +27,7 @@ pub struct Link {
 struct Shared {
     target: u16,
     per_answer: Duration,
-    /// Until when the link is busy.
+    /// The time until which the link is busy.
     busy: Mutex<Option<Instant>>,
     commands: AtomicU64,
     is_over: AtomicBool,
@@ -135,7 +135,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, each: impl Fn(&[u8])) {
     }
 }
 
-/// The next message, whole.
+/// Reads the next complete PDU.
 fn next(from: &mut TcpStream, message: &mut Vec<u8>) -> std::io::Result<()> {
     message.resize(BHS, 0);
     from.read_exact(message)?;
@@ -145,13 +145,13 @@ fn next(from: &mut TcpStream, message: &mut Vec<u8>) -> std::io::Result<()> {
     from.read_exact(&mut message[BHS..])
 }
 
-/// A SCSI command that reads or writes (SBC-3: READ and WRITE, of 10 and 16 bytes).
+/// Whether a PDU is a SCSI command that reads or writes (SBC-3: READ and WRITE, of 10 and 16 bytes).
 fn is_io(message: &[u8]) -> bool {
     const SCSI_COMMAND: u8 = 0x01;
     message[0] & 0x3f == SCSI_COMMAND && matches!(message[32], 0x28 | 0x2a | 0x88 | 0x8a)
 }
 
-/// A SCSI response, or data with the status in it (RFC 7143, 11.4 and 11.7.3).
+/// Whether a PDU completes a command: a SCSI response, or Data-In with a status (RFC 7143, 11.4 and 11.7.3).
 fn ends_command(message: &[u8]) -> bool {
     const RESPONSE: u8 = 0x21;
     const DATA_IN: u8 = 0x25;

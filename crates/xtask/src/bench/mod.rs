@@ -2,12 +2,12 @@
 //! `cargo xtask bench`: compares our figures with fio's, measured in the same run.
 //!
 //! Goals of this harness: ratios hold on a busy or drifting machine, because every round runs all sides of a row, in
-//! alternating order. Losses are shown as plainly as wins. Raw figures and the machine's set-up are kept under `results/`.
+//! alternating order. Losses are shown as prominently as wins. Raw figures and the machine's set-up are kept under `results/`.
 //! Non-goals: absolute records, statistics beyond median and range (`mqblk compare` has those), anything in-process.
 //!
 //! [`rows`] defines what is measured. [`job`] and [`side`] run one side once, [`served`] runs a client against a server, and
 //! [`turns`] runs two programs by turns. [`unequal`] runs a disk of several paths, each through a [`link`]; [`stall`] runs a
-//! disk that loses a path. [`agrees`] runs the simulator beside the machine. [`judge`] compares, [`setup`] describes the
+//! disk that loses a path. [`agrees`] compares the simulator with the machine. [`judge`] compares, [`setup`] describes the
 //! machine, [`report`] prints and saves.
 
 mod agrees;

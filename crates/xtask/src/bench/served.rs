@@ -4,7 +4,7 @@
 //! Guarantees: the client starts when the server is ready. The CPU time is that of the server alone, as the kernel counts it, over the
 //! client's run, warm-up included. The server is killed by its own process id when the run ends. All servers get the same disk: 1 GiB
 //! that does nothing, or a file through io_uring without the page cache.
-//! Needs: nothing else reaped meanwhile.
+//! Needs: this process reaps no other child meanwhile.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -29,7 +29,7 @@ const NULL_BYTES: u64 = 1 << 30;
 
 /// What a run needs.
 pub struct Tools<'a> {
-    /// Our program; `None` = qemu-storage-daemon in its place.
+    /// Our program. `None`: qemu-storage-daemon runs instead.
     pub mqblk: Option<&'a Path>,
     /// The vhost-user client.
     pub vuclient: &'a Path,
@@ -218,7 +218,7 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(mount) = &self.mount {
-            // A killed server leaves its mount.
+            // A killed server leaves its mount behind.
             let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
         }
         let _ = fs::remove_dir_all(&self.directory);

@@ -4,7 +4,7 @@
 //! Guarantees: both programs run the job from a file that stays in the scratch directory. A failure prints the command that repeats
 //! the run. Each sample has both the CPU time that the program reports and the CPU time that the kernel charged to the process, so
 //! that the report can be checked.
-//! Needs: nothing else reaped by this process meanwhile, because the kernel's figure covers all children.
+//! Needs: this process reaps no other child meanwhile, because the kernel's figure covers all children.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -32,15 +32,15 @@ const SMOKE_FILE_SIZE: u64 = 4 << 20;
 /// Size of the loop device.
 const LOOP_SIZE: u64 = 256 << 20;
 
-/// Kernel clock ticks per second as user space sees them, the same on all Linux architectures
-/// that Rust's standard library supports on Debian.
+/// Kernel clock ticks per second, as user space sees them. All Linux architectures of Debian for which Rust has a standard library have
+/// the same value.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What every run needs.
 pub struct Bench {
     /// Where the results are kept.
     pub results: PathBuf,
-    /// The CPUs this process may use, the one to measure on first.
+    /// The CPUs that this process may use. The first one is used for measurements.
     pub cpus: Vec<usize>,
     root: PathBuf,
     /// How each run is limited, for the record.

@@ -63,7 +63,7 @@ struct Count {
 impl Drop for PausedProgram {
     fn drop(&mut self) {
         for pid in self.pids.iter().rev() {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = signal("-KILL", *pid);
         }
         let _ = self.child.kill();

@@ -8,7 +8,7 @@
 //! - [`components`]: the libraries in them, as a CycloneDX list and as notices
 //! - [`tree`]: every file at its place below a prefix
 //! - [`archive`]: the tarball, the Debian package, and checksums of all
-//! - [`installed`]: the package installed, used and removed again on a clean Debian under systemd
+//! - [`installed`]: installs, uses and removes the package on a clean Debian under systemd
 //!
 //! Guarantees: the same sources give the same tarball, byte for byte, provided that the compiler's output is the same. lintian reports
 //! nothing about the package above "info". Needs Debian, root and a mirror of Debian 11 and 12.

@@ -11,7 +11,7 @@ use crate::tool;
 /// What is packed, and where.
 pub struct Release<'a> {
     pub project: &'a Project,
-    /// Where everything is made.
+    /// The directory in which everything is made.
     pub dir: PathBuf,
     /// Where packages are written: `out`, or `out-PROFILE` for programs that are not to be published.
     pub out: PathBuf,

@@ -3,13 +3,13 @@
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `cargo xtask oracle` | replays all recorded cases and prints the table; 1 if any differs |
+//! | `cargo xtask oracle` | replays all recorded cases and prints the table; exit status 1 if any differs |
 //! | `--case FOLDER/NAME` | judges that case (NAME.io, NAME.env, NAME.trace), wherever it comes from |
 //! | `--record FOLDER/NAME [--smp N]` | records NAME.io under NAME.env in a guest, then judges it |
 //! | `--record-tags` | records disks that share tags, then judges the recording |
 //! | `--generate SEED` | writes a random case, to be recorded |
 //! | `--simulate FOLDER/NAME` | prints our decisions for the case, without a recorded trace |
-//! | `--loop` | the same I/O through a loop device of this host and through our stack: requests, merges, sectors |
+//! | `--loop` | runs the same I/O on a loop device of this host and on our stack, and compares requests, merges and sectors |
 //!
 //! Guarantees: crate `oracle` does the replays. xtask builds it and runs it as a separate program, so xtask works in a tree whose core
 //! does not compile.

@@ -10,7 +10,7 @@
 //! | [`modules`] | no dead file: every `.rs` is reached by a `mod` line |
 //! | [`circles`] | at most five files of a crate import each other in a circle; exceptions only in `tidy.toml` |
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
-//! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
+//! | [`confine`] | `unsafe` only in `host` and listed files; no access to the machine in `blk`, `workload`, `sim`; no sleeping in tests |
 //! | [`quoted`] | paths and commands in backquotes exist |
 //! | [`sentences`] | documents have sentences of at most 35 words, and headings that name a topic |
 //! | [`words`] | no persons for threads and clients, no home-made names and verbs, in comments and documents |

@@ -40,7 +40,7 @@ struct Reference {
     in_test: bool,
 }
 
-/// The outcome of following every crate root.
+/// The files that the crate roots reach.
 #[derive(Default)]
 pub struct Reach {
     /// Every file reached, and whether it is test code only.
@@ -119,7 +119,7 @@ fn candidates(source: &Source, root: bool, at: usize, name: &str) -> Vec<String>
     vec![join(&base, &format!("{name}.rs")), join(&base, &format!("{name}/mod.rs"))]
 }
 
-/// The inline modules around `at`, outermost first.
+/// Returns the inline modules around `at`, outermost first.
 fn enclosing_modules(code: &str, at: usize) -> Vec<String> {
     let mut names = Vec::new();
     for outer in words(&code[..at], "mod") {
@@ -144,7 +144,7 @@ fn directory(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// `base/relative` with `..` and `.` resolved.
+/// Returns `base/relative` with `..` and `.` resolved.
 fn join(base: &str, relative: &str) -> String {
     let mut parts: Vec<&str> = base.split('/').filter(|p| !p.is_empty()).collect();
     for part in relative.split('/') {

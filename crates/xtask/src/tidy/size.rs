@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of at most 800 lines, functions of at most 70 and with names of at most 60 characters; exceptions only in the [`ratchet`](super::ratchet).
+//! Limits sizes: files have at most 800 lines, functions at most 70 lines and names of at most 60 characters. The only exceptions are
+//! those in the [`ratchet`](super::ratchet).
 //!
 //! The length of a function counts from the line of `fn` to the closing brace, with inner items. Functions in macro bodies count, too.
 

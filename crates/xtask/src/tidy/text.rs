@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules over plain lines: licence and header first, ASCII, work marks, machine paths.
+//! Checks lines as plain text: a licence line and a `//!` header at the beginning, ASCII only, no work marks, no machine paths.
 //!
 //! Guarantees: the rules apply to every text file of the tree ([`is_ours`]). Work marks are searched in the comments of Rust files, so a
 //! string may name them, and in all of the other files.
@@ -10,7 +10,7 @@ use super::source::Source;
 /// The first line of every Rust and shell file (after `#!`).
 const SPDX: &str = "SPDX-License-Identifier: Apache-2.0 OR MIT";
 
-/// Marks of unfinished work; written apart, because this file is checked too.
+/// Marks of unfinished work. They are split here, because this file is checked, too.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 /// Directories that exist only on one machine.
@@ -43,7 +43,7 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
             let message = format!("`{place}` exists on one machine: take the path as an argument");
             found.push(Finding::new(path, at, message));
         }
-        // License texts speak of works; a manual may explain this very rule in backticks.
+        // Licence texts contain such words, and a manual may explain this rule in backticks.
         if (path.ends_with(".toml") || is_script(path)) && mark(line).is_some() {
             found.push(unfinished(path, at, line));
         }

@@ -25,7 +25,7 @@ pub struct Machine<'a> {
     /// The guest can read and switch the cache mode; else it must rely on the FLUSH feature alone.
     pub has_config_wce: bool,
     pub poll_queues: u32,
-    /// Seconds after which it is ended.
+    /// Seconds after which the guest is killed.
     pub limit_s: u32,
     /// Files of the test's directory that are copied into the guest's root.
     pub files: &'a [&'a str],

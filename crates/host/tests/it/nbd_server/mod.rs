@@ -232,7 +232,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Whether the connection continues.
+    /// Handles the session's events. Returns whether the connection continues.
     fn events(
         &mut self,
         disk: &Disk,

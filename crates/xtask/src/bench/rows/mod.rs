@@ -5,8 +5,8 @@
 //! in that side's `extra` lines or `args`. Job texts are fio job files with blanks that [`super::job`] fills. Both sides record latencies,
 //! because that is fio's default.
 //!
-//! [`against_fio`] has the rows whose sides run jobs; of these, [`network`] has those on iSCSI and Ceph, and [`paths`] those of
-//! a disk with several paths. [`agreement`] has the simulator's rows, [`served`] those of a client and servers.
+//! [`against_fio`] has the rows whose sides run jobs. Of these, rows on iSCSI and Ceph are in [`network`], and rows of a disk with
+//! several paths in [`paths`]. [`agreement`] has the simulator's rows, [`served`] the rows of a client and servers.
 
 mod against_fio;
 mod agreement;

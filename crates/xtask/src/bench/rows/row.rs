@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a row is made of: sides with a program and a job, and goals.
+//! The parts of a row: sides with a program and a job, and goals.
 
 /// A group of runs that are compared with each other.
 pub struct Row {
@@ -9,7 +9,7 @@ pub struct Row {
     pub title: &'static str,
     /// How many CPUs it needs.
     pub cpus: usize,
-    /// What runs, interleaved.
+    /// The sides, which run in turn.
     pub sides: &'static [Side],
     /// The sides run by turns of a few hundredths of a second instead of one after the other, because the device's speed drifts.
     pub turns: bool,
@@ -22,7 +22,7 @@ pub struct Row {
 pub struct Side {
     /// Its name in the row.
     pub name: &'static str,
-    /// The programs that run it.
+    /// The program that runs the job.
     pub program: Program,
     /// The job file, with blanks. If the job, `extra` or `args` contain `{nbd}`, nbdkit serves a disk that does nothing at that socket
     /// while the side runs. `{iscsi}` is a logical unit of a tgtd, `{ceph}` the directory of a cluster.
@@ -96,7 +96,7 @@ pub enum Pulled {
     Dropped,
 }
 
-/// A server and what is asked of it.
+/// A server, its configuration and its client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Served {
     /// The server.
@@ -129,7 +129,7 @@ pub enum Client {
     Blkio {
         /// Virtqueues, a thread each.
         queues: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
         /// Polls for completions instead of sleeping.
         spins: bool,
@@ -138,7 +138,7 @@ pub enum Client {
     Lean {
         /// Virtqueues, a thread each.
         queues: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
         /// Polls for completions instead of sleeping.
         spins: bool,
@@ -147,14 +147,14 @@ pub enum Client {
     FioNbd {
         /// Jobs, a connection each.
         connections: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
     },
     /// The same by `vuclient nbd`, which receives and sends as much as possible per system call.
     LeanNbd {
         /// Connections, a thread each.
         connections: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
     },
     /// fio on the one file of a FUSE export, 4 KiB random reads by io_uring without the page cache.
