@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The edge to fio: the functions it calls, and reading and writing its structures at the offsets of [`layout`](crate::layout).
+//! The interface to fio: the functions that fio calls, and access to its structures at the offsets of [`layout`](crate::layout).
 //!
-//! Guarantees: only single fields of live structures are read or written, of a fio whose layout is known; everything else is done by the
-//! safe modules. Needs from callers, that is from fio: what it promises its engines. A `thread_data`, `io_u` or `fio_file` that is passed
-//! is live during the call. fio leaves a queued `io_u` and its buffer alone until the engine has given it back. Calls for a job come from
-//! the thread the job runs on, except for the size of a file, which is asked for before.
+//! Guarantees: only single fields of live structures are read or written, and only of a fio whose layout is known. The safe modules do
+//! everything else. Needs from the caller, which is fio: a `thread_data`, `io_u` or `fio_file` that it passes is live during the call.
+//! fio does not touch a queued `io_u` and its buffer until the engine has returned it. Calls for a job come from the thread that the job
+//! runs on. The exception is the query of a file's size, which comes earlier.
 //!
 //! Source: fio 3.33, ioengines.h, HOWTO ("External engines").
 
@@ -18,13 +18,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// A structure of fio's.
+/// Pointer to one of fio's structures.
 type Raw = *mut c_void;
 
-/// What a thread that runs a job has for it.
+/// State of a job, owned by the thread that runs it.
 struct Running {
     job: Job,
-    /// Its I/O units, until their buffers are known.
+    /// The job's I/O units, until their buffers are known.
     io_us: Vec<usize>,
     max_bs: u64,
     batch: u32,
@@ -34,13 +34,13 @@ thread_local! {
     static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
 }
 
-/// `struct ioengine_ops`, of which fio writes its list and handle.
+/// `struct ioengine_ops`. fio writes its list and handle fields.
 type Ops = [u64; layout::OPS_BYTES / 8];
 
-/// The value at byte `at` of `base`.
+/// Reads the value at byte `at` of `base`.
 ///
 /// # Safety
-/// `base` is a live structure of fio's, with a field of this type at this offset, which fio does not write meanwhile.
+/// `base` is a live structure of fio with a field of this type at this offset. fio does not write the field meanwhile.
 unsafe fn get<T: Copy>(base: Raw, at: usize) -> T {
     // SAFETY: the caller's promise; unaligned, so that alignment need not be promised.
     unsafe { base.cast::<u8>().add(at).cast::<T>().read_unaligned() }
@@ -55,7 +55,7 @@ unsafe fn set<T>(base: Raw, at: usize, value: T) {
     unsafe { base.cast::<u8>().add(at).cast::<T>().write_unaligned(value) }
 }
 
-/// What fio looks up in the library: gives it the engine's table.
+/// The function that fio looks up in the library. It returns the engine's table in `table`.
 ///
 /// # Safety
 /// `table` may be written.
@@ -63,26 +63,26 @@ unsafe fn set<T>(base: Raw, at: usize, value: T) {
 pub unsafe extern "C" fn get_ioengine(table: *mut Raw) {
     static TABLE: OnceLock<usize> = OnceLock::new();
     let at = *TABLE.get_or_init(|| Box::into_raw(make_table()).addr());
-    // SAFETY: the caller's promise. The table was leaked: fio keeps it as long as it likes.
+    // SAFETY: the caller's promise. The table is leaked, so fio may keep it for ever.
     unsafe { *table = std::ptr::with_exposed_provenance_mut(at) };
 }
 
-/// The version of the program we are in, if it is a fio.
+/// Returns the version of the program that loaded the engine, if it is fio.
 fn version() -> Option<String> {
     // SAFETY: a search for a symbol by name.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"fio_version_string".as_ptr()) };
-    // SAFETY: under this name fio has a text that ends with a zero and never changes.
+    // SAFETY: this symbol of fio is a constant text that ends with a zero.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at.cast::<c_char>()) }.to_string_lossy().into_owned())
 }
 
 fn make_table() -> Box<Ops> {
     let mut table = Box::new([0; layout::OPS_BYTES / 8]);
     let base: Raw = (&raw mut *table).cast();
-    // SAFETY: a table of our own, which has room for every field there is.
+    // SAFETY: our own table, which has space for every field.
     unsafe { set(base, ops::NAME, c"mqblk".as_ptr()) };
     let ioops = match layout::known(version().as_deref()) {
         Ok(known) => known.ioops,
-        // With version 0 fio says what it wants and uses nothing of this.
+        // With version 0, fio reports which version it needs and does not use this table.
         Err(why) => {
             disks::say(&why);
             return table;
@@ -108,13 +108,13 @@ fn make_table() -> Box<Ops> {
         set(base, ops::FLAGS, flags::RAWIO | flags::NODISKUTIL | flags::NO_OFFLOAD);
         functions.into_iter().for_each(|(at, function)| set(base, at, function));
     }
-    // So that it is read before fio forks.
+    // Starts the clock before fio forks.
     host::clock::start();
     let _ = disks::regions();
     table
 }
 
-/// The options of a job.
+/// Reads the options of a job.
 ///
 /// # Safety
 /// `td` is a live `thread_data`.
@@ -136,12 +136,12 @@ unsafe fn options(td: Raw) -> JobOptions {
     })
 }
 
-/// The name of a file.
+/// Reads the name of a file.
 ///
 /// # Safety
 /// `f` is a live `fio_file`.
 unsafe fn file_name(f: Raw) -> String {
-    // SAFETY: the caller's promise; the name is a text that ends with a zero and lives as long as the file.
+    // SAFETY: the caller's promise. The name ends with a zero and lives as long as the file.
     unsafe {
         let name: *const c_char = get(f, file::FILE_NAME);
         CStr::from_ptr(name).to_string_lossy().into_owned()
@@ -184,11 +184,11 @@ unsafe extern "C" fn io_u_init(_td: Raw, io: Raw) -> c_int {
     0
 }
 
-/// The buffers of a job are one piece of memory; all I/O units exist now and name their parts of it.
+/// Registers the job's buffers. They are one piece of memory. All I/O units exist now and point to their parts of it.
 unsafe extern "C" fn post_init(_td: Raw) -> c_int {
     with(|r| {
         let units = std::mem::take(&mut r.io_us);
-        // SAFETY: fio keeps the I/O units that `io_u_init` was shown as long as the job, and has given them their buffers.
+        // SAFETY: fio keeps the I/O units that it passed to `io_u_init` until the job ends, and has assigned their buffers.
         let buf = |unit: usize| unsafe { get::<*mut u8>(std::ptr::with_exposed_provenance_mut(unit), io_u::BUF) };
         let buffers: Vec<*mut u8> = units.into_iter().map(buf).collect();
         let (Some(first), Some(last)) = (buffers.iter().min().copied(), buffers.iter().max().copied()) else { return };
@@ -196,8 +196,8 @@ unsafe extern "C" fn post_init(_td: Raw) -> c_int {
         let evenly = buffers.len().checked_sub(1).and_then(|n| n.checked_mul(stride));
         let Some(start) = NonNull::new(first).filter(|_| evenly == Some(last.addr() - first.addr())) else { return };
         let len = last.addr() - first.addr() + stride;
-        // SAFETY: fio has allocated buffers of `max_bs` bytes one after the other, as was just seen. It frees them after
-        // `cleanup`, which waits for all I/O and drops this. Rust makes no references to them.
+        // SAFETY: fio has allocated buffers of `max_bs` bytes one after the other, as checked above. It frees them after `cleanup`, which
+        // waits for all I/O and drops this value. Rust makes no references to them.
         match unsafe { ForeignBuffers::new(&disks::regions(), start, len) } {
             Ok(buffers) => r.job.lend(buffers),
             Err(e) => disks::say(&e.to_string()),
@@ -216,7 +216,7 @@ unsafe extern "C" fn open_file(_td: Raw, f: Raw) -> c_int {
     c_int::from(!matches!(opened, Some(Ok(()))))
 }
 
-/// A disk stays open until its job ends: fio may close and open a file for each of its rounds.
+/// Does nothing: a disk stays open until its job ends, because fio may close and open a file in each of its loops.
 unsafe extern "C" fn close_file(_td: Raw, _f: Raw) -> c_int {
     0
 }
@@ -234,7 +234,7 @@ unsafe extern "C" fn invalidate(_td: Raw, f: Raw) -> c_int {
     0
 }
 
-/// The I/O that an I/O unit asks for; `None` for one that no disk has.
+/// Returns the I/O that an I/O unit requests; `None` for an operation that no disk has.
 ///
 /// # Safety
 /// `unit` is a live `io_u` that fio has filled in.
@@ -260,10 +260,10 @@ unsafe fn io_of(unit: Raw) -> Option<Io> {
     }
 }
 
-/// Tells fio how an I/O has ended.
+/// Stores the result of an I/O in its unit.
 ///
 /// # Safety
-/// `unit` is a live `io_u` that fio has handed over, or hands over now.
+/// `unit` is a live `io_u` that fio has queued, or queues in this call.
 unsafe fn end(unit: Raw, errno: c_int) {
     // SAFETY: the caller's promise; these fields are the engine's to set.
     unsafe {
@@ -295,8 +295,8 @@ unsafe extern "C" fn queue(_td: Raw, unit: Raw) -> c_int {
 #[cold]
 fn queue_stray(r: &mut Running, io: &Io) -> Queued {
     let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(io.buf)) else { return Queued::NotLent };
-    // SAFETY: the buffer of an I/O unit that is handed over is left alone until it is given back; the job drops
-    // this when the I/O has ended. Rust makes no references to it.
+    // SAFETY: fio does not touch the buffer of a queued I/O unit until the unit is returned. The job drops this value when the I/O
+    // has completed. Rust makes no references to it.
     match unsafe { ForeignBuffers::new(&disks::regions(), start, io.len as usize) } {
         Ok(buffers) => r.job.lend_once(io.id, buffers),
         Err(e) => {
@@ -317,24 +317,24 @@ unsafe extern "C" fn commit(_td: Raw) -> c_int {
 }
 
 unsafe extern "C" fn getevents(_td: Raw, min: c_uint, max: c_uint, _limit: *const libc::timespec) -> c_int {
-    // A time limit comes only with a `min` of 0, and then nothing is waited for.
+    // fio passes a time limit only with a `min` of 0, and then this does not wait.
     with(|r| r.job.reap(min as usize, max as usize)).unwrap_or(0) as c_int
 }
 
 unsafe extern "C" fn event(_td: Raw, n: c_int) -> Raw {
     let Some(Some((id, errno))) = with(|r| r.job.event(n as usize)) else { return std::ptr::null_mut() };
     let unit: Raw = std::ptr::with_exposed_provenance_mut(id as usize);
-    // SAFETY: the number of an I/O is the address of its unit, which fio leaves alone until this gives it back.
+    // SAFETY: the number of an I/O is the address of its unit, which fio does not touch until this call returns it.
     unsafe { end(unit, errno) };
     unit
 }
 
 unsafe extern "C" fn cleanup(_td: Raw) {
-    // Waits for what is out; after this fio frees the buffers.
+    // Waits for the I/O in flight, because fio frees the buffers after this.
     drop(RUNNING.with_borrow_mut(Option::take));
 }
 
-/// Does something with the job of this thread, if it has one.
+/// Calls `f` with the job of this thread, if it has one.
 #[inline]
 fn with<R>(f: impl FnOnce(&mut Running) -> R) -> Option<R> {
     RUNNING.with_borrow_mut(|r| r.as_mut().map(f))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The disks that are open in this process, and the jobs that fio showed before the first began.
+//! The disks that are open in this process, and the jobs that fio has announced before it started the first one.
 //!
 //! Guarantees: jobs of one process that name the same target in the same way (`direct` included) get the same disk. It stays open until
 //! the process ends, so the next job finds the data of a RAM disk. A forked job opens disks of its own, because it cannot use rings and
@@ -14,34 +14,34 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileTypeExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A disk with what its jobs have to know.
+/// An open disk, with the information that its jobs need.
 pub struct OpenDisk {
     pub disk: Arc<Disk>,
     pub named: Named,
     pub direct: bool,
-    /// Why it was opened for reading only, though that was not asked for.
+    /// The reason why the disk was opened read-only although writing was requested.
     pub read_only: Option<String>,
     writes: bool,
 }
 
-/// Size of a target as fio is to see it.
+/// Size of a target, as it is reported to fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// A file that fio may make, or make longer.
+    /// A file, which fio may create or extend.
     File(u64),
-    /// Something that has its size.
+    /// A target of fixed size.
     Device(u64),
 }
 
-/// A job that fio has shown: its `thread_data`, and the file it asked about.
+/// A job that fio has announced: its `thread_data`, and the file whose size fio queried.
 type Shown = (usize, String);
 
 struct EngineState {
-    /// The process this is of.
+    /// The process that this state belongs to.
     pid: u32,
     disks: Vec<Arc<OpenDisk>>,
     regions: Arc<Regions>,
-    /// Jobs in the order fio set them up, before it started any.
+    /// The jobs, in the order in which fio set them up before it started any.
     shown: Vec<Shown>,
     /// The process that set them up.
     parent: u32,
@@ -68,7 +68,7 @@ fn with<R>(f: impl FnOnce(&mut EngineState) -> R) -> R {
         names: HashMap::new(),
     });
     if state.pid != pid {
-        // Forked: what is open belongs to the other process and is neither used nor closed here.
+        // After a fork, the open disks belong to the other process. They are neither used nor closed here.
         std::mem::forget(std::mem::take(&mut state.disks));
         std::mem::forget(std::mem::replace(&mut state.regions, Arc::new(Regions::new())));
         state.pid = pid;
@@ -76,15 +76,15 @@ fn with<R>(f: impl FnOnce(&mut EngineState) -> R) -> R {
     f(state)
 }
 
-/// A line for the user, once per process and text.
+/// Prints a line for the user, once per process and text.
 pub fn say(text: &str) {
     if with(|s| s.said.insert(text.to_owned())) {
         eprintln!("mqblk: {text}");
     }
 }
 
-/// Reads a name with this process's environment. What comes of it stays: fio asks first where no job's affinity has yet taken
-/// CPUs away, which a disk is to have all the same.
+/// Reads a name with this process's environment, and keeps the result. fio asks the first time before a job's affinity has restricted
+/// the CPUs, and the disk is to have all CPUs even so.
 pub fn read_name(text: &str) -> Result<Named> {
     if let Some(named) = with(|s| s.names.get(text).cloned()) {
         return Ok(named);
@@ -95,7 +95,7 @@ pub fn read_name(text: &str) -> Result<Named> {
     Ok(named)
 }
 
-/// Notes that the job `td` will use this file.
+/// Records that the job `td` will use this file.
 pub fn show(td: usize, text: &str) {
     with(|s| {
         if s.pid == s.parent && !s.shown.iter().any(|(t, n)| *t == td && n == text) {
@@ -104,22 +104,22 @@ pub fn show(td: usize, text: &str) {
     });
 }
 
-/// The memory that all disks of the process read and write.
+/// Returns the memory regions that all disks of the process read and write.
 pub fn regions() -> Arc<Regions> {
     with(|s| Arc::clone(&s.regions))
 }
 
-/// A job's number among all that were shown, and where the others of its process are; `None` if that is not known.
+/// A job's number among all announced jobs, and the numbers of the other jobs in its process; `None` if these are not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobPlace {
     pub number: u32,
     /// Numbers of the jobs that share the disks of this process.
     pub others: Option<Vec<u32>>,
-    /// It runs in a process of its own.
+    /// The job runs in a process of its own.
     pub forked: bool,
 }
 
-/// Where the job `td` is, which runs on this thread.
+/// Returns the place of the job `td`, which runs on this thread.
 pub fn place(td: usize) -> JobPlace {
     with(|s| {
         let mut jobs: Vec<usize> = Vec::new();
@@ -139,7 +139,7 @@ pub fn place(td: usize) -> JobPlace {
     })
 }
 
-/// How many jobs will use this file.
+/// Returns how many jobs will use this file.
 fn users(text: &str) -> usize {
     with(|s| s.shown.iter().filter(|(_, n)| n == text).count())
 }
@@ -147,7 +147,7 @@ fn users(text: &str) -> usize {
 /// Returns the size that fio is to see for a target, without keeping the target open.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The target cannot be opened.
 pub fn size(named: &Named) -> Result<Size> {
     if let Some(bytes) = named.target.size_bytes() {
         return Ok(Size::Device(bytes));
@@ -168,7 +168,7 @@ pub fn size(named: &Named) -> Result<Size> {
                 return Err(Error::new(ErrorKind::NotFound, text));
             }
             Ok(m) if m.file_type().is_block_device() => {}
-            // The driver says what is wrong.
+            // The driver reports the error when it opens the target.
             Ok(_) | Err(_) => {}
         }
     }
@@ -177,10 +177,10 @@ pub fn size(named: &Named) -> Result<Size> {
     Ok(Size::Device(open.driver.capacity().0 << 9))
 }
 
-/// The disk of this name, opened if it is not yet.
+/// Returns the disk of this name. Opens it unless it is open.
 ///
 /// # Errors
-/// It cannot be opened, or not with these settings.
+/// The disk cannot be opened, or not with these settings.
 pub fn open(text: &str, writes: bool, direct: bool, depth: u32) -> Result<Arc<OpenDisk>> {
     let named = read_name(text)?;
     let direct = named.direct.unwrap_or(direct);
@@ -196,7 +196,7 @@ pub fn open(text: &str, writes: bool, direct: bool, depth: u32) -> Result<Arc<Op
             "'{text}' is memory of the process, and fio has forked: each job has a disk of its own (thread=1 makes them share it)"
         ));
     }
-    // Another thread may have opened it meanwhile; then that one is it.
+    // If another thread has opened the disk meanwhile, that one is used.
     Ok(with(|s| match s.disks.iter().find(|d| is_it(d) && enough(d)) {
         Some(first) => Arc::clone(first),
         None => {
@@ -222,7 +222,7 @@ fn open_new(named: Named, writes: bool, direct: bool, depth: u32) -> Result<Open
     for warning in &target.warnings {
         say(&warning.to_string());
     }
-    // Room for a job's depth and the pieces of its large I/Os.
+    // Enough bios for a job's depth and for the parts into which large I/Os are split.
     config.bios_per_submitter = config.bios_per_submitter.max(depth.saturating_mul(2).min(1 << 20));
     let disk = Arc::new(Disk::new(target.driver, config, None).map_err(|e| e.within(&named.text))?);
     Ok(OpenDisk { disk, named, direct, read_only, writes })

@@ -17,13 +17,13 @@ use host::mem::ForeignBuffers;
 use host::run::IoChannel;
 use std::sync::Arc;
 
-/// How long is waited on one disk when a job has I/O on several.
+/// How long one wait on a disk lasts when a job has I/O on several disks.
 const TURN: Duration = Duration::from_us(50);
 
-/// How often a job polls that would not have to.
+/// How often a job polls although it does not need to.
 const LOOK_AROUND: Duration = Duration::from_ms(5);
 
-/// An I/O of fio. Its number comes back when it has ended.
+/// An I/O of fio. Its number is returned when it has completed.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
     pub id: u64,
@@ -34,16 +34,16 @@ pub struct Io {
     pub len: u64,
     /// Address of its data.
     pub buf: usize,
-    /// As of ioprio_set(2).
+    /// Priority in the form of ioprio_set(2).
     pub prio: u16,
 }
 
-/// What became of an I/O that was queued.
+/// The result of queuing an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queued {
-    /// It has ended, with this errno.
+    /// The I/O has completed, with this errno.
     Ended(i32),
-    /// It will.
+    /// The I/O is in flight.
     Taken,
     /// There is no room: commit and reap first.
     Full,
@@ -55,7 +55,7 @@ struct OpenFile {
     file: usize,
     lane: IoChannel,
     open: Arc<OpenDisk>,
-    /// It has a plug open.
+    /// A plug is open.
     plugged: bool,
 }
 
@@ -67,11 +67,11 @@ pub struct Job {
     /// The file used last.
     last: usize,
     buffers: Option<ForeignBuffers>,
-    /// Buffers of single I/Os that lie elsewhere.
+    /// Buffers of single I/Os, outside of the job's buffers.
     strays: Vec<(u64, ForeignBuffers)>,
     /// I/O that completed while another was submitted.
     early: Vec<(u64, i32)>,
-    /// What was reaped last.
+    /// The I/Os that the last [`Job::reap`] took.
     events: Vec<(u64, i32)>,
     look_again: Instant,
 }
@@ -92,10 +92,10 @@ impl Job {
         }
     }
 
-    /// Makes a file to a file's disk. Files with one name share it.
+    /// Opens the disk of a file. Files with the same name share a disk.
     ///
     /// # Errors
-    /// The disk cannot be opened or has no place left.
+    /// The disk cannot be opened, or accepts no more submitters.
     pub fn open(&mut self, file: usize, text: &str) -> Result<()> {
         if self.files.iter().any(|w| w.file == file) {
             return Ok(());
@@ -107,21 +107,21 @@ impl Job {
             [one] => one,
             _ => self.place.number,
         };
-        // A job that knows nothing of the others expects them everywhere.
+        // If the other jobs are not known, they may be on any CPU.
         let others = self.place.others.clone().unwrap_or_else(|| (0..nr_cpus).collect());
-        // At depth 1 fio waits right after it has submitted.
+        // At depth 1, fio waits immediately after it has submitted.
         let lazily = if iodepth == 1 { 2 } else { batch };
         let lane = IoChannel::new(&open.disk, cpu, &others, lazily)?;
         self.files.push(OpenFile { file, lane, open, plugged: false });
         Ok(())
     }
 
-    /// All I/O may use these from now on.
+    /// Lends buffers that all I/O may use from now on.
     pub fn lend(&mut self, buffers: ForeignBuffers) {
         self.buffers = Some(buffers);
     }
 
-    /// One I/O may use this until it has ended.
+    /// Lends buffers to the I/O `id` until it has completed.
     pub fn lend_once(&mut self, id: u64, buffers: ForeignBuffers) {
         self.strays.push((id, buffers));
     }
@@ -152,7 +152,7 @@ impl Job {
         let file = &mut self.files[self.last];
         let now = clock::now();
         if now >= self.look_again {
-            // What ends while it is submitted needs no poll, but others may wait for what one does.
+            // An I/O that completes during its submission needs no poll, but other I/O may depend on a poll.
             self.look_again = now + LOOK_AROUND;
             file.lane.sub.poll(now);
         }
@@ -164,7 +164,7 @@ impl Job {
         if file.lane.sub.submit(&bio, now).is_err() {
             return Queued::Full;
         }
-        // Only the one that was just submitted can be that one.
+        // No completion was ready before, so this one can be that of the I/O just submitted.
         if first
             && file.lane.sub.ready() == 1
             && let Some(done) = file.lane.sub.reap_one()
@@ -184,7 +184,7 @@ impl Job {
         refused
     }
 
-    /// Returns the bio of an I/O, or why it has none.
+    /// Returns the bio of an I/O, or the reason why there is none.
     #[inline]
     fn bio(&self, io: &Io) -> std::result::Result<Bio, Queued> {
         if io.op == Op::Flush {
@@ -210,12 +210,12 @@ impl Job {
 
     fn write_flags(&self) -> OpFlags {
         let durable = if self.options.sync { OpFlags::FUA } else { OpFlags::NONE };
-        // A thread waits for a direct write, and write-back throttling leaves it alone.
+        // A thread waits for a direct write, so it is synchronous and exempt from write-back throttling.
         let direct = if self.options.direct { OpFlags::SYNC.union(OpFlags::IDLE) } else { OpFlags::SYNC };
         durable.union(direct)
     }
 
-    /// Gives the disk what was gathered.
+    /// Submits the gathered I/O to the disks.
     #[inline]
     pub fn commit(&mut self) {
         for file in self.files.iter_mut().filter(|w| w.plugged) {
@@ -304,7 +304,7 @@ impl Job {
         done.status.errno()
     }
 
-    /// Waits for all I/O in flight. Its completions are not reported any more.
+    /// Waits for all I/O in flight. These completions are not reported.
     pub fn drain(&mut self) {
         self.commit();
         while self.out() > 0 {
@@ -321,7 +321,7 @@ impl Drop for Job {
     }
 }
 
-/// A priority of ioprio_set(2).
+/// Converts a priority of ioprio_set(2).
 fn prio(bits: u16) -> IoPrio {
     let class = match bits >> 13 {
         1 => IoPrioClass::Rt,

@@ -2,13 +2,13 @@
 //! Layouts of fio's structures: byte offsets, by version.
 //!
 //! fio has no stable interface for engines outside its tree; `FIO_IOOPS_VERSION` only says that something may have changed. All
-//! fields here lie before any `#ifdef` of their structure, so they do not depend on how a fio was configured. Of `thread_data`
-//! they are read-only and checked for sense ([`JobOptions::sensible`]) before anything is done by them.
+//! fields here lie before any `#ifdef` of their structure, so they do not depend on how a fio was configured. Fields of `thread_data`
+//! are only read, and are checked for consistency ([`JobOptions::sensible`]) before the engine relies on them.
 //!
-//! Source: fio 3.33, ioengines.h, io_u.h, file.h, thread_options.h, compiled and asked with `offsetof`; fio 3.39 of Debian 13
-//! by an engine that printed what its functions were called with.
+//! Source: `offsetof` in a program compiled with ioengines.h, io_u.h, file.h and thread_options.h of fio 3.33. For fio 3.39 of Debian
+//! 13, an engine that printed the arguments of its functions.
 
-/// A version of fio that may load this engine, and the number it wants to see for it.
+/// A version of fio that may load this engine, and the interface version that it requires.
 pub struct FioVersion {
     /// `fio_version_string`.
     pub version: &'static str,
@@ -20,7 +20,7 @@ pub struct FioVersion {
 pub const KNOWN: [FioVersion; 2] =
     [FioVersion { version: "fio-3.33", ioops: 31 }, FioVersion { version: "fio-3.39", ioops: 36 }];
 
-/// The entry for a version string, or the sentence that refuses it.
+/// Returns the entry for a version string, or the error message that rejects it.
 pub fn known(version: Option<&str>) -> Result<&'static FioVersion, String> {
     let names: Vec<_> = KNOWN.iter().map(|k| k.version).collect();
     let this = version.unwrap_or("a program that does not say its version");
@@ -33,7 +33,7 @@ pub fn known(version: Option<&str>) -> Result<&'static FioVersion, String> {
     })
 }
 
-/// `struct ioengine_ops`: bytes to keep for it, more than any version has.
+/// Bytes that are reserved for `struct ioengine_ops`, more than any version needs.
 pub const OPS_BYTES: usize = 1024;
 
 /// Offsets in `struct ioengine_ops`.
@@ -57,11 +57,11 @@ pub mod ops {
 
 /// Values of `enum fio_ioengine_flags`.
 pub mod flags {
-    /// Buffers start on pages.
+    /// Buffers are page-aligned.
     pub const RAWIO: i32 = 1 << 1;
-    /// No statistics of the kernel's disk by the file's name.
+    /// fio does not look for the kernel's disk statistics by the file's name.
     pub const NODISKUTIL: i32 = 1 << 4;
-    /// No submission by other threads than the job's.
+    /// Only the job's own thread submits.
     pub const NO_OFFLOAD: i32 = 1 << 15;
 }
 
@@ -83,9 +83,9 @@ pub mod file {
     pub const FILETYPE: usize = 16;
     pub const FILE_NAME: usize = 40;
     pub const REAL_FILE_SIZE: usize = 48;
-    /// A file that fio may make and extend.
+    /// A file, which fio may create and extend.
     pub const TYPE_FILE: u32 = 1;
-    /// A device, which has its size.
+    /// A device, which has a fixed size.
     pub const TYPE_BLOCK: u32 = 2;
 }
 
@@ -109,14 +109,14 @@ pub mod ddir {
     pub const SYNC_FILE_RANGE: u32 = 5;
 }
 
-/// What `queue` answers, `enum fio_q_status`.
+/// Return values of `queue`, `enum fio_q_status`.
 pub mod q {
     pub const COMPLETED: i32 = 0;
     pub const QUEUED: i32 = 1;
     pub const BUSY: i32 = 2;
 }
 
-/// Options of a job that an engine goes by.
+/// Options of a job that the engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobOptions {
     /// `rw` with writes or trims.
@@ -125,19 +125,19 @@ pub struct JobOptions {
     /// `iodepth_batch_submit`.
     pub batch: u32,
     pub direct: bool,
-    /// `sync=`: each write is durable when it ends.
+    /// `sync=`: each write is durable when it completes.
     pub sync: bool,
     /// Bytes between two buffers of the job.
     pub max_bs: u64,
 }
 
 impl JobOptions {
-    /// What goes for a job whose options cannot be read.
+    /// The options that are assumed when those of a job cannot be read.
     pub const UNKNOWN: JobOptions =
         JobOptions { writes: true, iodepth: 1, batch: 1, direct: false, sync: false, max_bs: 0 };
 
-    /// From the words at the offsets above; `None` when they make no sense together, which is a fio built from other
-    /// structures than its version says.
+    /// Makes options from the words at the offsets above. `None` when they are inconsistent, which means that this fio was built with
+    /// other structures than its version says.
     pub fn sensible(words: RawOptions) -> Option<JobOptions> {
         let RawOptions { ddir, iodepth, iodepth_batch, max_bs, odirect, sync_io } = words;
         let max_bs = max_bs.into_iter().max()?;
@@ -158,7 +158,7 @@ impl JobOptions {
     }
 }
 
-/// What is at the offsets of [`td`].
+/// The values at the offsets of [`td`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawOptions {
     pub ddir: u32,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a job's `filename` means: a target as of `mqblk run --target`, and settings behind a question mark.
+//! Reads a job's `filename`: a target in the form of `mqblk run --target`, and settings after a question mark.
 //!
 //! `TARGET[?setting=value[&setting=value]...]`. In a job file fio requires each `:` of a file name as `\:`. Settings from the environment
 //! (`MQBLK_SET=setting=value,...`) apply first; those of the name override them. Besides the settings of a run there is `direct=0|1`,
@@ -11,10 +11,10 @@ use host::error::{Error, Result};
 use host::run::{RunSettings, check_settings};
 use host::target::TargetSpec;
 
-/// A disk as a job asks for it.
+/// A disk as a job specifies it.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// As it was written.
+    /// The name as written.
     pub text: String,
     pub target: TargetSpec,
     pub config: QueueConfig,
@@ -51,19 +51,20 @@ impl Named {
         Ok(Named { text: text.to_owned(), target: TargetSpec::parse(target)?, config: read.disk, direct })
     }
 
-    /// Whether what is written to it is in this process's memory.
+    /// Whether the disk's data is in this process's memory.
     pub fn is_memory(&self) -> bool {
         self.target.is_memory()
     }
 
     /// Whether several processes that open it see the same data.
     pub fn is_shared(&self) -> bool {
-        // In memory it cannot be.
+        // Data in this process's memory is not shared.
         !self.target.is_private()
     }
 }
 
-/// Target and settings. A question mark that no setting follows belongs to a file's name, the first one of a URI to that.
+/// Splits a name into target and settings. A question mark before text without `=` belongs to a file's name. In a URI, the first
+/// question mark belongs to the URI.
 fn split(text: &str) -> (&str, &str) {
     let is_scheme = |kind| nbd::is_scheme(kind) || iscsi::is_scheme(kind);
     let is_uri = text.split_once(':').is_some_and(|(kind, _)| is_scheme(kind));

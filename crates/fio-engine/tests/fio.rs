@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The distribution's fio with our engine: what it writes, verifies, shares, refuses and says.
+//! The distribution's fio with our engine: what fio writes, verifies, shares, rejects and prints.
 //!
-//! fio and the library are the real ones; verification is fio's.
+//! fio and the library are the real ones, and fio itself verifies.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Seconds after which coreutils' `timeout` ends a fio that hangs; no test comes near it.
+/// Seconds after which coreutils' `timeout` ends a fio that hangs. No test takes nearly as long.
 const LIMIT_S: &str = "600";
 
-/// The engine, which cargo puts beside the tests.
+/// Returns the path of the engine, which cargo puts next to the tests.
 fn engine() -> String {
     let exe = std::env::current_exe().unwrap();
     let library = exe.parent().unwrap().join("libmqblk_fio.so");
@@ -44,7 +44,7 @@ impl Dir {
         Done { ok: out.status.success(), out: text(&out.stdout), err: text(&out.stderr) }
     }
 
-    /// fio with our engine and these options.
+    /// Runs fio with our engine and these options.
     fn fio_with(&self, env: &[(&str, &str)], args: &[&str]) -> Done {
         let engine = format!("--ioengine={}", engine());
         self.program("fio", env, &[&[engine.as_str()], args].concat())
@@ -102,7 +102,7 @@ fn what_is_written_reads_back_on_every_kind_of_target() {
     }
 }
 
-/// What one job has written to memory another one reads: they have one disk.
+/// Two threads have one disk: one job reads what another has written to memory.
 #[test]
 fn threads_share_a_ram_disk_and_forked_jobs_are_warned() {
     let dir = Dir::new("share");
@@ -127,7 +127,7 @@ fn several_jobs_write_one_file_as_threads_and_as_processes() {
     }
 }
 
-/// The same job, its random numbers included, by fio's own engine and by ours leaves the same file.
+/// The same job, including its random numbers, leaves the same file with fio's own engine and with ours.
 #[test]
 fn contents_are_those_that_fio_writes_by_itself() {
     let dir = Dir::new("same");
@@ -157,7 +157,7 @@ fn trims_free_blocks_and_syncs_are_counted() {
     dir.fio(&ram).well();
 }
 
-/// How many of a system call fio makes with these options.
+/// Returns how often fio makes a system call with these options.
 fn calls(dir: &Dir, call: &str, args: &[&str]) -> usize {
     let engine = format!("--ioengine={}", engine());
     let trace = [&["-f", "-e", call, "-o", "trace", "fio", engine.as_str()], args].concat();
@@ -216,7 +216,7 @@ fn a_wrong_name_or_setting_ends_fio_with_a_sentence() {
     assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "nothing is made of a name that is refused");
 }
 
-/// Another version has another inside, so the engine must not be used by it, whatever number it asks for.
+/// Another version has other internal structures, so it must not use the engine, whatever interface version it reports.
 #[test]
 fn a_fio_that_is_not_known_is_told_so() {
     let dir = Dir::new("version");
@@ -233,7 +233,8 @@ fn a_fio_that_is_not_known_is_told_so() {
     }
     assert!(replaced > 0 && other.len() == "fio-3.37".len(), "{version} is not in {}", which.out);
     fs::write(dir.path("changed"), fio).unwrap();
-    // What is run was not open for writing in this process, whose other children may have it for a moment.
+    // `install` writes the program, because this process must not have it open for writing: a child of another test could inherit that
+    // file for a moment, and the kernel would not run the program.
     let path = dir.path("fio");
     dir.program("install", &[], &["-m755", "changed", "fio"]).well();
     let engine = format!("--ioengine={}", engine());
@@ -242,7 +243,7 @@ fn a_fio_that_is_not_known_is_told_so() {
     done.says("mqblk: libmqblk_fio.so knows fio-3.33 and fio-3.39, and this is fio-3.37").says("bad ioops version 0");
 }
 
-/// A job file of ours with nothing changed but the engine and the file.
+/// Runs a job file of ours with only the engine and the file changed.
 #[test]
 fn a_job_file_runs_with_two_lines_changed() {
     let dir = Dir::new("oltp");
@@ -275,7 +276,7 @@ fn the_commands_of_the_guide_run() {
     assert!(commands >= 2, "docs/benchmark.md shows {commands} commands of fio");
 }
 
-/// fio ends a job with I/O out (a time limit, an error): nothing hangs, and buffers are not freed under a driver.
+/// fio ends a job with I/O in flight (a time limit, an error). Nothing hangs, and buffers are not freed while a driver uses them.
 #[test]
 fn a_job_that_is_ended_early_waits_for_what_is_out() {
     let dir = Dir::new("early");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The data path allocates nothing: counted from the first I/O on, not after a warm-up, because "allocated at start" is
+//! The data path allocates no memory. This counts from the first I/O on, and not after a warm-up, because "allocated at start" is
 //! a promise about bounds and not about averages.
 //!
-//! Every stack runs the same traffic: batches of 32 through a plug, reads and writes that merge with their neighbours, more
-//! bios than there are tags, bios that have to be split. A second submitter of the same hardware queue has its completions
-//! passed on to it. Then the same runs over a driver that gives requests back. The NBD protocol above it is counted by itself.
+//! Every stack runs the same I/O: batches of 32 through a plug, reads and writes that merge with their neighbours, more bios than there
+//! are tags, and bios that have to be split. Completions of a second submitter on the same hardware queue are passed on to it. Then the
+//! same runs use a driver that requeues requests. The NBD protocol above the stack is counted separately.
 #![allow(unsafe_code, reason = "a counting global allocator is an unsafe promise")]
 
 extern crate mqblk_host as host;
@@ -31,7 +31,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-/// Counts allocations of the thread that asked for it.
+/// Counts allocations of threads that have enabled counting.
 struct Counting;
 
 thread_local! {
@@ -66,7 +66,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread in `f`.
+/// Returns how many allocations this thread makes in `f`.
 fn allocations(f: impl FnOnce()) -> u64 {
     COUNT.set(Some(0));
     f();
@@ -98,7 +98,7 @@ impl Traffic {
         let mut block = self.next(self.blocks);
         self.subs[s].start_plug(DEPTH);
         for _ in 0..DEPTH {
-            // Mostly next to the one before, now and then large enough to be cut.
+            // Mostly next to the previous one, sometimes large enough to be split.
             block = if self.next(3) == 0 { self.next(self.blocks) } else { block + 1 };
             let nr = if self.next(64) == 0 { 4096 } else { 8 };
             let sector = Sector((block % self.blocks) << 3);
@@ -141,10 +141,10 @@ impl Traffic {
     }
 }
 
-/// What a hardware queue has, and how many it has ended or given back.
+/// The requests of a hardware queue, and how many it has completed or requeued.
 type Ring = Mutex<(VecDeque<InFlight>, u64)>;
 
-/// A disk that gives back two requests of seven, one at once and one for after a while.
+/// A disk that requeues two of seven requests, one at once and one after a delay.
 #[derive(Default)]
 struct RequeueDriver {
     rings: OnceLock<Vec<Ring>>,
@@ -214,7 +214,7 @@ fn allocations_of(driver: Arc<dyn Driver>, settings: &[(&str, &str)], ios: u64) 
     n
 }
 
-/// Every elevator on one hardware queue and on two with few tags; without one other shapes of queues.
+/// Returns the stacks: every elevator on one hardware queue and on two with few tags, and without an elevator other queue layouts.
 fn stacks() -> Vec<Vec<(&'static str, &'static str)>> {
     let mut all = vec![
         vec![("scheduler", "none"), ("nr_hw_queues", "2"), ("max_sectors_kb", "1280")],
@@ -249,13 +249,13 @@ fn requests_that_the_driver_gives_back_allocate_nothing() {
     assert!(found.is_empty(), "allocations over a driver that gives back: {found:?}");
 }
 
-/// A send of 32 requests of all kinds, each write with its payload, as it arrives from an NBD client.
+/// Makes 32 NBD requests of all kinds as they arrive from one send of a client, each write with its payload.
 fn nbd_batch(style: ReplyStyle) -> Vec<u8> {
     let mut bytes = Vec::new();
     for cookie in 0..32 {
         let kind = if cookie % 4 == 3 { command::WRITE } else { command::READ };
         let flags = if kind == command::WRITE && style == ReplyStyle::Extended { 1 << 5 } else { 0 };
-        // One of them is refused.
+        // One of the requests is rejected.
         let offset = if cookie == 7 { 1 << 30 } else { cookie << 12 };
         let header = RequestHeader { flags, kind, cookie, offset, length: 4096 };
         match style {

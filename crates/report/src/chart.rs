@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The charts of a report as data: what is drawn, not how.
+//! The charts of a report as data: what is drawn, but not how.
 //!
-//! Guarantees: values are in the base unit of their axis. [`depth_charts`] makes IOPS and latency against depth from one row per point, for a
-//! run, a comparison, a tuning or a scenario alike. Needs from callers: finite numbers; above 0 on a logarithmic axis (others are left out).
-//! Does not: draw (see [`super::svg`]).
+//! Guarantees: values are in the base unit of their axis. [`depth_charts`] makes charts of IOPS and latency against depth from one row per
+//! point, for a run, a comparison, a tuning or a scenario alike. Needs from callers: finite numbers. Values up to 0 are left out on a
+//! logarithmic axis. Does not: draw (see [`super::svg`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,13 @@ pub enum Scale {
     /// Evenly, from 0 on.
     #[default]
     Linear,
-    /// Evenly, around the values.
+    /// Evenly, over the range of the values, which need not include 0.
     Near,
     /// By powers of ten.
     Log10,
     /// By powers of two.
     Log2,
-    /// By nines, as HDR histograms are drawn: 0, 90 %, 99 %, 99.9 %, ...
+    /// By the number of nines, like plots of HDR histograms: 0, 90 %, 99 %, 99.9 %, ...
     Nines,
 }
 
@@ -55,7 +55,7 @@ pub enum Plot {
     Bars(Bars),
     /// Counts over time and value.
     Heat(Heat),
-    /// Values with intervals beside a line of no difference.
+    /// Values with intervals, and a line of no difference.
     Intervals(Intervals),
 }
 
@@ -73,9 +73,9 @@ pub struct Lines {
 /// One line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Name, written at its end.
+    /// Name, drawn at the end of the line.
     pub name: String,
-    /// Which colour, from 0: A and B of a comparison have 0 and 1 everywhere.
+    /// Number of the colour, from 0. In all charts, A and B of a comparison have 0 and 1.
     pub colour: u8,
     /// Marks at the points, and whether a line joins them.
     pub style: Style,
@@ -115,14 +115,14 @@ impl Point {
     }
 }
 
-/// Horizontal bars, the parts of each stacked or below each other.
+/// Horizontal bars. The parts of each are stacked, or are bars below each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bars {
     /// The axis of lengths.
     pub axis: Axis,
     /// Names of the parts.
     pub parts: Vec<String>,
-    /// Parts add up to one bar; else each is a bar of its own.
+    /// Parts add up to one bar; else each part is a separate bar.
     pub stacked: bool,
     /// Bars from top to bottom.
     pub rows: Vec<BarRow>,
@@ -144,13 +144,13 @@ pub struct Heat {
     pub x: Axis,
     /// Value; logarithmic.
     pub y: Axis,
-    /// Width of a column in units of `x`; the first begins at 0.
+    /// Width of a column in units of `x`. The first column begins at 0.
     pub column: f64,
     /// Number of columns.
     pub columns: u32,
     /// Lower edge of each row and the upper edge of the last, ascending.
     pub edges: Vec<f64>,
-    /// (column, row, count), where something is.
+    /// (column, row, count) of the cells that are not empty.
     pub cells: Vec<(u32, u32, u64)>,
 }
 
@@ -161,7 +161,7 @@ pub struct Intervals {
     pub axis: Axis,
     /// No difference.
     pub reference: f64,
-    /// The words on its two sides: left, right.
+    /// The labels to the left and to the right of that line.
     pub sides: (String, String),
     /// From top to bottom.
     pub rows: Vec<IntervalRow>,
@@ -182,22 +182,22 @@ pub struct IntervalRow {
     pub tone: Tone,
 }
 
-/// The scale of an axis of ratios: halving and doubling are equally far from 1, once differences are large.
+/// Returns the scale of an axis of ratios. If differences are large, halving and doubling are equally far from 1.
 pub fn ratio_scale(rows: &[IntervalRow]) -> Scale {
     let widest = rows.iter().flat_map(|r| [r.high / r.low, 1.0 / r.low, r.high]).fold(1.0, f64::max);
     if widest > 1.6 { Scale::Log10 } else { Scale::Near }
 }
 
-/// A point of the hockey stick.
+/// IOPS and latency at one depth.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DepthPoint {
-    /// The line it is on: a setting, a number of threads.
+    /// The series that the point belongs to: a setting, or a number of threads.
     pub series: String,
-    /// I/Os in flight at most, over all threads.
+    /// Maximum number of I/Os in flight, over all threads.
     pub depth: f64,
     /// I/Os per second.
     pub iops: f64,
-    /// Its interval, where several runs were made.
+    /// Interval of `iops`, if there were several runs.
     pub iops_interval: Option<(f64, f64)>,
     /// Mean latency, nanoseconds.
     pub latency_mean_ns: f64,
@@ -205,8 +205,8 @@ pub struct DepthPoint {
     pub latency_p99_ns: Option<f64>,
 }
 
-/// Makes charts of IOPS and latency against depth. Returns none when no series has two depths, because a single point is no
-/// chart. `id` begins the charts' ids.
+/// Makes charts of IOPS and latency against depth. Returns none when no series has two depths, because a single point is not a
+/// chart. `id` is the prefix of the charts' ids.
 pub fn depth_charts(id: &str, points: &[DepthPoint]) -> Vec<Chart> {
     let mut names: Vec<&str> = Vec::new();
     for p in points {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The content of a report, as data: a verdict, sections of tables, charts and text. HTML and the JSON sidecar are two ways
-//! to write it.
+//! The content of a report, as data: a verdict, and sections of tables, charts and text. A document is written as HTML or as the JSON
+//! sidecar.
 //!
-//! Guarantees: everything a page shows, except the ticks of its axes, is in this value. A round trip through JSON keeps it,
-//! except for the last digit of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
+//! Guarantees: everything that a page shows, except the ticks of its axes, is in this value. A round trip through JSON changes at most
+//! the last digit of a float. Missing values are `None`, never NaN. Text is plain text: the renderer escapes it.
 //! Needs from callers: ids of sections and charts that are unique in a document and made of `a-z`, `0-9` and `-`.
 //! Does not: know what a run or a comparison is (`pages` of crate `lab` does), or draw.
 
@@ -29,7 +29,7 @@ pub enum Kind {
     Scenario,
     /// A simulated machine as it is, compared with a changed one.
     WhatIf,
-    /// How simulated rates change as something grows.
+    /// How simulated rates change when a parameter grows.
     Study,
 }
 
@@ -38,7 +38,7 @@ pub enum Kind {
 pub struct Document {
     /// [`FORMAT`].
     pub format: u32,
-    /// What it is about.
+    /// The subject.
     pub kind: Kind,
     /// One line: `mqblk compare oltp.fio`.
     pub title: String,
@@ -46,29 +46,29 @@ pub struct Document {
     pub subtitle: String,
     /// The result.
     pub verdict: Verdict,
-    /// In the order they are read.
+    /// In reading order.
     pub sections: Vec<Section>,
-    /// What the sections were made from, for programs: not shown.
+    /// The data that the sections were made from. It is for programs and is not shown.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,
 }
 
-/// How good or bad something is; shown as a colour, and always with a word or sign.
+/// How good or bad a value is. It is shown as a colour, and always also with a word or sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
     /// Neutral.
     #[default]
     Neutral,
-    /// Better, or as it should be.
+    /// Better, or as expected.
     Good,
-    /// To be read before any figure is believed.
+    /// A warning to read before relying on any figure.
     Caution,
     /// Worse, or broken.
     Bad,
 }
 
-/// The first thing that is read.
+/// The result, which is shown first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Its colour.
@@ -77,10 +77,10 @@ pub struct Verdict {
     pub word: String,
     /// The rest of the sentence, with interval and number of runs.
     pub sentence: String,
-    /// Answers to several questions, one each.
+    /// The answer to each of several questions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<String>,
-    /// What to know before believing it.
+    /// Reasons to doubt the result.
     pub warnings: Vec<Caveat>,
 }
 
@@ -112,7 +112,7 @@ impl Section {
         Section { id: id.to_owned(), title: title.to_owned(), lead: lead.into(), blocks: Vec::new() }
     }
 
-    /// The same with one more block.
+    /// Returns the section with one more block.
     #[must_use]
     pub fn with(mut self, block: impl Into<Block>) -> Section {
         self.blocks.push(block.into());
@@ -120,7 +120,7 @@ impl Section {
     }
 }
 
-/// One thing in a section.
+/// An element of a section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "block", rename_all = "snake_case")]
 pub enum Block {
@@ -133,7 +133,7 @@ pub enum Block {
         /// The paragraph.
         text: String,
     },
-    /// Text to be typed or kept as it is.
+    /// Preformatted text, such as commands.
     Code {
         /// What it is.
         caption: String,
@@ -165,7 +165,7 @@ pub struct Chart {
     pub summary: String,
     /// The picture.
     pub plot: Plot,
-    /// The figures for readers that prefer numbers, folded below the picture.
+    /// The figures as a table, folded below the picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<Table>,
 }
@@ -173,13 +173,13 @@ pub struct Chart {
 /// Rows and columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// What it shows; may be empty below a heading that says it.
+    /// What it shows; may be empty below a heading that already says so.
     pub caption: String,
     /// Headings.
     pub columns: Vec<Column>,
     /// Rows, each with a cell per column.
     pub rows: Vec<Vec<Cell>>,
-    /// Below the table; may be empty.
+    /// Text below the table; may be empty.
     pub note: String,
 }
 
@@ -188,7 +188,7 @@ pub struct Table {
 pub struct Column {
     /// Heading.
     pub name: String,
-    /// Holds numbers, which are aligned to the right.
+    /// The column has numbers, which are aligned to the right.
     pub numeric: bool,
 }
 
@@ -197,13 +197,13 @@ pub struct Column {
 pub struct Cell {
     /// What is shown.
     pub text: String,
-    /// The number behind it, in the base unit (nanoseconds, bytes, I/Os per second, 1).
+    /// The number that the text shows, in the base unit (nanoseconds, bytes, I/Os per second, 1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// How good it is.
     #[serde(default)]
     pub tone: Tone,
-    /// Stands out.
+    /// The cell is emphasised.
     #[serde(default)]
     pub strong: bool,
 }
@@ -214,19 +214,19 @@ impl Cell {
         Cell { text: text.into(), ..Cell::default() }
     }
 
-    /// A number as `unit` shows it; nothing for `None`.
+    /// A number in the form of `unit`; an empty cell for `None`.
     pub fn number(value: impl Into<Option<f64>>, unit: super::unit::Unit) -> Cell {
         let value = value.into().filter(|v| v.is_finite());
         Cell { text: value.map_or_else(|| "\u{2013}".to_owned(), |v| unit.text(v)), value, ..Cell::default() }
     }
 
-    /// The same in a tone.
+    /// Returns the cell with this tone.
     #[must_use]
     pub fn toned(self, tone: Tone) -> Cell {
         Cell { tone, ..self }
     }
 
-    /// The same, standing out if so.
+    /// Returns the cell, emphasised if `strong`.
     #[must_use]
     pub fn strong(self, strong: bool) -> Cell {
         Cell { strong, ..self }
@@ -234,7 +234,7 @@ impl Cell {
 }
 
 impl Table {
-    /// An empty table. A heading that begins with `#` is that of a column of numbers.
+    /// Makes an empty table. A heading that begins with `#` marks a column of numbers.
     pub fn new(caption: impl Into<String>, columns: &[&str]) -> Table {
         let column = |name: &str| match name.strip_prefix('#') {
             Some(name) => Column { name: name.to_owned(), numeric: true },
@@ -247,7 +247,7 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has not one cell per column.
+    /// When the number of cells is not that of the columns.
     pub fn row(&mut self, cells: Vec<Cell>) {
         assert_eq!(cells.len(), self.columns.len(), "a row of '{}' has a cell per column", self.caption);
         self.rows.push(cells);
@@ -255,7 +255,7 @@ impl Table {
 }
 
 impl Document {
-    /// The sidecar: the whole document as JSON, with a newline at its end.
+    /// Returns the sidecar: the whole document as JSON, with a newline at the end.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain data serialises") + "\n"
     }
@@ -263,7 +263,7 @@ impl Document {
     /// Reads a sidecar.
     ///
     /// # Errors
-    /// When it is not the JSON of a document, or of another format.
+    /// When the text is not the JSON of a document, or has another format version.
     pub fn from_json(text: &str) -> Result<Document, String> {
         let document: Document = serde_json::from_str(text).map_err(|e| e.to_string())?;
         match document.format {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Documents of tables, charts and words, as one self-contained HTML file; their charts also as SVG files.
+//! Writes documents of tables, charts and text as one self-contained HTML file, and their charts also as SVG files.
 //!
-//! Guarantees: a page loads nothing from the network, runs no script, and says so to the browser (Content-Security-Policy); text from outside
-//! is escaped by the template, not by hand; charts have text alternatives and their figures in tables; colours are Okabe and Ito's, and
-//! never the only sign of anything. Does not: know what the values mean or where they come from; read files or clocks.
+//! Guarantees: a page loads nothing from the network and runs no script, and its Content-Security-Policy makes the browser enforce that.
+//! The template escapes all text from outside. Charts have text alternatives, and their figures in tables. Colours are Okabe and Ito's, and
+//! no meaning depends on colour alone. Does not: know what the values mean or where they come from; read files or clocks.
 //!
-//! - [`document`], [`chart`], [`mod@unit`]: what a page holds, as values that can be serialised.
+//! - [`document`], [`chart`], [`mod@unit`]: the content of a page, as values that can be serialised.
 //! - [`page`]: the document as HTML; [`svg`]: its charts.
 
 pub mod document;

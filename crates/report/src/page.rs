@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A document as one HTML file.
+//! Writes a document as one HTML file.
 //!
-//! Guarantees: no script and no request; readable without styles, in light, dark and on paper. The page's
-//! Content-Security-Policy allows only the styles in the file. All text goes through the template's escaping. Does not:
-//! scroll sideways as a whole; wide tables and charts scroll on their own.
+//! Guarantees: no script and no request; readable without styles, in light and dark mode, and on paper. The page's
+//! Content-Security-Policy allows only the styles in the file. The template escapes all text. The page does not scroll sideways: wide
+//! tables and charts scroll on their own.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -12,11 +12,11 @@ use super::svg;
 
 const CSS: &str = include_str!("page.css");
 
-/// Nothing but the styles of the file itself may be used by a page.
+/// A page may use only the styles in the file itself.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
-/// The page.
+/// Returns the page.
 pub fn render(d: &Document) -> String {
     let page = html! {
         (DOCTYPE)
@@ -27,7 +27,7 @@ pub fn render(d: &Document) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content="mqblk";
-                // Without one a browser asks for it.
+                // Without an icon here, a browser requests one.
                 link rel="icon" href="data:,";
                 title { (d.title) }
                 style { (PreEscaped(svg::CSS)) (PreEscaped(CSS)) }
@@ -48,7 +48,7 @@ pub fn render(d: &Document) -> String {
     page.into_string()
 }
 
-/// A sign for each tone, for readers who see no colour.
+/// A sign for each tone, for readers who cannot see the colour.
 const fn sign(tone: Tone) -> &'static str {
     match tone {
         Tone::Neutral => "\u{2248}",
@@ -75,7 +75,7 @@ fn verdict(v: &Verdict) -> Markup {
     }
 }
 
-/// With a capital and a full stop.
+/// Returns the text with a capital letter and a full stop.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map_or_else(String::new, |c| c.to_uppercase().collect());
@@ -119,13 +119,13 @@ fn block(b: &Block) -> Markup {
     }
 }
 
-/// Columns that fit beside each other on a narrow page.
+/// How many columns fit next to each other on a narrow page.
 const NARROW: usize = 3;
 
 fn table(t: &Table) -> Markup {
     let number = |i: usize| t.columns.get(i).is_some_and(|c| c.numeric).then_some("n");
     html! {
-        // What has many columns becomes a list of cards on a narrow page.
+        // On a narrow page, a table with many columns becomes a list of cards.
         div.scroll tabindex="0" role="group" aria-label=(t.caption) {
             table class=[(t.columns.len() > NARROW).then_some("cards")] {
                 @if !t.caption.is_empty() { caption { (t.caption) } }
@@ -150,7 +150,7 @@ fn cell(c: &Cell, column: Option<&Column>, number: Option<&str>, heads: bool) ->
             th scope="row" class=[classes] { (c.text) }
         } @else {
             td class=[classes] data-label=[column.map(|c| &c.name)] {
-                // Better and worse have a sign; what is only marked says why in words.
+                // Better and worse get a sign. Cells with another tone say the reason in words.
                 @if matches!(c.tone, Tone::Good | Tone::Bad) { span.sign aria-hidden="true" { (sign(c.tone)) } }
                 (c.text)
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Documents of every block and chart: there and back through JSON, and hostile text in every place that has text.
+//! Documents with every kind of block and chart: a round trip through JSON, and hostile text in every place that has text.
 
 use super::chart::{
     Axis, BarRow, Bars, DepthPoint, Heat, IntervalRow, Intervals, Lines, Plot, Point, Scale, Series, Style,
@@ -10,7 +10,7 @@ use super::unit::Unit;
 use super::{page, svg};
 use proptest::prelude::*;
 
-/// A document that has `text` in every place, and `values` wherever numbers go.
+/// Returns a document that has `text` wherever text goes, and `values` wherever numbers go.
 fn filled(text: &str, values: &[f64]) -> Document {
     let t = || text.to_owned();
     let axis = |scale| Axis { label: t(), unit: Unit::Nanoseconds, scale };

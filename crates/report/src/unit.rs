@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Units of a report's numbers, and how they are shown.
 //!
-//! Guarantees: three significant digits, a prefix that keeps them readable, a space that does not break between number and unit.
+//! Guarantees: three significant digits, a unit prefix that keeps the number readable, and a no-break space between number and unit.
 //! Needs from callers: values in the base unit (nanoseconds, bytes per second, I/Os per second, 1 for ratios). Does not: follow the locale.
 
 use serde::{Deserialize, Serialize};
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// A whole number or a mean of such.
+    /// A whole number, or a mean of whole numbers.
     #[default]
     Count,
-    /// I/Os, transactions per second.
+    /// I/Os or transactions per second.
     PerSecond,
     /// Bytes.
     Bytes,
@@ -31,11 +31,11 @@ pub enum Unit {
     Ratio,
 }
 
-/// Between number and unit.
+/// The no-break space between number and unit.
 const SPACE: &str = "\u{a0}";
 
 impl Unit {
-    /// For tables and labels: `215k`, `148 us` with the sign for micro, `99.9%`.
+    /// Formats a value for tables and labels: `215k`, `148 us` with the sign for micro, `99.9%`.
     pub fn text(self, v: f64) -> String {
         match self {
             Unit::Count => count(v),
@@ -50,7 +50,7 @@ impl Unit {
         }
     }
 
-    /// For ticks of axes: no more digits than the tick needs.
+    /// Formats a value for the tick of an axis, with no more digits than it needs.
     pub fn tick(self, v: f64) -> String {
         match self {
             Unit::Percent => format!("{}%", trimmed(v)),

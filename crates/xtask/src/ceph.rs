@@ -2,10 +2,10 @@
 //! `cargo xtask ceph-up`, `ceph-down` and `ceph`: a Ceph cluster of one monitor and one OSD on loopback, and the tests of the RBD driver
 //! on it.
 //!
-//! Guarantees: everything of the cluster is in one directory, the monitor's port is free at the start, nothing listens beyond 127.0.0.1.
-//! What is ended is what the directory's pid files name, if it is still a program of this directory. The OSD keeps its data when it is
-//! killed (bluestore on a sparse file of 8 GiB). Needs the packages of [`crate::packages::ensure_ceph`].
-//! Not for data that matters: one copy, no passwords.
+//! Guarantees: all files of the cluster are in one directory. The monitor's port is free at the start, and nothing listens beyond
+//! 127.0.0.1. Only processes that the directory's pid files name are killed, and only if they still run with its configuration. The OSD
+//! keeps its data when it is killed (bluestore on a sparse file of 8 GiB). Needs the packages of [`crate::packages::ensure_ceph`].
+//! Not for important data: there is one copy and no authentication.
 //! Source: doc/install/manual-deployment.rst and doc/rados/configuration of Ceph 16.
 
 use std::fs;
@@ -22,14 +22,14 @@ use crate::project::{LIKE_ALL_TESTS, Project, cargo, cargo_within};
 use crate::step::{Counts, run_named};
 use crate::tool;
 
-/// Names the configuration file of a cluster that tests may use.
+/// Environment variable with the path of the configuration file of a cluster that tests may use.
 const TEST_CEPH: &str = "MQBLK_TEST_CEPH";
-/// How long a daemon may take to come up or to end, and a command to answer.
+/// Time limit for a daemon to start or exit, and for a command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The tests that use it, by what their names contain; each of these has to find one.
+/// Parts of the names of the tests that use a cluster. Each must match at least one test.
 const TESTS: [&str; 3] = ["driver_conformance::rbd_", "rbd_driver::", "serve_rbd::"];
-/// Several times what they take on a machine that is busy.
+/// Time limit for these tests, several times what they need on a busy machine.
 const TESTS_LIMIT_S: &str = "2400";
 
 /// Where the cluster is.
@@ -48,15 +48,15 @@ impl Options {
     }
 }
 
-/// A cluster in a directory of its own.
+/// A Ceph cluster, with its own directory.
 pub struct Cluster {
     directory: PathBuf,
 }
 
-/// Starts a cluster and says how to use it.
+/// Starts a cluster and prints how to use it.
 ///
 /// # Errors
-/// It runs already, a package is missing, or a daemon did not start.
+/// The cluster runs already, a package is missing, or a daemon did not start.
 pub fn up(project: &Project, options: &Options) -> Result<Outcome, String> {
     packages::ensure_ceph()?;
     let cluster = options.cluster(project)?;
@@ -74,7 +74,7 @@ pub fn up(project: &Project, options: &Options) -> Result<Outcome, String> {
 /// Ends a cluster and removes its directory.
 ///
 /// # Errors
-/// There is none, or it did not end.
+/// There is no cluster, or a daemon did not exit.
 pub fn down(project: &Project, options: &Options) -> Result<Outcome, String> {
     let cluster = options.cluster(project)?;
     if !cluster.conf().is_file() {
@@ -84,19 +84,19 @@ pub fn down(project: &Project, options: &Options) -> Result<Outcome, String> {
     Ok(Outcome::Passed)
 }
 
-/// Runs the tests that need a cluster, on one of their own.
+/// Starts a cluster and runs the tests that need one on it.
 ///
 /// # Errors
-/// As [`up`].
+/// The errors of [`up`].
 pub fn test(project: &Project) -> Result<Outcome, String> {
     packages::ensure_ceph()?;
     Ok(if run_tests(project)?.0 { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// The same as a check of `ci`: a machine that cannot have a cluster fails it, and says why.
+/// Does the same as a check of `ci`. On a machine that cannot run a cluster, the check fails and prints the reason.
 ///
 /// # Errors
-/// None: what goes wrong is a failed check.
+/// None: any error becomes a failed check.
 pub fn check(project: &Project) -> Result<(bool, Counts), String> {
     let ran = packages::ensure_ceph().and_then(|()| run_tests(project));
     Ok(ran.unwrap_or_else(|why| {
@@ -108,7 +108,7 @@ pub fn check(project: &Project) -> Result<(bool, Counts), String> {
 fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
     let directory = project.target_directory.join(format!("ceph-{}", std::process::id()));
     let cluster = Cluster { directory };
-    // Built first: the time limit is for the tests.
+    // The tests are built first, so that the time limit covers only running them.
     let mut build = cargo();
     build.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-run", "--test", "it"]);
     if !build.status().map_err(|e| format!("cannot run cargo: {e}"))?.success() {
@@ -131,26 +131,26 @@ fn run_tests(project: &Project) -> Result<(bool, Counts), String> {
 }
 
 fn test_command(project: &Project, name: &str, cluster: &Cluster) -> Command {
-    // Each test has a time limit of its own, and says what it waited for; this is for what hangs outside of them.
+    // Each test has its own time limit and reports what it waited for. This limit is for hangs outside of the tests.
     let mut command = cargo_within(TESTS_LIMIT_S);
     command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--no-fail-fast", "--test", "it", "--", name]);
-    // One after the other: they share a cluster, and some kill its OSD.
+    // One test at a time, because they share a cluster and some kill its OSD.
     command.args(["--test-threads", "1"]).env(TEST_CEPH, cluster.conf());
     command
 }
 
 impl Cluster {
-    /// None yet.
+    /// Returns a cluster that is not started yet.
     pub fn new(directory: PathBuf) -> Cluster {
         Cluster { directory }
     }
 
-    /// Where all of it is.
+    /// The directory of the cluster's files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Its configuration.
+    /// The path of its configuration file.
     pub fn conf(&self) -> PathBuf {
         self.directory.join("ceph.conf")
     }
@@ -158,7 +158,7 @@ impl Cluster {
     /// Starts it, with an image `rbd/disk0` of 512 MiB.
     ///
     /// # Errors
-    /// It runs already, or a daemon did not start.
+    /// The cluster runs already, or a daemon did not start.
     pub fn start(&self) -> Result<(), String> {
         if self.daemons().iter().any(|name| self.pid(name).is_some()) {
             let directory = self.directory.display();
@@ -175,7 +175,7 @@ impl Cluster {
         started
     }
 
-    /// The directory, as it is before the first start; the monitor's port.
+    /// Makes the directory for the first start. Returns the monitor's port.
     fn prepare(&self) -> Result<u16, String> {
         let io = |e: std::io::Error| format!("{}: {e}", self.directory.display());
         if self.directory.exists() {
@@ -190,7 +190,7 @@ impl Cluster {
         for name in ["mon", "osd0", "run", "log"] {
             fs::create_dir_all(self.directory.join(name)).map_err(io)?;
         }
-        // It was free a moment ago. If another process takes it now the start fails, and says so.
+        // The port was free a moment ago. If another process takes it now, the start fails with that error.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(io)?.port();
         let fsid = uuid()?;
         fs::write(self.conf(), configuration(&self.directory, &fsid, port)).map_err(io)?;
@@ -209,7 +209,7 @@ impl Cluster {
         self.insist("ceph", &["osd", "new", &osd])?;
         tool::run(self.daemon("ceph-osd", "0")?.args(["--mkfs", "--osd-uuid", &osd]))?;
         let until = Instant::now() + PATIENCE;
-        // The monitor turns it away now and then, too ("unable to update_crush_location: Operation not permitted"), and it ends.
+        // The monitor sometimes rejects the OSD, too ("unable to update_crush_location: Operation not permitted"). The OSD then exits.
         while let Err(why) = tool::run(&mut self.daemon("ceph-osd", "0")?) {
             if Instant::now() > until {
                 return Err(why);
@@ -226,8 +226,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// What a program says when it succeeds: a monitor that has only just started turns clients away now and then. Each of these may be done
-    /// twice, or fails for ever.
+    /// Runs a program until it succeeds, and returns its output. A monitor that has just started sometimes rejects clients. Each of these
+    /// commands may run twice; an error that persists is returned after [`PATIENCE`].
     fn insist(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -239,16 +239,16 @@ impl Cluster {
         }
     }
 
-    /// One of Ceph's programs for this cluster; it ends by itself.
+    /// Returns the command of one of Ceph's programs for this cluster, with a time limit.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         command.arg(PATIENCE.as_secs().to_string()).arg(program).arg("-c").arg(self.conf());
-        // For programs that know no -c.
+        // For programs without the option -c.
         command.env("CEPH_CONF", self.conf());
         command
     }
 
-    /// A daemon, which goes to the background when it has started.
+    /// Returns the command of a daemon. It moves to the background once it has started.
     fn daemon(&self, program: &str, name: &str) -> Result<Command, String> {
         let mut command = self.command(program);
         command.args(["-i", name]);
@@ -262,7 +262,7 @@ impl Cluster {
         ["osd.0", "mon.a"]
     }
 
-    /// The process of a daemon of this directory, if it runs.
+    /// Returns the process id of this cluster's daemon `name`, if it runs.
     fn pid(&self, name: &str) -> Option<u32> {
         let text = fs::read_to_string(self.directory.join("run").join(format!("{name}.pid"))).ok()?;
         let pid: u32 = text.trim().parse().ok()?;
@@ -272,15 +272,15 @@ impl Cluster {
         is_ours.then_some(pid)
     }
 
-    /// Ends it and removes its directory.
+    /// Kills the cluster's daemons and removes its directory.
     ///
     /// # Errors
-    /// It did not end.
+    /// A daemon did not exit.
     pub fn stop(&self) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         for name in self.daemons() {
             while let Some(pid) = self.pid(name) {
-                // Nothing of it is kept.
+                // SIGKILL, because no data is kept.
                 let _ = Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status();
                 if Instant::now() > until {
                     return Err(format!("process {pid} ({name}) did not end"));
@@ -303,10 +303,10 @@ impl Cluster {
     }
 }
 
-/// A busy machine is no broken disk: threads that get no CPU for minutes (150 s for those of requests) do not end the OSD. A
-/// client that died keeps its lock for 10 s; Ceph's default is 30. A placement group whose read lease ran out while its OSD was
-/// stopped waits for another OSD to renew it. With one OSD it would wait for ever, so leases last two minutes (a ratio to a
-/// grace of 20 s). A killed OSD that is started again does not wait for its own lease.
+/// Returns the configuration. The OSD does not abort when a busy machine gives its threads no CPU for minutes (150 s by default for
+/// request threads). The watch of a dead client, and so its lock, expires after 10 s instead of Ceph's 30. When an OSD was stopped for
+/// longer than a placement group's read lease, the group waits for another OSD to renew the lease. With a single OSD it would wait for
+/// ever, so leases last two minutes (a ratio to a grace of 20 s). An OSD that restarts after a kill does not wait for its own lease.
 fn configuration(directory: &Path, fsid: &str, port: u16) -> String {
     let d = directory.display();
     format!(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask test` and `cargo xtask ci`: the checks of this tree, cheapest first; what computes runs beside what waits.
+//! `cargo xtask test` and `cargo xtask ci`: the checks of this tree, cheapest first. Checks that compute run in parallel with checks that
+//! wait.
 //!
-//! Guarantees: all checks run even when an early one fails; the closing line is
-//! `N passed, N failed, N skipped`, alone on its line, over all test programs; the exit code is 0
-//! only when every check passed. With `CI=true` a skipped test is a failure: a machine that
-//! cannot run a test must say so loudly, or the test is dead.
+//! Guarantees: all checks run even when an early one fails. The closing line is `N passed, N failed, N skipped`, alone on its line, over
+//! all test programs. The exit code is 0 only when every check passed. With `CI=true` a skipped test is a failure: a machine that cannot
+//! run a test must report that, or the test would stay unused without notice.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ use crate::tidy;
 pub enum Extent {
     /// Format, tidy and the tests: what a new user runs.
     Test,
-    /// The same with clippy: before every commit.
+    /// The same with clippy, to be run before every commit.
     Fast,
     /// Everything: suites at full size, the kernel's recorded decisions, loom models, ublk devices, RBD images, documentation,
     /// packages and their installation, too.
@@ -51,11 +51,11 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     reports.push(step("examples in docs", || suite::run_documentation(project)));
     println!("cargo xtask test took {:.1} min", start.elapsed().as_secs_f64() / 60.0);
     if extent == Extent::Deep {
-        // It builds in a directory of its own, and computes while what follows waits.
+        // loom has its own build directory, and computes while the following checks wait.
         let loom = BackgroundStep::start("loom", xtask(project, "loom"));
         reports.push(step("deep tests", || suite::run(&programs, Part::Deep, &environment)));
         reports.push(step("oracle", || crate::oracle::check(project)));
-        // One waits for a guest, the other for a cluster.
+        // In parallel, because ublk waits for a guest and the tests of RBD wait for a cluster.
         let ublk = BackgroundStep::start("ublk", xtask(project, "ublk"));
         reports.push(step("RBD images", || crate::ceph::check(project)));
         reports.push(ublk.end());
@@ -80,12 +80,12 @@ pub fn run(project: &Project, extent: Extent) -> Outcome {
     }
 }
 
-/// Names a block device that tests may write to.
+/// Environment variable with the path of a block device that tests may write to.
 const TEST_DEVICE: &str = "MQBLK_TEST_DEVICE";
-/// Size of the one made here.
+/// Size of the device that is made here.
 const TEST_DEVICE_BYTES: u64 = 64 << 20;
 
-/// A loop device for the tests that want a block device, where the developer has named none; or why there is none.
+/// Makes a loop device for tests that need a block device, unless the developer has named one. If that fails, returns the reason.
 fn test_device(project: &Project) -> (Option<Loop>, Option<String>) {
     if std::env::var_os(TEST_DEVICE).is_some() {
         return (None, None);
@@ -101,7 +101,7 @@ fn test_device(project: &Project) -> (Option<Loop>, Option<String>) {
     }
 }
 
-/// Prints the times and the closing line, and judges.
+/// Prints the times and the closing line. Returns the verdict.
 fn close(reports: &[Report], ci: bool) -> Outcome {
     let mut counts = Counts::default();
     println!();
@@ -163,14 +163,15 @@ fn doc(project: &Project) -> Command {
     command
 }
 
-/// What a registry would be given: every path in it, every dependency with a version. Its builds are those that the tests made already.
+/// Checks what would be published to a registry: every path is in the package, and every dependency has a version. It is not built again,
+/// because the tests have built the same sources.
 fn package(project: &Project) -> Command {
     let mut command = in_root(project);
     command.args(["package", "--workspace", "--allow-dirty", "--no-verify", "--no-metadata"]);
     command
 }
 
-/// The flags a developer has set already, and ours after them.
+/// Returns the flags in the developer's environment, followed by ours.
 pub fn appended(variable: &str, flags: &str) -> String {
     match std::env::var(variable) {
         Ok(set) if !set.is_empty() => format!("{set} {flags}"),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Figures in documents are those of the results file that they cite.
+//! Checks that figures in documents are those of the results files that the documents cite.
 //!
-//! A row of a table that names a row of `cargo xtask bench`, as in (`null-qd1`), is looked up in the results files that its section names
-//! above it. Guarantees: each cell such as `2.41 [2.37, 2.43]` is the median and range of something in that row: a side's IOPS, a ratio
-//! of two sides' IOPS or CPU time, or a figure that has a goal. So a figure that stands in two documents is the same in both.
+//! If a table's row names a row of `cargo xtask bench`, as in (`null-qd1`), that row is looked up in the results files that the section
+//! names above the table. Guarantees: each cell such as `2.41 [2.37, 2.43]` is the median and range of a figure in that row: a side's
+//! IOPS, a ratio of two sides' IOPS or CPU time, or a figure that has a goal. So a figure in two documents is the same in both.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ fn spread(mut values: Vec<f64>) -> Option<Spread> {
     Some([0.5 * (values[(n - 1) / 2] + values[n / 2]), low, high])
 }
 
-/// All that a cell may say of a row.
+/// Returns all figures of a row that a cell may have.
 fn spreads(row: &Value) -> Vec<Spread> {
     let list = |v: &Value| v.as_array().cloned().unwrap_or_default();
     let rounds: Vec<Vec<Value>> = list(&row["rounds"]).iter().map(list).collect();
@@ -46,7 +46,7 @@ fn spreads(row: &Value) -> Vec<Spread> {
     found
 }
 
-/// `11.4 M [11.4, 11.5]`: three values, and how far each may be off by its rounding.
+/// Reads a cell such as `11.4 M [11.4, 11.5]`. Returns its three values, and the rounding error that each may have.
 fn shown(cell: &str) -> Option<([f64; 3], [f64; 3])> {
     let (median, range) = cell.trim().strip_suffix(']')?.split_once(" [")?;
     let (low, high) = range.split_once(", ")?;
@@ -66,7 +66,7 @@ fn shown(cell: &str) -> Option<([f64; 3], [f64; 3])> {
     Some(([a?, b?, c?], texts.map(off)))
 }
 
-/// The word between `open` and `close`, at its last place.
+/// Returns the word between the last `open` and the `close` after it.
 fn last_between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
     let after = &text[text.rfind(open)? + open.len()..];
     after.split_once(close).map(|(word, _)| word)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask guest`: a Linux guest, under QEMU's emulation, on `mqblk serve`, by vhost-user-blk.
+//! `cargo xtask guest`: boots a Linux guest under QEMU's emulation, with a vhost-user-blk disk of `mqblk serve`.
 //!
-//! Runs the tests of `crates/cli/tests/it/guest.rs`, which `cargo test` runs, too, one after the other and with what the guest
-//! says; all combinations of queues, rings and caches on demand. Needs x86-64, the packages of
+//! Runs the tests of `crates/cli/tests/it/guest.rs` one after the other and shows the guest's output. `cargo test` runs them, too. With
+//! a flag, all combinations of queues, rings and caches are tested. Needs x86-64, the packages of
 //! [`crate::packages::ensure_guest`], and a Debian mirror for the kernel the first time.
 
 use crate::outcome::Outcome;
@@ -20,7 +20,7 @@ pub struct Options {
     filter: Option<String>,
 }
 
-/// Runs them.
+/// Runs the guest's tests.
 ///
 /// # Errors
 /// When a package is missing, or Cargo cannot be run.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask loom`: the models of every hand-over between threads, explored by loom, and a whole disk with more threads
-//! under random schedules of shuttle.
+//! `cargo xtask loom`: loom explores the models of every hand-over between threads. shuttle runs a whole disk with more threads under
+//! random schedules.
 //!
-//! Guarantees: models run from a build directory of their own, since loom replaces the atomics of the whole build; a run in
-//! which no model ran has failed. Models are in `crates/blk/tests/models`, and beside what they check in modules
-//! called `models`. Each has a bound of its own that keeps it well within a minute.
+//! Guarantees: models have their own build directory, because loom replaces the atomics of the whole build. A run without any model
+//! counts as failed. Models are in `crates/blk/tests/models`, and next to the code that they check in modules called `models`. Each has
+//! a bound of its own that keeps it well within a minute.
 
 use std::process::Command;
 
@@ -43,21 +43,21 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     Ok(if all_ok { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// Checker and models: other tests make no sense under a checker. Both loom runs name the same two packages, so that Cargo builds
-/// dependencies once, with the same features.
+/// The checkers and the models that each runs. Other tests make no sense under a checker. Both loom runs name the same two packages, so
+/// Cargo builds dependencies once, with the same features.
 const RUNS: [(&str, &[&str]); 3] = [
     ("loom", &["--package", "mqblk-blk", "--package", "mqblk-host", "--test", "models"]),
     ("loom", &["--package", "mqblk-blk", "--package", "mqblk-host", "--lib", "models::"]),
     ("shuttle", &["--package", "mqblk-blk", "--test", "models"]),
 ];
 
-/// The checkers do the exploring. They are dependencies, which other tests build without optimising them.
+/// Optimises the checkers, because they do the exploring. As dependencies, they would be built without optimisation.
 const CHECKERS: &str = "--config=profile.dev.package.\"*\".opt-level=1";
 
-/// At level 1 the frames of the block layer do not fit into loom's short stacks.
+/// Optimises the block layer more: at level 1 its frames do not fit into loom's short stacks.
 const SMALL_FRAMES: &str = "--config=profile.dev.package.mqblk-blk.opt-level=2";
 
-/// Built for other tests of these packages: no model computes there.
+/// Packages that are built only because other tests need them. No model runs their code, so they are not optimised.
 const UNUSED: [&str; 2] = ["mqblk-sim", "mqblk-workload"];
 
 fn under<'a>(checker: &str, command: &'a mut Command, project: &Project, preemptions: Option<u32>) -> &'a mut Command {

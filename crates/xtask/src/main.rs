@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask`: the developer's one entry point. CI calls nothing else.
+//! `cargo xtask`: the developer's single entry point. CI calls nothing else.
 //!
-//! In the order a change meets them:
+//! In the order in which they apply to a change:
 //!
 //! - [`tidy`]: rules a compiler does not check
 //! - [`ci`]: every check, with one closing count
 //! - [`suite`]: the test programs, several at a time
-//! - [`loom`] and [`sanitize`]: threads, checked apart
-//! - [`packages`]: what Debian must provide for `cargo xtask test`
-//! - [`mod@bench`]: our figures beside fio's, in the same run
-//! - [`swarm`]: simulated cases by the million
-//! - [`oracle`]: the real kernel's decisions beside ours
-//! - [`seeds`]: inputs that fuzzing begins with
+//! - [`loom`] and [`sanitize`]: checkers of threads and memory, which run separately
+//! - [`packages`]: the Debian packages that `cargo xtask test` needs
+//! - [`mod@bench`]: our figures compared with fio's, in the same run
+//! - [`swarm`]: millions of simulated cases
+//! - [`oracle`]: the real kernel's decisions compared with ours
+//! - [`seeds`]: initial inputs for fuzzing
 //! - [`guest`]: a Linux guest on `mqblk serve`
 //! - [`dist`]: packages, and their installation on a clean Debian
 //! - [`ublk_guest`]: block devices of a kernel that has ublk
-//! - [`mod@ceph`]: a cluster on this host
+//! - [`mod@ceph`]: a Ceph cluster on this host
 //!
 //! Exit codes are those of `mqblk`: 0 ok, 1 a check failed or a goal was missed, 2 usage or
 //! operating error.
@@ -108,7 +108,7 @@ struct TestArgs {
     deep: bool,
 }
 
-/// Has the test that checks the quoted outputs write them.
+/// Runs the test that checks the quoted outputs, in the mode in which it writes them.
 fn bless(project: &project::Project) -> Result<Outcome, String> {
     let mut command = project::cargo();
     command.current_dir(&project.root).args(["test", "--release", "-p", "mqblk", "--test", "it", "--"]);

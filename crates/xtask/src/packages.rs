@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Debian packages that building and testing need, and how a new user gets them.
 //!
-//! Guarantees: [`PACKAGES`], [`GUEST`], [`CEPH`], [`DIST`] and [`ISCSI`] are the only such lists of this tree. As root the missing ones are
-//! installed; for other users an error has the one line to type, and nothing is changed. A program that is
-//! there without its package (another distribution, an own build) is good enough.
-//! Does not install Rust, and cannot install the C linker that building xtask itself took:
-//! `.ci/run` does that.
+//! Guarantees: [`PACKAGES`], [`GUEST`], [`CEPH`], [`DIST`] and [`ISCSI`] are the only such lists of this tree. Root gets the missing
+//! packages installed. Other users get an error with the command line to type, and nothing is changed. A program that exists without its
+//! package (from another distribution, or built locally) is accepted.
+//! Does not install Rust, nor the C linker, which is needed to build xtask itself: `.ci/run` does that.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +17,7 @@ struct Package {
     why: &'static str,
 }
 
-/// What may be there instead of a package.
+/// What is accepted instead of a package.
 enum Alternative {
     Program(&'static str),
     File(&'static str),
@@ -137,7 +136,7 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// What a guest needs: tests run one on our server, and recording the kernel's decisions another.
+/// What a guest needs. Tests boot a guest on our server, and the kernel's decisions are recorded in another guest.
 const GUEST: &[Package] = &[
     Package { name: "qemu-system-x86", stand_in: Alternative::Program("qemu-system-x86_64"), why: "the guest" },
     Package { name: "busybox-static", stand_in: Alternative::File("/bin/busybox"), why: "the guest's programs" },
@@ -170,7 +169,7 @@ const DIST: &[Package] = &[
     Package { name: "systemd-container", stand_in: Alternative::Program("systemd-nspawn"), why: "boots a root" },
 ];
 
-/// What the bench of iSCSI compares with; the target is one of [`PACKAGES`].
+/// The program that the bench of iSCSI compares with. The iSCSI target is one of [`PACKAGES`].
 const ISCSI: &[Package] = &[
     Package { name: "tgt", stand_in: Alternative::Program("tgtd"), why: "the iSCSI target" },
     Package {
@@ -190,20 +189,19 @@ impl Alternative {
     }
 }
 
-/// Makes sure of every package.
+/// Makes sure that every package is installed.
 ///
 /// # Errors
-/// When something is missing and we are not root (the message is the line to type), or when
-/// apt-get fails.
+/// When a package is missing and this process does not run as root (the message is the command line to type), or when apt-get fails.
 pub fn ensure() -> Result<(), String> {
     ensure_these(&[PACKAGES, ISCSI, CEPH, GUEST])?;
     update_lists()
 }
 
-/// Makes sure of what a guest needs, and that apt has package lists, from which the guest's kernel comes.
+/// Makes sure that the packages for a guest are installed, and that apt has package lists, because the guest's kernel comes from apt.
 ///
 /// # Errors
-/// As [`ensure`].
+/// The errors of [`ensure`].
 pub fn ensure_guest() -> Result<(), String> {
     ensure_these(&[GUEST])?;
     update_lists()
@@ -216,26 +214,26 @@ fn update_lists() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes sure of what a Ceph cluster needs.
+/// Makes sure that the packages for a Ceph cluster are installed.
 ///
 /// # Errors
-/// As [`ensure`].
+/// The errors of [`ensure`].
 pub fn ensure_ceph() -> Result<(), String> {
     ensure_these(&[CEPH])
 }
 
-/// Makes sure of what packaging needs.
+/// Makes sure that the packages for packaging are installed.
 ///
 /// # Errors
-/// As [`ensure`].
+/// The errors of [`ensure`].
 pub fn ensure_dist() -> Result<(), String> {
     ensure_these(&[DIST])
 }
 
-/// Makes sure of what the bench of iSCSI needs.
+/// Makes sure that the packages for the bench of iSCSI are installed.
 ///
 /// # Errors
-/// As [`ensure`].
+/// The errors of [`ensure`].
 pub fn ensure_iscsi() -> Result<(), String> {
     ensure_these(&[ISCSI])
 }
@@ -251,7 +249,7 @@ fn ensure_these(lists: &[&'static [Package]]) -> Result<(), String> {
     install(&missing)
 }
 
-/// Each once, also if several lists have it.
+/// Returns the packages of `lists` that are missing, each once.
 fn missing(lists: &[&'static [Package]], is_there: impl Fn(&Package) -> bool) -> Vec<&'static Package> {
     let mut missing: Vec<&Package> = Vec::new();
     for package in lists.iter().copied().flatten().filter(|package| !is_there(package)) {
@@ -277,7 +275,7 @@ fn install(missing: &[&Package]) -> Result<(), String> {
     }
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
     arguments.extend(missing.iter().map(|p| p.name));
-    // Lists that are there but old name files the mirror has dropped: refresh and try once more.
+    // Old package lists name files that the mirror no longer has: refresh the lists and try once more.
     if apt_get(&arguments).is_err() {
         apt_get(&["update"])?;
         apt_get(&arguments)?;
@@ -318,7 +316,7 @@ fn is_installed(package: &str) -> bool {
     output.is_ok_and(|o| o.status.success() && o.stdout == b"installed")
 }
 
-/// Whether the effective user is root, read where the kernel shows it: xtask has no system calls of its own.
+/// Whether the effective user is root. Read from /proc, because xtask makes no system calls of its own.
 ///
 /// # Errors
 /// Without /proc.

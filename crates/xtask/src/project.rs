@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this workspace consists of, asked of Cargo itself.
+//! The packages, targets and dependencies of this workspace, as Cargo reports them.
 //!
-//! Guarantees: targets and direct dependencies are those Cargo sees (auto-discovered targets,
-//! renamed and target-specific dependencies included), so no rule guesses from file names.
-//! Needs: the tree it was built from, at the same place. Does not resolve dependencies, so it
-//! works without a network.
+//! Guarantees: targets and direct dependencies are those that Cargo sees, so no rule guesses from file names. This includes
+//! auto-discovered targets and renamed or target-specific dependencies.
+//! Needs: the tree that xtask was built from, at the same path. Does not resolve dependencies, so it works without a network.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -48,9 +47,9 @@ pub struct Target {
 /// One line of a dependency table.
 #[derive(Debug, Deserialize)]
 pub struct Dependency {
-    /// The package's name in the registry, whatever it is renamed to.
+    /// The package's name in the registry, also when Cargo.toml renames it.
     pub name: String,
-    /// Where it is when it is a member of this workspace.
+    /// The package's folder, if it is a member of this workspace.
     pub path: Option<PathBuf>,
 }
 
@@ -65,7 +64,7 @@ impl Project {
     /// Asks `cargo metadata` for the workspace that this program belongs to.
     ///
     /// # Errors
-    /// When Cargo cannot be run or refuses a manifest; the message carries Cargo's own words.
+    /// When Cargo cannot be run or rejects a manifest. The message contains Cargo's error.
     pub fn load() -> Result<Project, String> {
         let output = cargo()
             .args(["metadata", "--no-deps", "--format-version=1"])
@@ -92,19 +91,19 @@ impl Project {
     }
 }
 
-/// The cargo that started us, so that a pinned or overridden toolchain stays the same. Cargo's variables about this package are
-/// removed: build scripts read such variables (ring's does). With other values than in a shell, cargo would rebuild all that
-/// depends on them each time.
+/// Returns the cargo that started xtask, so that a pinned or overridden toolchain stays the same. Cargo's variables about this package
+/// are removed, because some build scripts read them (ring's does). If their values differed from those in a shell, cargo would rebuild
+/// everything that depends on such a script.
 pub fn cargo() -> Command {
     clean(Command::new(program()))
 }
 
-/// The arguments to build or run tests with the features that `cargo test --workspace` gives to everything. With `--package`
-/// instead, cargo unites the dev-dependencies of fewer members. ring and rustls then get other features, and everything above
-/// them is built again.
+/// The arguments that build or run tests with the same features as `cargo test --workspace`. With `--package` instead, cargo unifies
+/// the dev-dependencies of fewer members. ring and rustls would then get other features, and everything that depends on them would be
+/// rebuilt.
 pub const LIKE_ALL_TESTS: [&str; 2] = ["test", "--workspace"];
 
-/// The same under a time limit, in seconds, after which it and all that it started are ended.
+/// Returns [`cargo`] with a time limit in seconds, after which it and all processes that it started are ended.
 pub fn cargo_within(limit_s: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-k", "10", limit_s]).arg(program());
@@ -124,14 +123,14 @@ fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Builds a program of ours as `cargo test` does, along with the integration tests that call it; where it is.
+/// Builds a program of ours as `cargo test` does, along with the integration tests that call it. Returns its path.
 ///
 /// # Errors
 /// When cargo cannot be run, or the program does not build.
 pub fn debug_program(project: &Project, name: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
     command.current_dir(&project.root).args(LIKE_ALL_TESTS).args(["--quiet", "--no-run", "--test", "it"]);
-    // Cargo says on standard error what it built.
+    // Cargo prints what it built on standard error.
     let status = command.status().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !status.success() {
         return Err(format!("{name} does not build"));

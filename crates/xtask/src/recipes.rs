@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The recipes in `docs/recipes/` work.
+//! Checks that the recipes in `docs/recipes/` work.
 //!
-//! Guarantees: each page begins with the files that it touches, and they are those of its diff; each piece of the diff occurs exactly
-//! once in its file, at any line; with the diff, the page's `cargo` commands succeed (in the deep suite).
+//! Guarantees: each page begins with the list of files that its diff changes. Each piece of the diff occurs exactly once in its file, at
+//! any line. In the deep suite, the page's `cargo` commands succeed after the diff is applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Most lines of a page: two screens of a diff and its explanation.
+/// Maximum lines of a page: two screens of a diff and its explanation.
 const PAGE_LINES: usize = 200;
 
 struct Recipe {
@@ -16,7 +16,7 @@ struct Recipe {
     text: String,
 }
 
-/// A file after the diff, and before it if it was there.
+/// A file's text after the diff, and before it if the file existed.
 struct Change {
     before: Option<String>,
     after: String,
@@ -50,7 +50,7 @@ impl Recipe {
         list.lines().filter_map(|line| line.split_whitespace().nth(1)).collect()
     }
 
-    /// What the diff makes of the tree at `root`.
+    /// Returns the files that the diff changes in the tree at `root`.
     fn changes(&self, root: &Path) -> BTreeMap<String, Change> {
         let mut changes = BTreeMap::new();
         for file in self
@@ -104,11 +104,11 @@ mod deep {
     use crate::project::{Project, cargo};
     use std::process::Command;
 
-    /// Commands with this prefix run the `mqblk` that was built with the tests, without the recipe's diff: Cargo would replace the
-    /// program while other tests use it. So only a recipe that adds data may use it.
+    /// Commands with this prefix run the `mqblk` that was built with the tests, without the recipe's diff. Otherwise Cargo would replace
+    /// the program while other tests use it. So only a recipe that adds data may use this prefix.
     const RUN: &str = "cargo run -q -p mqblk -- ";
 
-    /// A copy of the tree, always at the same path, so that what Cargo builds of it replaces what the last run built.
+    /// Copies the tree, always to the same path, so that Cargo's build replaces that of the last run.
     fn copy(target: &Path) -> PathBuf {
         let copy = target.join("tmp").join("recipes");
         match fs::remove_dir_all(&copy) {

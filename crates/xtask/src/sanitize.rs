@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask sanitize`: the threaded tests under ThreadSanitizer and AddressSanitizer, the unsafe code under Miri.
 //!
-//! Guarantees: each tool runs from a build directory of its own on a nightly toolchain. A tool that the toolchain lacks is
-//! named with the command that installs it. It counts as a failure, since what did not run has not passed. docs/concurrency.md
-//! lists what has been found and what each tool cannot see. Needs: `rustup` with a nightly toolchain, its `rust-src` (the
-//! standard library is instrumented, too) and `miri`.
+//! Guarantees: each tool has its own build directory and a nightly toolchain. If the toolchain lacks a tool, the command that installs
+//! the tool is printed. That counts as a failure, because a check that did not run has not passed. docs/concurrency.md lists what has been
+//! found and what each tool cannot see. Needs: `rustup` with a nightly toolchain, its `rust-src` (the standard library is instrumented,
+//! too) and `miri`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,10 +15,10 @@ use crate::outcome::Outcome;
 use crate::project::Project;
 use crate::step::{Counts, Report, run_counted, step};
 
-/// What the toolchain builds for. Sanitizers need `--target`, or build scripts would be instrumented.
+/// The target triple. Sanitizers need `--target`, because build scripts would be instrumented without it.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Threads of the core on a simulated disk, then whole runs and drivers on the machine.
+/// Tests with threads: of the core on a simulated disk, then whole runs and drivers on the machine.
 const THREADED: [&[&str]; 3] = [
     &["--package", "mqblk-blk", "--test", "it", "--", "core_threads::", "core_tag_set_threads::", "core_races::"],
     &["--package", "mqblk-host", "--lib"],
@@ -92,7 +92,7 @@ impl Tool {
         Ok((all_ok, sum))
     }
 
-    /// What the toolchain lacks, and what to do about it.
+    /// Returns what the toolchain lacks and the command that installs it.
     fn missing(self) -> Option<String> {
         let output = Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]).output();
         let Some(said) = output.ok().filter(|o| o.status.success()) else {
@@ -110,7 +110,7 @@ impl Tool {
             let mut command = Command::new("rustup");
             command.current_dir(&project.root).args(["run", "nightly", "cargo"]);
             command.env("CARGO_TARGET_DIR", project.target_directory.join(tool));
-            // What the cargo that started us has set for its own toolchain.
+            // The cargo that started xtask has set these for its own toolchain.
             for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTDOC", "CARGO_ENCODED_RUSTFLAGS"] {
                 command.env_remove(name);
             }
@@ -139,11 +139,11 @@ impl Tool {
     }
 }
 
-/// Memory is mapped by hand in `host::mem`; the clock of a test's deadline is the machine's.
+/// `host::mem` maps memory by hand, and deadlines in tests use the machine's clock.
 const MIRI_FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-permissive-provenance";
 
-/// The unsafe code without system calls that Miri does not know (`madvise`, copies in assembly; mappings of impossible size end it), and the
-/// tag allocator, whose sums over thousands of bits would take it minutes.
+/// Tests that Miri runs. Tests that need what Miri lacks are left out: `madvise`, copies in assembly, mappings of impossible size (which
+/// abort it). So are tests of the tag allocator that sum over thousands of bits, because they would take minutes.
 const MIRI: [&[&str]; 2] = [
     &[
         "--package",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask seeds`: the seeds of coverage-guided fuzzing as files, where `cargo fuzz run TARGET` looks for them.
+//! `cargo xtask seeds`: writes the seeds of coverage-guided fuzzing as files, where `cargo fuzz run TARGET` looks for them.
 //!
-//! They are made by the tests called `seeds_of_TARGET`, which `cargo test` runs without writing anything. Guarantees: each target
-//! has such a test, whatever lies there of earlier times; what is written is what was run. What a run of fuzzing has added stays.
+//! The tests called `seeds_of_TARGET` make them; `cargo test` runs these without writing anything. Guarantees: a target without such a
+//! test is an error, also when seeds of earlier runs exist. Exactly the inputs that the test ran are written. Inputs that fuzzing has added
+//! stay.
 
 use crate::outcome::Outcome;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo};
@@ -17,13 +18,13 @@ pub struct Options {
     into: PathBuf,
 }
 
-/// Writes them.
+/// Writes the seeds.
 ///
 /// # Errors
-/// When Cargo cannot be run, or a target has none.
+/// When Cargo cannot be run, or a target has no seeds.
 pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     let into = project.root.join(&options.into);
-    // Not where the old ones are, or they would stand for those that are not written any more.
+    // Into an empty directory: next to old seeds, a seed that is no longer written would not be noticed.
     let fresh = project.target_directory.join("seeds");
     empty(&fresh)?;
     let mut command = cargo();
@@ -51,7 +52,7 @@ fn empty(directory: &Path) -> Result<(), String> {
     fs::create_dir_all(directory).map_err(failed)
 }
 
-/// Copies the seeds of a target that were just written to where they are to be; how many there are.
+/// Copies the seeds of a target that were just written to `into`. Returns how many there are.
 fn hand_over(fresh: &Path, into: &Path) -> Result<usize, String> {
     if !fresh.exists() {
         return Ok(0);
@@ -80,7 +81,7 @@ fn targets(project: &Project) -> Result<Vec<String>, String> {
 mod tests {
     use super::*;
 
-    /// Seeds that lay there used to be counted as written: a target without any was not noticed.
+    /// Seeds of earlier runs used to be counted as written, so a target without any new seeds was not noticed.
     #[test]
     fn old_seeds_do_not_stand_for_new_ones() {
         let place = std::env::temp_dir().join(format!("mqblk-seeds-{}", std::process::id()));
@@ -97,7 +98,7 @@ mod tests {
         let mut all: Vec<_> = into.join("has").read_dir().unwrap().map(|e| e.unwrap().file_name()).collect();
         all.sort();
         assert_eq!(all, ["a", "b", "old"], "what fuzzing has found stays");
-        // The next time begins with nothing.
+        // The next run begins with an empty directory.
         empty(&fresh).unwrap();
         assert_eq!(fresh.read_dir().unwrap().count(), 0);
         fs::remove_dir_all(&place).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Running one check and counting the tests it reports.
+//! Runs one check and counts the tests that it reports.
 //!
-//! Guarantees: a child's output is passed on line by line as it comes, and every libtest summary
-//! in it is counted. A child that ends by a signal counts as failed. Does not time out: CI does.
+//! Guarantees: a child's output is shown line by line as it comes, and every libtest summary in it is counted. A child that ends by a
+//! signal counts as failed. Has no time limit: CI has one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
@@ -49,7 +49,7 @@ impl Counts {
     }
 }
 
-/// What became of one check.
+/// The result of one check.
 pub struct Report {
     /// The check's name in the closing table.
     pub name: &'static str,
@@ -89,7 +89,7 @@ pub struct BackgroundStep {
 }
 
 impl BackgroundStep {
-    /// Starts it; what it prints is kept.
+    /// Starts the check. Its output is kept until [`BackgroundStep::end`].
     pub fn start(name: &'static str, mut command: Command) -> BackgroundStep {
         println!("==> {name}, beside what follows");
         let thread = std::thread::spawn(move || {
@@ -99,8 +99,8 @@ impl BackgroundStep {
         BackgroundStep { name, thread }
     }
 
-    /// Waits for its end, and prints its standard output, with the tests counted in it, then its errors. A check that could not be
-    /// started has failed.
+    /// Waits until the check ends. Prints its standard output, then its standard error, and counts the tests in the former. A check that
+    /// could not be started has failed.
     pub fn end(self) -> Report {
         let (output, time) = self.thread.join().expect("waiting for a child does not panic");
         println!("==> {}", self.name);
@@ -125,10 +125,10 @@ pub fn run_counted(command: &mut Command) -> Result<(bool, Counts), String> {
     run_shown(command, &mut std::io::stdout().lock())
 }
 
-/// As [`run_counted`], for the tests whose names contain `name`.
+/// Does the same as [`run_counted`] for the tests whose names contain `name`.
 ///
 /// # Errors
-/// As there, and when no test has such a name.
+/// The errors of [`run_counted`], and when no test has such a name.
 pub fn run_named(command: &mut Command, name: &str) -> Result<(bool, Counts), String> {
     let (ok, counts) = run_counted(command)?;
     if ok && counts.passed == 0 {
@@ -144,7 +144,7 @@ fn run_shown(command: &mut Command, shown: &mut impl Write) -> Result<(bool, Cou
     let mut counts = Counts::default();
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.map_err(|e| format!("cannot read what {program} prints: {e}"))?;
-        // A closed terminal must not end the check before its verdict.
+        // If the terminal is closed, the check must still finish with a verdict.
         let _ = shown.write_all(&line).and_then(|()| shown.write_all(b"\n"));
         if let Some(more) = Counts::from_summary(&String::from_utf8_lossy(&line)) {
             counts += more;
@@ -175,7 +175,7 @@ mod tests {
             "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured\\n\
              test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured\\n",
         );
-        // Not to standard output: the check around this test would count them.
+        // Not to standard output: the check that runs this test would count these summaries.
         let mut shown = Vec::new();
         let (ok, counts) = run_shown(&mut command, &mut shown).unwrap();
         assert_eq!(shown.iter().filter(|b| **b == b'\n').count(), 2);
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_check_beside_others_is_counted_and_judged() {
         let mut command = Command::new("printf");
-        // Not in one line, or the check around this test would count it.
+        // Not in one line, because the check that runs this test would count it.
         command.arg("test result: %s. 2 passed; 1 failed; 0 ignored; 0 measured\\n").arg("FAILED");
         let report = BackgroundStep::start("sample", command).end();
         assert_eq!((report.ok, report.counts), (true, Counts { passed: 2, failed: 1, skipped: 0 }));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The workspace's tests: built once, then several programs at a time.
 //!
-//! Guarantees: every test program, smoke bench and documentation example of the workspace runs; programs that wait run in parallel with
-//! programs that compute; what a program printed is shown in one piece when it ends. Tests in modules called `deep` run only in the deep
-//! part. Does not time out: CI does.
+//! Guarantees: every test program, smoke bench and documentation example of the workspace runs. Programs that wait run in parallel with
+//! programs that compute. The output of a program is shown in one piece when it ends. Tests in modules called `deep` run only in the deep
+//! part. Has no time limit: CI has one.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo};
 use crate::step::{Counts, run_counted};
 
-/// Modules with this name hold what takes minutes: the same suites at their full size.
+/// Modules with this name hold tests that take minutes: the same suites at their full size.
 const DEEP: &str = "deep::";
 
 /// Programs that run at a time.
@@ -41,11 +41,11 @@ pub struct Program {
     executable: PathBuf,
     /// The package's folder: Cargo runs tests there.
     folder: PathBuf,
-    /// It has the harness of the standard library, with its flags.
+    /// The program has the standard test harness, which takes flags.
     has_harness: bool,
 }
 
-/// Cargo's words about something it built.
+/// Cargo's message about an artifact that it built.
 #[derive(Deserialize)]
 struct Artifact {
     #[serde(default)]
@@ -69,7 +69,7 @@ struct Profile {
 /// Builds all test programs.
 ///
 /// # Errors
-/// When Cargo cannot be run, or one does not build.
+/// When Cargo cannot be run, or a program does not build.
 pub fn build(project: &Project) -> Result<Vec<Program>, String> {
     let mut command = cargo();
     command.current_dir(&project.root).args(LIKE_ALL_TESTS);
@@ -94,7 +94,8 @@ fn program(message: &str) -> Option<Program> {
     Some(Program { name, executable: artifact.executable?, folder, has_harness: kind != "bench" })
 }
 
-/// Runs `part` of the programs, with `environment` added to theirs, and counts their tests. A program that cannot be started has failed.
+/// Runs `part` of the programs and counts their tests. `environment` is added to their variables. A program that cannot be started has
+/// failed.
 ///
 /// # Errors
 /// When there is no program.
@@ -149,7 +150,7 @@ fn run_one(program: &Program, part: Part, environment: &[(&str, &Path)]) -> Resu
     Ok((ok, counts))
 }
 
-/// What is worth reading of a program whose tests passed: not each of their names.
+/// Returns the output of a program whose tests passed, without the line of each test.
 fn summary(stdout: &str) -> String {
     let of_no_test = |line: &&str| !line.is_empty() && !line.starts_with("test ") && !line.starts_with("running ");
     let lines = stdout.lines().filter(|line| of_no_test(line) || line.starts_with("test result: "));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask swarm`: new cases of the simulation for a given number of minutes.
 //!
-//! Guarantees: seeds are counted up from one that is printed, so a later session continues where this one stopped; the
-//! first violation ends it, with the command that replays it.
+//! Guarantees: seeds count up from one that is printed, so a later session can continue where this one stopped. The first violation
+//! ends the run and prints the command that replays it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::outcome::Outcome;
 use crate::project::{Project, cargo};
 
-/// Seeds of one call of the simulator: half a minute or less.
+/// Seeds per call of the simulator. A call takes half a minute or less.
 const CHUNK: u64 = 2000;
 
 /// How long, and from where.

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that a step calls and needs the success of.
+//! Calls programs that must succeed for a step to continue.
 //!
-//! Guarantees: none of them reads our standard input; an error has the command, how it ended, and what it said.
+//! Guarantees: no program reads our standard input. An error contains the command, its exit status and its error output.
 
 use std::process::{Command, Stdio};
 
 /// Runs a command without showing what it prints.
 ///
 /// # Errors
-/// It cannot be started or fails.
+/// The command cannot be started or fails.
 pub fn run(command: &mut Command) -> Result<(), String> {
     output(command).map(|_| ())
 }
 
-/// What a command prints, if it succeeds.
+/// Runs a command. Returns what it prints, if it succeeds.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn output(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
     if !output.status.success() {

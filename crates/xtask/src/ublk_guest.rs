@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask ublk`: ublk devices of mqblk under a real kernel, in a guest.
 //!
-//! Guarantees: passes only if every script of `crates/xtask/ublk` ran to its end in the guest and found nothing wrong: verified
-//! I/O on one, two and four queues, ext4, restarts after kill -9 under load. Needs x86-64, the packages of
-//! [`crate::packages::ensure_guest`], which root has installed on demand, and a Debian mirror for the kernel; no KVM, and nothing of
-//! ublk on this host.
+//! Guarantees: passes only if every script of `crates/xtask/ublk` ran to its end in the guest and found no error. The scripts cover
+//! verified I/O on one, two and four queues, ext4, and restarts after kill -9 under load. Needs x86-64, the packages of
+//! [`crate::packages::ensure_guest`] (root gets them installed), and a Debian mirror for the kernel. Needs neither KVM nor ublk on this
+//! host.
 
 use std::path::PathBuf;
 use std::process::Command;

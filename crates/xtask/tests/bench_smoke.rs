@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps the bench rows alive: every job of every row must still be one fio accepts.
+//! Checks that the bench rows work: fio must accept every job of every row.
 //!
-//! Needs fio. Judges no figure: a thousand I/Os say nothing about speed.
+//! Needs fio. No figure is judged, because a thousand I/Os say nothing about speed.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ fn bench(results: &Path, arguments: &[&str]) -> Output {
         .expect("xtask runs")
 }
 
-/// What it printed, and what it kept.
+/// Returns the output of the bench and the contents of its results file.
 fn figures(output: &Output) -> (String, serde_json::Value) {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -34,7 +34,7 @@ fn an_unknown_row_is_a_usage_error() {
     assert!(stderr.contains("--rows nul: must be one of"), "{stderr}");
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Tests that take long. Run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
@@ -50,7 +50,7 @@ mod deep {
         }
     }
 
-    /// No program replaces mqblk there, so the rows of paths run by themselves, with settings of a second.
+    /// No program can replace mqblk in rows of paths, so these rows run separately, with timeouts of a second.
     #[test]
     fn rows_of_paths_count_shares_and_gaps() {
         let results = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-paths");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk compare` from the outside. No verdict of a comparison of like with like is asserted: two in a hundred may differ.
+//! `mqblk compare` from the outside. No verdict of two equal sides is asserted, because two in a hundred may be wrong.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ const SHORT: [&str; 4] = ["--pairs", "10", "--runtime", "20ms"];
 fn a_slower_device_is_called_slower_and_the_pairs_are_on_disk() {
     let dir = Dir::new("compare");
     dir.file("j.fio", JOB);
-    // The one takes much longer than a thread of a busy machine waits for its CPU, and runs are longer than that, too.
+    // One side takes much longer than a thread waits for a CPU on a busy machine, and runs are longer than that, too.
     let sides =
         ["--a", "target=model:size=1g,lat_us=100,iops=100000", "--b", "mode=sq,target=model:size=1g,lat_us=100000"];
     let how = ["--seed", "1", "--exit-code", "--results", "r.jsonl", "--pairs", "10", "--runtime", "250ms"];
@@ -69,7 +69,7 @@ fn json_and_exit_status_agree() {
 
 #[test]
 fn several_sides_are_compared_with_the_first() {
-    // In virtual time, as these are figures of a busy machine otherwise.
+    // In virtual time, because real figures would depend on the machine's other load.
     let dir = Dir::new("compare");
     let machine = "[machine]\nsockets = 1\ncores = 4\nthreads = 1\n[disk]\nattach = \"scsi\"\nsize_gib = 10\n\
                    read_us = 100\nwrite_us = 200\njitter_pct = 10\nparallel = 64\nlun_queue_depth = 64\nqueue_depth = 64\n\

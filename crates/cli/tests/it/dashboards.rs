@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The Grafana dashboard and the alert rules of `contrib` fit the page of `mqblk serve --metrics`.
 //!
-//! Guarantees: each metric, label and fixed label value that they use is on the page of a daemon that has all there is to show;
-//! promtool accepts the rules, and each is tested; panels of the dashboard do not overlap. Needs promtool.
+//! Guarantees: each metric, label and fixed label value that they use is on the page of a daemon that uses every feature. promtool accepts
+//! the rules, and each rule is tested. Panels of the dashboard do not overlap. Needs promtool.
 
 use crate::certificates;
 use crate::common;
@@ -19,14 +19,14 @@ use std::time::Duration;
 use vuclient::raw::message::{feature, protocol};
 use vuclient::raw::{Format, Notify, Raw, block};
 
-/// By name of a metric: the labels of its samples, by themselves (`stage`) and with each value (`stage="device"`).
+/// For each metric: the labels of its samples, without values (`stage`) and with each value (`stage="device"`).
 type Page = BTreeMap<String, BTreeSet<String>>;
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(name)
 }
 
-/// The page of a daemon with a disk over connections, certificates, and a virtqueue in use.
+/// Returns the page of a daemon with a disk over connections, certificates, and a virtqueue in use.
 fn page() -> Page {
     let dir = Dir::new("dashboards");
     Authority::new("tests").server(dir.as_path(), "pki", NOW);
@@ -58,7 +58,7 @@ fn page() -> Page {
     page
 }
 
-/// The metrics that a text names, each with its matchers: `name{label="text", ...}`.
+/// Returns the metrics that a text names, each with its matchers: `name{label="text", ...}`.
 fn selectors(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("mqblk_") {
@@ -72,13 +72,13 @@ fn selectors(text: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// The words of all lists in `text` that begin with `open` and end with `close`.
+/// Returns the words of all lists in `text` between `open` and `close`.
 fn listed<'a>(text: &'a str, open: &'static str, close: &'static str) -> impl Iterator<Item = &'a str> {
     let lists = text.split(open).skip(1).filter_map(move |rest| Some(rest.split_once(close)?.0));
     lists.flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Fails unless the page has what `text` selects, and the labels that it groups by and that are `shown`.
+/// Fails unless the page has the metrics that `text` selects, the labels that it groups by, and the labels in `shown`.
 #[track_caller]
 fn check(page: &Page, text: &str, shown: &[&str]) {
     // Prometheus adds these two.
@@ -124,7 +124,7 @@ fn the_dashboard_fits_the_page_and_no_panels_overlap() {
     let board: Value = serde_json::from_str(&fs::read_to_string(contrib("grafana/mqblk.json")).unwrap()).unwrap();
     let page = page();
     for variable in board["templating"]["list"].as_array().unwrap() {
-        // Of the data source there is none.
+        // The variable of the data source has no definition.
         let Some(definition) = variable["definition"].as_str() else { continue };
         let (expr, label) = definition.strip_suffix(')').unwrap().rsplit_once(", ").unwrap();
         check(&page, expr, &[label]);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The commands of README.md and the guides in [`DOCUMENTS`] do what these say: each line of their `sh` fences runs, comparisons
-//! with short runs. A `text` fence behind one quotes what its last command prints: to the letter, or with other figures where they
-//! are measured. `cargo xtask bless` writes the quotes anew.
+//! Checks that the commands of README.md and the guides in [`DOCUMENTS`] work as described. Each line of their `sh` fences runs;
+//! comparisons run shortened. A `text` fence after an `sh` fence quotes the output of the last command: literally, or with other figures
+//! if these are measured. `cargo xtask bless` rewrites the quotes.
 //!
-//! Commands that build the program or run the tests are what brought us here; they are only held against a list.
+//! Commands that build the program or run the tests do not run here, because this test needs them first. They must only be in a list.
 
 use crate::common;
 
@@ -26,22 +26,22 @@ const DOCUMENTS: [&str; 8] = [
     "docs/json.md",
 ];
 
-/// Ways to start the program, and `mqblk` as it is on the path of this test.
+/// The ways in which documents start the program. In this test, each becomes the built program.
 const STARTS: [&str; 5] =
     ["cargo run --release --", "cargo run -r --", "./target/release/mqblk", "target/release/mqblk", "mqblk"];
-/// Commands that are not run here; those of fio are in the tests of its engine, and examples have tests of their own.
+/// Commands that do not run here. Those of fio are tested with its engine, and examples have their own tests.
 const OTHERS: [&str; 8] =
     ["git clone ", "cd ", "cargo build", "cargo install", "cargo xtask ", "cargo run -p ", "rm ", "fio "];
 
-/// Set by `cargo xtask bless`: outputs in the documents are replaced by what the commands print.
+/// Whether `cargo xtask bless` runs this: then the commands' outputs replace those in the documents.
 fn is_blessing() -> bool {
     std::env::var_os("MQBLK_BLESS").is_some()
 }
 
-/// An `sh` fence, and the `text` fence that follows it at once, if one does: what its last command prints.
+/// An `sh` fence, and the `text` fence directly after it, if there is one, with the output of its last command.
 struct Example {
     commands: Vec<String>,
-    /// Lines of the document with the output, first to behind the last.
+    /// The range of the document's lines with the output.
     output: Option<Range<usize>>,
 }
 
@@ -71,7 +71,7 @@ fn is_measured(args: &str) -> bool {
     ["run", "compare", "tune", "top", "set"].contains(&args.split_whitespace().next().unwrap_or_default())
 }
 
-/// What a line is about: its text up to a column, a colon or a figure. The first line of a comparison is its verdict.
+/// Returns the label of a line: its text up to a column, a colon or a figure. In a comparison, the first line is the verdict.
 fn label(line: &str) -> &str {
     let text = line.trim_start();
     let end = text.find("  ").unwrap_or(text.len());
@@ -80,8 +80,8 @@ fn label(line: &str) -> &str {
     text[..figure.map_or(end, |(at, _)| at.min(end))].trim_end()
 }
 
-/// The printed lines that quoted ones stand for, in order; `...` stands for any lines. Fails where `exact` lines are missing or
-/// differ. Of measured ones, those that depend on what was measured may be missing, at most half.
+/// Returns the printed lines that the quoted lines stand for, in order; `...` stands for any lines. Fails if `exact` lines are missing
+/// or differ. Of measured lines, those that depend on the measurement may be missing, but at most half of all.
 fn quoted<'a>(quote: &[String], printed: &'a str, exact: bool) -> Result<Vec<&'a str>, String> {
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let (mut found, mut at, mut gap, mut missing) = (Vec::new(), 0, false, 0);
@@ -121,14 +121,14 @@ fn run(dir: &Dir, command: &str, args: &str) -> Done {
     let mqblk = format!("mqblk() {{ '{}' \"$@\"; }}; ", env!("CARGO_BIN_EXE_mqblk"));
     let first = args.split_whitespace().next().unwrap_or_default();
     let program = match first {
-        // Beside a run that other tests do not see.
+        // While a run exists that other tests do not see.
         "set" => format!(
             "export XDG_RUNTIME_DIR=$PWD; '{}' run examples/randread-null.fio --job-set runtime=60 > run.out & run=$!
              {mqblk} until mqblk inspect --live $run > live.out 2>&1; do kill -0 $run || exit 3; done
              mqblk {args}; status=$?; kill -s INT $run; wait $run; exit $status",
             env!("CARGO_BIN_EXE_mqblk")
         ),
-        // Beside a daemon of its own.
+        // While a separate daemon runs.
         "top" | "ctl" => format!(
             "export XDG_RUNTIME_DIR=$PWD; '{}' serve ram:size=1m > serve.out 2>&1 & serve=$!
              {mqblk} until mqblk ctl list > list.out 2>&1; do kill -0 $serve || exit 3; done
@@ -155,7 +155,7 @@ fn every_command_runs_and_prints_what_is_quoted() {
         }
         let examples = examples(&lines);
         assert!(!examples.is_empty(), "{document} shows no command");
-        // From the end, so that lines before stay where they are.
+        // From the end, so that the numbers of earlier lines stay valid.
         let mut blessed = Vec::new();
         for Example { commands, output } in examples {
             let mut last = None;
@@ -204,7 +204,7 @@ fn every_example_names_commands_that_are_understood() {
             seen += 1;
             let dir = Dir::new("examples");
             std::os::unix::fs::symlink(Path::new(ROOT).join("examples"), dir.path("examples")).unwrap();
-            // Without space for files, and for 30 ms: what is tested is that the command is right.
+            // With small files and for 30 ms, because only the command is tested.
             let small = match command.contains("--target") {
                 true => "",
                 false => " --target model:size=1g,iops=1000000,lat_us=100",
@@ -220,7 +220,7 @@ fn every_example_names_commands_that_are_understood() {
     assert!(seen >= 5, "the examples name {seen} commands");
 }
 
-/// The arguments that `run` has as well, with the settings of side A.
+/// Returns the arguments that `run` also has, with the settings of side A.
 fn without_sides(args: &str) -> String {
     let mut out = Vec::new();
     let mut words = args.split_whitespace();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bad input: exit status 2, one message with rule, value and remedy, no panic, and no file that was not there before.
+//! Bad input: exit status 2, one message with rule, value and remedy, no panic, and no new file.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use common::Dir;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// Runs a job file with arguments; the message must say all of `says`, and nothing may have changed.
+/// Runs a job file with arguments. The message must contain all of `says`, and no file may have changed.
 #[track_caller]
 fn refused(job: &str, args: &[&str], says: &[&str]) {
     let dir = Dir::new("errors");
@@ -32,7 +32,7 @@ fn bad_job_files() {
     refused("[a]\nsize=1m\nfilename=${MQBLK_NO_SUCH_VARIABLE}/x\n", &[], &["MQBLK_NO_SUCH_VARIABLE", "set it"]);
     refused("[a]\ninclude other.fio\nsize=1m\n", &[], &["other.fio", "No such file"]);
     refused("[a]\nnumjobs=1025\nsize=1m\n", &[], &["j.fio:2: numjobs=1025: must be 1..=1024 (job 'a')"]);
-    // Several mistakes are told at once, one line each.
+    // Several mistakes are reported at once, one line each.
     refused("[a]\niodepth=0\nnumjobs=0\n", &[], &["j.fio:2: iodepth=0", "j.fio:3: numjobs=0"]);
 }
 
@@ -119,7 +119,7 @@ fn bad_comparisons() {
     assert_eq!(fs::read_to_string(dir.path("old.jsonl")).unwrap(), "x\n");
 }
 
-/// Root may do everything, so the program runs as user `nobody` where the test runs as root.
+/// Root may access all files, so if the test runs as root, the program runs as user `nobody`.
 #[test]
 fn files_that_may_not_be_used() {
     let dir = Dir::public("errors");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The same jobs, run by fio 3.33 and by mqblk on the same file: equal counts of I/Os, bytes and flushes per direction, and
-//! data that each finds whole when the other wrote it.
+//! The same jobs, run by fio 3.33 and by mqblk on the same file: the counts of I/Os, bytes and flushes per direction are equal, and each
+//! program verifies the data that the other wrote.
 //!
-//! Needs fio 3.33 (Debian 12: apt-get install fio), which is on the list of packages that `cargo xtask test` sees to.
+//! Needs fio 3.33 (Debian 12: apt-get install fio), which `cargo xtask test` installs.
 
 use crate::common;
 
@@ -10,11 +10,11 @@ use common::{Dir, Done, number};
 use serde_json::Value;
 use std::fs;
 
-/// Runs `job.fio` by fio and by mqblk.
+/// Runs `job.fio` with fio and with mqblk.
 fn both(dir: &Dir) -> [Value; 2] {
     let fio = dir.program("fio", &["--output-format=json", "job.fio"]).exits(0);
     let ours = dir.mqblk(&["run", "job.fio", "--json"]).exits(0);
-    // fio may say something before its JSON.
+    // fio may print a message before its JSON.
     let from = fio.out.find('{').unwrap();
     [serde_json::from_str(&fio.out[from..]).unwrap_or_else(|e| panic!("{e}: {}", fio.out)), ours.json()]
 }
@@ -22,7 +22,7 @@ fn both(dir: &Dir) -> [Value; 2] {
 /// (I/Os, bytes) of read, write and trim, and flushes, of one block of a report.
 type Counts = (String, [(f64, f64); 3], f64);
 
-/// The counts of each block.
+/// Returns the counts of each block.
 fn counts(v: &Value) -> Vec<Counts> {
     let jobs = v["jobs"].as_array().unwrap();
     let of = |job: &Value| {
@@ -83,7 +83,7 @@ fn files_are_named_and_sized_alike() {
 const VERIFIES: [&str; 5] =
     ["verify=crc32c", "verify=md5", "verify=sha256", "verify=xxhash", "verify=pattern\nverify_pattern=0xdeadbeef"];
 
-/// Runs `job.fio` by one of the two.
+/// Runs `job.fio` with one of the two programs.
 fn by(dir: &Dir, who: &str) -> Done {
     match who {
         "fio" => dir.program("fio", &["job.fio"]),
@@ -100,7 +100,7 @@ fn data_passes(writer: &str, reader: &str) {
         by(&dir, writer).exits(0);
         dir.file("job.fio", &job("read"));
         by(&dir, reader).exits(0);
-        // A reader that finds nothing wrong must be one that looks.
+        // The verifying program must also detect an error.
         let mut bytes = fs::read(dir.path("data")).unwrap();
         bytes[(1 << 20) + 2000] ^= 4;
         fs::write(dir.path("data"), bytes).unwrap();
@@ -118,7 +118,7 @@ fn mqblk_finds_whole_what_fio_wrote() {
     data_passes("fio", "mqblk");
 }
 
-/// With `verify_only` fio goes through the job's writes without writing, and so expects every block's generation and seed.
+/// With `verify_only`, fio repeats the job's writes without writing, so it expects the generation and seed of each block.
 #[test]
 fn fio_finds_every_block_where_it_would_have_put_it_itself() {
     let dir = Dir::new("agree");

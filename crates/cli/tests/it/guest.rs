@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Linux guest, under QEMU's emulation, on `mqblk serve`: what it writes it finds, on every queue, with either kind of ring,
-//! cache, and way to complete; and it keeps running when the daemon is killed under it.
+//! A Linux guest under QEMU's emulation, on `mqblk serve`: it reads back what it wrote, on every queue, with each kind of ring, cache and
+//! completion; and it keeps running when its daemon is killed.
 //!
-//! No KVM is needed and none is used: what is checked are data and states, not times. The kernel is fetched once (see
-//! `emulated` among the tests of `host`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.
+//! KVM is neither needed nor used, because data and states are checked, but not times. The kernel is fetched once (see `emulated` among
+//! the tests of `host`). `cargo xtask guest --full` runs all combinations, `cargo test` those that differ most.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 const IMAGE_BYTES: u64 = 160 << 20;
 
-/// One way to run a guest.
+/// A combination of options for a guest.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     queues: u32,
     is_packed: bool,
-    /// The guest may switch the cache, and is told of it; else it must go by FLUSH alone.
+    /// The guest can read and switch the cache mode; else it must rely on the FLUSH feature alone.
     has_config_wce: bool,
     write_through: bool,
     poll_queues: u32,
@@ -50,7 +50,7 @@ const PLAIN: Case = Case {
     work: Work::Verify,
 };
 
-/// A guest on the export at `socket`, with more arguments.
+/// Starts a guest on the export at `socket`, with more arguments for QEMU.
 fn start(dir: &Dir, case: Case, socket: &str, more: &[&str]) -> Guest {
     let work = match case.work {
         Work::Verify => "verify",
@@ -86,7 +86,7 @@ fn daemon(dir: &Dir, case: Case) -> Started {
 }
 
 fn run(case: Case) {
-    // An emulated machine takes all CPUs that there are.
+    // One at a time, because an emulated machine uses all CPUs.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = Dir::new("guest");
@@ -138,7 +138,7 @@ fn wait_for_socket(path: &Path) {
     }
 }
 
-/// Whether all combinations are asked for.
+/// Whether all combinations are requested.
 fn is_full() -> bool {
     std::env::var_os("MQBLK_GUEST_FULL").is_some()
 }
@@ -161,7 +161,7 @@ fn a_guest_finds_what_it_wrote_on_every_queue() {
     }
 }
 
-/// Its queues for polling have no call descriptor: the reference dies of them.
+/// Poll queues of a guest have no call descriptor, which makes the reference implementation crash.
 #[test]
 fn a_guest_with_poll_queues_is_served() {
     run(Case { queues: 4, poll_queues: 2, ..PLAIN });
@@ -170,7 +170,7 @@ fn a_guest_with_poll_queues_is_served() {
     }
 }
 
-/// The daemon is killed in the middle of a verifying job's writes, and started again.
+/// The daemon is killed in the middle of a verifying job's writes, and restarted.
 #[test]
 fn a_guest_goes_on_when_the_daemon_is_killed() {
     let case = Case { queues: 2, work: Work::Reconnect, ..PLAIN };
@@ -189,8 +189,8 @@ fn a_guest_sees_its_disk_grow() {
     run(Case { work: Work::Resize, ..PLAIN });
 }
 
-/// A machine that runs a verifying job goes to another QEMU, on another export of the same disk: what the device wrote to its
-/// memory meanwhile has gone with it.
+/// A machine with a verifying job migrates to another QEMU, on another export of the same disk. Everything that the device wrote to
+/// guest memory meanwhile must be migrated, too.
 #[test]
 fn a_guest_is_migrated_under_load() {
     let case = Case { queues: 2, work: Work::Migrate, ..PLAIN };

@@ -61,7 +61,7 @@ fn help_names_every_command_setting_and_target() {
     dir.mqblk(&["cmdhelp"]).exits(0).prints(&["\nrw ", "\niodepth ", "refused"]);
 }
 
-/// mqblk whose runs are found in this directory only, whatever other tests run meanwhile.
+/// Returns a command of mqblk that finds only runs in this directory, so that other tests' runs do not interfere.
 fn alone(dir: &Dir, args: &[&str]) -> std::process::Command {
     let mut command = dir.command(args);
     command.env("XDG_RUNTIME_DIR", dir.as_path());
@@ -73,7 +73,7 @@ fn said(done: &std::process::Output) -> (i32, String, String) {
     (done.status.code().unwrap_or(-1), text(&done.stdout), text(&done.stderr))
 }
 
-/// A run that is ended with the test, by its own process id.
+/// A run that is killed at the end of the test, by its own process id.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -92,7 +92,7 @@ fn start_slow_run(dir: &Dir) -> Running {
     Running(child)
 }
 
-/// Asks until the run has got as far as `want`; the test's time limit is the run's length.
+/// Repeats a query until `want` accepts the answer. The length of the run limits the time.
 fn ask_until(dir: &Dir, args: &[&str], want: impl Fn(&str) -> bool) -> String {
     let began = std::time::Instant::now();
     loop {
@@ -129,12 +129,12 @@ fn a_run_that_goes_on_shows_its_queues_and_requests() {
     assert_eq!(v["disks"][0]["files"], serde_json::json!([{ "path": "hctx0/type", "text": "default\n" }]));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "--path", "hctx7"]).output().unwrap());
     assert!(status == 2 && err.contains("--path hctx7: no such file or directory"), "{err}");
-    // A second run: then the user has to name which.
+    // With a second run, the user has to name the one that is meant.
     let other = start_slow_run(&dir);
     ask_until(&dir, &["inspect", "--live", &other.0.id().to_string()], |_| true);
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live"]).output().unwrap());
     assert!(status == 2 && err.contains("several runs") && err.contains(&pid), "{err}");
-    // Killed, it leaves its socket behind, which is not taken for a run.
+    // A killed run leaves its socket behind, but the socket does not count as a run.
     drop(other);
     ask_until(&dir, &["inspect", "--live"], |t| t.contains(&format!("process {pid}:")));
     let (status, _, err) = said(&alone(&dir, &["inspect", "--live", "1"]).output().unwrap());

@@ -10,7 +10,7 @@ use tgtd::{Tgtd, control};
 
 const IQN: &str = "iqn.2026-11.test:run";
 
-/// tgtd with `disk.img` as LUN 1, for user `me` only; and that LUN as his target.
+/// Starts tgtd with `disk.img` as LUN 1, for user `me` only. Returns it and the LUN as a target with that user.
 fn tgtd_of_me(dir: &Dir) -> (Tgtd, String) {
     let tgtd = Tgtd::start(dir, IQN, &["disk.img"]);
     tgtd.admin("--op new --mode account --user me --password secretsecret1");
@@ -39,14 +39,14 @@ fn jobs_run_and_verify_on_a_target() {
     assert!(run("c.fio", &digests, "secretsecret1").status.success());
     let bytes = std::fs::read(dir.path("disk.img")).unwrap();
     assert!(bytes[..1 << 20].iter().all(|b| *b == 0x5a));
-    // A password in the URL is in nothing that is printed.
+    // No output contains a password from the URL.
     let url = me.replace("me@", "me%secretsecret1@");
     for json in [&["--json"][..], &[]] {
         let out = dir.command(&[&["run", "c.fio", "--target", &url], json].concat()).output().unwrap();
         let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert!(out.status.success() && text.contains("me%***@") && !text.contains("secretsecret"), "{text}");
     }
-    // Nor one in a job file in anything that is kept.
+    // No stored file contains a password from a job file.
     dir.file("d.fio", &format!("[d]\nfilename={}\nrw=read\nbs=64k\nsize=1m\n", url.replace(':', "\\:")));
     let kept = ["compare", "d.fio", "--a", "nomerges=0", "--b", "nomerges=1", "--pairs", "10", "--results", "d.jsonl"];
     dir.mqblk(&[&kept[..], &["--report", "d.html"]].concat()).exits(0);
@@ -74,7 +74,7 @@ fn targets_and_disks_are_discovered() {
         Done::of(dir.command(&args).env("LIBISCSI_CHAP_PASSWORD", password).output().unwrap(), &args)
     };
     let bare = format!("iscsi://{address}");
-    // Its discovery is open, whatever its targets want.
+    // Discovery needs no login, whatever the targets require.
     let found = ask(&[&bare], "").exits(0);
     assert_eq!(found.out, format!("{address},1 {IQN}\n"));
     let found = ask(&[portal, "--luns"], "secretsecret1").exits(0);
@@ -82,7 +82,7 @@ fn targets_and_disks_are_discovered() {
     let told = &ask(&[portal, "--luns", "--json"], "secretsecret1").exits(0).json()["targets"][0];
     assert_eq!((&told["target"], &told["portals"][0]["address"]), (&IQN.into(), &address.into()));
     assert_eq!((&told["luns"][0]["url"], &told["luns"][0]["bytes"]), (&me.clone().into(), &(16 << 20).into()));
-    // What is wrong: as with a target.
+    // Errors are the same as with a target.
     let refused = ask(&[portal, "--luns"], "secretsecret2").exits(2);
     assert!(refused.out.contains(IQN), "what could be found is printed: {refused:?}");
     refused.says(&["user 'me' was refused"]);
@@ -107,13 +107,13 @@ fn the_commands_of_the_documentation_run() {
         let control = control();
         let script = script.replace("33260", &port.to_string());
         let script = script.replace("--control-port 7 ", &format!("--control-port {control} "));
-        // A user who types is slower than a tgtd that goes into the background.
+        // A typing user is slower than tgtd's start, so the test waits for it.
         let (_, from_tgtd) = script.split_once("\ntgtd ").expect("starts one");
         let started = format!("tgtd {}", from_tgtd.lines().next().unwrap());
         let is_up = format!("tgtadm --control-port {control} --lld iscsi --op show --mode sys >/dev/null 2>&1");
         let waits = format!("{started}\nfor n in $(seq 1000); do {is_up} && break; done");
         let script = script.replace(&started, &waits);
-        // What it has started ends with it, however far it comes.
+        // The shell ends every process that it started, however far the script gets.
         let mqblk = env!("CARGO_BIN_EXE_mqblk");
         let leave = format!(
             "tgtadm --control-port {control} --lld iscsi --op delete --mode target --tid 1 --force; tgtadm --control-port \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `--json` of every command: an object with its version, whose keys `docs/json.md` lists.
+//! `--json` of every command prints an object with a version. `docs/json.md` lists its keys.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ fn document() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md")).unwrap()
 }
 
-/// Commands of `mqblk --help`, in their order.
+/// Returns the commands of `mqblk --help`, in their order.
 fn commands(dir: &Dir) -> Vec<String> {
     let help = dir.mqblk(&["--help"]).exits(0).out;
     let after = help.split_once("Commands:\n").expect("it lists its commands").1;

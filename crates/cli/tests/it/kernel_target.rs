@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs on devices of the kernel (`--target kernel:/dev/X`), on loop devices made here: settings written and put back whatever
-//! happens, devices in use refused, the same I/O as fio's, figures that are the kernel's.
+//! Jobs on devices of the kernel (`--target kernel:/dev/X`), here on loop devices: settings are written and always restored, devices in
+//! use are rejected, the I/O is the same as fio's, and the figures are the kernel's.
 //!
-//! Needs root, losetup, e2fsprogs, fio 3.33 and loop devices. An elevator that this kernel does not have is left out; the test prints which.
+//! Needs root, losetup, e2fsprogs, fio 3.33 and loop devices. An elevator that this kernel lacks is left out; the test prints which.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A loop device over a file of zeroes; it has default settings when it is made, and is taken away with the test.
+/// A loop device over a file of zeroes. It starts with default settings and is detached at the end of the test.
 struct Loop {
     node: String,
     dir: Dir,
@@ -29,7 +29,7 @@ impl Loop {
         fs::File::create(dir.path("disk.img")).unwrap().set_len(bytes).unwrap();
         let made = dir.program("losetup", &[flags, &["--find", "--show", "disk.img"]].concat()).exits(0);
         let made = Loop { node: made.out.trim().to_owned(), dir };
-        // Settings outlive what a loop device is made of.
+        // Settings of a loop device survive when it is detached from its file.
         for (name, value) in [("scheduler", "none"), ("nr_requests", "128"), ("nomerges", "0"), ("rq_affinity", "1")] {
             fs::write(made.queue(name), value).unwrap();
         }
@@ -54,7 +54,7 @@ impl Loop {
         chosen.unwrap_or(text.trim()).to_owned()
     }
 
-    /// All that is in its queue directory, tunables included.
+    /// Returns all settings in the device's queue directory, tunables included.
     fn settings(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         for dir in ["", "iosched/"] {
@@ -75,7 +75,7 @@ impl Loop {
         self.dir.mqblk(&[&["run", "j.fio", "--target", &target], more].concat())
     }
 
-    /// The elevators of this kernel, after its modules were asked for. Prints those that are missing.
+    /// Returns the elevators of this kernel, after their modules were requested. Prints those that are missing.
     fn schedulers(&self) -> Vec<&'static str> {
         let all = ["none", "mq-deadline", "kyber", "bfq"];
         let has = |name: &&str| {
@@ -136,7 +136,7 @@ fn every_elevator_is_in_effect_while_it_runs_and_put_back() {
         for wanted in [target_line(&target).as_str(), &set, "nr_requests=32", "nomerges=2"] {
             assert!(settings.contains(&wanted), "{wanted} is not in {settings:?}");
         }
-        // What the kernel counted is what the job did.
+        // The kernel's count is the job's.
         assert_eq!(number(&v, "/jobs/0/write/total_ios"), 512.0);
         assert_eq!(
             number(&v, "/disk_util/0/write_ios") + number(&v, "/disk_util/0/write_merges"),
@@ -172,10 +172,10 @@ fn what_the_kernel_refuses_or_bends_is_said_and_nothing_stays() {
     refused.says(&["nr_requests=99999999: /sys/", "was refused: Invalid argument", "it stays 256", "with one 2048"]);
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
-    // Below the kernel's least.
+    // Below the kernel's minimum.
     disk.run(&["--set", "nr_requests=1"]).exits(0).says(&["nr_requests=1: ", "has made it 4, and that is in effect"]);
     assert_eq!(disk.settings(), before);
-    // An I/O error: the file below is gone from under the device.
+    // An I/O error: the file below the device is truncated.
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread").replace("size=2m", "offset=8m\nsize=2m"));
     fs::OpenOptions::new().write(true).open(disk.dir.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
     let failed = disk.run(&["--set", "scheduler=mq-deadline"]);
@@ -220,7 +220,7 @@ fn bad_input_is_refused_before_anything_is_touched() {
     assert!(!disk.state().exists());
 }
 
-/// Published experiment 5: a SCSI parameter on a disk that is none.
+/// Published experiment 5: a SCSI parameter on a disk that is not a SCSI disk.
 #[test]
 fn a_parameter_of_another_disk_kind_reports_no_effect() {
     let disk = Loop::new("kernel-no-effect", 16 << 20);
@@ -253,7 +253,7 @@ fn settings_are_put_back_after_a_signal() {
 fn next_run_and_restore_put_back_a_killed_runs_settings() {
     let disk = Loop::new("kernel-killed", 16 << 20);
     disk.dir.file("j.fio", JOB);
-    // What a user has set belongs to what is put back, tunables included.
+    // Settings that the user made before are restored, too, tunables included.
     fs::write(disk.queue("scheduler"), "mq-deadline").unwrap();
     fs::write(disk.queue("iosched/fifo_batch"), "9").unwrap();
     fs::write(disk.queue("nr_requests"), "100").unwrap();
@@ -261,7 +261,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     let kill = || {
         let run = disk.start(&["--set", "scheduler=none", "--set", "read_ahead_kb=16", "--set", "nomerges=2"], "none");
         disk.waits_for(|| disk.value("nomerges") == "2");
-        // Others keep off while it is there.
+        // While the run exists, other processes do not touch the disk.
         let restore = disk.dir.mqblk(&["restore", &disk.node]).exits(0);
         restore.prints(&[&format!("process {}, which is still there", run.id())]);
         disk.run(&["--set", "nr_requests=64"]).exits(2).says(&["its settings are changed by mqblk, process"]);
@@ -284,7 +284,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     assert_eq!(disk.settings(), before);
     assert!(!disk.state().exists());
     disk.dir.mqblk(&["restore", disk.name()]).exits(0).prints(&["nothing to put back"]);
-    // A state of another boot has no owner.
+    // A state file of another boot has no owner.
     kill();
     let text = fs::read_to_string(disk.state()).unwrap();
     let other =
@@ -294,7 +294,7 @@ fn next_run_and_restore_put_back_a_killed_runs_settings() {
     assert_eq!(disk.value("scheduler"), "none");
 }
 
-/// A mount or swap that ends with the test.
+/// A mount or swap that is removed at the end of the test.
 struct InUse(&'static str, String);
 
 impl Drop for InUse {
@@ -331,7 +331,7 @@ fn a_device_in_use_or_with_data_is_rejected_without_force() {
     }
     disk.run(&[]).exits(2).says(&["there is swap space on it"]);
     disk.run(&["--force"]).exits(0).says(&["--force: it is written over"]);
-    // A process has it open exclusively.
+    // A process has the device open exclusively.
     disk.dir.program("dd", &["if=/dev/zero", &format!("of={}", disk.node), "bs=1M", "count=32"]).exits(0);
     let hold =
         "import os,sys\nfd=os.open(sys.argv[1],os.O_RDWR|os.O_EXCL)\nprint('held',flush=True)\nsys.stdin.readline()\n";
@@ -394,7 +394,7 @@ fn fio_and_mqblk_leave_the_same_bytes_at_the_same_places() {
             bytes.chunks(512).map(|sector| sector.iter().any(|b| *b != 0)).collect::<Vec<bool>>()
         };
         assert_eq!(written(&ours), written(&fios), "{job}");
-        // Each finds whole what the other wrote.
+        // Each program verifies the data of the other.
         if job.starts_with("rw=write\n") {
             let check = |file: &str| text(file).replace("rw=write", "rw=read").replace("do_verify=0\n", "");
             fios.dir.file("c.fio", &check(&ours.node)).program("fio", &["c.fio"]).exits(0);
@@ -418,7 +418,7 @@ fn transactions_and_buffered_jobs_run_there_too() {
     assert!(!done.err.contains("no effect"), "{}", done.err);
 }
 
-/// Partitions without a table, for as long as this lives.
+/// Partitions without a partition table, until this value is dropped.
 struct Partitions<'a>(&'a Loop);
 
 impl Partitions<'_> {
@@ -442,7 +442,7 @@ impl Drop for Partitions<'_> {
     }
 }
 
-/// They have one queue: its settings are written once, and the disk is claimed once.
+/// Partitions share the disk's queue: its settings are written once, and the disk is claimed once.
 #[test]
 fn two_partitions_of_one_disk_share_its_settings() {
     let disk = Loop::with("kernel-partitions", 32 << 20, &["--partscan"]);
@@ -459,12 +459,12 @@ fn two_partitions_of_one_disk_share_its_settings() {
     let v = run(&job, &["--set", "scheduler=mq-deadline", "--set", "nomerges=1"]).exits(0).json();
     assert_eq!((number(&v, "/jobs/0/write/total_ios"), number(&v, "/jobs/1/write/total_ios")), (512.0, 512.0));
     assert_eq!(disk.settings(), before);
-    // A setting that is about the page cache acts where one of them goes through it.
+    // A setting of the page cache has an effect if one of the jobs uses the page cache.
     let mixed = job.replace("[b]\n", "[b]\ndirect=0\n");
     let done = run(&mixed, &["--set", "read_ahead_kb=32"]).exits(0);
     assert!(!done.err.contains("no effect"), "{}", done.err);
     run(&job, &["--set", "read_ahead_kb=32"]).exits(0).says(&["read_ahead_kb=32: no effect"]);
-    // The disk and a part of it have the same blocks.
+    // A disk and its partition share blocks.
     let whole = job.replace(&two, &disk.target().replace(':', "\\:"));
     let refused = run(&whole, &[]).exits(2);
     refused.says(&["is in use", "another job of this run is on"]);
@@ -483,7 +483,7 @@ fn two_partitions_of_one_disk_share_its_settings() {
 fn tuning_leaves_settings_as_found_also_when_interrupted() {
     let disk = Loop::new("kernel-tune", 16 << 20);
     disk.dir.file("j.fio", &JOB.replace("randwrite", "randread"));
-    // What a user has set is the default that has to be beaten, and what is put back.
+    // The user's setting is the baseline of the search, and is restored at the end.
     fs::write(disk.queue("scheduler"), "mq-deadline").unwrap();
     fs::write(disk.queue("iosched/fifo_batch"), "9").unwrap();
     let before = disk.settings();
@@ -505,14 +505,14 @@ fn tuning_leaves_settings_as_found_also_when_interrupted() {
     assert!(offered.contains(&"none"), "{offered:?}");
     assert_eq!(knob("iosched.fifo_batch")["default"], "9");
     assert!(v["forms"]["sysfs"].as_str().unwrap().starts_with("# sysfs\n"));
-    // Every point that ran is in the file, and its settings were in effect or refused.
+    // Every point that ran is in the file, and its settings were in effect or rejected.
     let past = lab::tune::journal::read(&fs::read_to_string(disk.dir.path("r")).unwrap(), "r").unwrap();
     assert!(past.runs.iter().any(|r| r.ask.point.get("scheduler").is_some()), "no elevator was tried");
     assert!(!disk.state().exists());
-    // Interrupted, and killed.
+    // The run is interrupted, then another one is killed.
     for signal in ["INT", "KILL"] {
         let args = tune(&["--knob", "nomerges=2", "--budget", "30s", "--results", signal, "--eta=always"]);
-        // Not every run has a line of progress: the disk itself tells when one with the setting runs.
+        // Not every run prints progress. The disk's setting shows when a run with it is active.
         let started = disk.dir.start(&args.iter().map(String::as_str).collect::<Vec<_>>(), "a first look");
         disk.waits_for(|| disk.value("nomerges") == "2");
         started.signal(signal);
@@ -541,7 +541,7 @@ fn what_tune_recommends_is_written_when_it_is_asked_to() {
     let more = ["--knob", "nr_requests=4,128", "--budget", "30s", "--results", "r", "--json", "--apply"];
     let done = disk.dir.mqblk(&[&args[..], &more].concat()).exits(0);
     let winner = done.json()["result"]["winner"]["nr_requests"].as_str().map(str::to_owned);
-    // How much that gains here is the machine's business.
+    // How much that gains depends on the machine.
     match winner {
         Some(value) => done.says(&["written to /sys/block/", &format!("nr_requests={value}")]),
         None => done.says(&["nothing is recommended, and nothing was written"]),
@@ -551,7 +551,7 @@ fn what_tune_recommends_is_written_when_it_is_asked_to() {
     assert!(!disk.state().exists(), "nothing is to be put back");
 }
 
-/// The disk may have been mounted, or replaced, between the tuning and what is written of it.
+/// The disk may be mounted or replaced between the tuning and the application of its result.
 #[test]
 fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     let disk = Loop::new("kernel-apply-in-use", 32 << 20);
@@ -565,12 +565,12 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
         )
     };
     tune(&["--results", "r"]).exits(0);
-    // What the kernel refuses when it is written, only that point lacks.
+    // A setting that the kernel rejects when it is written is missing from that point only.
     let text = fs::read_to_string(disk.dir.path("r")).unwrap();
     let refused = |t: &lab::tune::journal::Tried| matches!(t, lab::tune::journal::Tried::Refused(why) if why.contains("was refused"));
     let past = lab::tune::journal::read(&text, "r").unwrap();
     assert!(past.runs.iter().any(|r| refused(&r.tried)), "nr_requests=100000 was not tried");
-    // What is recommended here is the machine's business; say that it is this.
+    // The recommendation depends on the machine, so the test writes one into the file.
     let recommend = |name: &str, winner: &[(&str, &str)]| {
         let winner: BTreeMap<_, _> = winner.iter().copied().collect();
         let edit = |line: &str| {
@@ -599,7 +599,7 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     assert_eq!(disk.value("nr_requests"), "64");
     drop(mount);
     fs::write(disk.queue("nr_requests"), "128").unwrap();
-    // The same name, and another disk.
+    // The same device name, but another disk.
     disk.dir.program("losetup", &["--detach", &disk.node]).exits(0);
     fs::File::create(disk.dir.path("other.img")).unwrap().set_len(32 << 20).unwrap();
     disk.dir.program("losetup", &[&disk.node, "other.img"]).exits(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+//! All integration tests of this crate in one program, because each further program costs a link, which takes longer than most tests.
 
-// What several of them use.
+// Modules that several tests use.
 #[path = "../../../host/tests/it/common/ceph.rs"]
 #[allow(dead_code, reason = "shared with the driver's tests")]
 mod ceph;

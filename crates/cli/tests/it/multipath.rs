@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk multipath`: the paths of a served disk as they come and go, and files in the syntax of multipath.conf(5).
+//! `mqblk multipath`: lists the paths of a served disk as they fail and return, and reads files in the syntax of multipath.conf(5).
 
 use crate::common;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Two exports of one disk are two paths to it; one of them is taken away, and comes back.
+/// Two exports of one disk are two paths to it. One of them is removed, and comes back.
 #[test]
 fn paths_of_a_served_disk_are_listed_as_multipath_does() {
     let dir = Dir::new("multipath");
@@ -33,7 +33,7 @@ fn paths_of_a_served_disk_are_listed_as_multipath_does() {
     let until = |what: &str| {
         let since = Instant::now();
         loop {
-            // So that something goes down the path.
+            // Sends I/O over the path.
             dir.program("nbdinfo", &["--size", &format!("nbd+unix:///data?socket={}", dir.path("f.sock").display())]);
             let out = ll();
             if out.contains(what) {
@@ -58,7 +58,7 @@ fn paths_of_a_served_disk_are_listed_as_multipath_does() {
         .exits(2)
         .says(&["no multipath disk 'dta'", "did you mean 'data'?"]);
 
-    // It is in the file still.
+    // The export is still in the file, so a reload adds it again.
     dir.mqblk(&["ctl", "--control", "back.sock", "reload"]).exits(0);
     until(&format!("| `- #:#:#:# {x} 0:0 active ready running\n"));
     front.signal("TERM");

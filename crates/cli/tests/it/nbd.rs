@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD servers as targets: `mqblk run` on one, and `mqblk serve` of one, whose clients do not notice that it is killed.
+//! NBD servers as targets: `mqblk run` on a server, and `mqblk serve` of a server, whose clients do not notice when the server is killed.
 
 use crate::certificates;
 use crate::common;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(300);
 
-/// nbdkit with a file of the test's directory, at `up.sock` in it.
+/// nbdkit with a file of the test's directory, at `up.sock` in that directory.
 struct Nbdkit(Child);
 
 impl Nbdkit {
@@ -33,7 +33,7 @@ impl Nbdkit {
 }
 
 impl Drop for Nbdkit {
-    /// kill -9.
+    /// Kills the server with SIGKILL.
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -57,7 +57,7 @@ fn jobs_run_and_verify_on_a_server() {
     );
     let done = dir.mqblk(&["run", "a.fio", "--target", UP, "--json"]).exits(0);
     assert_eq!(done.json()["jobs"].as_array().unwrap().len(), 2);
-    // As `filename`, whose `:` separates nothing then; and what a job writes is in the file.
+    // As `filename`: the `:` does not separate files then. The data that the job writes is in the file.
     dir.file("c.fio", &format!("[c]\nrw=write\nbs=64k\nsize=1m\nfilename={UP}\nbuffer_pattern=0x5a\n"));
     dir.mqblk(&["run", "c.fio"]).exits(0);
     let bytes = std::fs::read(dir.path("disk.img")).unwrap();
@@ -88,8 +88,8 @@ fn what_cannot_be_used_is_refused_with_a_remedy() {
     e.says(&["has 1048576 bytes, the job needs 4194304"]);
 }
 
-/// A client of ours, us, and a server that is not ours: data goes through all three, and the middle one hides that the last
-/// one dies.
+/// A chain of a client, `mqblk serve` and nbdkit: data passes through all of them, and the daemon hides from the client that nbdkit is
+/// killed.
 #[test]
 fn a_served_server_may_die() {
     let dir = Dir::new("nbd-chain");
@@ -101,7 +101,7 @@ fn a_served_server_may_die() {
     let ours = format!("nbd+unix:///nbd?socket={}", socket.display());
     let told = dir.program("nbdinfo", &["--json", &ours]).exits(0);
     assert_eq!(told.json()["exports"][0]["export-size"], 64 << 20);
-    // What is written through the chain is in the file, and comes back.
+    // Data that is written through the chain is in the file, and is read back.
     dir.program("qemu-io", &["-f", "raw", "-c", "write -P 0x11 0 1M", "-c", "flush", &ours]).exits(0);
     let bytes = std::fs::read(dir.path("disk.img")).unwrap();
     assert!(bytes[..1 << 20].iter().all(|b| *b == 0x11) && bytes[1 << 20] == 0);
@@ -117,7 +117,7 @@ fn a_served_server_may_die() {
     let mut kills = 0;
     let began = Instant::now();
     while fio.try_wait().unwrap().is_none() {
-        // Between two kills some I/O goes through: the file changes.
+        // Between two kills, some I/O completes: the file changes.
         let changed = || std::fs::metadata(dir.path("disk.img")).unwrap().modified().unwrap();
         let before = changed();
         while changed() == before && fio.try_wait().unwrap().is_none() && began.elapsed() < LONG {
@@ -129,7 +129,7 @@ fn a_served_server_may_die() {
     }
     assert!(fio.wait().unwrap().success(), "fio's verification");
     assert!(kills > 2, "{kills} kills");
-    // Copies of the whole, by the standard tool, are equal on both ways.
+    // Copies of the whole disk by the standard tool are equal in both directions.
     dir.program("nbdcopy", &[&ours, "copy.img"]).exits(0);
     assert!(std::fs::read(dir.path("copy.img")).unwrap() == std::fs::read(dir.path("disk.img")).unwrap(), "same bytes");
     daemon.signal("TERM");
@@ -137,7 +137,7 @@ fn a_served_server_may_die() {
     assert!(!socket.exists());
 }
 
-/// A run on a server that wants TLS and a certificate of ours; and a daemon in front of it, whose clients speak TLS with it, too.
+/// A run on a server that requires TLS and a client certificate. Then a daemon in front of that server, whose clients also use TLS.
 #[test]
 fn tls_holds_all_the_way() {
     let dir = Dir::new("nbd-tls");

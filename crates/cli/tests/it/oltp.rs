@@ -19,7 +19,7 @@ fn transactions_are_counted_and_told_in_text_and_json() {
         assert_eq!((tx("transactions"), tx("instances")), (800.0, 2.0), "{target}");
         assert_eq!((tx("transaction/n"), tx("commit/n")), (800.0, tx("commits")));
         assert_eq!(number(&v, "/jobs/0/read/total_ios"), 3200.0);
-        // Both end by their count, so all is written back.
+        // Both end after a number of transactions, so all blocks are written back.
         assert_eq!(tx("block_writes") + tx("rewritten"), 2.0 * tx("commits"));
         assert_eq!(number(&v, "/jobs/0/write/total_ios"), tx("block_writes") + tx("redo_writes"));
         assert!(tx("redo_writes") <= tx("commits") && tx("tps") > 0.0 && tx("transaction/p99_ns") > 0.0, "{v:#}");
@@ -56,7 +56,7 @@ fn redo_goes_to_redo_filename_and_a_seed_repeats_the_run() {
     assert!(written > 0 && redo[..512].iter().any(|b| *b != 0), "the log begins at its beginning");
     assert_eq!(number(&v, "/disk_util/1/write_ios") as usize, written, "{v:#}");
     assert_eq!(number(&v, "/disk_util/1/read_ios"), 0.0);
-    // Of several sessions the faster ones take more of the transactions; one alone does what the seed says.
+    // With several sessions, the faster ones do more of the transactions. A single session depends only on the seed.
     let commits = |more: &[&str]| {
         let alone = ["--job-set", "users=1", "--job-set", "threads=1"];
         number(&run(&[&alone, more].concat()), "/mqblk/oltp/0/commits")
@@ -97,7 +97,7 @@ fn a_stripe_is_a_target_and_its_members_are_devices() {
     let v = dir.mqblk(&["run", "w.fio", "--target", target, "--json"]).exits(0).json();
     let writes = number(&v, "/jobs/0/write/total_ios");
     assert!(writes > 80.0 && number(&v, "/jobs/0/read/total_ios") == writes, "read back over all members");
-    // What crosses a chunk's end is two parts, merged or not.
+    // An I/O that crosses the end of a chunk becomes two parts, which may merge.
     let parts = number(&v, "/disk_util/0/write_ios") + number(&v, "/disk_util/0/write_merges");
     assert!(parts > writes && parts < 2.0 * writes, "{parts} parts of {writes} writes");
     assert_eq!(v["disk_util"].as_array().unwrap().len(), 1, "one target");
@@ -107,11 +107,11 @@ fn a_stripe_is_a_target_and_its_members_are_devices() {
         assert_eq!(file.len(), 1 << 20);
         assert!(file.iter().any(|b| *b != 0), "lun{i} holds its part");
     }
-    // Another width puts the blocks elsewhere, and verification notices.
+    // With another chunk size, blocks are at other places, and verification fails.
     let read = ["run", "w.fio", "--job-set", "rw=read", "--target"];
     dir.mqblk(&[&read[..], &[target]].concat()).exits(0);
     dir.mqblk(&[&read[..], &["stripe:chunk=128k:lun%.img*4"]].concat()).exits(1);
-    // Each member has a trace of its own.
+    // Each member has its own trace.
     let traced =
         ["run", "w.fio", "--job-set", "number_ios=40", "--target", target, "--trace", "t", "--trace-format=chrome"];
     dir.mqblk(&traced).exits(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a package brings beside the program: completions tried in each shell, manual pages that man(1) accepts.
+//! The other files of a package: completions, tried in each shell, and manual pages, which man(1) must accept.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use common::Dir;
 
 const MQBLK: &str = env!("CARGO_BIN_EXE_mqblk");
 
-/// Candidates that a shell offers for the last word.
+/// Returns the candidates that a shell offers for the last word.
 fn offered(dir: &Dir, shell: &str, script: &str) -> Vec<String> {
     let program = std::path::Path::new(MQBLK).parent().unwrap();
     let path = format!("PATH={}:{}", program.display(), std::env::var("PATH").unwrap());
@@ -18,7 +18,7 @@ fn offered(dir: &Dir, shell: &str, script: &str) -> Vec<String> {
         _ => "--norc",
     };
     let done = dir.program("env", &[&path, shell, plain, "-c", script]).exits(0);
-    // fish and zsh describe a candidate behind it.
+    // fish and zsh print a description after each candidate.
     let first = |line: &str| line.split(['\t', ':']).next().unwrap_or_default().to_owned();
     done.out.lines().map(first).collect()
 }
@@ -45,7 +45,7 @@ fn fish_completes_settings() {
 #[test]
 fn zsh_completes_settings() {
     let dir = Dir::new("completion");
-    // The completion system runs in an interactive shell only; here it gets the words that it would pass.
+    // The completion system runs only in an interactive shell. This script passes the same words to the function.
     let script = "autoload -Uz compinit && compinit -D -u\n\
                   source <(COMPLETE=zsh mqblk)\n\
                   (( $+functions[_clap_dynamic_completer_mqblk] && $+_comps[mqblk] )) || exit 4\n\
@@ -58,7 +58,7 @@ fn zsh_completes_settings() {
 fn a_running_daemons_disks_are_offered() {
     let dir = Dir::new("completion");
     let runtime = format!("export XDG_RUNTIME_DIR={}\n", dir.as_path().display());
-    // A shell waits half a second for a daemon, which may be too short on a busy machine.
+    // A shell waits half a second for a daemon's answer, which may be too short on a busy machine.
     let script = "mqblk serve ram:size=1m > serve.out 2>&1 & serve=$!
                   export _CLAP_COMPLETE_INDEX=3 _CLAP_IFS=$'\\n' COMPLETE=bash
                   until found=$(mqblk -- mqblk ctl drain r) && [ -n \"$found\" ]; do kill -0 $serve || exit 3; done

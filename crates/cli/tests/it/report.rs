@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports of real runs and comparisons, as a real browser shows them. They ask nothing of the network, nothing overlaps or
-//! sticks out, and no chart is empty. Names from outside are text, and every number on the page is in the sidecar.
+//! Reports of real runs and comparisons, as a real browser shows them. They request nothing from the network, nothing overlaps or
+//! overflows, and no chart is empty. Names from outside appear as text, and every number on the page is in the sidecar.
 
 use crate::common;
 
@@ -35,7 +35,7 @@ fn strings(v: &Value, into: &mut String) {
     }
 }
 
-/// Words with a digit.
+/// Returns the words that contain a digit.
 fn numbers(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| c.is_whitespace() && c != '\u{202f}' && c != '\u{a0}');
     words.filter(|w| w.contains(|c: char| c.is_ascii_digit())).collect()
@@ -45,7 +45,7 @@ fn list(v: &Value, key: &str) -> Vec<String> {
     v[key].as_array().unwrap().iter().map(|v| v.as_str().unwrap().to_owned()).collect()
 }
 
-/// All that holds for every page. Returns ids of its charts.
+/// Checks what must hold for every page. Returns the ids of its charts.
 fn looks_right(dir: &Dir, name: &str) -> Vec<String> {
     let page = format!("{name}.html");
     assert_eq!(browser::console(dir, &page), Vec::<String>::new(), "the browser's console is silent");
@@ -213,7 +213,7 @@ fn the_checks_can_fail() {
     assert!(!browser::console(&dir, "asks.html").is_empty(), "the policy refuses an image, and the console says so");
     let seen = browser::probe(&dir, "asks.html", 1000, Scheme::Light);
     assert!(seen["scroll"].as_u64().unwrap() > 2_900 && !list(&seen, "wide").is_empty(), "{seen}");
-    // Every label of the first chart at one place.
+    // All labels of the first chart are moved to the same place.
     let moved = html.replacen("<svg ", "<svg style=\"--x:1\" ", 1).replace("x=\"", "x=\"0\" data-x=\"");
     dir.file("moved.html", &moved);
     assert!(!list(&browser::probe(&dir, "moved.html", 1000, Scheme::Light), "overlaps").is_empty());
@@ -257,7 +257,7 @@ fn bad_names_are_refused_before_anything_runs() {
     assert_eq!(dir.list(), ["j.fio", "r.jsonl"]);
 }
 
-/// What takes long: run by `cargo xtask test --deep`.
+/// Tests that take long. Run by `cargo xtask test --deep`.
 mod deep {
     use super::*;
 
@@ -280,7 +280,7 @@ mod deep {
         done.says(&["report: out.html\n"]);
         let charts = looks_right(&dir, "out");
         let all = ["iops-chart", "series-0-chart", "series-1-chart", "latency-chart", "cpu-chart", "lock-chart"];
-        // On one CPU this host has a single point, which is no chart.
+        // With one CPU, this host gives a single point, which is not a chart.
         assert_eq!(charts.iter().filter(|c| *c != "here-chart").collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
         let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
         assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Study, "With 16 CPUs \u{2018}mq\u{2019} has most"));
@@ -301,7 +301,7 @@ mod deep {
         ] {
             assert!(html.contains(part), "{part}");
         }
-        // Without what a clock on the wall has told, the same each time; as JSON, too.
+        // Without wall-clock times, the output is the same each time, as JSON, too.
         ask(&["--study", "depth", "--report", "one.html"]);
         let mut json = ask(&["--study", "depth", "--report", "two.html", "--json"]).json();
         assert_eq!(json.as_object_mut().unwrap().remove("format"), Some(1.into()));
@@ -343,7 +343,7 @@ mod deep {
         }
         let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
         assert_eq!(d.kind, Kind::Tuning);
-        // What it comes to under whatever else runs here is in tests/it/tune.rs; the page says what the text says.
+        // tests/it/tune.rs checks the result under other load. Here, the page must say the same as the text.
         let text = done.out.clone();
         let headline = text.lines().next().unwrap();
         assert_eq!(d.verdict.sentence, format!("{headline}."));
@@ -354,7 +354,7 @@ mod deep {
             fs::read_to_string(dir.path("later.html")).unwrap(),
             fs::read_to_string(dir.path("out.html")).unwrap()
         );
-        // Without its last line it has not ended.
+        // Without the last line of its file, the search has not ended.
         let text = fs::read_to_string(dir.path("r.jsonl")).unwrap();
         let cut = text.trim_end().rfind('\n').unwrap() + 1;
         dir.file("cut.jsonl", &text[..cut]);

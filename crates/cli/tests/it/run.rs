@@ -38,7 +38,7 @@ fn the_text_has_fio_s_lines_and_then_ours() {
         "a: (g=0): rw=randrw, bs=(R) 4096B-4096B, (W) 4096B-4096B, (T) 4096B-4096B, ioengine=libaio, iodepth=8\n",
         "Starting 1 thread\n",
         "a: (groupid=0, jobs=1): err= 0: pid=",
-        // In nanoseconds or microseconds, as it comes.
+        // The unit is nanoseconds or microseconds.
         "    clat percentiles (",
         "     issued rwts: total=",
         "Run status group 0 (all jobs):\n",
@@ -142,7 +142,7 @@ fn ctrl_c_ends_a_run_with_what_it_has() {
     );
     for name in ["INT", "TERM"] {
         let args = ["run", "j.fio", "--eta=always", "--json"];
-        // The first line may come before the first I/O.
+        // The first line of progress may be printed before the first I/O.
         let run = dir.start(&args, "IOPS]");
         run.signal(name);
         let done = run.ends().exits(130);
@@ -170,7 +170,7 @@ fn i_o_errors_are_a_violation_with_the_results_so_far() {
     dir.file("j.fio", "[a]\nfilename=data\nrw=randread\nsize=1m\nruntime=600\ntime_based\nrate_iops=500\n");
     let args = ["run", "j.fio", "--eta=always", "--set", "queue_depth=8"];
     let run = dir.start(&args, "IOPS]");
-    // Behind the end of a file there is nothing to read.
+    // Beyond the end of a file there is nothing to read.
     fs::File::options().write(true).open(dir.path("data")).unwrap().set_len(0).unwrap();
     let done = run.ends().exits(1);
     done.says(&["1 I/Os failed; to repeat: mqblk run j.fio --eta=always --set queue_depth=8"]);
@@ -201,7 +201,7 @@ fn an_argument_that_is_not_text_does_not_lose_the_results() {
     Done::of(output, &["run"]).exits(0).prints(&["Inside the block layer"]);
 }
 
-/// KiB of a file in the page cache, as util-linux's fincore counts them.
+/// Returns how many KiB of a file are in the page cache, as util-linux's fincore counts them.
 fn cached_kib(dir: &Dir, file: &str) -> u64 {
     let done = dir.program("fincore", &["--bytes", "--noheadings", "--output", "RES", file]).exits(0);
     done.out.trim().parse::<u64>().unwrap_or_else(|e| panic!("{e}: {}", done.out)) / 1024
@@ -210,7 +210,7 @@ fn cached_kib(dir: &Dir, file: &str) -> u64 {
 #[test]
 fn a_buffered_file_is_read_ahead_as_far_as_asked() {
     let dir = Dir::new("readahead");
-    // The first 64 KiB of 32 MiB, in order; the page cache is emptied of the file first (invalidate=1).
+    // Reads the first 64 KiB of 32 MiB sequentially, after the file is dropped from the page cache (invalidate=1).
     let job = "[a]\nfilename=disk\nfilesize=32m\nrw=read\nbs=4k\ndirect=0\nio_size=64k\nioengine=io_uring\n\
         thinktime=1ms\nthinktime_blocks=1\n";
     dir.file("job.fio", job);
@@ -220,8 +220,8 @@ fn a_buffered_file_is_read_ahead_as_far_as_asked() {
     };
     run("0"); // Lays the file out.
     assert_eq!(run("0"), 64, "what was read, and nothing else");
-    // Windows of 16 KiB (4 of them the first read), 64 and 128; the one after that is asked for by the read behind 80 KiB.
-    // The kernel's workers fetch them meanwhile, and drop what they have not begun when the thread that asked ends.
+    // Read-ahead windows are 16 KiB (including 4 of the first read), 64 and 128 KiB. The read after 80 KiB would start the next one.
+    // The kernel's workers fetch windows asynchronously, and drop those that they have not begun when the requesting thread ends.
     let fetched: Vec<u64> = std::iter::repeat_with(|| run("512")).take(20).take_while(|kib| *kib != 208).collect();
     assert!(fetched.len() < 20, "{fetched:?} KiB in the cache, not once 16 + 64 + 128");
     assert_eq!(run("0"), 64);
@@ -233,7 +233,7 @@ fn a_buffered_file_is_read_ahead_as_far_as_asked() {
 
 #[test]
 fn a_disk_gets_no_more_than_its_share_of_the_tags() {
-    // 16 tags for two busy disks of which each request takes 1 ms: 8 a millisecond. The light one is on for as long.
+    // Two busy disks share 16 tags and each request takes 1 ms: 8 per millisecond for each. The light disk is busy throughout.
     let job = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/shared-tags.fio")).unwrap();
     let dir = Dir::new("run");
     dir.file("j.fio", &job.replace("runtime=2", "runtime=1"));
@@ -250,7 +250,7 @@ fn a_disk_gets_no_more_than_its_share_of_the_tags() {
         rate(0)
     };
     let (fair, own) = (rates(&["--set", "shared_tags=1"]), rates(&[]));
-    // Until the light one's first request the other has all 16: some milliseconds of 1000, more on a busy machine.
+    // Until the light disk's first request, the other has all 16 tags: some of 1000 milliseconds, more on a busy machine.
     assert!(fair < 12.0 && fair < own, "{fair} I/Os a millisecond, {own} with tags of its own");
     for bad in ["shared_tags=yes", "fair_tag_sharing=1"] {
         dir.mqblk(&[&["run", "j.fio", "--set", bad], &set[..]].concat()).exits(2).says(&[bad]);

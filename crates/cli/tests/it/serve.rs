@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve --dry-run`: what it prints works with the clients that it is for. A configuration with errors is refused with
-//! exit status 2 and one message for each error; nothing is touched.
+//! `mqblk serve --dry-run`: the printed commands work with their clients. A configuration with errors is rejected with exit status 2
+//! and one message per error, and nothing is changed.
 
 use crate::common;
 
@@ -19,7 +19,7 @@ fn image(dir: &Dir, name: &str, bytes: u64) {
     File::create(dir.path(name)).unwrap().set_len(bytes).unwrap();
 }
 
-/// A dry run that must change nothing in the directory.
+/// Makes a dry run, which must change nothing in the directory.
 #[track_caller]
 fn dry_run(dir: &Dir, args: &[&str]) -> Done {
     let before = dir.list();
@@ -32,7 +32,7 @@ fn text<'a>(v: &'a Value, pointer: &str) -> &'a str {
     v.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no text at {pointer} in {v:#}"))
 }
 
-/// A server of QEMU in place of the daemon, ended by its own pid.
+/// A server of QEMU in place of the daemon, killed by its own pid.
 struct QemuNbd(String);
 
 impl QemuNbd {
@@ -78,8 +78,8 @@ fn a_disk_alone_is_served_over_nbd_and_vhost_user() {
     );
 }
 
-/// The commands are run as printed, by a shell, in a directory whose name every syntax treats in its own way; QEMU's NBD
-/// server takes the daemon's place.
+/// A shell runs the commands as printed, in a directory whose name needs different quoting in every syntax. QEMU's NBD server
+/// replaces the daemon.
 #[test]
 fn the_printed_nbd_commands_work() {
     let dir = Dir::new("serve");
@@ -99,10 +99,10 @@ fn the_printed_nbd_commands_work() {
     assert_eq!(fs::read(dir.path("copy.img")).unwrap(), fs::read(dir.path("disk 1.img")).unwrap());
     shell("qemu_img", "").exits(0).prints(&["virtual size: 8 MiB"]);
     shell("fio", " --runtime=1").exits(0).prints(&["ioengine=nbd", "err= 0"]);
-    // Flags do not change what a job file says.
+    // Options on the command line do not override a job file.
     dir.file("try.fio", &text(clients, "/fio_job").replace("runtime=10", "runtime=1"));
     dir.program("fio", &["try.fio"]).exits(0).prints(&["ioengine=nbd", "err= 0"]);
-    // What -blockdev takes, qemu-img takes as --image-opts.
+    // qemu-img accepts the argument of -blockdev as --image-opts.
     let qemu = text(clients, "/qemu");
     let options = qemu.strip_prefix("-blockdev ").unwrap().split(" -device").next().unwrap();
     let by_options = format!("qemu-img info --image-opts {}", options.replace("node-name=n,", ""));
@@ -254,7 +254,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
         &["socket=disk.img.nbd.sock: another program listens there already", "(export 'disk.img.nbd')"],
     );
     drop(socket);
-    // A child process that another test has just forked has a copy of it until it is executed.
+    // A child process that another test has just forked has a copy of the socket until exec.
     let until = Instant::now() + Duration::from_secs(60);
     while dry_run(&dir, &["disk.img"]).status != 0 && Instant::now() < until {}
     dry_run(&dir, &["disk.img"]).exits(0);
@@ -267,7 +267,7 @@ fn images_and_sockets_that_cannot_be_used_are_refused() {
     drop(server);
 }
 
-/// The kernel that runs this may have ublk or not; what mqblk reports is true either way.
+/// The kernel may have ublk or not. In both cases, mqblk's report must be correct.
 #[test]
 fn a_kernel_without_ublk_is_told_so_before_anything_is_touched() {
     let dir = Dir::new("ublk");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon that is changed while it serves: `mqblk ctl`, SIGHUP, and what is refused with nothing done.
+//! A daemon that is changed while it serves, by `mqblk ctl` and SIGHUP. Rejected commands change nothing.
 
 use crate::common;
 
@@ -37,7 +37,7 @@ impl Daemon {
         self.dir.mqblk(&[&["ctl", "--control", "ctl.sock"], args].concat())
     }
 
-    /// What is printed by one that must succeed.
+    /// Runs a command that must succeed. Returns its output.
     #[track_caller]
     fn done(&self, args: &[&str]) -> String {
         self.ctl(args).exits(0).out
@@ -60,7 +60,7 @@ impl Daemon {
         self.dir.program("nbdinfo", &["--size", &uri])
     }
 
-    /// Verifies on `a` all the while that `meanwhile` runs.
+    /// Runs a verifying load on `a` while `meanwhile` runs.
     fn under_load<T>(&self, meanwhile: impl FnOnce() -> T) -> T {
         let socket = self.dir.path("a.sock");
         let go = KeepGoing::new();
@@ -144,9 +144,9 @@ fn a_reload_does_what_differs_and_nothing_else() {
         assert!(d.done(&["reload"]).starts_with("changed settings of disk 'a'; no I/O began for "));
         assert_eq!(d.json("list")["disks"][0]["scheduler"], "none");
     });
-    // A client of what goes is let go, when it has its answers.
+    // A client of a removed export is disconnected after its requests are answered.
     let client = NbdClient::connect(&uri);
-    // A client may know that it is in before the daemon has counted it.
+    // A client may be connected before the daemon has counted it.
     while d.json("list")["exports"][1]["connected"] != 1 {
         thread::yield_now();
     }
@@ -230,7 +230,7 @@ fn bad_requests_to_the_socket_are_answered_or_dropped() {
     d.ends();
 }
 
-/// Four exports are dealt over two IOThreads; the two that are used share one of them, until the daemon sees it.
+/// Four exports are assigned to two IOThreads by round robin. The two busy ones share an IOThread until the daemon moves one.
 #[test]
 fn a_busy_queue_goes_to_an_iothread_that_has_time() {
     let mut config = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n".to_owned();
@@ -264,7 +264,7 @@ fn a_busy_queue_goes_to_an_iothread_that_has_time() {
     d.ends();
 }
 
-/// A file system of its own, unmounted with the test.
+/// A separate file system, unmounted at the end of the test.
 struct Tmpfs(std::path::PathBuf);
 
 impl Tmpfs {
@@ -325,7 +325,7 @@ fn a_full_file_system_fails_writes_or_holds_them_as_configured() {
     d.ends();
 }
 
-/// The first would have been a socket in place of a user's data.
+/// Once, a data file whose path was given for a socket was replaced by the socket.
 #[test]
 fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
     let d = Daemon::start("ctl", &[DISK_A, NBD_OF_A].concat());
@@ -337,10 +337,10 @@ fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
         assert!(done.err.contains("it is no socket"), "{done:?}");
         assert_eq!(fs::metadata(d.dir.path("precious.img")).unwrap().len(), 1 << 20);
     }
-    // Requests wait behind the drain when it is to end.
+    // Requests wait behind the drain when the daemon is told to shut down.
     let socket = d.dir.path("a.sock");
     thread::scope(|scope| {
-        // It runs until the daemon ends, however long it takes to see it at work.
+        // The load runs until the daemon ends, however long the test takes to see it in flight.
         let options = BenchOptions { runtime: std::time::Duration::from_secs(60), ..BenchOptions::default() };
         let load = scope.spawn(move || bench(socket.to_str().unwrap(), &options));
         while d.json("stats")["disks"][0]["in_flight"] == 0 {
@@ -348,7 +348,7 @@ fn only_a_dead_socket_is_replaced_and_a_drained_daemon_ends() {
         }
         d.done(&["drain"]);
         d.done(&["shutdown"]);
-        // It ended with its daemon, one way or the other.
+        // The load ended with its daemon; its result does not matter.
         drop(load.join().unwrap());
     });
     let done = d.started.ends().exits(0);

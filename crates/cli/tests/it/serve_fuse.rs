@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve` with a FUSE export: the printed commands work, a mount that a killed daemon has left is taken over,
-//! and a user other than root mounts by fusermount3. Needs root, /dev/fuse and loop devices.
+//! `mqblk serve` with a FUSE export: the printed commands work, the mount of a killed daemon is taken over, and an ordinary user mounts
+//! through fusermount3. Needs root, /dev/fuse and loop devices.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A directory in which nothing stays mounted, also if a test has failed.
+/// A directory in which nothing stays mounted, also when a test fails.
 struct MountDir(Dir);
 
 impl std::ops::Deref for MountDir {
@@ -38,7 +38,7 @@ fn serve(dir: &Dir) -> Daemon {
     Daemon(Some(daemon))
 }
 
-/// A daemon that is killed where a test has failed in between.
+/// A daemon that is killed when a test fails.
 struct Daemon(Option<Started>);
 
 impl Daemon {
@@ -77,7 +77,7 @@ fn requests_of_a_mount_are_counted() {
     let before = count();
     file.write_all_at(&[1; 4096], 0).unwrap();
     file.sync_all().unwrap();
-    // A page may be a moment old.
+    // The metrics page may be a moment old.
     let end = Instant::now() + Duration::from_secs(30);
     while count() < before + 1.0 {
         assert!(Instant::now() < end, "a write was not counted");
@@ -104,8 +104,8 @@ fn the_printed_commands_work() {
     assert_eq!(mounts(&dir.path("mount")), 0);
 }
 
-/// What was acknowledged before a kill -9 is in the file that the next daemon mounts, however often, even if the old
-/// one is still open.
+/// All data that was acknowledged before a kill -9 is in the file that the next daemon mounts, however often this repeats, and even if
+/// the old file is still open.
 #[test]
 fn the_mount_of_a_killed_daemon_is_taken_over() {
     let dir = directory(Dir::new("serve-fuse"));
@@ -124,12 +124,12 @@ fn the_mount_of_a_killed_daemon_is_taken_over() {
         held.push(file);
         let stale = fs::metadata(dir.path("mount")).unwrap_err();
         assert_eq!(stale.raw_os_error(), Some(107), "{stale}");
-        // It is not in the way of a check, either.
+        // The stale mount does not disturb a dry run, either.
         dir.mqblk(&["serve", "--dry-run", "c.toml"]).exits(0);
     }
     let daemon = serve(&dir);
     assert_eq!(mounts(&dir.path("mount")), 1);
-    // A second one is refused before it touches anything: the image and the mountpoint are in use.
+    // A second daemon is rejected before it changes anything, because the image and the mountpoint are in use.
     let second = dir.mqblk(&["serve", "c.toml"]).exits(2);
     second.says(&[
         "target=disk.img: image 'disk.img' is in use",
@@ -139,8 +139,8 @@ fn the_mount_of_a_killed_daemon_is_taken_over() {
     assert_eq!(mounts(&dir.path("mount")), 0);
 }
 
-/// It is unmounted from outside: logged once, and visible, not only by I/O that goes nowhere; the export can be taken
-/// away and added again.
+/// If the file is unmounted from outside, this is logged once and shown, and not only noticed by I/O that fails. The export can be
+/// removed and added again.
 #[test]
 fn an_unmount_from_outside_is_reported() {
     let dir = directory(Dir::new("serve-fuse"));
@@ -164,7 +164,7 @@ fn an_unmount_from_outside_is_reported() {
     assert_eq!(mounts(&dir.path("mount")), 0);
 }
 
-/// Tools see the holes of the image: it stays thin when it is copied, and what is written is data at once.
+/// Tools see the holes of the image. A copy stays sparse, and written ranges are reported as data at once.
 #[test]
 fn holes_of_the_image_are_holes_of_the_file() {
     let dir = directory(Dir::new("serve-fuse"));
@@ -195,7 +195,7 @@ fn holes_of_the_image_are_holes_of_the_file() {
         assert_eq!(copy.len(), 32 << 20);
         assert!(copy.blocks() * 512 < 2 << 20, "{} blocks", copy.blocks());
     }
-    // Without holes.
+    // A file without holes.
     file.write_all_at(&vec![9; 32 << 20], 0).unwrap();
     same(1);
     daemon.ends_by("TERM").exits(0);
@@ -216,11 +216,11 @@ fn mountpoints_that_cannot_be_are_refused() {
     refused("/dev/null", "mountpoint=/dev/null: must be a regular file");
 }
 
-/// A user without rights mounts by fusermount3, which is set-uid. /dev/fuse is open to all users there, as on a desktop.
+/// An ordinary user mounts through fusermount3, which is set-uid. /dev/fuse is open to all users there, as on a desktop.
 #[test]
 fn an_ordinary_user_mounts_too() {
     let dir = directory(Dir::public("serve-fuse"));
-    // Not open for writing in this process, whose other children may have it for a moment: it is run.
+    // `cp` writes the program: if this process had it open for writing, a child could inherit that file, and the program would not run.
     dir.program("cp", &[env!("CARGO_BIN_EXE_mqblk"), "mqblk"]).exits(0);
     dir.file(
         "as-user",

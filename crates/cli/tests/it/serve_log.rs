@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log of a daemon: what is in it, for people and for programs, and that a slow reader blocks nothing.
+//! The log of a daemon: its content, for people and for programs. A slow reader of the log blocks nothing.
 
 use crate::common;
 
@@ -28,14 +28,14 @@ fn each_event_is_an_object_with_fields() {
     let dir = Dir::new("log");
     let mut daemon = serving(&dir, &["--log-format=json"]);
     nbd(&dir, "h.pread(512, 0)").exits(0);
-    // The log tells a client that breaks the protocol from one that leaves.
+    // The log distinguishes a client that violates the protocol from one that disconnects.
     nbd(&dir, "import os\nos.write(h.aio_get_fd(), b'x' * 64)\ntry:\n  h.pread(512, 0)\nexcept nbd.Error: pass")
         .exits(0);
     let mut hello = UnixStream::connect(dir.path("a.img.nbd.sock")).unwrap();
     hello.read_exact(&mut [0; 18]).unwrap();
     drop(hello);
     daemon.until("before it chose an export");
-    // What the image has lost cannot be read.
+    // The truncated part of the image cannot be read.
     File::options().write(true).open(dir.path("a.img")).unwrap().set_len(0).unwrap();
     nbd(&dir, "try:\n  h.pread(4096, 0)\nexcept nbd.Error: pass").exits(0);
     let failed: Value = serde_json::from_str(&daemon.until("requests failed")).unwrap();
@@ -90,13 +90,13 @@ fn a_log_without_a_reader_does_not_stop_the_daemon() {
     let daemon = daemon.closes_err();
     nbd(&dir, "h.pread(512, 0)").exits(0);
     dir.mqblk(&["ctl", "--control=ctl.sock", "reload"]).exits(0);
-    // Bad manners at the control socket, too.
+    // A protocol violation at the control socket is logged, too.
     UnixStream::connect(dir.path("ctl.sock")).unwrap().write_all(b"{").unwrap();
     dir.mqblk(&["ctl", "--control=ctl.sock", "shutdown"]).exits(0);
     assert!(daemon.output().status.success());
 }
 
-/// One whose test failed served on, and held what later runs wanted.
+/// Once, the daemon of a failed test kept serving and held resources that later runs needed.
 #[test]
 fn a_daemon_does_not_outlive_its_test() {
     let dir = Dir::new("log");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve --metrics`: a page that Prometheus takes, with what was done in it, and clients that mean no good.
+//! `mqblk serve --metrics`: a page that Prometheus accepts and that counts the I/O, and hostile clients.
 
 use crate::common;
 
@@ -42,7 +42,7 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// `name{label="text",...}` apart: name, and labels in their order.
+/// Splits `name{label="text",...}` into the name and the labels in their order.
 pub fn parse_series(series: &str) -> (&str, Vec<(String, String)>) {
     let Some((name, rest)) = series.split_once('{') else { return (series, Vec::new()) };
     let mut rest = rest.strip_suffix('}').unwrap();
@@ -68,7 +68,7 @@ pub fn parse_series(series: &str) -> (&str, Vec<(String, String)>) {
     (name, labels)
 }
 
-/// The rules of the text format and of `promtool check metrics`; values by series.
+/// Checks the rules of the text format and of `promtool check metrics`. Returns the values by series.
 pub fn parse(page: &str) -> BTreeMap<String, f64> {
     let mut all = BTreeMap::new();
     let (mut seen, mut family) = (BTreeSet::new(), None::<(&str, &str)>);
@@ -111,7 +111,7 @@ fn a_page_has_what_was_done() {
     let options = VerifyOptions { queues: 2, size: 16 << 20, requests: 1000, ..VerifyOptions::default() };
     let report = verify(socket.to_str().unwrap(), &options).unwrap();
     let client = NbdClient::connect(&format!("nbd+unix:///a.img?socket={}", dir.path("a.img.nbd.sock").display()));
-    // A client may know that it is in before the daemon has counted it.
+    // A client may be connected before the daemon has counted it.
     let until = Instant::now() + Duration::from_secs(30);
     let mut page = get(address);
     while !page.contains("type=\"nbd\",disk=\"a.img\"} 1\n") && Instant::now() < until {
@@ -163,8 +163,8 @@ fn bad_slow_or_frequent_scrapes_are_rejected_or_dropped() {
         let answer = ask(request);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
-    // Silent clients take places, for a while; excess clients are rejected with a message, and then there are places
-    // again.
+    // Silent clients occupy connections until they time out. Clients beyond the limit are rejected with a message, and later connections
+    // are free again.
     let mut idle: Vec<_> = (0..64).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let mut told = 0;
     for client in &mut idle {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk of several paths from the command line: as `--target` of a run, and served from a configuration; what is refused, and where it
-//! is reported.
+//! A disk of several paths from the command line: as `--target` of a run, and served from a configuration. Errors are rejected with
+//! their place.
 
 use crate::common;
 use crate::tgtd;
@@ -63,10 +63,10 @@ fn clients_of_a_served_disk_use_its_paths() {
     assert!(fs::read(dir.path("a.img")).unwrap() == source);
 }
 
-/// What udev calls the first LUN of the first target of any tgtd.
+/// The WWID that udev gives to the first LUN of the first target of any tgtd.
 const WWID: &str = "360000000000000000e00000000010001";
 
-/// A multipath.conf with a device section for tgtd, and `more` after it.
+/// Writes a multipath.conf with a device section for tgtd, followed by `more`.
 fn conf(dir: &Dir, more: &str) {
     let device = "devices {\n\tdevice {\n\t\tvendor \"IET\"\n\t\tproduct \"VIRTUAL-DISK\"\n\t\tpath_selector \"queue-length 0\"\n\
                   \t\tpath_grouping_policy multibus\n\t\tfailback immediate\n\t\tno_path_retry 12\n\t}\n}\n";
@@ -106,7 +106,7 @@ fn a_multipath_conf_tells_a_run_and_a_served_disk_what_to_do() {
     );
     assert!(out.contains("policy='queue-length 0'"), "{out}");
     assert_eq!((&failback[..], &queueing[..]), ("immediate", "12"));
-    // What the configuration says itself goes first, and a multipath of its WWID before a device.
+    // The configuration's own settings have priority. A multipath section of the WWID comes next, then a device section.
     let multipath = "\t\tpath_selector \"round-robin 0\"\n\t\tno_path_retry fail\n\t}\n}\n";
     conf(&dir, &format!("multipaths {{\n\tmultipath {{\n\t\twwid {WWID}\n{multipath}"));
     let (out, failback, queueing) = ll("path_grouping_policy = \"group_by_prio\"\nprio = [1, 2]");
@@ -114,7 +114,7 @@ fn a_multipath_conf_tells_a_run_and_a_served_disk_what_to_do() {
     assert!(out.contains("prio=2 status=active") || out.contains("prio=2 status=enabled"), "{out}");
     assert_eq!((&failback[..], &queueing[..]), ("immediate", "fail"));
 
-    // What is wrong, with both places.
+    // Errors name both places.
     let refused = |says: &[&str]| dir.mqblk(&["serve", "serve.toml", "--control", "ctl.sock"]).exits(2).says(says);
     conf(&dir, "defaults {\n\tfailback later\n\tpolling_intervall 5\n}\n");
     refused(&[

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve` as a daemon for NBD clients under TLS: the commands that are printed work as printed, plain clients are
-//! refused, and certificates that cannot be used are refused before anything is touched.
+//! `mqblk serve` as a daemon for NBD clients under TLS: the printed commands work as printed, clients without TLS are rejected, and
+//! unusable certificates are rejected before anything is changed.
 
 use crate::certificates;
 use crate::common;
@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The clients' commands of an NBD export.
+/// Returns the commands for the clients of an NBD export.
 fn clients<'a>(plan: &'a Value, export: &str) -> &'a Value {
     let exports = plan["exports"].as_array().unwrap();
     &exports.iter().find(|e| e["name"] == export).unwrap()["clients"]
@@ -98,7 +98,7 @@ fn certificates_that_cannot_be_used_are_refused() {
     refused(&["null", "--tls", "yes", "--tls-certificates", "pki"], "[possible values: off, on, require]");
 }
 
-/// New certificates that cannot be used were passed over in silence, until the old ones expired.
+/// Once, unusable new certificates were ignored without a message until the old ones expired.
 #[test]
 fn renewed_certificates_that_cannot_be_used_are_told() {
     let dir = Dir::new("serve-nbd");
@@ -126,7 +126,7 @@ fn renewed_certificates_that_cannot_be_used_are_told() {
         line.rsplit_once(' ').unwrap().1.to_owned()
     };
     let old_ones = "the certificates that were loaded before are still in use";
-    // A page may be a moment old.
+    // The metrics page may be a moment old.
     let shown = |wanted: &str| {
         let end = Instant::now() + Duration::from_secs(30);
         while stale() != wanted {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! PostgreSQL on ext4 on a loop device on a file that `mqblk serve` mounts: it and the daemon are killed in the middle of the
-//! work, and what was acknowledged is there afterwards. Needs root, /dev/fuse and loop devices.
+//! PostgreSQL on ext4, on a loop device, on a file that `mqblk serve` mounts. PostgreSQL and the daemon are killed in the middle of the
+//! work, and all acknowledged rows are there afterwards. Needs root, /dev/fuse and loop devices.
 
 use crate::common;
 
@@ -15,25 +15,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often everything is killed.
+/// How often the daemon and PostgreSQL are killed.
 const ROUNDS: u64 = 3;
-/// Rows that clients must have had acknowledged before.
+/// Rows that must be acknowledged before a kill.
 const ROWS: u64 = 150;
 /// Clients that insert rows, besides pgbench's.
 const CLIENTS: u64 = 3;
-/// No step takes as long.
+/// Time limit of a step.
 const LONG: Duration = Duration::from_secs(300);
 
 const IOTHREADS: &str = "[[iothread]]\nname = \"io0\"\n[[iothread]]\nname = \"io1\"\n";
 
-/// Where Debian has the programs of a version of PostgreSQL; those on the path are wrappers that look for its own clusters.
+/// Returns the directory of a version's programs on Debian. Those on the path are wrappers that look for Debian's own clusters.
 fn programs() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed");
     let newest = versions.filter_map(|v| v.unwrap().file_name().to_str()?.parse::<u32>().ok()).max().unwrap();
     PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"))
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
@@ -43,11 +43,11 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Processes whose parent is `parent`, by what the kernel says.
+/// Returns the processes whose parent is `parent`, from /proc.
 fn children(parent: u32) -> Vec<u32> {
     let of = |pid: u32| -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may hold anything: state, parent.
+        // After the name, which may contain anything, come state and parent.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
     let pids = fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse::<u32>().ok());
@@ -82,13 +82,13 @@ impl Machine {
         self.dir.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Any program, which must succeed.
+    /// Runs a program that must succeed.
     #[track_caller]
     fn run(&self, program: &str, args: &[&str]) -> String {
         self.dir.program(program, args).exits(0).out
     }
 
-    /// A program of PostgreSQL, as its user.
+    /// Returns a command of PostgreSQL that runs as its user.
     fn postgres_command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.args(["-k", "60", "300", "setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]);
@@ -106,7 +106,7 @@ impl Machine {
         out.into_owned()
     }
 
-    /// What a query gives, without decoration.
+    /// Returns the result of a query, without decoration.
     #[track_caller]
     fn ask(&self, query: &str) -> String {
         self.postgres("psql", &["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", query]).trim().to_owned()
@@ -130,7 +130,7 @@ impl Machine {
     fn start_postgres(&mut self) {
         let log = fs::File::create(self.dir.path("postgres.log")).unwrap();
         let (data, sockets) = (self.text("fs/data"), self.text("sockets"));
-        // Not under a time limit of its own: the process must be the postmaster.
+        // Not under `timeout`, because this process must be the postmaster.
         let mut command = Command::new("setpriv");
         command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(programs().join("postgres"));
         command.args(["-D", &data, "-k", &sockets, "-h", "", "-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB"]);
@@ -144,21 +144,21 @@ impl Machine {
         });
     }
 
-    /// Ends the daemon and the whole of PostgreSQL at the same moment.
+    /// Kills the daemon and all processes of PostgreSQL at the same moment.
     fn kill(&mut self) {
         let daemon = self.daemon.take().unwrap();
         let mut postgres = self.postgres.take().unwrap();
         let mut pids = vec![daemon.id(), postgres.id()];
         pids.extend(children(postgres.id()));
         let args: Vec<String> = pids.iter().map(u32::to_string).collect();
-        // One of PostgreSQL's may have ended by itself.
+        // A process of PostgreSQL may have ended by itself.
         let _ = Command::new("kill").arg("-9").args(&args).output().unwrap();
         daemon.ends();
         postgres.wait().unwrap();
         until("the killed processes are gone", || !pids.iter().any(|pid| is_there(*pid)));
     }
 
-    /// Takes down what is left of a dead daemon's disk. The next daemon detaches the file's mount by itself.
+    /// Removes what is left of a dead daemon's disk. The next daemon detaches the file's mount by itself.
     fn clear(&mut self) {
         let at = self.text("fs");
         self.run("umount", &[&at]);
@@ -171,7 +171,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Only where a test has failed in between.
+        // Only if the test has failed.
         if let Some(postgres) = &mut self.postgres {
             let pids: Vec<String> = children(postgres.id()).iter().map(u32::to_string).collect();
             let _ = postgres.kill();
@@ -190,7 +190,7 @@ impl Drop for Machine {
     }
 }
 
-/// A client that inserts one row after the other, each in a transaction of its own, and notes those that were acknowledged.
+/// A client that inserts rows one by one, each in its own transaction, and records those that were acknowledged.
 struct Inserter {
     acknowledged: Arc<AtomicU64>,
     thread: JoinHandle<BTreeSet<u64>>,
@@ -205,7 +205,7 @@ impl Inserter {
         let thread = std::thread::spawn(move || {
             let (mut to, mut from) = (client.stdin.take().unwrap(), BufReader::new(client.stdout.take().unwrap()));
             let (mut rows, mut answer) = (BTreeSet::new(), String::new());
-            // Ended by the server's end: the client leaves, and nothing comes or can be sent any more.
+            // The end of the server ends this loop: the client exits, and no further answer comes and no row can be sent.
             for row in first.. {
                 answer.clear();
                 let asked = writeln!(to, "insert into acked values ({row}, repeat('x', 200)) returning n;");
@@ -261,16 +261,16 @@ fn committed_transactions_survive_killing_database_and_daemon() {
         let there: BTreeSet<u64> = machine.ask("select n from acked").lines().map(|n| n.parse().unwrap()).collect();
         let lost: Vec<&u64> = acknowledged.difference(&there).collect();
         assert!(lost.is_empty(), "round {round}: acknowledged and lost: {lost:?}");
-        // At most the one that each client had not heard of, in every round.
+        // In every round, each client may have one row more than were acknowledged.
         assert!(there.len() as u64 <= acknowledged.len() as u64 + CLIENTS * (round + 1), "{} rows", there.len());
         machine.postgres("pg_amcheck", &["--install-missing", "--heapallindexed", "--rootdescend", "--all"]);
-        // What pgbench moves about keeps its sum.
+        // pgbench moves amounts, so their sum stays the same.
         let sums = "select (select sum(abalance) from pgbench_accounts) = (select sum(tbalance) from pgbench_tellers) \
                     and (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) from pgbench_branches) \
                     and (select sum(bbalance) from pgbench_branches) = (select sum(delta) from pgbench_history)";
         assert_eq!(machine.ask(sums), "t", "round {round}");
     }
-    // And an end as it should be.
+    // Last, a regular shutdown.
     let mut postgres = machine.postgres.take().unwrap();
     machine.run("kill", &["-s", "INT", &postgres.id().to_string()]);
     assert!(postgres.wait().unwrap().success(), "{}", machine.log());

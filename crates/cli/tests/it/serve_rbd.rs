@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`).
-//! Covered: verified load, NBD clients of other projects, several serving hosts and the lock; `ctl resize`, ending a run while
-//! the OSD is stopped, and the disk of a virtual machine.
+//! RBD images under `mqblk run` and `mqblk serve`, on the Ceph cluster that `MQBLK_TEST_CEPH` names (`cargo xtask ceph`). Covered:
+//! verified load, NBD clients of other projects, several serving hosts and the lock, `ctl resize`, ending a run while
+//! the OSD is stopped, and a virtual machine's disk.
 
 use crate::ceph;
 use crate::common;
@@ -26,13 +26,13 @@ fn rbd_images_are_run_on_with_verification() {
     dir.file("j.fio", "[j]\nioengine=libaio\nrw=randrw\nbs=4k\nsize=8m\niodepth=16\nverify=crc32c\nrandseed=3\n");
     let two = image.target(":images=2");
     dir.mqblk(&["run", "j.fio", "--target", &two, "--set", "nr_hw_queues=2"]).exits(0);
-    // The job is too large for it.
+    // The job is too large for the image.
     dir.file("k.fio", "[k]\nioengine=libaio\nrw=read\nbs=4k\nsize=64m\n");
     let refused = dir.mqblk(&["run", "k.fio", "--target", &two]);
     assert!(format!("{refused:?}").contains("rbd resize"), "{refused:?}");
 }
 
-/// A daemon that has the image for itself, with an NBD export at `nbd.sock` in its directory.
+/// Starts a daemon that has the image exclusively, with an NBD export at `nbd.sock` in its directory.
 fn serve(dir: &Dir, image: &CephImage) -> Started {
     let target = image.target(":exclusive=1");
     dir.file(
@@ -61,11 +61,11 @@ fn rbd_images_are_served_by_one_host_at_a_time() {
     dir.program("nbdcopy", &[&uri, "back"]).exits(0);
     assert!(std::fs::read(dir.path("back")).unwrap() == data);
     dir.program("qemu-img", &["compare", "-f", "raw", "-F", "raw", "data", &uri]).exits(0);
-    // A second host learns which client has it.
+    // A second host is told which client has the lock.
     std::fs::create_dir(dir.path("other")).unwrap();
     let refused = dir.mqblk(&["serve", &image.target(":exclusive=1"), "--socket-dir", "other"]);
     assert!(format!("{refused:?}").contains("has the exclusive lock"), "{refused:?}");
-    // Larger, from here and from elsewhere.
+    // The image is enlarged, first by the daemon and then by another client.
     dir.mqblk(&["ctl", "--control", "ctl.sock", "resize", "d", "24m"]).exits(0);
     let info = dir.program("qemu-img", &["info", "-f", "raw", &uri]).exits(0);
     assert!(format!("{info:?}").contains("24 MiB"), "{info:?}");
@@ -75,7 +75,7 @@ fn rbd_images_are_served_by_one_host_at_a_time() {
     assert!(format!("{info:?}").contains("32 MiB"), "{info:?}");
     serving.signal("TERM");
     serving.ends().exits(0);
-    // What was written is in the cluster, and the lock is free.
+    // The written data is in the cluster, and the lock is free.
     program("rbd", &["export", "--no-progress", &image.name, dir.path("exported").to_str().unwrap()]);
     assert!(std::fs::read(dir.path("exported")).unwrap()[..data.len()] == data);
     let again = serve(&dir, &image);
@@ -84,17 +84,17 @@ fn rbd_images_are_served_by_one_host_at_a_time() {
     again.ends().exits(0);
 }
 
-/// A block of this byte, at the beginning, through a daemon; whether it was taken.
+/// Writes a block of this byte to the beginning, through a daemon. Returns whether the write succeeded.
 fn writes(dir: &Dir, byte: u8) -> bool {
     let command = format!("write -P {byte} 0 4k");
     dir.program("qemu-io", &["-f", "raw", "-c", &command, "-c", "flush", &uri(dir)]).status == 0
 }
 
-/// Serves the image as soon as the cluster takes the lock from its owner.
+/// Serves the image as soon as the cluster has taken the lock from its owner.
 fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     let began = Instant::now();
     doing("the cluster takes the lock from a host that is gone");
-    // Far from the blocks that the test reads.
+    // The offset is far from the blocks that the test reads.
     dir.file("try.fio", "[a]\nrw=write\nbs=4k\noffset=512k\nsize=4k\n");
     loop {
         let refused = dir.mqblk(&["run", "try.fio", "--target", &image.target(":exclusive=1")]);
@@ -107,7 +107,7 @@ fn takes_over(dir: &Dir, image: &CephImage) -> Started {
     }
 }
 
-/// A stopped host stands for one that was cut off: when it comes back, another host has its disk.
+/// A stopped host represents one that was disconnected. When it resumes, another host has its disk.
 #[test]
 fn rbd_takes_the_lock_of_a_dead_host_and_fences_it() {
     let Some(_cluster) = Cluster::get() else { return };
@@ -124,7 +124,7 @@ fn rbd_takes_the_lock_of_a_dead_host_and_fences_it() {
     dirs[1].program("qemu-io", &read).exits(0).prints(&["read 4096/4096 bytes"]);
     first.signal("KILL");
     drop(first);
-    // One that died.
+    // A host that died.
     second.signal("KILL");
     drop(second);
     let third = takes_over(&dirs[2], &image);
@@ -152,7 +152,7 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
         &format!("[a]\nworkload=oltp\nbs=4k\nsize=7m\nusers=16\nreads_per_tx=4\nredo_size=512k\n{times}"),
     );
     let osd = Osd::of(&cluster);
-    // Writes are given up; reads, whose memory librbd has, are left out, whatever kind of thread has them.
+    // Writes are given up. Reads are abandoned in flight, because librbd still uses their memory. This holds for each kind of thread.
     for (job, set, target, stalled, more) in [
         ("j.fio", "rw=randwrite", &one, "[w=0 IOPS]", ""),
         ("j.fio", "rw=randread", &one, "[r=0 IOPS]", "of them are still out"),
@@ -160,7 +160,7 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
         ("tx.fio", "update_pct=50", &one, "[r=0,w=0 IOPS]", "of them are still out"),
         ("tx.fio", "update_pct=50", &stripe, "[r=0,w=0 IOPS]", "of them are still out"),
     ] {
-        // Only directions that were used are shown, and it has to be all of them.
+        // Progress shows only directions that have had I/O, and all of them must have had some.
         let used = if stalled.contains(",w=") { ",w=" } else { "IOPS]" };
         let mut run = dir.start(&["run", job, "--job-set", set, "--target", target, "--eta=always", "--json"], used);
         osd.stop();
@@ -175,7 +175,7 @@ fn rbd_a_run_ends_when_told_to_though_the_osd_stands_still() {
     }
 }
 
-/// What a guest does with its disk: files of the host are its data.
+/// The guest's script. The data that it writes are files of the host.
 const GUEST: &str = "
 set -eu
 fail() { echo \"GUEST-FAIL: $*\"; exit 1; }
@@ -190,8 +190,8 @@ dd if=/dev/vda bs=64k skip=16 count=64 iflag=direct 2>/dev/null | cmp - /data ||
 echo GUEST-PASS
 ";
 
-/// A virtual machine's disk is an image. The daemon is killed once the guest has shut down, so what the image has then was brought there
-/// by the guest's flushes alone.
+/// A virtual machine's disk is an image. The daemon is killed after the guest has shut down, so only the guest's flushes can have brought
+/// data to the image.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn rbd_images_are_disks_of_virtual_machines() {

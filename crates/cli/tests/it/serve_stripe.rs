@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve` of a disk that is striped over files: from its configuration to its clients, and what `mqblk ctl` reports and
-//! does. Files that do not fit are refused with exit status 2 before anything is touched.
+//! `mqblk serve` of a disk that is striped over files: from its configuration to its clients, and the reports and commands of
+//! `mqblk ctl`. Files that do not fit are rejected with exit status 2 before anything is changed.
 
 use crate::common;
 
@@ -30,7 +30,7 @@ fn ctl(dir: &Dir, args: &[&str]) -> Done {
 #[test]
 fn what_clients_write_lies_in_the_files_in_turn() {
     let dir = Dir::new("serve-stripe");
-    // What is over of the files is told at the start.
+    // The start reports the parts of the files that are not used.
     let names = ["a.img", "b.img", "c.img", "d.img"];
     names.iter().zip([8 << 20, (8 << 20) + 4096, 8 << 20, 9 << 20]).for_each(|(n, b)| image(&dir, n, b));
     dir.file("serve.toml", &config(&names, "[disk.queue]\nscheduler = \"mq-deadline\""));
@@ -47,7 +47,7 @@ fn what_clients_write_lies_in_the_files_in_turn() {
     let uri = format!("nbd+unix:///d?socket={}", dir.path("d.sock").display());
     dir.program("nbdcopy", &["--flush", "source", &uri]).exits(0);
     let options = vuclient::VerifyOptions { queues: 2, requests: 500, seed: 3, ..Default::default() };
-    // Over the same bytes, by a guest's way.
+    // The same bytes over vhost-user.
     let report = vuclient::verify(dir.path("v.sock").to_str().unwrap(), &options).unwrap();
     assert!(report.writes > 100, "{report:?}");
     dir.program("nbdcopy", &["--flush", "source", &uri]).exits(0);
@@ -60,14 +60,14 @@ fn what_clients_write_lies_in_the_files_in_turn() {
     let stats = ctl(&dir, &["stats", "--json"]).exits(0).json();
     let members = stats["disks"][0]["members"].as_array().unwrap();
     let flushes: Vec<f64> = members.iter().map(|m| number(m, "/ops/flush/ios")).collect();
-    // A file flushes behind each FUA write of its own, so they need not be equal.
+    // A file flushes after each of its own FUA writes, so the counts may differ.
     assert!(members.len() == 4 && flushes.iter().all(|n| *n >= 2.0), "{flushes:?}");
     assert_eq!(number(&stats, "/disks/0/ops/flush/ios"), flushes.iter().sum::<f64>());
     ctl(&dir, &["set", "d", "scheduler=kyber"]).exits(0);
     ctl(&dir, &["resize", "d", "64m"]).exits(2).says(&["disk 'd' is striped over 4 targets and keeps its size"]);
     ctl(&dir, &["drain", "d"]).exits(0);
     ctl(&dir, &["resume", "d"]).exits(0);
-    // The files are locked, each of them.
+    // Each of the files is locked.
     dir.mqblk(&["serve", "--dry-run", "c.img"]).exits(2).says(&["c.img", "is in use"]);
     started.signal("TERM");
     started.ends().exits(0);
@@ -100,7 +100,7 @@ fn files_that_do_not_fit_are_refused_and_nothing_is_touched() {
         done.says(&[says]);
         assert_eq!(dir.list(), before, "{says}");
     }
-    // A chunk that is shorter than what one of the targets can write, which is known when it is open.
+    // A chunk that is smaller than the block size of a target. That size is known only when the target is open.
     dir.file("c.toml", &config(&["a.img", "ram:size=1m,blocksize=4096"], "chunk = \"2k\""));
     let done = dir.mqblk(&["serve", "c.toml"]).exits(2);
     done.says(&["chunk=2048: must be a power of two, 4096..=1073741824 bytes", "disk 'd'"]);

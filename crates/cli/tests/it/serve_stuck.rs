@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk whose NBD server is down for good: what is moved continues where it was, what is removed says so or ends by force, and
-//! meanwhile the daemon answers read-only commands.
+//! A disk whose NBD server stays down. Sources that are moved continue, removals report that they wait or can be forced, and meanwhile
+//! the daemon answers read-only commands.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use vuclient::raw::{Format, Notify, Raw, block};
 
 const LONG: Duration = Duration::from_secs(300);
 
-/// Waits for something that has to come.
+/// Waits until a condition holds, which it must.
 #[track_caller]
 fn until(mut what: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -26,7 +26,7 @@ fn until(mut what: impl FnMut() -> bool) {
     }
 }
 
-/// nbdkit, to be killed and started again.
+/// nbdkit, which can be killed and restarted.
 struct Server<'a> {
     dir: &'a Dir,
     child: Option<Child>,
@@ -64,14 +64,14 @@ fn json_of(dir: &Dir, what: &str) -> Value {
     serde_json::from_str(&ctl(dir, &[what, "--json"]).exits(0).out).unwrap()
 }
 
-/// Requests of the export's clients in flight.
+/// Returns the number of requests of the export's clients in flight.
 fn in_flight(dir: &Dir) -> u64 {
     let stats = json_of(dir, "stats");
     let threads = stats["iothreads"].as_array().unwrap().iter();
     threads.flat_map(|t| t["sources"].as_array().unwrap()).map(|s| s["in_flight"].as_u64().unwrap()).sum()
 }
 
-/// Does something that waits for I/O, and checks the daemon all the while.
+/// Runs a command that waits for I/O, and checks meanwhile that the daemon answers.
 fn beside(dir: &Dir, args: &[&str]) -> Done {
     thread::scope(|scope| {
         let waits = scope.spawn(|| ctl(dir, args));
@@ -97,7 +97,7 @@ fn daemon(dir: &Dir) -> Started {
     dir.start(&args, "serving")
 }
 
-/// A write that waits.
+/// Starts a write that waits for the dead server.
 fn writes<'a>(dir: &'a Dir, scope: &'a thread::Scope<'a, '_>) -> thread::ScopedJoinHandle<'a, Done> {
     let uri = format!("nbd+unix:///d?socket={}", dir.path("near.sock").display());
     let client =
@@ -177,8 +177,8 @@ fn a_disk_whose_server_is_down_is_removed_by_force() {
     daemon.ends().exits(0);
 }
 
-/// The answer says that nothing is in flight, so it cannot come before that is so. Only the sender of the command waits
-/// for it.
+/// The answer says that nothing is in flight, so it comes only when that is true. Only the front end that sent the command
+/// waits for it.
 #[test]
 fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     let dir = Dir::new("stuck");
@@ -211,7 +211,7 @@ fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     until(|| in_flight(&dir) > 0);
     let stop = [0; 8];
     stuck.channel.send(request::GET_VRING_BASE, 1, &stop, &[]).unwrap();
-    // It is asked for when the request's queue is on its way out of the IOThread.
+    // The queries below come while the request's queue is leaving its IOThread.
     let is_answered = |raw: &Raw| raw.channel.is_closed(Duration::ZERO).is_ok_and(|closed| closed);
     for _ in 0..3 {
         assert_eq!(in_flight(&dir), 1);
@@ -220,7 +220,7 @@ fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
         assert_eq!(other.execute(0, &request, LONG).unwrap().0, block::OK);
         assert!(!is_answered(&stuck));
     }
-    // Others may change what they have, too.
+    // Changes to other disks work meanwhile, too.
     ctl(&dir, &["set", "r", "nomerges=2"]).exits(0);
     ctl(&dir, &["add", "ram:size=1m"]).exits(0);
     ctl(&dir, &["remove", "n"]).exits(2).says(&["export 'n.v' has clients", "by force"]);
@@ -233,11 +233,11 @@ fn stopping_a_ring_at_a_dead_server_blocks_only_its_front_end() {
     daemon.ends().exits(0);
 }
 
-/// Another disk, whose export is called as that of the first.
+/// Another disk, whose export has the same name as that of the first.
 const AGAIN: &str = "[[disk]]\nname = \"m\"\ntarget = \"ram:size=1m\"\n\
                      [[export]]\nname = \"n.n\"\ndisk = \"m\"\ntype = \"nbd\"\nsocket = \"other.sock\"\n";
 
-/// Has the export `n.n` end by a reload, with a write in flight of a client that is gone: it waits.
+/// Removes the export `n.n` by a reload while a write of a departed client is in flight. The export's end waits for the write.
 fn left_behind(dir: &Dir, config: &str) {
     let uri = format!("nbd+unix:///d?socket={}", dir.path("near.sock").display());
     let mut client = Command::new("qemu-io");
@@ -252,7 +252,7 @@ fn left_behind(dir: &Dir, config: &str) {
     assert!(lines.contains("ctl remove --force n.n"), "{lines}");
 }
 
-/// The program ended at once, and left sockets and devices behind.
+/// Once, the program exited at once and left sockets and devices behind.
 #[test]
 fn an_end_waits_for_what_was_removed_before() {
     let dir = Dir::new("stuck");
@@ -264,12 +264,12 @@ fn an_end_waits_for_what_was_removed_before() {
     daemon.signal("TERM");
     let said = daemon.until("ending waits for 1 request");
     assert!(said.contains("disk 'n'"), "{said}");
-    // It is there again: what waits ends, and so does all.
+    // The server is up again, so the waiting I/O completes and the daemon ends.
     server.start();
     daemon.ends().exits(0);
 }
 
-/// The first could not be named any more.
+/// Once, the first disk could not be addressed any more.
 #[test]
 fn a_removed_disk_is_force_ended_even_if_its_name_is_reused() {
     let dir = Dir::new("stuck");

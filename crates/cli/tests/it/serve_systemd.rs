@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Under a service manager: what it is told, sockets that it has made, and the units of `contrib/systemd`.
+//! Under a service manager: the notifications that it gets, the sockets that it passes, and the units of `contrib/systemd`.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ fn image(dir: &Dir) {
     File::create(dir.path("a.img")).unwrap().set_len(8 << 20).unwrap();
 }
 
-/// The next message that contains `sign`.
+/// Returns the next notification that contains `sign`.
 #[track_caller]
 fn told(manager: &UnixDatagram, sign: &str) -> String {
     manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -55,7 +55,7 @@ fn the_manager_is_told_of_ready_reload_life_and_end() {
     assert!(child.wait().unwrap().success());
 }
 
-/// The status of the beginning was told again after each reload, and nothing after what `mqblk ctl` changed.
+/// Once, each reload reported the status of the start again, and changes by `mqblk ctl` reported nothing.
 #[test]
 fn the_manager_is_told_what_is_served_after_each_change() {
     let dir = Dir::new("systemd");
@@ -77,7 +77,7 @@ fn the_manager_is_told_what_is_served_after_each_change() {
     assert_eq!(told(&manager, "STATUS"), one);
     ctl(&["add", "ram:size=1m"]);
     assert_eq!(told(&manager, "STATUS"), "STATUS=serving on 3 sockets and 0 mounts: 2 disks, 3 exports\n");
-    // Nothing that it says has changed.
+    // Nothing in the status has changed.
     ctl(&["drain", "d"]);
     ctl(&["resume", "d"]);
     ctl(&["remove", "d"]);
@@ -86,7 +86,7 @@ fn the_manager_is_told_what_is_served_after_each_change() {
     assert!(child.wait().unwrap().success());
 }
 
-/// What found no room in the manager's queue was lost: the manager waited for it until it ended the daemon.
+/// Once, a notification was lost if the manager's queue was full. The manager waited for it until it killed the daemon.
 #[test]
 fn a_manager_that_is_busy_is_told_when_it_listens() {
     let dir = Dir::new("systemd");
@@ -99,7 +99,7 @@ fn a_manager_that_is_busy_is_told_when_it_listens() {
     command.env("NOTIFY_SOCKET", dir.path("notify"));
     let mut child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    // The next is that it says so, and it waits for room no longer than a few seconds.
+    // The daemon reports that next, and waits for space in the queue for at most a few seconds.
     assert!(lines.any(|line| line.unwrap().contains("serving on")), "it ended");
     told(&manager, "READY=1");
     kill("TERM", child.id());
@@ -111,7 +111,7 @@ fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// mqblk behind systemd's own program for this, which starts it when the first client comes.
+/// Starts mqblk through systemd's socket activation program, which runs it when the first client connects.
 fn activated(dir: &Dir, sockets: &[(&str, &str)], args: &[&str]) -> Running {
     let mut command = Command::new("systemd-socket-activate");
     for (at, _) in sockets {
@@ -138,14 +138,14 @@ fn clients_are_served_on_sockets_that_systemd_has_made() {
     let manager = UnixDatagram::bind(dir.path("notify")).unwrap();
     let (v, ctl) = (dir.path("v.sock"), dir.path("ctl.sock"));
     let paths = [v.to_str().unwrap(), ctl.to_str().unwrap()];
-    // A port that is free may be another's before it is listened at.
+    // Another process may take the free port before this one listens.
     let begun = (0..10).find_map(|_| {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let tcp = free.to_string();
-        // By the name of the export, by its path, and the control socket by its own name.
+        // Sockets are matched by the export's name, by the path, and for the control socket by its own name.
         let sockets = [(tcp.as_str(), "a.n"), (paths[0], "unknown"), (paths[1], "control")];
         let mut child = activated(&dir, &sockets, &["serve", "serve.toml"]);
-        // It listens before the daemon runs: a client that comes earlier is served when it does.
+        // The program listens before the daemon runs. A client that connects earlier is served once the daemon runs.
         while TcpStream::connect(free).is_err() || UnixStream::connect(&ctl).is_err() {
             if child.try_wait().unwrap().is_some() {
                 return None;
@@ -162,7 +162,7 @@ fn clients_are_served_on_sockets_that_systemd_has_made() {
     }
     let options = vuclient::VerifyOptions { size: 4 << 20, requests: 200, ..vuclient::VerifyOptions::default() };
     vuclient::verify(paths[0], &options).unwrap();
-    // An export that ends and begins again is at the same socket.
+    // An export that is removed and added again uses the same socket.
     dir.mqblk(&["ctl", "--control", paths[1], "remove", "a.v"]).exits(0);
     dir.mqblk(&["ctl", "--control", paths[1], "reload"]).exits(0);
     vuclient::verify(paths[0], &options).unwrap();
@@ -198,7 +198,7 @@ fn the_units_are_as_systemd_wants_them() {
     let dir = Dir::new("systemd");
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
     let unit = |name: &str, from: &str| {
-        // It looks for the program, which need not be installed.
+        // systemd-analyze looks for the program, which need not be installed.
         let text = fs::read_to_string(units.join(from)).unwrap().replace("/usr/bin/mqblk", env!("CARGO_BIN_EXE_mqblk"));
         dir.file(name, &text);
     };
@@ -208,7 +208,7 @@ fn the_units_are_as_systemd_wants_them() {
         dir.program("systemd-analyze", &["verify", "--man=no", "./mqblk-serve@vm.service", "./mqblk-serve@vm.socket"]);
     let ours: Vec<_> = done.err.lines().filter(|l| l.contains("mqblk")).collect();
     assert_eq!(ours, [""; 0], "{}", done.err);
-    // It says something of units that are wrong.
+    // It reports errors of wrong units.
     let bad =
         fs::read_to_string(dir.path("mqblk-serve@vm.service")).unwrap().replace("ProtectClock=yes", "ProtectClok=yes");
     dir.file("mqblk-serve@vm.service", &bad);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk top` beside a daemon under load, and how it ends.
+//! `mqblk top` on a daemon under load, and how `top` ends.
 
 use crate::common;
 
@@ -26,7 +26,7 @@ fn intervals_of_a_daemon_under_load() {
         let mut top = dir.command(&["top", "--control=ctl.sock", "-d", "0.1", "--json"]);
         let mut top = Running::start(top.stdout(Stdio::piped()));
         let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
-        // Until an interval in which both virtqueues did something, and some of it was writes; it ends when its output is closed.
+        // Reads until an interval in which both virtqueues had I/O and some of it was writes. `top` ends when its output is closed.
         let found = lines.find_map(|line| {
             let view: Value = serde_json::from_str(&line.unwrap()).unwrap();
             let both_are = |list: &str, keys: &[&str]| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve --user`: a daemon that was root becomes user `nobody`, in every thread, and serves on. Needs root.
+//! `mqblk serve --user`: a daemon that starts as root becomes user `nobody` in every thread and continues to serve. Needs root.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ const CONFIG: &str = "[[disk]]\nname = \"a\"\ntarget = \"a.img\"\n\
      [[export]]\nname = \"a.v\"\ntype = \"vhost-user-blk\"\nsocket = \"run/a.sock\"\nnum_queues = 2\n\
      [[export]]\nname = \"a.n\"\ntype = \"nbd\"\nsocket = \"run/nbd.sock\"\n";
 
-/// Lines of each thread's status that begin so, without what comes before the values.
+/// Returns the name and the value of `key` from the status of each thread.
 fn threads(pid: u32, key: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -21,7 +21,7 @@ fn threads(pid: u32, key: &str) -> Vec<(String, String)> {
         let field = |key: &str| status.lines().find_map(|l| l.strip_prefix(key)).unwrap().trim().to_owned();
         all.push((field("Name:"), field(key)));
     }
-    // The kernel's workers act for the submitting user.
+    // The kernel's io_uring workers have the credentials of the submitter.
     all.retain(|(name, _)| !name.starts_with("iou-"));
     all
 }
@@ -59,7 +59,7 @@ fn no_thread_is_root_any_more_and_all_is_served_and_removed() {
     for name in ["run/a.sock", "run/nbd.sock", "run/ctl.sock"] {
         assert_eq!(fs::metadata(dir.path(name)).unwrap().uid(), 65534, "{name}");
     }
-    // What is open stays open; what would have to be opened now is refused, and says why.
+    // Open files stay open. Opening another one is rejected with the reason.
     let ctl = |args: &[&str]| dir.mqblk(&[&["ctl", "--control", "run/ctl.sock"], args].concat());
     ctl(&["set", "a", "scheduler=kyber"]).exits(0);
     ctl(&["resize", "a", "48m"]).exits(0);

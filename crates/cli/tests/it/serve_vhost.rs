@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk serve` as a daemon for virtual machines: clients of vhost-user-blk find what they wrote, also after the daemon was
-//! killed under them; it ends when asked to and leaves nothing behind.
+//! `mqblk serve` as a daemon for virtual machines: clients of vhost-user-blk read back what they wrote, also after the daemon was killed.
+//! The daemon ends on request and leaves no files behind.
 
 use crate::common;
 
@@ -24,7 +24,7 @@ fn config(target: &str) -> String {
     )
 }
 
-/// A daemon that serves `target` at `d.sock`.
+/// Starts a daemon that serves `target` at `d.sock`.
 fn daemon(dir: &Dir, target: &str) -> Started {
     dir.file("serve.toml", &config(target));
     dir.start(&["serve", "serve.toml"], "serving")
@@ -58,8 +58,8 @@ fn written_data_survives_a_restart_and_no_socket_is_left() {
     started.ends().exits(0);
 }
 
-/// The first daemon's disk takes an hour for each request; it is killed with writes in flight. The second one, on the image
-/// itself, finds them in the in-flight region of the first and does them, without a new submission.
+/// The first daemon's disk takes an hour for each request. The daemon is killed with writes in flight. The second daemon, on the image
+/// itself, finds these in the in-flight region and completes them without a new submission.
 #[test]
 fn requests_in_flight_at_a_kill_are_done_by_the_next_daemon() {
     resume_after_kill(Format::Split, 0);
@@ -85,7 +85,7 @@ fn resume_after_kill(format: Format, packed: u64) {
         writes.push(write);
     }
     raw.kick(0).unwrap();
-    // Behind them in the ring and done at once: so they were taken.
+    // This request is after the writes in the ring and completes at once. So the daemon has taken the writes.
     let serial = raw.block(block::GET_ID, 0, 20).unwrap();
     raw.submit(0, &serial.segments()).unwrap();
     raw.kick(0).unwrap();
@@ -105,7 +105,7 @@ fn resume_after_kill(format: Format, packed: u64) {
         assert_eq!(raw.guest.read(read.data, 4096).unwrap(), vec![i as u8 + 1; 4096]);
     }
     assert_eq!(ended, writes.len(), "nothing was done twice");
-    // Many laps more: nothing is counted wrong, and nothing is left of those.
+    // The ring wraps many times: no count is wrong, and none of the old requests is left.
     for lap in 0..200 {
         let mark = raw.guest.mark();
         let read = raw.block(block::IN, lap, 512).unwrap();

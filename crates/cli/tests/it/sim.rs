@@ -22,7 +22,7 @@ fn one_case_is_shown_event_by_event_and_the_same_every_time() {
     assert!(dir.list().is_empty(), "nothing is written");
 }
 
-/// What a case is made of is told in lines that fit a terminal, and flags and settings by their names.
+/// A case begins with its parts, in lines that fit a terminal, with flags and settings by their names.
 #[test]
 fn a_case_begins_with_what_it_is_made_of() {
     let dir = Dir::new("sim");

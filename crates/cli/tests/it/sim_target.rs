@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs on simulated machines from the outside (`--target sim:FILE`): the same command gives the same figures, and says that time is
-//! virtual; `tune` finds what a planted machine needs.
+//! Jobs on simulated machines from the outside (`--target sim:FILE`): the same command gives the same figures and says that time is
+//! virtual. `tune` finds the setting that a prepared machine needs.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ const MACHINE: &str = "[machine]\nsockets = 2\ncores = 8\nthreads = 1\n[disk]\na
                        write_us = 200\njitter_pct = 10\nparallel = 64\nlun_queue_depth = 64\nqueue_depth = 64\n[settings]\nscheduler = \"none\"\n";
 const JOB: &str = "[global]\nioengine=libaio\ndirect=1\nbs=4k\nsize=1g\ntime_based\nruntime=50ms\n[a]\nrw=randread\niodepth=8\nnumjobs=$ncpus\n";
 
-/// JSON without what a clock on the wall has told.
+/// Returns the JSON without wall-clock times.
 fn figures(text: &str) -> Value {
     let mut v: Value = serde_json::from_str(text).unwrap();
     for key in ["timestamp", "timestamp_ms", "time"] {
@@ -57,7 +57,7 @@ fn simulated_runs_repeat_exactly_and_report_virtual_time() {
     dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml", "--set", "nr_hw_queues=17"]).exits(2).says(&["16 CPUs"]);
 }
 
-/// Eight threads behind a LUN of depth four, over a device that does 64 at a time.
+/// Eight threads on a LUN of depth four, over a device that serves 64 I/Os at a time.
 #[test]
 fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
     let dir = Dir::new("sim-tune");
@@ -83,7 +83,7 @@ fn tune_finds_what_a_simulated_machine_lacks_and_does_so_again() {
     assert_eq!(one, value("r3"), "the same figures");
 }
 
-/// One results file is of one machine: the file's text is in it.
+/// A results file belongs to one machine: it contains the text of the machine's file.
 #[test]
 fn a_machine_file_that_was_edited_is_another_machine() {
     let dir = Dir::new("sim-edited");
@@ -122,7 +122,7 @@ fn more_pieces_in_flight_than_can_be_simulated_are_refused() {
     ]);
 }
 
-/// Where nothing matters, nothing is claimed; a database is judged by its transactions.
+/// If no setting has an effect, no gain is reported. A database is judged by its transactions.
 #[test]
 fn transactions_can_be_the_goal() {
     let dir = Dir::new("sim-oltp");

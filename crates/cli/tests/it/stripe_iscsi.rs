@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The layout of the Oracle experiment on a real iSCSI target: transactions with data on a stripe of 16 LUNs and redo on one of 8, all of Debian's
-//! tgtd. The command is the one in docs/workloads.md, with smaller sizes.
+//! The layout of the Oracle experiment on a real iSCSI target: transactions with data on a stripe of 16 LUNs and redo on a stripe of 8,
+//! all of Debian's tgtd. The command is the one in docs/workloads.md, with smaller sizes.
 
 use crate::common;
 use crate::tgtd;
@@ -10,25 +10,25 @@ use std::fs::{self, File};
 use tgtd::Tgtd;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// As the documentation names it.
+/// The target's name in the documentation.
 const IQN: &str = "iqn.2026-11.com.example:slob";
 const MIB: usize = 1 << 20;
-/// Of `chunk=1m`.
+/// Bytes of `chunk=1m`.
 const CHUNK: usize = MIB;
 const BLOCK: usize = 8 << 10;
 const DATA: usize = 16;
 const REDO: usize = 8;
 /// Bytes of a data LUN, and of a redo LUN.
 const LUN: usize = 4 * MIB;
-/// What the job writes, everywhere.
+/// The byte that the job writes.
 const WRITTEN: u8 = 0x5a;
 
-/// What the whole has at a byte before the job, which writes none of these.
+/// Returns the byte at an offset of the striped disk before the job. It is never [`WRITTEN`].
 fn laid(at: usize) -> u8 {
     (at / 512 % 89) as u8
 }
 
-/// The command of the documentation that runs on an iSCSI target, on one line.
+/// Returns the documentation's command that runs on an iSCSI target, on one line.
 fn documented() -> String {
     let text = fs::read_to_string(format!("{ROOT}/docs/workloads.md")).unwrap().replace("\\\n", " ");
     let mut found =
@@ -38,7 +38,7 @@ fn documented() -> String {
     command
 }
 
-/// The files of the LUNs, 1 to 16 for data and 17 to 24 for redo.
+/// Makes the files of the LUNs, 1 to 16 for data and 17 to 24 for redo.
 fn make_luns(dir: &Dir) -> Vec<String> {
     let names: Vec<String> = (1..=DATA + REDO).map(|n| format!("lun{n}")).collect();
     for (i, name) in names.iter().enumerate() {
@@ -56,7 +56,7 @@ fn read(dir: &Dir, names: &[String]) -> Vec<Vec<u8>> {
     names.iter().map(|n| fs::read(dir.path(n)).unwrap()).collect()
 }
 
-/// Chunks of the files in turn.
+/// Returns the striped disk: the chunks of the files, round robin.
 fn whole(luns: &[Vec<u8>]) -> Vec<u8> {
     (0..LUN / CHUNK).flat_map(|row| luns.iter().flat_map(move |l| &l[row * CHUNK..][..CHUNK]).copied()).collect()
 }
@@ -78,7 +78,7 @@ fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
     let before = whole(&read(&dir, &names[..DATA]));
     assert!(before.iter().enumerate().all(|(at, byte)| *byte == laid(at)));
 
-    // Until 600 transactions of each instance have ended and all is written back.
+    // Ends when each instance has done 600 transactions and all blocks are written back.
     let smaller = "--job-set size=64m --job-set redo_size=12m --job-set runtime=100 --job-set transactions=600";
     let sets = format!("{smaller} --job-set redo_bytes=128k --job-set buffer_pattern=0x{WRITTEN:02x} --json");
     let v = run(&dir, tgtd.port, &sets).exits(0).json();
@@ -88,12 +88,12 @@ fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
     let util = |i: u32, key: &str| number(&v, &format!("/disk_util/{i}/{key}"));
     assert_eq!(util(0, "read_ios") + util(0, "read_merges"), 19200.0);
     assert_eq!(util(0, "write_ios") + util(0, "write_merges"), tx("block_writes"));
-    // Redo writes that cross a chunk's end are two.
+    // A redo write that crosses the end of a chunk counts as two.
     assert!(util(1, "write_ios") + util(1, "write_merges") >= tx("redo_writes"));
     assert_eq!(util(1, "read_ios"), 0.0);
 
     let luns = read(&dir, &names);
-    // Each block of each data LUN was written as a whole, or has what it had.
+    // Each block of each data LUN was written completely or is unchanged.
     let mut changed = 0;
     for (i, lun) in luns[..DATA].iter().enumerate() {
         let mut of_lun = 0;
@@ -104,13 +104,13 @@ fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
             assert!(is_written != is_kept, "block {n} of data LUN {i} is neither as it was nor as it was written");
             of_lun += usize::from(is_written);
         }
-        // A sixteenth of about 1100; each is six deviations away.
+        // The mean is a sixteenth of about 1100; each bound is six standard deviations away.
         assert!((22..=130).contains(&of_lun), "data LUN {i} has {of_lun} changed blocks");
         changed += of_lun;
     }
     let (written, at_most) = (tx("block_writes"), 4.0 * tx("commits"));
     assert!(changed as f64 <= written && changed as f64 > 0.8 * at_most, "{changed} of {written}, {at_most} changes");
-    // Both logs were written to their ends: 12 chunks each, in turn on all LUNs.
+    // Both logs were written to their ends: 12 chunks each, over all LUNs by round robin.
     assert!(tx("redo_wraps") >= 2.0, "{v:#}");
     for (i, lun) in luns[DATA..].iter().enumerate() {
         let n = lun.iter().filter(|b| **b == WRITTEN).count();
@@ -118,7 +118,7 @@ fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
         assert_eq!(n, 3 * CHUNK, "bytes of redo LUN {i}");
     }
 
-    // What is read back through the stripe is what the target has.
+    // Reading through the stripe returns the data of the target's files.
     let list = |numbers: std::ops::RangeInclusive<usize>| -> String {
         numbers.map(|n| format!("\"iscsi://127.0.0.1:{}/{IQN}/{n}?sessions=1\", ", tgtd.port)).collect()
     };
@@ -130,7 +130,7 @@ fn transactions_on_24_iscsi_luns_change_the_right_blocks() {
     serving.ends().exits(0);
     assert!(fs::read(dir.path("back")).unwrap() == whole(&luns[..DATA]), "read back is something else");
 
-    // And what is written with checksums is found by those, in the target's files, too.
+    // Data with checksums is also verified in the target's files.
     let verify = "[v]\nioengine=libaio\niodepth=32\nrw=randwrite\nbs=48k\nsize=64m\nverify=crc32c\ndirect=1\n";
     dir.file("v.fio", verify);
     let urls = format!("stripe:chunk=1m:iscsi://127.0.0.1:{}/{IQN}/%*1-16", tgtd.port);

@@ -9,7 +9,7 @@ use std::process::Command;
 
 const JOB: &str = "[writer]\nrw=randwrite\nsize=1m\nbs=4k\nioengine=io_uring\niodepth=8\niodepth_batch_submit=8\n";
 
-/// Runs one of blktrace's programs in the directory; what it printed.
+/// Runs one of blktrace's programs in the directory. Returns its output.
 fn tool(dir: &Dir, program: &str, args: &[&str]) -> String {
     let out = Command::new(program).args(args).current_dir(dir.as_path()).output();
     let out = out.unwrap_or_else(|e| panic!("{program}: {e}; it is in the package blktrace"));
@@ -22,7 +22,7 @@ fn tool(dir: &Dir, program: &str, args: &[&str]) -> String {
     text
 }
 
-/// CPU, sequence number, action and the rest, per line of blkparse that is an event of a bio, request or plug.
+/// Returns CPU, sequence number, action and the rest of each line of blkparse that is an event of a bio, request or plug.
 fn events(text: &str) -> Vec<(u32, u32, String, String)> {
     let line = |l: &str| {
         let f: Vec<&str> = l.split_whitespace().collect();
@@ -47,7 +47,7 @@ fn blkparse_and_btt_read_what_was_traced() {
     assert_eq!(count("Q"), 256, "{text}");
     assert_eq!(count("D") + count("M") + count("F"), 256, "every bio is issued or merged\n{text}");
     assert_eq!((count("C"), count("P")), (count("D"), count("U")), "{text}");
-    // The same order as written: blkparse sorts by time, our sequence numbers then ascend on the one CPU.
+    // The order is the one in which events were written: blkparse sorts by time, and sequence numbers ascend on the only CPU.
     assert!(events.windows(2).all(|w| w[0].0 == 0 && w[0].1 < w[1].1), "{text}");
     let queued = events.iter().find(|e| e.2 == "Q").unwrap();
     assert!(queued.3.starts_with("W ") && queued.3.ends_with(" + 8 [writer]"), "{queued:?}");

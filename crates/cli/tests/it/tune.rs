@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk tune` from the outside, on the real-time model of a device, whose caps and latency are known.
+//! `mqblk tune` from the outside, on the real-time model of a device with known limits and latency.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use common::{Dir, number};
 use std::fs;
 
 const JOB: &str = "[global]\nioengine=libaio\nbs=4k\nsize=64m\n[a]\nrw=randread\niodepth=32\n";
-/// 2 ms per I/O, so that the machine's own speed matters little: the depth is what decides.
+/// 2 ms per I/O, so that the machine's own speed matters little and the depth decides.
 const SLOW: &str = "model:size=1g,lat_us=2000,parallel=64";
 const SHORT: [&str; 4] = ["--runtime", "100ms", "--seed", "1"];
 
@@ -15,7 +15,7 @@ fn tune<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["tune", "j.fio", "--target", target, "--maximize", "a.iops"], more, &SHORT].concat()
 }
 
-/// One hardware queue of four tags under a depth of 32: more tags are the answer, and the tag wait is the reason.
+/// One hardware queue of four tags under a depth of 32. The recommendation is more tags, and the reason is the wait for tags.
 #[test]
 fn a_starving_queue_depth_is_found_confirmed_and_explained() {
     let dir = Dir::new("tune");
@@ -41,7 +41,7 @@ fn a_starving_queue_depth_is_found_confirmed_and_explained() {
     assert_eq!(result.runs as usize, past.runs.len());
     let ratio = result.against_default.unwrap().ratio.unwrap().ratio;
     assert!(ratio > 3.0, "32 in flight instead of 4: {ratio}");
-    // Finished, it is told again without a run.
+    // A finished search is reported again without a run.
     let again = [&search[..], &["--budget", "40s", "--resume", "r.jsonl", "--json"]].concat();
     let v = dir.mqblk(&tune(SLOW, &again)).exits(0).json();
     assert_eq!(
@@ -82,7 +82,7 @@ fn ctrl_c_says_how_to_go_on() {
     started.ends().exits(130).says(&["interrupted; resume with: mqblk tune j.fio ", " --resume r\n"]);
 }
 
-/// Twice what a capped device can do is not to be had, whatever is set. Its rates are low: a machine that others use reaches them.
+/// No setting reaches twice the limit of a capped device. Its rates are low, so a machine with other load reaches them.
 #[test]
 fn an_unreachable_limit_reports_the_best_value_and_the_caps() {
     let dir = Dir::new("tune");
@@ -101,11 +101,11 @@ fn an_unreachable_limit_reports_the_best_value_and_the_caps() {
     near(number(find("iops_cap"), "/iops"), 1000.0, 0.2);
     near(number(find("bandwidth_cap"), "/bytes_per_second"), f64::from(50 << 20), 0.2);
     near(number(find("burst"), "/base"), 1000.0, 0.2);
-    // How exact it is is tested with times that no other program makes longer.
+    // Another test checks the accuracy, with times that other load does not stretch.
     near(number(find("burst"), "/credit"), 250.0, 0.9);
 }
 
-/// Four paths, each of which does four at a time: one group of all of them is the answer, and is written in the target's text.
+/// Four paths that each serve four I/Os at a time. The recommendation is one group of all paths, in the text of the target.
 #[test]
 fn how_paths_are_used_is_searched_and_stands_in_the_target() {
     let dir = Dir::new("tune");

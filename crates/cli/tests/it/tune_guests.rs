@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk tune` on simulated virtual machines from the outside: IOThreads, virtqueues and their mapping, with users in the place of jobs.
+//! `mqblk tune` on simulated virtual machines from the outside: IOThreads, virtqueues and their mapping, with users instead of jobs.
 
 use crate::common;
 
 use common::{Dir, number};
 use std::fs;
 
-/// A main loop that is slow to wake, and users who wait for storage most of their time.
+/// A main loop that wakes slowly, and users that wait for storage most of the time.
 const MACHINE: &str = "[machine]\nsockets = 1\ncores = 16\nthreads = 1\n[disk]\nsize_gib = 64\nread_us = 40\nwrite_us = 20\n\
                        [guests]\nvcpus = 16\nqueues = 16\nusers = [2, 16]\nkick_us = 2\ninject_us = 4\ncpu_us = 40\nper_user_us = 0\nreads = 2\nwrites = 1\n\
                        main_loop = { serve_us = 5, wake_us = 60 }\niothread = { serve_us = 5, wake_us = 8, poll_us = 32 }\n";
@@ -15,7 +15,7 @@ fn tune<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["tune", "--target", "sim:m.toml", "--runtime", "100ms", "--budget", "10m"], more].concat()
 }
 
-/// Sixteen users behind one thread of 5 us a request: more threads are the answer, and their turn is the reason.
+/// Sixteen users on one thread that takes 5 us per request. The recommendation is more threads, and the reason is the wait for the thread.
 #[test]
 fn iothreads_are_found_confirmed_explained_and_written() {
     let dir = Dir::new("tune-guests");
@@ -53,12 +53,12 @@ fn iothreads_are_found_confirmed_explained_and_written() {
     let told = dir.mqblk(&tune(&[&goal[..], &["--resume", "r.jsonl", "--json"]].concat())).exits(0).json();
     assert_eq!(number(&told, "/result/runs"), f64::from(result.runs), "finished, it is told without a run");
     assert!(told["simulated"].as_str().unwrap().starts_with("virtual machines of 16 vCPUs"));
-    // Another machine of that name is another tuning.
+    // Another machine of the same name needs another search.
     dir.file("m.toml", &MACHINE.replace("read_us = 40", "read_us = 41"));
     dir.mqblk(&tune(&[&goal[..], &["--resume", "r.jsonl"]].concat())).exits(2).says(&["what is behind the target"]);
 }
 
-/// What is so already is no gain; what is fixed is not searched; the same command comes to the same.
+/// A value already in use is no gain. Fixed settings are not searched. The same command gives the same result.
 #[test]
 fn how_things_are_today_is_what_has_to_be_beaten() {
     let dir = Dir::new("tune-guests");
@@ -66,7 +66,7 @@ fn how_things_are_today_is_what_has_to_be_beaten() {
     let run = |results: &str| {
         let args =
             ["--minimize", "users16.tx_p99", "--set", "iothreads=8", "--fix", "guests.queues=16", "--set", "vms=1"];
-        // A budget that is not what ends it: that would be the machine's answer, not the search's.
+        // The budget is so large that it does not end the search, because then the result would depend on the machine.
         let v = dir.mqblk(&tune(&[&args[..], &["--results", results, "--json"]].concat())).exits(0).json();
         assert_eq!(v["plan"]["base"][1], serde_json::json!(["iothreads", "8"]));
         assert!(!v["plan"]["knobs"].as_array().unwrap().iter().any(|k| k["name"] == "guests.queues"));
@@ -77,7 +77,7 @@ fn how_things_are_today_is_what_has_to_be_beaten() {
     assert_eq!(run("1"), run("2"));
 }
 
-/// A run of a day of virtual time, which would take hours: Ctrl-C ends it in the middle, and the printed command resumes it.
+/// A run of a day of virtual time would take hours. Ctrl-C interrupts it, and the printed command resumes it.
 #[test]
 fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
     let dir = Dir::new("tune-guests");
@@ -107,7 +107,7 @@ fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
             .says(&["--results q: --resume r goes on in its own file"]);
         fs::remove_file(dir.path("r")).unwrap();
     }
-    // A comparison, too; no run came to its end, and so there is no file.
+    // The same for a comparison. No run was completed, so there is no file.
     let compare = ["compare", "j.fio", "--target", "sim:n.toml", "--a", "default", "--b", "nr_hw_queues=1"];
     let more = ["--runtime", "86400", "--pairs", "10", "--results", "r", "--eta=always"];
     let started = dir.start(&[&compare[..], &more].concat(), "A");

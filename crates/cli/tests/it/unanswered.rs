@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mqblk run` that is told to end while its target does not answer: it ends all the same, with what it has, or at once when it is told
-//! again. Servers are real ones, stopped by SIGSTOP or killed.
+//! `mqblk run` that is interrupted while its target does not answer: it still ends and reports its results so far, or exits at once after
+//! a second signal. The servers are real ones, stopped by SIGSTOP or killed.
 
 use crate::common;
 use crate::tgtd;
@@ -31,7 +31,7 @@ fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// nbdkit with a disk in memory; kill -9 at the end.
+/// Starts nbdkit with a disk in memory. It is killed at the end of the test.
 fn nbdkit(dir: &Dir) -> Running {
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--unix", "up.sock", "memory", "8m"]).current_dir(dir.as_path());
@@ -40,7 +40,7 @@ fn nbdkit(dir: &Dir) -> Running {
     nbdkit
 }
 
-/// tgtd with a file as LUN 1, and its URL.
+/// Starts tgtd with a file as LUN 1. Returns it and the LUN's URL.
 fn tgtd(dir: &Dir) -> (Tgtd, String) {
     std::fs::File::create(dir.path("disk.img")).unwrap().set_len(8 << 20).unwrap();
     let tgtd = Tgtd::start(dir, IQN, &["disk.img"]);
@@ -52,23 +52,23 @@ fn tgtd(dir: &Dir) -> (Tgtd, String) {
 const TRANSACTIONS: &str = "[a]\nworkload=oltp\nbs=4k\nsize=7m\nusers=16\nreads_per_tx=4\nwrites_per_tx=2\nredo_bytes=1k\nredo_size=512k\n\
                             runtime=600\ntime_based\n";
 
-/// A run on the target that has come to a standstill: its server was sent `name` while it was at work.
+/// Starts a run on the target, and sends signal `name` to its server during I/O. Returns the run when it hangs.
 fn stalled(dir: &Dir, target: &str, server: &Running, name: &str, more: &[&str]) -> Started {
     stalled_at(dir, JOB, target, server, name, more)
 }
 
-/// The same of a job.
+/// Does the same with the text of a job.
 fn stalled_at(dir: &Dir, job: &str, target: &str, server: &Running, name: &str, more: &[&str]) -> Started {
     dir.file("j.fio", job);
     let args = ["run", "j.fio", "--target", target, "--eta=always"];
-    // Only directions that were used are shown, and it has to be both.
+    // Progress shows only directions that have had I/O, and both must have had some.
     let mut run = dir.start(&[&args[..], more].concat(), ",w=");
     signal(server, name);
     run.until("[r=0,w=0 IOPS]");
     run
 }
 
-/// Told to end once: it reports.
+/// Interrupts the run once. It must end with a report.
 fn ends_with_what_it_has(run: Started) -> Done {
     run.signal("INT");
     let done = run.ends().exits(130);
@@ -118,7 +118,7 @@ fn transactions_end_though_their_iscsi_target_stands_still() {
     assert!(number(&done.json(), "/mqblk/oltp/0/transactions") > 0.0);
 }
 
-/// The other target answers all the time.
+/// One target of the stripe hangs, while the other one answers.
 #[test]
 fn a_stripe_ends_though_one_of_its_targets_stands_still() {
     let (dir, other) = (Dir::new("still-stripe"), Dir::new("live-stripe"));
@@ -138,7 +138,7 @@ fn told_again_it_ends_at_once() {
     let dir = Dir::new("still-twice");
     let server = nbdkit(&dir);
     let run = stalled(&dir, "nbd+unix:///?socket=up.sock", &server, "STOP", &[]);
-    // What comes within a second is taken for the same wish.
+    // Signals within a second count as one.
     let pid = run.id().to_string();
     until("it does not end", || {
         let _ = quiet(Command::new("kill").args(["-s", "INT", &pid])).status();

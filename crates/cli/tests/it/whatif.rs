@@ -10,8 +10,8 @@ use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// What blkparse would print of a job that keeps 8 random reads in flight. A device without a limit takes 1 ms for each, give
-/// or take a tenth.
+/// Returns blkparse's output for a job that keeps 8 random reads in flight. The device has no limit and takes 1 ms for each read,
+/// give or take a tenth.
 fn closed_loop() -> String {
     let mut events: Vec<(u64, String)> = Vec::new();
     let mut rng = Rng::new(7);
@@ -58,7 +58,7 @@ fn a_profiled_workload_runs_the_same_in_the_simulator() {
     let (measured, simulated) = (iops["measured"].as_f64().unwrap(), iops["simulated"]["median"].as_f64().unwrap());
     assert!((simulated / measured - 1.0).abs() < 0.05 && (measured - 7976.0).abs() < 80.0, "{measured} {simulated}");
     let verdict = |q: usize| answers["answers"][q]["figures"][0]["verdict"].as_str().unwrap();
-    // Twice as fast is better; the effect of more at a time than was measured is unknown.
+    // Twice the speed is better. The effect of a higher parallelism than was measured is unknown.
     assert_eq!((verdict(0), verdict(1)), ("better", "cannot_tell"), "{answers:#}");
     assert_eq!(answers["answers"][1]["figures"][0]["decides"], "disk.parallel");
     let text = ask(&["--what-if", "disk.read_us=500", "--what-if", "iothreads=4", "--what-if", "nomerges=2"]);
@@ -86,7 +86,7 @@ fn a_profiled_workload_runs_the_same_in_the_simulator() {
     }
     let sidecar = json(&fs::read_to_string(dir.path("w.json")).unwrap());
     assert_eq!((&sidecar["kind"], &sidecar["data"]["answers"]["describes"]), (&"what_if".into(), &true.into()));
-    // A machine that is not this one is told.
+    // The output says if a machine is not this one.
     let m = fs::read_to_string(dir.path("m.toml")).unwrap();
     dir.file("m.toml", &m.replacen("\"db.iops\" = ", "\"db.iops\" = 1", 1));
     let text = ask(&["--what-if", "disk.read_us=500"]);
@@ -96,7 +96,7 @@ fn a_profiled_workload_runs_the_same_in_the_simulator() {
     );
 }
 
-/// A main loop that is slow to wake, and a thread whose turn sixteen users wait for.
+/// A main loop that wakes slowly, and a thread that sixteen users wait for.
 #[test]
 fn guest_what_ifs_name_the_part_of_a_transaction_that_changes() {
     let dir = Dir::new("whatif");
@@ -154,7 +154,7 @@ fn a_run_that_is_traced_and_its_results_are_profiled_alike() {
     }
     assert_eq!(traced["jobs"][0]["read"]["ios"], run["jobs"][0]["read"]["ios"]);
     assert_eq!(traced["device"], "259,0");
-    // What is printed of results is the job as it was.
+    // The profile of stored results is that of the original job.
     let again = dir.mqblk(&["profile", "--from", "run.json"]).exits(0).out;
     assert!(again.contains("\nrwmixread=70\n") && again.contains("\niodepth=4\n"), "{again}");
     dir.file("again.fio", &again);

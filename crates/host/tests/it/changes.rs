@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings changed under load, on real drivers and threads: whatever is changed how often, every block reads back as it
+//! Settings are changed under load, on real drivers and threads: whatever changes and however often, every block reads back as it
 //! was written, no I/O fails, and the run ends.
 
 use host::disk::Disk;
@@ -16,7 +16,7 @@ const JOBS: &str = "[global]\nioengine=io_uring\nbs=4k\ntime_based\nruntime=100\
     [r]\nrw=randread\noffset=1m\nsize=1m\n\
     [t]\nrw=randread\noffset=1m\nsize=1m\niodepth=4\nthinktime=200us\n";
 
-/// What is set one after the other, round and round.
+/// The settings that are applied in turn, again and again.
 const CHANGES: [&[(&str, &str)]; 13] = [
     &[("nr_hw_queues", "1")],
     &[("scheduler", "mq-deadline")],
@@ -50,12 +50,12 @@ fn prepared(jobs: &str, target: &str, settings: &[(&str, &str)], stop: &Arc<Atom
     prepare(&jobs, plan).expect("can be prepared")
 }
 
-/// Runs, and `change` meanwhile; the run is stopped when that is through.
+/// Runs jobs, and calls `change` meanwhile. The run is stopped when `change` returns.
 fn run_while(run: Prepared, stop: &AtomicBool, change: impl FnOnce(&[(String, Arc<Disk>)]) + Send) -> RunOutcome {
     let disks = run.disks.clone();
     std::thread::scope(|s| {
         s.spawn(|| {
-            // Also when it panics, or the run would continue for ever.
+            // The run is stopped also if this panics; otherwise it would continue for ever.
             let _stop = StopOnDrop(stop);
             change(&disks);
         });
@@ -79,11 +79,11 @@ fn check(outcome: &RunOutcome) {
     }
 }
 
-/// Waits until I/O has ended that came after this call.
+/// Waits until I/O that was submitted after this call has completed.
 fn goes_on(disk: &Disk) {
     let ended = || disk.queue.stats().ops.iter().map(|op| op.ios).sum::<u64>();
     let (before, began) = (ended(), std::time::Instant::now());
-    // Of the jobs' depths together no more than this can have come before.
+    // The sum of the jobs' depths limits how many completions can be of earlier I/O.
     while ended() < before + 40 {
         assert!(began.elapsed().as_secs() < 60, "no I/O ends any more\n{:#?}", disk.queue.debugfs());
         std::thread::yield_now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon in this process, on plans made by hand: what a change may touch, and which clients are notified.
+//! A daemon in this process, on plans made by hand: what a change may affect, and which clients are notified.
 
 use crate::common;
 use crate::own_process;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(300);
 
-/// A directory that is gone at the end.
+/// A directory that is removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -57,7 +57,7 @@ fn disk(name: &str, target: &str) -> DiskPlan {
     DiskPlan::new(name, TargetSpec::parse(target).unwrap(), target)
 }
 
-/// An NBD export of a disk, which clients call `d`, on one IOThread.
+/// Makes an NBD export of a disk on one IOThread. Clients use the export name `d`.
 fn export(name: &str, disk: &str, socket: &Path, iothread: &str) -> ExportPlan {
     let nbd = NbdPlan {
         listen: NbdListen::Unix(socket.into()),
@@ -96,21 +96,21 @@ fn uri(socket: &Path) -> String {
     format!("nbd+unix:///d?socket={}", socket.display())
 }
 
-/// A client that stays.
+/// Connects a client that stays connected.
 fn client(socket: &Path) -> Nbd {
     let target = nbd::parse(&format!("{}&connections=1", uri(socket))).unwrap();
     Nbd::open(&target, false, Arc::new(Regions::new())).unwrap().0
 }
 
-/// Which IOThread serves which export's clients.
+/// Returns the IOThread that serves each export's clients.
 fn places(daemon: &Daemon) -> BTreeMap<String, String> {
     let reports = daemon.report();
     let all = reports.iter().flat_map(|t| t.sources.iter().map(|s| (s.export.clone(), t.name.clone())));
     all.collect()
 }
 
-/// Two NBD servers may have an export of one name. Sources were called by that, so a change of one export moved the other's
-/// clients too, and the balance looked up the wrong one's IOThreads.
+/// Two NBD servers may have exports of the same name. Once, sources were identified by that name, so a change of one export also moved
+/// the other's clients, and balancing looked up the wrong IOThreads.
 #[test]
 fn clients_of_an_export_of_the_same_name_on_another_server_stay() {
     let directory = Directory::new();
@@ -119,7 +119,7 @@ fn clients_of_an_export_of_the_same_name_on_another_server_stay() {
     let mut daemon = start(&disks, &[export("first", "a", &one, "io0"), export("second", "a", &two, "io2")]);
     let _clients = [client(&one), client(&two)];
     let at = |pairs: [(&str, &str); 2]| BTreeMap::from(pairs.map(|(e, t)| (e.to_owned(), t.to_owned())));
-    // A client is let in a little before it is served.
+    // A client is accepted a little before it is served.
     let until = Instant::now() + LONG;
     while places(&daemon).len() < 2 {
         assert!(Instant::now() < until, "a client is not served");
@@ -130,7 +130,7 @@ fn clients_of_an_export_of_the_same_name_on_another_server_stay() {
     assert_eq!(places(&daemon), at([("first", "io1"), ("second", "io2")]));
 }
 
-/// `./x` and `x` are one socket, and so one server; the end of the export that was named first took the other one along.
+/// `./x` and `x` are one socket, and so one server. Once, the end of the export that was named first also ended the other one.
 #[test]
 fn exports_with_two_spellings_of_a_socket_share_a_server() {
     if !own_process::is_alone("daemon::exports_with_two_spellings_of_a_socket_share_a_server", &[]) {
@@ -161,7 +161,7 @@ fn exports_with_two_spellings_of_a_socket_share_a_server() {
     change(&mut daemon, plan(&disks, std::slice::from_ref(&second)));
     assert_eq!(size("b").trim(), "2097152");
     assert_eq!(clients(&daemon), [1]);
-    // Two disks cannot have one name there, however the socket is written.
+    // Two disks cannot have the same name on that server, however the socket is written.
     let twin = named(first, "b");
     let iothreads = vec![IoThreadPlan::new("io0")];
     let twins = ServePlan { iothreads, disks: disks.to_vec(), exports: vec![second, twin] };
@@ -169,7 +169,7 @@ fn exports_with_two_spellings_of_a_socket_share_a_server() {
     assert!(refused.contains("serves the export name 'b' already"), "{refused}");
 }
 
-/// The first server that could not be told of a new size was the last that was.
+/// Once, servers after the first one that rejected a new size were not notified.
 #[test]
 fn server_that_rejects_a_new_size_hides_it_from_no_other() {
     let directory = Directory::new();
@@ -177,7 +177,7 @@ fn server_that_rejects_a_new_size_hides_it_from_no_other() {
     fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
     let disks = [disk("a", image.to_str().unwrap())];
     let daemon = start(&disks, &[export("first", "a", &one, "io0"), export("second", "a", &two, "io1")]);
-    // Without its IOThread the first export cannot be made anew.
+    // Without its IOThread, the first export cannot be started again.
     daemon.threads().stop_one(0).unwrap();
     let told = daemon.resize("a", Some(2 << 20)).unwrap_err().to_string();
     for part in ["disk 'a' has 2097152 bytes now", "one.sock keeps the old size", "IOThread"] {
@@ -188,7 +188,7 @@ fn server_that_rejects_a_new_size_hides_it_from_no_other() {
     assert_eq!(client(&two).capacity().0, 4096);
 }
 
-/// What ended was waited for without limit, also if it was the I/O of a client long gone, at a server that is down.
+/// Once, the end of an export waited without limit, even for the I/O of a departed client at a server that is down.
 #[test]
 fn export_with_stuck_io_ends_by_itself_or_by_force() {
     let directory = Directory::new();
@@ -214,17 +214,17 @@ fn export_with_stuck_io_ends_by_itself_or_by_force() {
         assert!(told.contains(part), "'{part}' is missing in: {told}");
     }
     assert!(daemon.disk("a").is_none() && daemon.disk("b").is_some());
-    // No image has two owners: it is closed when it has ended.
+    // An image has only one owner: it is closed when its export has ended.
     assert!(daemon.finish("a", false).unwrap_err().to_string().contains("has not ended"));
     assert!(daemon.finish("first", true).unwrap());
     assert!(!daemon.finish("first", true).unwrap() && !daemon.finish("b", true).unwrap());
-    // The same again is another one.
+    // The same name again is a new disk.
     far.start();
     change(&mut daemon, plan(&disks, &[export("first", "a", &socket, "io0")]));
     assert_eq!(run("nbdinfo", &["--size", &uri(&socket)]).trim(), "16777216");
 }
 
-/// The server kept serving disks that were closed and whose images were no longer locked.
+/// Once, the server kept serving disks that were closed and whose images were no longer locked.
 #[test]
 fn a_server_that_cannot_go_on_with_what_is_left_ends() {
     let directory = Directory::new();
@@ -235,7 +235,7 @@ fn a_server_that_cannot_go_on_with_what_is_left_ends() {
     let ExportKind::Nbd(nbd) = second.kind.clone() else { panic!("an NBD export") };
     let second = ExportPlan { kind: ExportKind::Nbd(NbdPlan { name: "b".into(), ..nbd }), ..second };
     let mut daemon = start(&disks, &[export("first", "a", &socket, "io0"), second.clone()]);
-    // Without its IOThread the second export cannot be made anew.
+    // Without its IOThread, the second export cannot be started again.
     daemon.threads().stop_one(1).unwrap();
     let changes = daemon.change(plan(&disks[1..], std::slice::from_ref(&second)), false).unwrap();
     assert!(changes.failed.iter().any(|e| e.to_string().contains("IOThread")), "{:?}", changes.failed);
@@ -246,7 +246,7 @@ fn a_server_that_cannot_go_on_with_what_is_left_ends() {
     assert!(daemon.change(plan(&disks[..1], &[]), false).unwrap().failed.is_empty());
 }
 
-/// A write that waits for room could not be ended but by making room.
+/// Once, only free space could end a write that waits for space.
 #[test]
 fn what_is_held_for_want_of_space_ends_by_force() {
     let directory = Directory::new();
@@ -257,7 +257,7 @@ fn what_is_held_for_want_of_space_ends_by_force() {
     fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
     let held = DiskPlan { on_enospc: OnEnospc::Stop, ..disk("a", image.to_str().unwrap()) };
     let mut daemon = start(&[held], &[export("first", "a", &socket, "io0")]);
-    // It is gone when the last open file there is closed.
+    // The file system is unmounted when the last open file on it is closed.
     run("umount", &["--lazy", full.to_str().unwrap()]);
     let mut client = Command::new("qemu-io");
     client.args(["-f", "raw", "-c", "write 0 4m", &uri(&socket)]);
@@ -268,7 +268,7 @@ fn what_is_held_for_want_of_space_ends_by_force() {
         std::thread::yield_now();
     }
     let changes = daemon.change(plan(&[], &[]), true).unwrap();
-    // Or the end of the daemon would wait where this fails.
+    // Otherwise, if an assertion fails, the end of the daemon would wait.
     daemon.open_disks_now().iter().for_each(|d| drop(d.set_hold_on_enospc(false)));
     assert!(changes.failed.is_empty(), "{:?}", changes.failed);
     assert!(changes.done.iter().any(|line| line == "ended export 'first'"), "{:?}", changes.done);
@@ -276,13 +276,13 @@ fn what_is_held_for_want_of_space_ends_by_force() {
     client.wait().unwrap();
 }
 
-/// Whether this process has it open.
+/// Whether this process has the image open.
 fn is_open(image: &Path) -> bool {
     let mut open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
     open.any(|file| file == image)
 }
 
-/// They were removed by their names, whatever had them by then.
+/// Once, sockets were removed by name, even if another process had replaced them.
 #[test]
 fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
     let directory = Directory::new();
@@ -306,8 +306,8 @@ fn sockets_that_others_have_put_in_the_place_of_ours_stay() {
     assert_eq!(sockets.map(|s| s.exists()), [true, true, false]);
 }
 
-/// It is not in use here; but a program that another test starts has all that this process had open until it is that
-/// program.
+/// The image is not in use in this process. But a child that another test starts has all of this process's descriptors until it calls
+/// exec.
 #[track_caller]
 fn wait_until_free(image: &Path) {
     let until = Instant::now() + LONG;
@@ -317,7 +317,7 @@ fn wait_until_free(image: &Path) {
     }
 }
 
-/// The lock was free while a list, stats or a scrape still had the disk, and with it the file, open.
+/// Once, the lock was free while a list, stats or a scrape still had the disk, and with it the file, open.
 #[test]
 fn an_image_is_locked_while_its_disk_is_referenced() {
     let directory = Directory::new();
@@ -345,7 +345,7 @@ fn an_image_is_locked_while_its_disk_is_referenced() {
     wait_until_free(&image);
 }
 
-/// A client in the middle of its handshake kept all disks of its server open for up to 10 s, without a lock.
+/// Once, a client in the middle of its handshake kept all disks of its server open for up to 10 s, without a lock.
 #[test]
 fn a_handshake_keeps_no_disk_open() {
     let directory = Directory::new();
@@ -357,11 +357,11 @@ fn a_handshake_keeps_no_disk_open() {
     let second = ExportPlan { kind: ExportKind::Nbd(NbdPlan { name: "b".into(), ..nbd }), ..second };
     let mut daemon = start(&disks, &[export("first", "a", &socket, "io0"), second.clone()]);
     let mut silent = UnixStream::connect(&socket).unwrap();
-    // `NBDMAGIC`, `IHAVEOPT` and flags: it is the client's turn.
+    // The server has sent `NBDMAGIC`, `IHAVEOPT` and flags. Now it waits for the client.
     silent.read_exact(&mut [0; 18]).unwrap();
     change(&mut daemon, plan(&disks[1..], std::slice::from_ref(&second)));
     assert!(!is_open(&image));
-    // What it asks for now is gone: NO_ZEROES and FIXED_NEWSTYLE, and OPT_EXPORT_NAME "d".
+    // The export that it requests now is gone. It sends NO_ZEROES and FIXED_NEWSTYLE, and OPT_EXPORT_NAME "d".
     silent.write_all(&[&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 1, 0, 0, 0, 1], b"d"].concat()).unwrap();
     let mut size = Vec::new();
     silent.read_to_end(&mut size).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One body of tests for every driver, driven through the real core: what goes in comes out, once, with the right data
-//! and status, from one thread and from two.
+//! The same tests for every driver, through the real core: each I/O completes once, with the right data and status, from one thread and
+//! from two.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ fn with_op(op: Op, sector: u64, nr_sectors: u32) -> Bio {
     Bio { op, ..Bio::read(Sector(sector), nr_sectors, DataRef::NONE) }
 }
 
-/// Random writes, reads, discards and zeroes of random size against a copy in memory.
+/// Random writes, reads, discards and zeroes of random size, compared with a copy in memory.
 fn data_matches_a_model(kind: Kind) {
     let mut fixture = DriverFixture::new(kind);
     let mut rng = Rng::new(0x5eed_0001);
@@ -58,13 +58,13 @@ fn data_matches_a_model(kind: Kind) {
     }
 }
 
-/// Adjacent bios merge into requests whose pieces lie all over memory; data still lands where each bio says.
+/// Adjacent bios merge into requests whose segments are scattered in memory. Data still reaches the buffer of each bio.
 fn merged_requests_scatter_and_gather(kind: Kind) {
     let mut fixture = DriverFixture::new(kind);
     let mut rng = Rng::new(0x5eed_0002);
     let blocks = 32usize;
     let fill = rng.bytes(blocks * 4096);
-    // Slots in an order in which neighbours on disk are no neighbours in memory, but for one pair.
+    // The slots are ordered so that neighbours on disk are not neighbours in memory, except one pair.
     let order: Vec<u32> = (0..blocks as u32).map(|i| (i * 7) % blocks as u32).collect();
     for op in [Op::Write, Op::Read] {
         for (i, slot) in order.iter().enumerate() {
@@ -119,7 +119,7 @@ fn flush_and_fua_succeed(kind: Kind) {
     }
 }
 
-/// Far more I/Os than tags: the driver is full again and again, and every I/O ends once.
+/// Far more I/Os than tags: the driver is full again and again, and every I/O completes once.
 fn many_ios_end_exactly_once(kind: Kind) {
     for (queue_depth, scheduler) in [(1, "none"), (4, "none"), (7, "none"), (100, "none")] {
         let mut fixture = DriverFixture::with(kind, |c| {
@@ -140,7 +140,7 @@ fn many_ios_end_exactly_once(kind: Kind) {
     }
 }
 
-/// Completions of one thread's I/O are found by another thread that polls the same hctx, and both wait as they go.
+/// A thread finds completions of another thread's I/O when it polls the same hctx, and both threads wait, too.
 fn two_threads_share_one_hctx(kind: Kind) {
     let fixture = DriverFixture::with(kind, |c| {
         c.set("nr_cpus", "2").unwrap();
@@ -166,8 +166,8 @@ fn two_threads_share_one_hctx(kind: Kind) {
     });
 }
 
-/// A thread that claims the hctx is not alone after all: another one's I/O passes, with the owner asleep or not, and
-/// after the release every thread is as good as another.
+/// A thread has claimed the hctx, but another one uses it, too: its I/O completes, whether the owner sleeps or not. After the release,
+/// all threads are equal.
 fn a_claimed_hctx_serves_others_too(kind: Kind) {
     let fixture = DriverFixture::with(kind, |c| {
         c.set("nr_cpus", "2").unwrap();
@@ -201,7 +201,7 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
         });
         turn(&mut owner, 0);
         while !done.load(Ordering::Acquire) {
-            // A wake-up counts as all that the owner of a claimed hctx sleeps for.
+            // The owner of a claimed hctx may wait for several completions, and a wake-up counts as all of them.
             owner.driver.wait(hctx, if claimed { 4 } else { 1 }, Some(Duration::from_ms(50)));
             owner.poll();
         }
@@ -213,7 +213,7 @@ fn a_claimed_hctx_serves_others_too(kind: Kind) {
     turn(&mut other, 0);
 }
 
-/// While one thread sleeps in `wait`, another submits to and polls the same hctx; a wake-up ends the sleep.
+/// While one thread sleeps in `wait`, another submits to and polls the same hctx. A wake-up ends the sleep.
 fn a_waiting_thread_blocks_no_other(kind: Kind) {
     let mut fixture = DriverFixture::new(kind);
     let driver = fixture.driver.clone();
@@ -277,7 +277,7 @@ fn limits_hold_together(kind: Kind) {
     assert!(SLOT_BYTES as u32 <= limits.max_segment_size);
 }
 
-/// All of the above on what there is only one of: one after the other.
+/// All of the above, one after the other, on a target that exists only once.
 fn all_but_lazy(kind: Kind) {
     data_matches_a_model(kind);
     merged_requests_scatter_and_gather(kind);
@@ -291,7 +291,7 @@ fn all_but_lazy(kind: Kind) {
     limits_hold_together(kind);
 }
 
-/// On a real block device, where there is one to spare.
+/// On a real block device, if one may be overwritten.
 #[test]
 fn file_on_a_block_device() {
     if let Some(path) = common::device() {
@@ -300,7 +300,7 @@ fn file_on_a_block_device() {
     }
 }
 
-/// The kernel lets go of what was open in an io_uring some time after the ring has gone.
+/// The kernel closes the files of an io_uring some time after the ring is closed.
 fn a_claim_is_waited_for_if_it_ends_soon(device: &std::path::Path) {
     use host::driver::file::{File, FileOptions};
     let open = || File::open(device, &FileOptions::default(), Arc::new(host::mem::Regions::new()));
@@ -314,7 +314,7 @@ fn a_claim_is_waited_for_if_it_ends_soon(device: &std::path::Path) {
     });
 }
 
-/// On a Ceph cluster, where there is one.
+/// On a Ceph cluster, if there is one.
 #[test]
 fn rbd_images_opened_several_times() {
     if let Some(_cluster) = common::ceph::Cluster::get() {
@@ -323,7 +323,7 @@ fn rbd_images_opened_several_times() {
     }
 }
 
-/// A second iSCSI target. It sleeps for a second at each login, so not all tests of all.
+/// A second iSCSI target. It sleeps for a second at each login, so not all tests run on all of its variants.
 #[test]
 fn iscsi_istgt() {
     for kind in [Kind::IscsiIstgt, Kind::IscsiIstgtSolicited] {
@@ -334,7 +334,7 @@ fn iscsi_istgt() {
     }
 }
 
-/// The same through librbd's cache, with its lock.
+/// On a Ceph cluster, through librbd's cache, with the exclusive lock.
 #[test]
 fn rbd_through_librbds_cache() {
     if let Some(_cluster) = common::ceph::Cluster::get() {
@@ -347,13 +347,13 @@ fn rbd_through_librbds_cache() {
     }
 }
 
-/// Two paths that complete by time, and have no descriptor that reports it.
+/// Two paths whose I/O completes after a fixed time. They have no descriptor that reports it.
 const TIMED_PATHS: &str = "multipath:path_grouping_policy=multibus,path_selector=round-robin:\
     model:size=8m,over=null,lat_us=20,jitter_pct=50,parallel=3+model:size=8m,over=null,lat_us=20,jitter_pct=50,parallel=3";
 
 macro_rules! conformance {
     ($($driver:ident: $kind:expr;)*) => {
-        /// Names of what is tested here.
+        /// Names of the drivers that are tested here.
         const DRIVERS: &[&str] = &[$(stringify!($driver)),*];
 
         $(mod $driver {
@@ -388,7 +388,7 @@ conformance! {
 
 #[test]
 fn every_kind_of_driver_is_tested() {
-    // Those of RBD need a cluster and are in `rbd_driver.rs`.
+    // The tests of RBD need a cluster and are in `rbd_driver.rs`.
     for kind in host::target::DRIVER_KINDS.iter().filter(|kind| **kind != "rbd") {
         assert!(DRIVERS.iter().any(|driver| driver.starts_with(kind)), "add '{kind}' to conformance!");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What only the file driver can do: refuse files, keep a file's bytes, meet its end.
+//! Tests of the file driver alone: rejected files, bytes that must not change, and the end of a file.
 
 use crate::common;
 
@@ -46,7 +46,7 @@ fn a_file_that_cannot_be_written_serves_reads_only() {
     let file = TempFile::new();
     fs::set_permissions(&file.0, fs::Permissions::from_mode(0o444)).unwrap();
     let writable = open(&file.0, FileOptions::default());
-    // Root may write it all the same.
+    // Root may write the read-only file even so.
     if let Err(e) = writable {
         assert!(e.kind() == ErrorKind::Denied && e.to_string().contains("the job writes"), "{e}");
     }
@@ -63,7 +63,7 @@ fn the_size_is_rounded_down_to_blocks() {
     assert_eq!(driver.capacity().0 << 9, ((1 << 20) + 511) / block * block);
 }
 
-/// Bytes reach the file where the disk says, and no others change; not its size, not its other blocks.
+/// Written bytes reach their place in the file. The file's size and its other blocks do not change.
 #[test]
 fn only_what_is_written_changes_in_the_file() {
     for kind in [Kind::FileDirect, Kind::FileBuffered] {
@@ -98,7 +98,7 @@ fn discard_gives_space_back() {
     assert!(after.blocks() < before && after.len() == 8 << 20, "{before} -> {} blocks", after.blocks());
 }
 
-/// The file is cut short under the running driver: what lies behind its new end fails, what lies before does not, a
+/// The file is truncated under the running driver. I/O beyond its new end fails, I/O before it succeeds, a
 /// request across the end fails, and nothing hangs.
 #[test]
 fn a_file_cut_short_gives_io_errors() {
@@ -112,7 +112,7 @@ fn a_file_cut_short_gives_io_errors() {
     }
 }
 
-/// Regions that are added after the rings were made are as good as the ones before.
+/// Regions that are added after the rings were made work like earlier ones.
 #[test]
 fn data_may_lie_in_regions_added_later() {
     let fixture = DriverFixture::new(Kind::FileDirect);

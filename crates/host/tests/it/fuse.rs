@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The FUSE export against the real kernel: dd, fio, mapped files, fallocate, loop devices with a file system, and mounts whose
-//! daemon is gone. Needs root, /dev/fuse and loop devices.
+//! The FUSE export on the real kernel: dd, fio, mapped files, fallocate, loop devices with a file system, and mounts whose daemon has
+//! ended. Needs root, /dev/fuse and loop devices.
 
 use crate::serving;
 use crate::waiting;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use waiting::until;
 
 const MIB: u64 = 1 << 20;
-/// Short ones, some at the border of two ways of keeping data, some longer than one request.
+/// Block sizes for fio: short ones, some at the limit between two ways to hold data, and some longer than one request.
 const BLOCKS: &str = "--bssplit=512/20:4k/40:64k/20:68k/10:1280k/10";
 
 /// A mounted disk.
@@ -57,7 +57,7 @@ impl Mounted {
         mounted
     }
 
-    /// Mounts it at its place.
+    /// Mounts the disk at its mountpoint.
     fn start(&self, change: impl FnOnce(&mut FuseOptions)) -> host::error::Result<FuseExport> {
         let mut options = FuseOptions {
             name: "f".into(),
@@ -84,7 +84,7 @@ impl Mounted {
         OpenOptions::new().read(true).write(true).custom_flags(flags).open(self.file()).unwrap()
     }
 
-    /// Ends the export; the file is empty again, and nothing of the disk is in use.
+    /// Ends the export. Then the file must be empty again, and nothing of the disk in use.
     fn check_idle(mut self) {
         self.export = None;
         assert_eq!(fs::metadata(self.file()).unwrap().len(), 0, "it is mounted still");
@@ -119,7 +119,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// fio on a file or device; it must find all that it wrote.
+/// Runs fio on a file or device. It must verify all that it wrote.
 fn fio(file: &str, more: &[&str]) {
     let file = format!("--filename={file}");
     let fixed = ["--name=j", &file, "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--randseed=4711"];
@@ -152,7 +152,7 @@ fn fio_finds_what_it_wrote_past_the_page_cache() {
 
 #[test]
 fn fio_verifies_through_page_cache_and_mmap() {
-    // Of fio's mapped reads several jobs, or sizes, do not find on any file what they wrote.
+    // With several jobs or block sizes, fio's mmap engine fails to verify on any file, so there is one of each.
     let mapped = ["--ioengine=mmap", "--rw=randwrite", "--bs=16k", "--numjobs=1"];
     let called = ["--ioengine=psync", "--rw=randrw", BLOCKS, "--numjobs=3"];
     for (target, how) in [("ram:size=64m", called), ("file", mapped), ("file", called)] {
@@ -163,7 +163,7 @@ fn fio_verifies_through_page_cache_and_mmap() {
     }
 }
 
-/// What comes through the page cache and what goes past it is one disk, whatever its bytes and blocks are.
+/// I/O through the page cache and direct I/O see the same data, whatever the offsets and lengths.
 #[test]
 fn writes_of_any_length_keep_what_is_around_them() {
     for target in ["ram:size=16m", "ram:size=16m,blocksize=4k", "file"] {
@@ -180,12 +180,12 @@ fn writes_of_any_length_keep_what_is_around_them() {
             expected[offset..offset + len].copy_from_slice(&data);
             let (offset, len) = (rng.below(3 << 20) as usize, 1 + rng.below(longest) as usize);
             let mut back = vec![0; len];
-            // Past the page cache even where the memory and the range are not whole blocks.
+            // Direct I/O, even if the memory and the range are not whole blocks.
             let from = if i % 2 == 0 { &file } else { &direct };
             from.read_exact_at(&mut back, offset as u64).unwrap();
             assert!(back == expected[offset..offset + len], "{target}, step {i}: {len} bytes at {offset}");
         }
-        // Parts of blocks past the page cache, too.
+        // Direct writes of parts of blocks, too.
         direct.write_all_at(&[1; 300], 100).unwrap();
         expected[100..400].fill(1);
         let mut back = vec![0; 4 << 20];
@@ -197,8 +197,8 @@ fn writes_of_any_length_keep_what_is_around_them() {
     }
 }
 
-/// A loop device of sectors of 512 bytes on a disk of larger blocks: several of them, written at the same time through several
-/// channels, are in one block. None may be lost.
+/// A loop device with sectors of 512 bytes on a disk with larger blocks. Several sectors of one block are written at the same time
+/// through several channels. None may be lost.
 #[test]
 fn neighbours_in_one_block_do_not_undo_each_other() {
     let mounted = Mounted::new("ram:size=64m,blocksize=4k", 2);
@@ -224,7 +224,7 @@ fn the_disk_has_an_end_and_its_own_size() {
     assert_eq!((errno(file.set_len(size - 1)), errno(file.set_len(size + 1))), (libc::EPERM, libc::EPERM));
     file.set_len(size).unwrap();
     assert_eq!(errno(File::create(mounted.file())), libc::EPERM);
-    // Its owner may change, its times stay.
+    // The owner may change, but the times stay.
     let before = file.metadata().unwrap();
     run("chmod", &["640", text(&mounted.file())]);
     run("chown", &["nobody", text(&mounted.file())]);
@@ -257,7 +257,7 @@ fn fallocate_punches_holes_and_writes_zeroes() {
         assert_eq!(back[at], byte, "at {at}");
     }
     assert!(back[3 << 20..][..64 << 10].iter().all(|b| *b == 0) && back[(3 << 20) + (64 << 10)] == 0x5a);
-    // A size that was promised cannot be, nor can half a block.
+    // Allocation beyond the size is rejected, and so is half a block.
     for arguments in [&["--length", "1M"][..], &["--punch-hole", "--offset", "100", "--length", "1M"]] {
         assert!(!fallocate(arguments).status.success(), "{arguments:?}");
     }
@@ -265,12 +265,12 @@ fn fallocate_punches_holes_and_writes_zeroes() {
     mounted.check_idle();
 }
 
-/// RAM that sees what comes: flushes, writes that are to be stable, and failures on demand.
+/// A RAM disk that counts flushes and durable writes, and fails on demand.
 struct Watched {
     ram: Ram,
     flushes: AtomicU64,
     stable: AtomicU64,
-    /// Fails everything: 1 no space, 2 the medium.
+    /// Fails all I/O: with 1 for lack of space, with 2 with a medium error.
     fails: AtomicU32,
 }
 
@@ -303,7 +303,7 @@ impl Driver for Watched {
     }
 
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus {
-        // Its tests do one I/O at a time.
+        // The tests of this driver do one I/O at a time.
         if let Some(rq) = batch.front() {
             let seen = if rq.op() == Op::Flush { &self.flushes } else { &self.stable };
             seen.fetch_add(u64::from(rq.op() == Op::Flush || rq.flags().contains(OpFlags::FUA)), Ordering::SeqCst);
@@ -324,7 +324,7 @@ impl Driver for Watched {
 
 impl HostDriver for Watched {}
 
-/// A disk whose driver is watched.
+/// Makes a disk on this driver.
 fn watched(change: impl FnOnce(&mut FuseOptions)) -> (Mounted, Arc<Watched>) {
     let Served { directory, .. } = Served::new("fuse", "null", 1);
     let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };
@@ -335,7 +335,7 @@ fn watched(change: impl FnOnce(&mut FuseOptions)) -> (Mounted, Arc<Watched>) {
     (Mounted::of(Served { directory, threads, disk }, change), driver)
 }
 
-/// Every way to ask for stable data reaches the driver.
+/// Every way to request durable data reaches the driver.
 #[test]
 fn what_is_to_be_stable_is_flushed() {
     let (mounted, driver) = watched(|_| {});
@@ -348,7 +348,7 @@ fn what_is_to_be_stable_is_flushed() {
     assert_eq!(driver.seen(), (2, 0));
     drop(file);
     assert_eq!(driver.seen(), (3, 0), "the last close");
-    // Through the page cache and past it; the kernel leaves the latter to us.
+    // Through the page cache, and with direct I/O, for which the kernel leaves durability to the export.
     let before = driver.seen();
     mounted.open(libc::O_DSYNC).write_all_at(&[2; 4096], 0).unwrap();
     assert!(driver.seen() > before, "{:?}", driver.seen());
@@ -442,7 +442,7 @@ fn an_open_file_does_not_hold_the_export() {
     assert_eq!(fs::metadata(mounted.file()).unwrap().len(), 0);
     assert!(file.write_at(&[1; 4096], 0).is_err() && file.sync_all().is_err());
     drop(file);
-    // And the next one takes its place.
+    // The next export mounts at the same place.
     mounted.export = Some(mounted.start(|_| {}).unwrap());
     let mut back = [0; 4096];
     mounted.open(0).read_exact_at(&mut back, 0).unwrap();
@@ -450,7 +450,7 @@ fn an_open_file_does_not_hold_the_export() {
     mounted.check_idle();
 }
 
-/// Another process has unmounted the file, and has another disk there by now.
+/// Another process has unmounted the file and mounted another disk there.
 #[test]
 fn an_export_that_ends_leaves_the_next_one_in_its_place() {
     let mut first = Mounted::new("ram:size=16m", 1);
@@ -464,8 +464,8 @@ fn an_export_that_ends_leaves_the_next_one_in_its_place() {
     first.check_idle();
 }
 
-/// A process that was forked has copies of the file's descriptor and of those of /dev/fuse, and closes them one after the other in
-/// exec: the export may end meanwhile, and was to answer the first close.
+/// A forked process has copies of the descriptors of the file and of /dev/fuse, and closes them one by one in exec. Once, the export
+/// could end between these closes, although the first close waited for its answer.
 #[test]
 #[allow(unsafe_code, reason = "pre_exec is called between fork and exec")]
 fn a_process_that_is_being_started_does_not_outlast_the_export() {
@@ -478,7 +478,7 @@ fn a_process_that_is_being_started_does_not_outlast_the_export() {
             (&exec).write_all(&[0])?;
             (&told).read_exact(&mut [0])
         };
-        // SAFETY: it reads and writes, which may be done after a fork.
+        // SAFETY: the closure only reads and writes, which is allowed after a fork.
         unsafe { command.pre_exec(wait) };
         command.status().unwrap()
     });
@@ -503,7 +503,7 @@ fn what_cannot_be_mounted_is_refused() {
     mounted.check_idle();
 }
 
-/// Clients that are killed in the middle, and a thread that unmounts the file under us.
+/// Clients are killed during I/O, and a thread unmounts the file.
 #[test]
 fn clients_that_vanish_leave_nothing_behind() {
     for target in ["ram:size=64m", "file"] {

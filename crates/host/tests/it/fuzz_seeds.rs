@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seeds of the fuzz targets for NBD, FUSE, iSCSI and multipath.conf, made of the formats' own values; the targets' bodies run
-//! on them. Those of vhost-user are in `fuzzing.rs`, which only a test of the library reaches.
+//! Seeds of the fuzz targets for NBD, FUSE, iSCSI and multipath.conf, built from the formats' own values. The targets' bodies run
+//! on them. The seeds for vhost-user are in `fuzzing.rs`, because only a test of the library has access.
 
 #[path = "../../../../fuzz/bodies/fuse.rs"]
 mod fuse;
@@ -23,7 +23,7 @@ use host::nbd::wire::{
 };
 use seeds::{Seed, check};
 
-/// How the input is cut, for the second of the two runs that must agree.
+/// Length of the pieces into which the second of two runs splits the input. Both runs must agree.
 const PIECE: u8 = 7;
 
 fn string(text: &str) -> Vec<u8> {
@@ -42,13 +42,13 @@ fn request(kind: u16, flags: u16, offset: u64, length: u64) -> RequestHeader {
     RequestHeader { flags, kind, cookie: 0x1234, offset, length }
 }
 
-/// A client: TLS mode, then everything that it sends.
+/// Makes the input of a client: TLS mode, then everything that it sends.
 fn client(tls: u8, parts: &[Vec<u8>]) -> Vec<u8> {
     let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
     [&[tls, PIECE][..], &u32::from(flags).to_be_bytes(), &parts.concat()].concat()
 }
 
-/// One request of each kind.
+/// Makes one request of each kind.
 fn requests() -> Vec<(RequestHeader, Vec<u8>)> {
     let with = |header, data: Vec<u8>| (header, data);
     vec![
@@ -158,7 +158,7 @@ fn seeds_of_nbd_client() {
     check("nbd_client", &seeds, nbd_client::run);
 }
 
-/// A message on a disk of 61 blocks of 512 bytes that discards and zeroes, or on one that is read-only.
+/// Makes a message for a disk of 61 blocks of 512 bytes. The disk supports discards and zeroes, or is read-only.
 #[allow(clippy::disallowed_methods, reason = "the kernel speaks in the byte order of its machine")]
 fn message(is_read_only: bool, opcode: u32, fields: &[u32]) -> Vec<u8> {
     let mut bytes = vec![if is_read_only { 0xfc } else { 0xf4 }];
@@ -197,7 +197,7 @@ fn seeds_of_fuse() {
     check("fuse", &seeds, fuse::run);
 }
 
-/// A message of an iSCSI target: kind, flags, tag and data, with digests of headers and data if asked for.
+/// Makes a PDU of an iSCSI target: opcode, flags, tag and data, optionally with digests of header and data.
 fn pdu(kind: u8, flags: u8, tag: u32, data: &[u8], digests: (bool, bool)) -> Vec<u8> {
     let mut header = [0; 48];
     (header[0], header[1]) = (kind, flags);
@@ -236,7 +236,7 @@ fn seeds_of_iscsi() {
         pdu(0x23, 0x87, 0, b"HeaderDigest=None\0MaxBurstLength=262144\0InitialR2T=No\0", none),
     ];
     let seeds = [
-        // Data begins and ends.
+        // The data is complete.
         seed("plain", 0, talk(none), 6),
         seed("header-digest", 1, talk((true, false)), 6),
         seed("data-digest", 2, talk((false, true)), 6),
@@ -250,7 +250,7 @@ fn seeds_of_iscsi() {
 #[test]
 fn seeds_of_multipath_conf() {
     let seed = |name, text: &str, reach| Seed { name, bytes: text.into(), reach };
-    // Options with a default, then those that are given besides.
+    // Options with a default, then those that the text sets in addition.
     let built_in = 15;
     let seeds = [
         seed("empty", "# nothing\n", built_in),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The locks of `host::serve::lock` against QEMU's own: each sees the other.
+//! The locks of `host::serve::lock` and QEMU's own: each respects the other.
 
 use host::error::ErrorKind;
 use host::serve::lock::ImageLock;
@@ -40,7 +40,7 @@ fn err(output: &Output) -> String {
 fn qemu_is_kept_off_an_image_that_is_served() {
     let dir = Dir::new("locked-by-us");
     let write = ["-f", "raw", "-c", "write 0 512", "image"];
-    // A copy wants an image that does not change below it.
+    // A copy requires an image that does not change meanwhile.
     let copy = ["convert", "-f", "raw", "-O", "raw", "image", "copy"];
     assert!(dir.run("qemu-io", &write).status.success());
     let lock = ImageLock::take(&dir.image(), true).unwrap();
@@ -60,7 +60,7 @@ fn qemu_is_kept_off_an_image_that_is_served() {
     assert!(dir.run("qemu-io", &write).status.success());
 }
 
-/// A server of QEMU that ends with the value.
+/// A server of QEMU that is killed when the value is dropped.
 struct QemuNbd {
     pid: String,
 }
@@ -69,7 +69,7 @@ impl QemuNbd {
     fn start(dir: &Dir, more: &[&str]) -> QemuNbd {
         let socket = dir.0.join("s");
         let args = ["--fork", "--pid-file=pid", "-f", "raw", "-t", "-k", socket.to_str().unwrap()];
-        // It returns when it serves, so the image is open then.
+        // The command returns when the server is ready, so the image is open then.
         let started = dir.run("qemu-nbd", &[&args[..], more, &["image"]].concat());
         assert!(started.status.success(), "{started:?}");
         QemuNbd { pid: fs::read_to_string(dir.0.join("pid")).unwrap().trim().to_owned() }
@@ -79,7 +79,7 @@ impl QemuNbd {
         let pid = &self.pid;
         let script = format!("kill {pid}; timeout 60 tail --pid={pid} -f /dev/null");
         assert!(Command::new("bash").args(["-c", &script]).status().unwrap().success());
-        // Not again in `drop`.
+        // So that `drop` does not do it again.
         std::mem::forget(self);
     }
 }
@@ -102,7 +102,7 @@ fn an_image_that_qemu_uses_is_not_taken() {
     }
     writer.end();
     let reader = QemuNbd::start(&dir, &["-r"]);
-    // A read-only qemu-nbd lets others write, so both go with it.
+    // A read-only qemu-nbd lets others write, so both kinds of lock can be taken beside it.
     drop(ImageLock::take(&dir.image(), false).unwrap());
     drop(ImageLock::take(&dir.image(), true).unwrap());
     reader.end();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The iSCSI driver against Debian's tgtd: which initiators are let in, sessions, long requests. Also what becomes of requests
-//! when sessions are cut, the target is killed, or comes back as another. What all drivers must do is in `driver_conformance`.
+//! The iSCSI driver with Debian's tgtd: logins, sessions, long requests. Also the fate of requests when sessions are closed, or when the
+//! target is killed or returns as another disk. Tests of all drivers are in `driver_conformance`.
 
 use crate::common;
 use crate::own_process;
@@ -63,7 +63,7 @@ fn what_is_not_there_is_named() {
     assert!(kind == ErrorKind::NotFound && text.contains("no target iqn.2026-11.test:other"), "{text}");
     let (kind, text) = refused(&format!("{url}9"));
     assert!(kind == ErrorKind::NotFound && text.contains("no LUN 19"), "{text}");
-    // The target's controller is no disk.
+    // LUN 0 is the target's controller and no disk.
     let (_, text) = refused(&format!("{}0", url.strip_suffix('1').unwrap()));
     assert!(text.contains("LUN 0: is no disk but a device of type 0x0c"), "{text}");
     drop(tgt);
@@ -94,7 +94,7 @@ fn each_hardware_queue_has_a_session_of_its_own() {
     until(|| !tgt.show(&["--op", "show", "--mode", "target"]).contains("I_T nexus:"));
 }
 
-/// Longer than what goes unasked and than a burst: R2Ts and many messages, both ways, with and without digests.
+/// Requests longer than the unsolicited data and than a burst: R2Ts and many PDUs, both ways, with and without digests.
 #[test]
 fn long_requests_go_both_ways() {
     const BYTES: usize = 1 << 20;
@@ -114,7 +114,7 @@ fn long_requests_go_both_ways() {
             common::give_back(&mut pool, slot);
         }
         assert!(pool.with_slot(1, |b| b[..] == fill[..]), "{options}");
-        // In pieces all over memory, too.
+        // With scattered segments in memory, too.
         let slots: Vec<_> =
             (0..32).map(|i| (i * 7 % 32, Bio::read(Sector(64 + u64::from(i) * 8), 8, DataRef::NONE))).collect();
         assert!(fixture.io_batch(slots).iter().all(|s| s.is_ok()));
@@ -142,8 +142,8 @@ fn requests_end_when_no_target_returns_in_time() {
     assert!(driver.path().troubles()[0].contains("cannot connect"), "{:?}", driver.path().troubles());
 }
 
-/// By another portal group it is another nexus: the target keeps what the lost session had, and may carry it out after what was
-/// written next.
+/// A session with another portal group is another nexus: the target keeps the commands of the lost session, and may execute them after
+/// newer writes.
 #[test]
 fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
     let tgt = Tgt::new();
@@ -161,14 +161,14 @@ fn what_was_cut_off_goes_again_by_the_same_portal_group_only() {
         proxy.alter(None);
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
-    // When nothing is cut off any group will do.
+    // If no request was in flight, any group may be used.
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
     until(|| driver.path().connections().unwrap().losses >= 2 && driver.path().connections().unwrap().up == 1);
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![2; 4096]));
 }
 
-/// Only then it is known, as far as it can be, that the target has forgotten what it had: a way that is there then is used.
+/// After that time, the target has presumably dropped the commands of the lost session, so any session may be used.
 #[test]
 fn other_portal_group_is_used_after_recovery_timeout() {
     let tgt = Tgt::new();
@@ -183,7 +183,7 @@ fn other_portal_group_is_used_after_recovery_timeout() {
     assert!(driver.status().0[0].replayed > 0, "the write was cut off");
 }
 
-/// What only reads may be carried out twice.
+/// A read may be executed twice.
 #[test]
 fn a_read_that_was_cut_off_goes_again_by_any_portal_group() {
     let tgt = Tgt::new();
@@ -205,15 +205,15 @@ fn nothing_is_written_to_another_disk() {
     until(|| driver.path().connections().unwrap().up == 0);
     tgt.set_serial("SN0002");
     tgt.start();
-    // The midlayer says that the device is gone, once the reconnect thread has seen it; until then it waits.
+    // The midlayer reports that the device is gone, once the reconnect thread has noticed. Until then, requests wait.
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Offline);
-    // The reason is reported later than the requests are refused.
+    // The reason is reported after requests are already rejected.
     until(|| driver.path().troubles()[0].contains("requests are not sent to another disk"));
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
-/// A path checker and a prioritizer may log in at the same time: the target ended the first of two sessions of one
+/// A path checker and a prioritizer may log in at the same time. Once, the target closed the first of two sessions of the same
 /// name.
 #[test]
 fn checks_at_the_same_time_do_not_end_each_other() {

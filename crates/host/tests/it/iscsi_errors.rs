@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands that do not end, and commands that users send themselves, against Debian's tgtd: late ones are aborted, or a reset helps,
-//! and the session stays; a target that answers task management with nonsense loses its session, and nothing else happens.
+//! Command timeouts and passthrough commands, with Debian's tgtd. Late commands are aborted, or a reset fixes them, and the session
+//! stays. If a target's answers to task management are invalid, it loses only its session.
 
 use crate::common;
 
@@ -41,7 +41,7 @@ fn fixture(url: &str, io_timeout: &str) -> (DriverFixture, Arc<Iscsi>) {
             c.set(name, value).unwrap();
         }
     });
-    // A thread has to check the time.
+    // A polling thread has to check for timeouts.
     fixture.may_wait = false;
     (fixture, driver)
 }
@@ -50,7 +50,7 @@ fn losses(driver: &Iscsi) -> u64 {
     driver.path().connections().unwrap().losses
 }
 
-/// A write whose data the target asks for in vain. tgtd has it not with its disk yet, and says that there is no such task.
+/// A write whose R2T is lost. tgtd has not given it to its disk yet, and says that there is no such task.
 #[test]
 fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     const BYTES: usize = 1 << 20;
@@ -78,7 +78,7 @@ fn a_late_write_is_helped_and_goes_again_and_the_session_stays() {
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
-/// The target has ended it long ago, and knows of no such task.
+/// The target has completed the read long ago, and knows no such task.
 #[test]
 fn a_read_whose_answer_is_lost_is_helped_by_a_reset_of_the_lun() {
     let tgt = Tgt::new();
@@ -97,7 +97,7 @@ fn an_abort_that_works_is_all_that_is_done() {
     let proxy = Proxy::new(tgt.address());
     let (mut fixture, driver) = fixture(&tgt.url_by(proxy.address(), "?sessions=1&noop_interval=0"), "300");
     assert_eq!(fixture.write(8, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
-    // As of a target that had it still.
+    // As a target answers that still has the command.
     proxy.meddle(Tampering::Answer(0));
     proxy.meddle(Tampering::HoldReads(2));
     assert_eq!(fixture.read(8, 4096).1, [7; 4096]);
@@ -159,10 +159,10 @@ fn commands_of_users_bring_data_and_sense_and_are_bounded() {
     assert_eq!(fixture.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     let read = raw(&driver, Cdb::read(0, 8, false).as_bytes(), &[], 4096);
     assert_eq!((read.status, read.data), (sam::GOOD, vec![5; 4096]));
-    // The sense data tells that this target does not know a command; `iscsi_lio` has one that knows it.
+    // The sense data says that this target does not support the command; `iscsi_lio` has one that does.
     let swap = raw(&driver, Cdb::compare_and_write(0, 1).as_bytes(), &[[5; 512], [6; 512]].concat(), 0);
     assert_eq!(Sense::parse(&swap.sense).map(|s| (s.key, s.asc)), Some((SenseKey::IllegalRequest, 0x20)));
-    // Larger than goes unasked: the target asks for it.
+    // Larger than the unsolicited data, so the target sends R2Ts.
     let large = vec![9; 256 << 10];
     assert_eq!(raw(&driver, Cdb::write(0, 512, false, true).as_bytes(), &large, 0).status, sam::GOOD);
     assert_eq!(fixture.read(8, 4096).1, [9; 4096]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The iSCSI driver against the Linux kernel's own target, in a guest: what it knows and others do not, logins, a target that goes and
-//! comes back. Its target port groups are in `multipath_alua`.
+//! The iSCSI driver with the Linux kernel's own target, in a guest: features that only this target has, logins, and a target that stops
+//! and restarts. Its target port groups are in `multipath_alua`.
 #![cfg(target_arch = "x86_64")]
 
 use crate::common;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: usize = 512;
 
-/// COMPARE AND WRITE of one block.
+/// Sends COMPARE AND WRITE for one block. Returns whether the block was as expected.
 fn swap(driver: &Iscsi, block: u64, old: &[u8], new: &[u8]) -> bool {
     let cdb = Cdb::compare_and_write(block, 1);
     let answer = raw_after_attention(driver, cdb.as_bytes(), &[old, new].concat(), 0);
@@ -45,15 +45,15 @@ fn compare_and_write_writes_only_over_what_was_expected() {
     assert!(!swap(&driver, 0, &[5; BLOCK], &[7; BLOCK]), "it is no more what it was");
     let (status, bytes) = here.read(0, 4096);
     assert!(status == BlkStatus::Ok && bytes[..BLOCK] == [6; BLOCK] && bytes[BLOCK..] == [5; 4096 - BLOCK]);
-    // Refused for its length, and nothing of it written though the first block is as expected.
+    // Rejected because of its length. Nothing is written, although the first block is as expected.
     let many = [vec![6; 255 * BLOCK], vec![8; 255 * BLOCK]].concat();
     let none = raw(&driver, Cdb::compare_and_write(0, 255).as_bytes(), &many, 0);
     assert_eq!(Sense::parse(&none.sense).unwrap().key, SenseKey::IllegalRequest);
     assert_eq!(here.read(0, BLOCK).1, [6; BLOCK]);
 
-    // What it is for: hosts that count in one block, over two portals, lose nothing.
+    // The purpose of the command: hosts that increment a counter in one block over two portals lose no increment.
     const ROUNDS: u64 = 100;
-    /// If no command was too late until then, none ever came between another's read and write.
+    /// If no command has failed by then, no host ever wrote between another's read and write.
     const MOST_ROUNDS: u64 = 10_000;
     assert_eq!(here.write(8, &[0; 4096], OpFlags::NONE), BlkStatus::Ok);
     let lost_races = AtomicU64::new(0);
@@ -91,7 +91,7 @@ fn reservation_is_preempted_by_a_second_initiator() {
     reservations(|options| lio.url(1, options));
 }
 
-/// Writes all over the first MiB in pieces of many lengths, and reads them back by another session.
+/// Writes all of the first MiB in pieces of many lengths, and reads them back over another session.
 fn writes_and_reads(url: &str, seed: u64) {
     const PIECES: u64 = 32;
     let (mut here, _) = fixture(url, 1);
@@ -119,11 +119,11 @@ fn all_login_kinds_read_the_same_data_and_errors_are_named() {
     for (i, options) in ["", "?header_digest=crc32c", "?header_digest=crc32c&data_digest=crc32c"].iter().enumerate() {
         writes_and_reads(&lio.url(1, options), 0x110 + i as u64);
     }
-    // All data has to be asked for, in short pieces.
+    // All data must be solicited, in short bursts.
     lio.does(&format!("cd {NODE}/tpgt_1/param && echo No >ImmediateData && echo Yes >InitialR2T && echo 4096 >MaxBurstLength && echo 512 >FirstBurstLength"));
     writes_and_reads(&lio.url(1, "?data_digest=crc32c"), 0x11a);
 
-    // The second portal group wants authentication.
+    // The second portal group requires authentication.
     lio.does(&format!(
         "cd {NODE}/tpgt_2 && echo 1 >attrib/authentication && echo -n me >auth/userid && echo -n secretsecret1 >auth/password && echo CHAP >param/AuthMethod"
     ));
@@ -157,7 +157,7 @@ fn unmapped_and_zeroed_ranges_read_as_zeroes() {
         let bytes = here.read(0, data.len()).1;
         let gone = 16 * BLOCK..48 * BLOCK;
         assert!(bytes[..gone.start] == data[..gone.start] && bytes[gone.end..] == data[gone.end..], "{op:?}");
-        // The target says that unmapped blocks may read as anything; zeroed ones have to be zeroes.
+        // The target reports that unmapped blocks may read as anything. Zeroed blocks must read as zeroes.
         assert!(op == Op::Discard || bytes[gone].iter().all(|b| *b == 0), "{op:?}");
     }
     assert_eq!(here.io(Bio { op: Op::Flush, ..Bio::read(Sector(0), 0, DataRef::NONE) }), BlkStatus::Ok);
@@ -170,7 +170,7 @@ fn a_portal_that_goes_and_comes_back_is_not_noticed() {
     an_absence_is_not_noticed(&mut here, &driver, |serves| {
         lio.does(&format!("echo {} >{NODE}/tpgt_1/enable", u8::from(serves)));
     });
-    // Another disk in its place gets nothing.
+    // Another disk at the same address gets no requests.
     lio.does(&format!("echo 0 >{NODE}/tpgt_1/enable"));
     until(|| driver.path().connections().unwrap().up == 0);
     lio.does(&format!("rm {NODE}/tpgt_1/lun/lun_0/disk {NODE}/tpgt_2/lun/lun_0/disk && echo LIO0002 >{DISK}/wwn/vpd_unit_serial && ln -s {DISK} {NODE}/tpgt_1/lun/lun_0/disk && echo 1 >{NODE}/tpgt_1/enable"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The iSCSI driver against a target that does what no proper one would: it acknowledges what it has not seen, floods, and becomes
-//! another disk at the worst moment.
+//! The iSCSI driver with a target that behaves as no correct target does: it acknowledges commands that it has not received, floods the
+//! initiator, and becomes another disk at the worst moment.
 
 use crate::common;
 
@@ -44,14 +44,14 @@ fn fixture(target: &Scripted, write: bool, queues: &str) -> (DriverFixture, Arc<
 
 fn is_gone(fixture: &mut DriverFixture, driver: &Iscsi) {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Offline);
-    // The reason is reported later than the requests are refused.
+    // The reason is reported after requests are already rejected.
     until(|| {
         driver.path().troubles().first().is_some_and(|said| said.contains("requests are not sent to another disk"))
     });
 }
 
-/// Writes more than sockets hold. The target follows `script` at the first write that it sees, and takes the write properly
-/// when it comes again. Returns what has become of the first session.
+/// Writes more than socket buffers hold. The target runs `script` at the first write, and executes the write correctly when it comes
+/// again. Returns the reported end of the first session.
 fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> String {
     let is_first = AtomicBool::new(true);
     let target = Scripted::new(move |peer, request| {
@@ -76,7 +76,7 @@ fn write_large(script: impl Fn(&mut Peer, &Request) + Send + Sync + 'static) -> 
 
 #[test]
 fn a_long_write_goes_in_the_messages_that_the_target_wants() {
-    // A write that a proper target takes: its messages carry 512 bytes each, and one R2T asks for all of a command's.
+    // A correct target executes this write. Its PDUs carry 512 bytes each, and one R2T requests all data of a command.
     assert_eq!(write_large(Peer::serve), "");
 }
 
@@ -102,7 +102,7 @@ fn a_write_is_not_acknowledged_before_it_was_sent() {
     assert!(troubles.contains("ended well before all of it was sent"), "{troubles}");
 }
 
-/// RECOVERED ERROR: the command has done what it was asked, says the device.
+/// Sense data RECOVERED ERROR: the device has executed the command.
 const RECOVERED: [u8; 10] = [0, 8, 0x72, 1, 0x17, 1, 0, 0, 0, 0];
 
 #[test]
@@ -170,7 +170,7 @@ fn a_target_that_never_falls_silent_is_left_in_time() {
     }
 }
 
-/// The page by which it is known cannot be had for a moment.
+/// The page that identifies the device cannot be read for a while.
 #[test]
 fn a_device_that_does_not_answer_now_is_not_another_one() {
     for (status, key) in [(BUSY, 0), (TASK_SET_FULL, 0), (2, ABORTED_COMMAND)] {
@@ -190,7 +190,7 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
         let (mut fixture, driver) = fixture(&target, true, "1");
         refuses.store(true, Ordering::Relaxed);
         target.cut();
-        // More often than it is asked in one session.
+        // More often than the page is requested in one session.
         until(|| refused.load(Ordering::Relaxed) > 12 || (status == 2 && refused.load(Ordering::Relaxed) > 1));
         refuses.store(false, Ordering::Relaxed);
         assert_eq!(
@@ -202,7 +202,7 @@ fn a_device_that_does_not_answer_now_is_not_another_one() {
     }
 }
 
-/// The device says it once, and to a command that no request has made.
+/// The device reports the unit attention once, and to a passthrough command.
 #[test]
 fn unit_change_seen_by_a_user_command_is_verified() {
     let is_first = AtomicBool::new(true);
@@ -225,7 +225,7 @@ fn unit_change_seen_by_a_user_command_is_verified() {
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
-/// The outcome of the request is not taken: the next sender uses a session that has asked.
+/// The test does not reap the request. The next sender uses a session that has verified the disk's identity.
 #[test]
 fn unit_change_seen_by_a_request_is_verified_at_once() {
     for is_another in [false, true] {
@@ -251,7 +251,7 @@ fn is_asked_at_once(is_another: bool) {
     is_armed.store(true, Ordering::Relaxed);
     let data = fixture.pool.lend(0);
     fixture.begin(Bio::read(Sector(0), 8, data));
-    // The reconnect thread has received it.
+    // Waits until the reconnect thread has received the response.
     until(|| driver.status().0[0].losses == 1);
     let why = driver.status().0[0].last_loss.clone();
     assert_eq!(why.as_deref(), Some("the logical unit says that it has changed"));
@@ -269,7 +269,7 @@ fn is_asked_at_once(is_another: bool) {
     assert!(target.written.lock().unwrap()[..4096].iter().all(|b| *b == 1));
 }
 
-/// Its name was asked for before it was exchanged, and its size after that.
+/// The disk is replaced after its name was read and before its size is read.
 #[test]
 fn a_disk_that_is_exchanged_between_two_questions_is_noticed() {
     let phase = Arc::new(AtomicU8::new(0));
@@ -306,7 +306,7 @@ fn a_disk_without_a_name_is_not_written_to_after_its_session() {
     target.cut();
     is_gone(&mut writes, &writer);
     assert!(writer.path().troubles()[0].contains("has no name"), "{:?}", writer.path().troubles());
-    // Nothing is destroyed by that.
+    // Reads do no damage.
     assert_eq!(reads.read(0, 4096).0, BlkStatus::Ok);
 }
 
@@ -328,7 +328,7 @@ fn no_session_is_kept_with_a_disk_that_is_another() {
     let (mut fixture, driver) = fixture(&target, true, "2");
     assert_eq!(driver.path().connections().unwrap().up, 2);
     target.unit.lock().unwrap().serial = Some("SN2".to_owned());
-    // Connection 0 was for the questions at first.
+    // Connection 0 was used for the inquiries at the start.
     target.cut_one(2);
     until(|| driver.path().connections().unwrap().up == 0);
     is_gone(&mut fixture, &driver);

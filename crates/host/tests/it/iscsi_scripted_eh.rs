@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands that do not end, and sessions that are not made again, at a target that does what no proper one would: it answers a reset
-//! with a late response, rejects task management, refuses one session of several, and asks for more than it may.
+//! Command timeouts, and sessions that are not restored, with a target that behaves as no correct target does: it answers a reset
+//! with a late response, rejects task management, refuses one session of several, and sends more R2Ts than allowed.
 
 use crate::common;
 
@@ -22,28 +22,28 @@ use std::time::Duration;
 const ABORT_TASK: u8 = 1;
 const LUN_RESET: u8 = 5;
 const TARGET_WARM_RESET: u8 = 6;
-/// Answers to task management.
+/// Responses to task management functions.
 const DONE: u8 = 0;
 const NO_SUCH_TASK: u8 = 1;
 const NOT_SUPPORTED: u8 = 5;
-/// Why a message is rejected.
+/// Reasons of a Reject.
 const PROTOCOL_ERROR: u8 = 4;
 const TOO_MANY_IMMEDIATE: u8 = 6;
 
-/// What the target is to do, and has seen.
+/// What the target is told to do, and what it has received.
 #[derive(Default)]
 struct TargetState {
     /// Reads that are not answered.
     withhold: u32,
     withheld: Vec<Request>,
     functions: Vec<u8>,
-    /// A function that is not answered yet.
+    /// A task management function that is not answered yet.
     unanswered: Option<u32>,
 }
 
 type Shared = Arc<Mutex<TargetState>>;
 
-/// A target that withholds reads or writes as its board says, and does by `manage` what it is asked about them.
+/// Starts a target that withholds reads or writes as its state says, and calls `manage` for task management functions.
 fn target(
     writes: bool,
     manage: impl Fn(&mut Peer, &Request, &mut TargetState) + Send + Sync + 'static,
@@ -71,7 +71,7 @@ fn target(
     (target, state)
 }
 
-/// On it, so that commands are late soon, but not on a busy machine when they only wait for the script's turn.
+/// Makes a disk on the target. Commands time out soon, but not so soon that a busy machine alone delays them that long.
 fn fixture(target: &Scripted, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let url = target.url("?noop_interval=0");
@@ -81,7 +81,7 @@ fn fixture(target: &Scripted, queues: &str) -> (DriverFixture, Arc<Iscsi>) {
             c.set(name, value).unwrap();
         }
     });
-    // A thread has to check the time.
+    // A polling thread has to check for timeouts.
     fixture.may_wait = false;
     (fixture, driver)
 }
@@ -90,7 +90,7 @@ fn losses(driver: &Iscsi) -> u64 {
     driver.path().connections().unwrap().losses
 }
 
-/// The first reset is answered when its command has ended by itself, and another one waits to be helped.
+/// The first reset is answered after its command has completed by itself, while another command is under error handling.
 #[test]
 fn a_late_response_to_a_reset_is_ignored() {
     let (target, state) = target(false, |peer, request, state| match request.function() {
@@ -112,7 +112,7 @@ fn a_late_response_to_a_reset_is_ignored() {
     assert_eq!(losses(&driver), 0, "{:?}", driver.path().troubles());
 }
 
-/// No recovery has worked, and no session can be made: a caller that ends the disk does not wait for one.
+/// Error handling has failed, and no session can be made. A caller that gives up the disk does not wait for one.
 #[test]
 fn giving_up_ends_what_is_being_helped() {
     let (target, state) = target(false, |peer, request, _| match request.function() {
@@ -137,7 +137,7 @@ fn giving_up_ends_what_is_being_helped() {
     until(|| fixture.read(8, 4096).0 == BlkStatus::Ok);
 }
 
-/// It may still be carried out.
+/// The target may still execute the write.
 #[test]
 fn given_up_write_under_error_handling_takes_no_other_path() {
     // No other function is answered.
@@ -179,7 +179,7 @@ fn given_up_write_under_error_handling_takes_no_other_path() {
     until(|| fixture.write(0, &[3; 4096], OpFlags::NONE) == BlkStatus::Ok);
 }
 
-/// The first session of all that were lost is refused: the others come back.
+/// The first of the lost sessions is refused. The others are restored.
 #[test]
 fn a_session_that_is_refused_keeps_no_other_from_being_made() {
     let target = Scripted::new(|_, _| false);
@@ -196,14 +196,14 @@ fn a_session_that_is_refused_keeps_no_other_from_being_made() {
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
-/// The target never has more immediate commands of a session than RFC 7143 (4.2.2.1) says that it takes.
+/// The target never gets more immediate commands of a session than RFC 7143 (4.2.2.1) guarantees that it accepts.
 #[test]
 fn a_session_aborts_one_command_at_a_time() {
     const READS: u32 = 6;
     let crowded = Arc::new(Mutex::new(0));
     let seen = crowded.clone();
     let (target, state) = target(false, move |peer, request, _| {
-        // No other is sent behind it until it is answered; a driver that does has done so by now.
+        // No other function may follow until this one is answered. A wrong driver sends one within this time.
         *seen.lock().unwrap() += u32::from(peer.is_managed_next(Duration::from_millis(100)));
         peer.managed(request.tag(), DONE);
     });
@@ -248,7 +248,7 @@ fn other_rejects_end_the_session_with_a_message() {
     }
 }
 
-/// A user's own command: what a target asks for of it is bounded as of a request's.
+/// R2Ts of a passthrough command are limited like those of a request.
 #[test]
 fn a_users_command_is_asked_for_one_piece_of_data_at_a_time() {
     let first = Mutex::new(true);
@@ -270,7 +270,7 @@ fn a_users_command_is_asked_for_one_piece_of_data_at_a_time() {
     };
     assert_eq!(write().host, blk::scsi::disposition::HostByte::TransportDisrupted);
     assert!(driver.path().troubles()[0].contains("MaxOutstandingR2T is 1"), "{:?}", driver.path().troubles());
-    // One that is asked for all of it goes well.
+    // A command whose R2T requests all data succeeds.
     assert_eq!(write().blk_status, BlkStatus::Ok);
     assert!(*target.written.lock().unwrap() == data_out);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Settings of a loop device restored by a drop, a panic, or the immediate end of the process.
+//! Settings of a loop device are restored by a drop, after a panic, and when the process exits at once.
 //!
 //! Needs root, losetup and loop devices.
 
@@ -51,7 +51,7 @@ fn settings_are_put_back_however_it_ends() {
     assert_eq!(apply(&device).put_back(), Vec::<String>::new());
     assert_eq!(in_effect(&device), before);
 
-    // For good, all or none, and then they are not put back.
+    // Settings that are applied permanently, all or none, are not restored.
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     write_for_good(&device, &[pair("nomerges", "1"), pair("nr_requests", "99999999")], false).expect_err("too many");
     assert_eq!(in_effect(&device), before);
@@ -70,13 +70,13 @@ fn settings_are_put_back_however_it_ends() {
     assert!(panicked.is_err());
     assert_eq!(in_effect(&device), before);
 
-    // The process is about to end without returning.
+    // The process is about to exit without running destructors.
     let kept = apply(&device);
     assert_eq!(put_back_all(), Vec::<String>::new());
     assert_eq!(in_effect(&device), before);
     drop(kept);
 
-    // I/O that does not end: left, and put back later.
+    // I/O is stuck: the settings are left and restored later.
     let said = apply(&device).leave();
     assert!(said.contains("mqblk restore"), "{said}");
     assert_ne!(in_effect(&device), before);
@@ -85,7 +85,7 @@ fn settings_are_put_back_however_it_ends() {
     assert_eq!(in_effect(&device), before);
     assert_eq!(put_back_left(Some(&device)).unwrap(), (Vec::new(), true));
 
-    // What is so already is not written.
+    // A setting that already has its value is not written.
     let same = [("scheduler".to_owned(), "none".to_owned())];
     let planned = plan(&device, &same, Effect::Any).unwrap();
     assert!(SettingsGuard::apply(&device, &planned).unwrap().0.is_none());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Queues and clients that change IOThreads under load, IOThreads that come and go, and a mapping that is switched.
+//! Queues and clients move between IOThreads under load, IOThreads are added and removed, and a mapping changes.
 
 use crate::serving;
 use crate::waiting;
@@ -25,21 +25,21 @@ fn nbd(served: &Served) -> NbdExport {
     NbdExport::start(&served.threads, served.nbd_options(disk)).unwrap()
 }
 
-/// Moves every source that there is to the next IOThread, until `over`, and counts these moves.
+/// Moves every source to the next IOThread again and again until `over`, and counts the moves.
 fn move_around(served: &Served, over: &AtomicBool, moves: &AtomicU64) {
     while !over.load(Ordering::Acquire) {
         for report in served.threads.report() {
             for source in report.sources {
                 let to = (report.number + 1) % served.threads.len();
-                // One that has just left is no error of ours.
+                // A source that has just ended is not an error.
                 moves.fetch_add(u64::from(served.threads.move_to(&source.handle, to).is_ok()), Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Runs a client while all is being moved around, and again until it was moved often enough: how often that is in one run depends on
-/// what else wants the CPUs.
+/// Runs a client while all sources are moved, and repeats it until there were enough moves. How many moves one run has depends on the
+/// machine's other load.
 fn under_moves<T: Send>(served: &Served, client: impl Fn() -> T + Sync) -> T {
     const ENOUGH: u64 = 10;
     let (over, moves) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -120,7 +120,7 @@ fn mapping_changes_under_a_guest_and_holds_for_the_next() {
             export.remap(mapping.clone()).unwrap();
             assert_eq!(export.mapping(), *mapping);
             let placed = seen(&served.threads);
-            // Queues of a client that is just leaving stay where they were.
+            // Queues of a client that is just disconnecting stay where they were.
             if export.clients()() > 0 {
                 for (queue, thread) in placed {
                     assert_eq!(thread, mapping[queue as usize], "virtqueue {queue}");
@@ -154,7 +154,7 @@ fn iothreads_come_and_go_and_one_in_use_stays() {
     let client = std::os::unix::net::UnixStream::connect(served.directory.join("nbd.sock")).unwrap();
     threads.retune(1, Polling { max: Some(blk::time::Duration::ZERO), ..Polling::default() }, &[0]).unwrap();
     export.remap(vec![0]).unwrap();
-    // The virtqueues of a client that is just leaving are not moved: they end where they are.
+    // The virtqueues of a client that is just disconnecting are not moved.
     until(|| threads.report().iter().all(|r| r.number != 1 || r.sources.is_empty()));
     threads.stop_one(1).unwrap();
     assert!(!threads.contains(1) && threads.stop_one(1).is_err());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath over real paths: two descriptors of a file, and Debian's iSCSI target under several names and processes. What the block
-//! layer's part must do whatever its paths are is tested in `blk`.
+//! Multipath over real paths: two descriptors of a file, and Debian's iSCSI target under several names and processes. `blk` tests
+//! what its layer does with any paths.
 
 use crate::common;
 
@@ -63,7 +63,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
     for i in 0..64_u64 {
         assert_eq!(fixture.write(i * 8, &[i as u8; 4096], OpFlags::NONE), BlkStatus::Ok);
     }
-    // One is failed by hand: the other does it all, and the checker brings it back.
+    // One path is failed manually. The other one does all I/O, and the checker restores the first.
     let a = disk.paths().path("a").unwrap();
     disk.paths().fail_path(a, host::clock::now());
     assert_eq!(active(&disk), 1);
@@ -76,7 +76,7 @@ fn two_descriptors_of_a_file_are_one_disk() {
     }
 }
 
-/// A disk of these targets under a queue of one CPU.
+/// Makes a disk of these targets under a queue of one CPU.
 fn fixture_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDriver>) {
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };
@@ -91,15 +91,15 @@ fn fixture_of(options: &str, urls: &[String]) -> (DriverFixture, Arc<dyn HostDri
     (fixture, open.driver)
 }
 
-/// Writes blocks whose content says which write they are of, and reads them back, while a thread pulls paths. No error may be seen, and
-/// nothing but the last write of each block.
+/// Writes blocks that contain the number of their write, and reads them back, while a thread fails paths. No I/O may fail, and each
+/// block must have its last write.
 struct Load<'a> {
     fixture: &'a mut DriverFixture,
     rng: Rng,
-    /// By block: the number of its last write.
+    /// For each block, the number of its last write.
     written: Vec<u64>,
     count: u64,
-    /// The longest time that one round of it took.
+    /// The duration of the longest round.
     longest: StdDuration,
 }
 
@@ -120,7 +120,7 @@ impl Load<'_> {
         bytes
     }
 
-    /// 32 writes of different blocks at once, then reads of them and of others.
+    /// Does 32 writes of different blocks at once, then reads of these and of other blocks.
     fn round(&mut self) {
         let began = std::time::Instant::now();
         let first = self.rng.below(BLOCKS / 32) * 32;
@@ -132,7 +132,7 @@ impl Load<'_> {
             self.fixture.pool.with_slot(slot as u32, |b| b[..4096].copy_from_slice(&stamp));
         }
         let bios = |make: fn(Sector, u32, DataRef) -> Bio, blocks: &[u64]| -> Vec<(u32, Bio)> {
-            // Every second block first, so that neighbours are not merged.
+            // Even positions first, so that neighbours are not merged.
             let at = |(i, b): (usize, &u64)| (i as u32, make(Sector(b * 8), 8, DataRef::NONE));
             let all: Vec<_> = blocks.iter().enumerate().map(at).collect();
             let (even, odd): (Vec<_>, Vec<_>) = all.into_iter().partition(|(i, _)| i % 2 == 0);
@@ -160,12 +160,12 @@ impl Load<'_> {
         }
     }
 
-    /// Takes the longest round so far, and begins anew.
+    /// Returns the longest round so far, and resets it.
     fn take_longest(&mut self) -> StdDuration {
         std::mem::take(&mut self.longest)
     }
 
-    /// What the file holds is what was written last.
+    /// Checks that the file contains the last write of each block.
     fn check_file(&self, path: &std::path::Path) {
         let bytes = std::fs::read(path).unwrap();
         for block in 0..BLOCKS {
@@ -184,12 +184,12 @@ fn up(driver: &dyn HostDriver) -> u64 {
     c.up
 }
 
-/// All paths are used.
+/// Whether all paths are in use.
 fn all_used(driver: &dyn HostDriver, paths: u64) -> bool {
     up(driver) == paths && driver.path().troubles().iter().all(|t| !t.contains("is not used now"))
 }
 
-/// Does something to paths under load. Returns the longest round.
+/// Calls `what`, which changes paths, under load. Returns the longest round.
 fn pull(load: &mut Load<'_>, what: impl FnOnce() + Send) -> StdDuration {
     load.take_longest();
     std::thread::scope(|s| {
@@ -279,11 +279,11 @@ fn a_slow_path_slows_its_own_requests_only() {
     slow.set_delay(StdDuration::ZERO);
     load.run_until(|| active(&disk) == 2);
     load.check_file(&tgt.file.0);
-    // Slow is not failed.
+    // A slow path has not failed.
     assert!(disk.status().groups[0].paths.iter().all(|p| p.fail_count == 0), "{}", disk.status());
 }
 
-/// Each of two CPUs has a path of its own: behind one that is silent waits what its CPU writes, and nothing of the other's.
+/// Each of two CPUs has its own path. If one path is silent, the I/O of its CPU waits, and the I/O of the other does not.
 #[test]
 fn io_affinity_takes_the_path_of_the_cpu() {
     let tgt = Tgt::new();
@@ -312,8 +312,8 @@ fn io_affinity_takes_the_path_of_the_cpu() {
     assert_eq!(std::fs::read(&tgt.file.0).unwrap()[..4097], [vec![3; 4096], vec![2; 1]].concat());
 }
 
-/// A write is in flight when its path falls silent. It goes down another path only after the session was made anew as the same
-/// nexus. So the old connection's copy, which arrives when a newer write was acknowledged, matches no request.
+/// A write is in flight when its path falls silent. The write is retried on another path only after the session was restored as the same
+/// nexus. So when the old connection's copy arrives after a newer write was acknowledged, it matches no request.
 #[test]
 fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let tgt = Tgt::new();
@@ -325,10 +325,10 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     let (mut fixture, disk) = open_disk(options, &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     let ids: Vec<_> = disk.status().groups[0].paths.iter().map(|p| p.id).collect();
-    // The write is to go down the first.
+    // The write must use the first path.
     disk.paths().fail_path(ids[1], host::clock::now());
     proxy.freeze();
-    // New connections are slow: without the wait for them the write would be done elsewhere long before the old one is dropped.
+    // New connections are slow. Without a wait for them, the write would be done on the other path long before the old one is dropped.
     proxy.set_delay(StdDuration::from_millis(300));
     std::thread::scope(|s| {
         let fixture = &mut fixture;
@@ -355,8 +355,8 @@ fn a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
 
-/// The forwarder in front of a path stops, with a write in it, and refuses new connections; the target behind it lives, and gets the
-/// write later. That no process listens proves nothing: the write waits until the nexus was made anew.
+/// The proxy in front of a path stops with a write in it, and refuses new connections. The target behind it still runs and gets the
+/// write later. A refused connection proves nothing, so the write waits until the nexus is restored.
 #[test]
 fn a_portal_that_refuses_connections_proves_nothing() {
     let tgt = Tgt::new();
@@ -379,7 +379,7 @@ fn a_portal_that_refuses_connections_proves_nothing() {
         });
         until(|| proxy.held() >= 4096);
         disk.paths().reinstate_path(ids[1]);
-        // Of the sessions, not of the checks.
+        // The message is about sessions, not about checks.
         let is_refused = |t: &String| t.contains("there is no other session now") && t.contains("refused");
         until(|| disk.path().troubles().iter().any(is_refused));
         assert_eq!(disk.path().connections().unwrap().replayed, 0, "it was given to another path");
@@ -398,7 +398,7 @@ fn a_portal_that_refuses_connections_proves_nothing() {
     assert!(std::fs::read(&tgt.file.0).unwrap()[..4096].iter().all(|b| *b == 3));
 }
 
-/// A login that ends in another portal group is another nexus: what the lost one had may still be carried out.
+/// A login to another portal group makes another nexus. The target may still execute the commands of the lost one.
 #[test]
 fn a_session_with_another_portal_group_fences_nothing() {
     let tgt = Tgt::new();
@@ -424,7 +424,7 @@ fn a_session_with_another_portal_group_fences_nothing() {
         assert_eq!(writer.join().unwrap(), BlkStatus::Ok);
     });
     until(|| all_used(&*disk, 2));
-    // With nothing to be fenced any group will do.
+    // Without commands to fence, any group may be used.
     proxy.alter(Some((b"TargetPortalGroupTag=1", b"TargetPortalGroupTag=3")));
     proxy.cut();
     until(|| disk.path().connections().unwrap().losses >= 2 && all_used(&*disk, 2));
@@ -477,10 +477,10 @@ fn nothing_goes_down_a_path_that_leads_to_another_disk() {
     (0..20).for_each(|_| load.round());
     load.check_file(&ours.0);
     assert!(std::fs::read(&tgts[0].file.0).unwrap().iter().all(|b| *b == 0), "another disk was written");
-    // Nor is a disk made of the two.
+    // The two do not become one disk, either.
     let text = refused(&format!("multipath:{}", urls.join("+")));
     assert!(text.contains("it leads to another disk"), "{text}");
-    // The disk is back where it was: so is the path.
+    // The original disk is back at its address, so the path is restored.
     let [first, second] = &mut tgts;
     first.kill();
     first.become_disk_of(second);
@@ -538,7 +538,7 @@ fn nbd_paths_are_checked_over_their_own_connection() {
     load.check_file(&path);
 }
 
-/// The better group is used again at once, later, or never.
+/// The better group is used again at once, later, or never, depending on `failback`.
 #[test]
 fn failback_is_as_it_is_told() {
     let file = TempFile::new();
@@ -555,7 +555,7 @@ fn failback_is_as_it_is_told() {
         let best = disk.status().groups[0].paths[0].id;
         disk.paths().fail_path(best, host::clock::now());
         assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
-        // On a busy machine it may be back by now.
+        // On a busy machine, the better group may already be back.
         assert!(group(&disk) == Some(1) || comes_back, "{failback}");
         until(|| {
             assert_eq!(fixture.write(0, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -570,7 +570,7 @@ fn failback_is_as_it_is_told() {
     }
 }
 
-/// No writes meanwhile: the group that was switched to is not in use yet when a better one comes back.
+/// Without I/O, the group that was switched to is not in use yet when a better one is restored.
 #[test]
 fn an_idle_disk_fails_back_to_the_best_group_of_several() {
     let file = TempFile::new();
@@ -580,13 +580,13 @@ fn an_idle_disk_fails_back_to_the_best_group_of_several() {
     ids[..2].iter().for_each(|path| disk.paths().fail_path(*path, host::clock::now()));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     until(|| active(&disk) == 3);
-    // Its checker fails back after it has brought the path back.
+    // The checker restores the path first and then fails back.
     until(|| disk.status().group == 1);
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(disk.status().groups[0].state, GroupState::Active);
 }
 
-/// A path at which nothing is in flight is found out by its checker, too, before a request has to.
+/// The checker also finds the failure of a path without I/O, before a request uses the path.
 #[test]
 fn a_path_that_dies_idle_is_failed_by_its_checker() {
     let a = Tgt::new();
@@ -594,14 +594,14 @@ fn a_path_that_dies_idle_is_failed_by_its_checker() {
     let urls: Vec<String> = tgts.iter().map(|t| t.url("?sessions=1")).collect();
     let (mut fixture, disk) = open_disk("prio=50+10,polling_interval=1", &urls);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    // Before, a check that fails would not count.
+    // Until a check has passed once, a failed check does not count.
     until(|| disk.health().iter().all(|p| p.passes > 0));
     tgts[1].kill();
     until(|| active(&disk) == 1);
     assert!(disk.path().troubles().iter().any(|t| t.contains("is not used now")), "{:?}", disk.path().troubles());
 }
 
-/// What a client asks for that cannot be is its own fault, not that of the paths.
+/// An invalid request of a client does not fail paths.
 #[test]
 fn a_bad_request_fails_no_path() {
     let file = TempFile::new();
@@ -614,7 +614,7 @@ fn a_bad_request_fails_no_path() {
     assert_eq!(active(&disk), 2);
 }
 
-/// A caller that ends the disk gets errors where requests would wait.
+/// When a caller gives up the disk, requests that would wait fail.
 #[test]
 fn giving_up_ends_what_waits_for_a_path() {
     let a = Tgt::new();
@@ -631,11 +631,11 @@ fn giving_up_ends_what_waits_for_a_path() {
     });
     assert!(disk.path().set_give_up(false));
     tgts.iter_mut().for_each(Tgt::start);
-    // Paths that return do not find the disk failing.
+    // When paths return, the disk does not fail requests any more.
     assert_eq!(fixture.write(8, &[3; 4096], OpFlags::NONE), BlkStatus::Ok);
 }
 
-/// What a silent path is made to give up was not stopped at its target: it ends with an error, and no other path gets it.
+/// A request that a silent path gives up may still be executed by its target. It fails, and is not retried on another path.
 #[test]
 fn what_is_given_up_does_not_go_down_another_path() {
     let tgt = Tgt::new();
@@ -669,7 +669,7 @@ fn what_is_given_up_does_not_go_down_another_path() {
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![3; 4096]));
 }
 
-/// Half of the blocks would be in each.
+/// Otherwise each file would get half of the blocks.
 #[test]
 fn two_files_are_not_one_disk() {
     let (a, b) = (TempFile::new(), TempFile::new());
@@ -677,8 +677,8 @@ fn two_files_are_not_one_disk() {
     assert!(text.contains("it is file-") && text.contains("it leads to another disk"), "{text}");
 }
 
-/// Requests wait for a path again, whatever brought one back: after `no_path_retry` had run out, and a path was reinstated by hand, they
-/// failed at the next loss.
+/// Requests wait for a path again, however a path was restored. Once, after `no_path_retry` had run out and a path was reinstated
+/// manually, requests failed at the next loss.
 #[test]
 fn queueing_is_allowed_again_while_a_path_works() {
     let file = TempFile::new();
@@ -691,7 +691,7 @@ fn queueing_is_allowed_again_while_a_path_works() {
     assert_eq!(active(&disk), 1);
 }
 
-/// A portal that takes a connection and says nothing held the end of its disk up.
+/// Once, a portal that accepts a connection and stays silent delayed the end of its disk.
 #[test]
 fn a_path_that_is_being_opened_does_not_hold_up_the_end() {
     let (file, regions) = (TempFile::new(), Arc::new(Regions::new()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath by the states of target port groups (ALUA): priorities, new groups when states change, and the hardware handler. The
-//! array is a script, which can say what none should; the Linux kernel's target, in a guest, has real ones; what real targets
-//! without port groups say is tried, too.
+//! Multipath with target port groups (ALUA): priorities, new groups when states change, and the hardware handler. The array is
+//! scripted, so it can give wrong answers. The Linux kernel's target, in a guest, has real port groups. Real targets without port groups
+//! are tested, too.
 
 use crate::common;
 
@@ -31,20 +31,20 @@ const ILLEGAL_REQUEST: u8 = 5;
 const IMPLICIT: u8 = 0x10;
 const EXPLICIT: u8 = 0x20;
 
-/// What the controllers of the array have in common.
+/// State that the controllers of the array share.
 #[derive(Default)]
 struct Array {
     tpgs: u8,
-    /// By group number, of which 0 is none.
+    /// State of each group, by number. Number 0 is unused.
     states: [u8; 4],
-    /// Reads and writes that each group has done, or refused.
+    /// Number of reads and writes that each group has received.
     served: [u64; 4],
     refused: [u64; 4],
-    /// Groups that SET TARGET PORT GROUPS has named.
+    /// Groups named in SET TARGET PORT GROUPS commands.
     orders: Vec<u16>,
-    /// It refuses those for this group.
+    /// The array rejects SET TARGET PORT GROUPS for this group.
     refuses: Option<u16>,
-    /// REPORT TARGET PORT GROUPS is answered by such bytes.
+    /// REPORT TARGET PORT GROUPS is answered with these random bytes.
     nonsense: Option<Rng>,
 }
 
@@ -58,7 +58,7 @@ fn report(array: &Array) -> Vec<u8> {
     [&(body.len() as u32).to_be_bytes()[..], &body].concat()
 }
 
-/// What a port of this group does with a command.
+/// Executes a command on a port of this group.
 fn port(array: &Shared, group: usize, peer: &mut Peer, request: &Request) -> bool {
     match (request.cdb()[0], request.page()) {
         (0x12, None) => {
@@ -78,7 +78,7 @@ fn port(array: &Shared, group: usize, peer: &mut Peer, request: &Request) -> boo
                 Some(rng) => {
                     let len = rng.below(300) as usize;
                     let mut bytes = rng.bytes(len);
-                    // Half of them are nearly an answer.
+                    // Half of the answers are almost valid.
                     if rng.below(2) == 0 {
                         bytes = told;
                         let at = rng.below(bytes.len() as u64) as usize;
@@ -127,7 +127,7 @@ fn port(array: &Shared, group: usize, peer: &mut Peer, request: &Request) -> boo
     true
 }
 
-/// Ports of these groups to one disk.
+/// Starts a port to the disk for each of these groups.
 fn ports(array: &Shared, groups: &[usize]) -> Vec<Scripted> {
     let written = Arc::new(Mutex::new(Vec::new()));
     let one = |group: &usize| {
@@ -152,7 +152,7 @@ fn open(options: &str, urls: &[String]) -> host::error::Result<(OpenTarget, Arc<
 const OPTIONS: &str = "path_grouping_policy=group_by_prio,prio=alua,failback=immediate,polling_interval=1,\
     max_polling_interval=1,fast_io_fail_tmo=0";
 
-/// A disk, and a thread that writes and reads it. No error may be seen, and nothing but what was written last.
+/// A disk under writes and reads. No I/O may fail, and each read must return the last write.
 struct Load {
     fixture: DriverFixture,
     disk: Arc<dyn HostDriver>,
@@ -202,8 +202,8 @@ impl Load {
             self.round();
             let topology = self.disk.path().topology().unwrap();
             if what(&topology) {
-                // The first requests activate a new group. If the target made one of its paths worse before that is over, the
-                // activation would make the path better again.
+                // The first requests activate a new group. If the target made one of its paths worse before that is done, the
+                // activation would order the target to make that path better again.
                 self.round();
                 return;
             }
@@ -219,7 +219,7 @@ impl Load {
     }
 }
 
-/// Priorities of groups, and of each what its paths are.
+/// Returns each group's priority, and the state of its paths.
 fn shape(t: &Topology) -> Vec<(u32, Vec<(bool, &'static str)>)> {
     t.groups.iter().map(|g| (g.prio, g.paths.iter().map(|p| (p.is_active, p.check)).collect())).collect()
 }
@@ -231,7 +231,7 @@ fn paths_are_regrouped_when_port_states_change() {
     let array = array(IMPLICIT, [OPTIMIZED, NON_OPTIMIZED, UNAVAILABLE]);
     let targets = ports(&array, &[2, 1, 3, 1]);
     let mut load = Load::new(OPTIONS, &targets);
-    // At once, before any check: what was asked at the opening.
+    // Before any check, the states are those that were read at the opening.
     let first = load.disk.path().topology().unwrap();
     let of =
         |t: &Topology| t.groups.iter().map(|g| g.paths.iter().map(|p| p.prio).collect()).collect::<Vec<Vec<u32>>>();
@@ -240,13 +240,13 @@ fn paths_are_regrouped_when_port_states_change() {
     let served = array.lock().unwrap().served;
     assert!(served[1] > 0 && served[2] == 0 && served[3] == 0, "{served:?}");
 
-    // The array changes its mind: nothing is served for a while, then by the other controller.
+    // The array's states change: no port serves I/O for a while, then the other controller does.
     array.lock().unwrap().states = [0, TRANSITIONING, TRANSITIONING, UNAVAILABLE];
     let (sender, after) = std::sync::mpsc::channel();
     let changes = {
         let array = array.clone();
         std::thread::spawn(move || {
-            // Once it was notified of it.
+            // After the initiator was notified.
             let began = Instant::now();
             while array.lock().unwrap().refused[1] == 0 {
                 assert!(began.elapsed() < LONG, "no request comes");
@@ -270,7 +270,7 @@ fn paths_are_regrouped_when_port_states_change() {
     assert_eq!(now[1], served[1], "a path in standby is not used");
     assert!(now[2] > served[2]);
 
-    // And back, the worse one still serving.
+    // The states change back, while the worse port still serves.
     array.lock().unwrap().states = [0, OPTIMIZED, NON_OPTIMIZED, UNAVAILABLE];
     load.until(|t| shape(t)[..2] == [(50, vec![UP, UP]), (10, vec![UP])]);
     load.round();
@@ -310,7 +310,7 @@ fn handler_activates_the_other_group_once() {
     assert_eq!(load.disk.path().topology().unwrap().hardware_handler, "1 alua");
     assert_eq!(array.lock().unwrap().orders, [0; 0], "the other group is not needed");
     assert_eq!(array.lock().unwrap().served[2], 0);
-    // The only path to what is served goes.
+    // The only path to a group that serves I/O fails.
     drop(targets.remove(0));
     load.until(|_| array.lock().unwrap().served[2] > 0);
     load.until(|t| t.groups[0].paths.iter().filter(|p| p.is_active && p.check == "ready").count() == 2);
@@ -342,7 +342,7 @@ fn a_group_that_cannot_be_activated_is_passed_over() {
     let array = array(EXPLICIT, [OPTIMIZED, STANDBY, STANDBY]);
     array.lock().unwrap().refuses = Some(2);
     let mut targets = ports(&array, &[1, 2, 3]);
-    // Each path a group: the second is tried first.
+    // Each path is a group, and the second is tried first.
     let options = format!("{},{HANDLER}", OPTIONS.replace("group_by_prio", "failover"));
     let mut load = Load::new(&options, &targets);
     load.until(|t| t.groups.len() == 3 && t.groups[0].prio == 50);
@@ -371,7 +371,7 @@ fn nonsense_about_port_groups_costs_no_request() {
     println!("seed {seed:#x}");
 }
 
-/// Groups of ports of each priority group's paths, which are called by their portals.
+/// Returns the target port groups of each priority group's paths, which are identified by their portals.
 fn ports_of(t: &Topology, targets: &[Scripted], groups: &[usize]) -> Vec<Vec<usize>> {
     let portals: Vec<String> = targets.iter().map(|t| t.url("").split('/').nth(2).unwrap().to_owned()).collect();
     let group = |name: &str| groups[portals.iter().position(|portal| name.ends_with(portal)).unwrap()];
@@ -385,12 +385,12 @@ fn groups_of_ports_stay_together_whatever_they_are_worth() {
     let targets = ports(&array, &groups);
     let mut load = Load::new(&OPTIONS.replace("group_by_prio", "group_by_tpg"), &targets);
     let of = |t: &Topology| ports_of(t, &targets, &groups);
-    // Two of one worth are two groups.
+    // Two port groups of the same priority are two groups.
     assert_eq!(of(&load.disk.path().topology().unwrap()), [vec![2, 2], vec![1, 1], vec![3]]);
     load.until(|t| shape(t) == [(50, vec![UP, UP]), (50, vec![UP, UP]), (10, vec![UP])]);
     let served = array.lock().unwrap().served;
     assert!(served[2] > 0 && served[1] == 0 && served[3] == 0, "{served:?}");
-    // The one in use becomes the worst, and two of another worth are two groups, too.
+    // The group in use becomes the worst. Two port groups of another priority are two groups, too.
     array.lock().unwrap().states = [0, NON_OPTIMIZED, STANDBY, OPTIMIZED];
     load.until(|t| of(t) == [vec![3], vec![1, 1], vec![2, 2]]);
     load.until(|t| shape(t)[..2] == [(50, vec![UP]), (10, vec![UP, UP])]);
@@ -399,7 +399,7 @@ fn groups_of_ports_stay_together_whatever_they_are_worth() {
     load.check_all();
 }
 
-/// A file of this text, for the options of a target.
+/// Writes a multipath.conf with this text, for the options of a target.
 fn conf(name: &str, text: &str) -> std::path::PathBuf {
     let path = std::env::temp_dir().join(format!("mqblk-alua-{}-{name}.conf", std::process::id()));
     std::fs::write(&path, text).unwrap();
@@ -425,7 +425,7 @@ fn port_groups_are_detected_and_used() {
     };
     let in_order: &[&[usize]] = &[&[1], &[2], &[3], &[1]];
     let by_worth: &[&[usize]] = &[&[2], &[3], &[1], &[1]];
-    // Without a word nothing is.
+    // Without options, nothing is detected.
     assert_eq!(of("failback=manual"), is(in_order, &[1; 4], "0"));
     assert_eq!(of("detect_prio=yes"), is(by_worth, &[50, 50, 10, 10], "1 alua"));
     assert_eq!(of("detect_prio=yes,hardware_handler=0"), is(by_worth, &[50, 50, 10, 10], "0"));
@@ -433,7 +433,7 @@ fn port_groups_are_detected_and_used() {
     let policy = "path_grouping_policy=group_by_tpg";
     assert_eq!(of(&format!("detect_prio=yes,{policy}")), is(by_tpg, &[50, 50, 10], "1 alua"));
 
-    // By a file all of it is, unless it says otherwise, and the target before it.
+    // With a file, everything is detected, unless the file sets it. The target's options have priority over the file.
     let file = conf("a", "defaults {\n\tprio const\n\tpath_grouping_policy failover\n}\n");
     let a = format!("conf={}", file.display());
     assert_eq!(of(&a), is(&[&[2, 3], &[1, 1]], &[50, 10], "1 alua"));
@@ -450,7 +450,7 @@ fn port_groups_are_detected_and_used() {
     let file_d = conf("d", &format!("{device}\t\tdetect_prio no\n\t}}\n}}\n"));
     assert_eq!(of(&format!("conf={}", file_d.display())), is(in_order, &[1; 4], "0"));
     assert_eq!(array.lock().unwrap().orders, [0; 0], "it was not used");
-    // One that says no group of this way, or nothing of it, has none.
+    // A target that reports no port group, or no support for them, has none.
     array.lock().unwrap().tpgs = 0;
     assert_eq!(of(&a), is(in_order, &[1; 4], "0"));
     assert_eq!(of("detect_prio=yes"), is(in_order, &[1; 4], "0"));
@@ -473,7 +473,7 @@ fn targets_without_port_groups_are_told_apart() {
     }
 }
 
-/// Two portal groups of a real target, in port groups of their own.
+/// Two portal groups of a real target, each in its own target port group.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_real_target_is_followed_and_ordered() {
@@ -489,7 +489,7 @@ fn a_real_target_is_followed_and_ordered() {
     let device = |load: &Load| load.disk.path().topology().unwrap().groups[0].paths[0].name.clone();
     load.until(|t| shape(t) == [(50, vec![UP]), (10, vec![UP])]);
     let first = device(&load);
-    // The target changes its mind. At no time is there none that it serves best: it would be ordered to make one so.
+    // The target's states change. At each time one group is optimized; otherwise the handler would order the target to make one so.
     says(&mut lio, 2, OPTIMIZED);
     load.until(|t| shape(t) == [(50, vec![UP, UP])]);
     says(&mut lio, 1, NON_OPTIMIZED);
@@ -497,12 +497,12 @@ fn a_real_target_is_followed_and_ordered() {
     let second = device(&load);
     says(&mut lio, 1, STANDBY);
     load.until(|t| shape(t) == [(50, vec![UP]), (1, vec![(true, "ghost")])]);
-    // Its portal goes: the target is ordered to serve the other.
+    // The portal of the optimized group is disabled, so the target is ordered to serve the other group.
     lio.does(&format!("echo 0 >{NODE}/tpgt_2/enable"));
     load.until(|t| t.groups[0].paths[0].name == first && t.groups[0].prio == 50);
     lio.does(&format!("grep -qx {OPTIMIZED} {DISK}/alua/group1/alua_access_state"));
     lio.does(&format!("grep -q Explicit {DISK}/alua/group1/alua_access_status"));
-    // And back.
+    // The portal is enabled again.
     lio.does(&format!("echo 1 >{NODE}/tpgt_2/enable"));
     load.until(|t| shape(t) == [(50, vec![UP, UP])]);
     says(&mut lio, 1, NON_OPTIMIZED);

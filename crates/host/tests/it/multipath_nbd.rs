@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath over NBD servers: paths whose checks are a connection of their own, which a server may not take.
+//! Multipath over NBD servers. A check is a separate connection, which a server may not accept.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ use host::mem::Regions;
 use host::target::Needs;
 use std::sync::Arc;
 
-/// A server that takes one connection only cannot be checked by another: its path stays in use, and that is reported.
+/// A server that accepts only one connection cannot be checked with another. Its path stays in use, and that is reported.
 #[test]
 fn a_check_that_has_never_passed_fails_no_path() {
     let a = Peer::nbdkit_file(&["--filter=limit"], &["limit=1"]);
@@ -25,7 +25,7 @@ fn a_check_that_has_never_passed_fails_no_path() {
     assert_eq!((active(&disk), disk.health()[0].passes), (1, 0));
 }
 
-/// A disk by two servers of one file, of which the first is used. The first takes one connection, so that no check of it ever passes.
+/// Makes a disk with two servers of one file. The first is in use. It accepts one connection, so no check of it ever passes.
 fn two_servers(
     options: &str,
     first: &str,
@@ -46,13 +46,13 @@ fn two_servers(
     (a, b, fixture, disk)
 }
 
-/// Without a time of its own a request at a silent NBD server waited for ever, though another path was there.
+/// Once, a request at a silent NBD server had no timeout and waited for ever, though there was another path.
 #[test]
 fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     let config = |c: &mut blk::settings::QueueConfig| c.set("io_timeout", "1000").unwrap();
     let (a, _b, mut fixture, disk) = two_servers("polling_interval=86400", "", config);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
-    // A path that fails is used again after its next check: the first is over, and the next far away.
+    // A failed path is used again after its next check. The first check is over, and the next one is far away.
     until(|| disk.path().troubles().iter().any(|t| t.contains("is used, but its check does not pass")));
     stop(a.pid());
     std::thread::scope(|s| {
@@ -64,7 +64,7 @@ fn a_silent_nbd_server_costs_a_request_its_time_and_no_more() {
     signal(a.pid(), "-CONT");
 }
 
-/// How many a process has.
+/// Returns the number of sockets of a process.
 fn sockets(pid: u32) -> usize {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     open.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
@@ -72,17 +72,17 @@ fn sockets(pid: u32) -> usize {
         .count()
 }
 
-/// A check that had begun before its path failed brought it back, whatever had happened meanwhile.
+/// Once, a check that had begun before its path failed restored the path, whatever had happened meanwhile.
 #[test]
 fn a_check_from_before_a_failure_brings_nothing_back() {
     let a = Peer::nbdkit_file(&["--filter=delay"], &["delay-open=5"]);
     let b = Peer::nbdkit(&["file", a.file.as_ref().unwrap().0.to_str().unwrap()]);
     let one = "&connections=1";
-    // That which saw that it listens is gone.
+    // The connection that tested whether the server listens is closed.
     until(|| sockets(a.pid()) == 1);
     let (mut fixture, disk) = open_disk("polling_interval=86400", &[a.target(one), b.target(one)]);
     let slow = disk.status().groups[0].paths[0].id;
-    // The check's own connection is being opened, for 5 s.
+    // The check's connection takes 5 s to open.
     until(|| sockets(a.pid()) == 3);
     disk.paths().fail_path(slow, host::clock::now());
     until(|| disk.health()[0].passes == 1);
@@ -90,7 +90,7 @@ fn a_check_from_before_a_failure_brings_nothing_back() {
     assert_eq!(active(&disk), 1);
 }
 
-/// A path that fell silent before its first check was used for ever.
+/// Once, a path that fell silent before its first check was used for ever.
 #[test]
 fn path_with_stuck_requests_fails_before_any_check() {
     let (a, _b, mut fixture, disk) = two_servers("polling_interval=1,checker_timeout=1", "&timeout=86400", |_| {});
@@ -107,7 +107,7 @@ fn path_with_stuck_requests_fails_before_any_check() {
     until(|| active(&disk) == 2);
 }
 
-/// A server that takes one connection cannot be checked by another: its path is tried again as without a checker.
+/// A server that accepts one connection cannot be checked with another. Its path is retried as without a checker.
 #[test]
 fn a_path_that_cannot_be_checked_comes_back() {
     let (_a, _b, mut fixture, disk) = two_servers("polling_interval=1", "", |_| {});

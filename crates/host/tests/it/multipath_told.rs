@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Multipath disks that are told what to do by a multipath.conf: `conf=FILE`, over Debian's tgtd and over files. What is detected of port
-//! groups is tried in `multipath_alua.rs`.
+//! Multipath disks that are configured by a multipath.conf (`conf=FILE`), over Debian's tgtd and over files. `multipath_alua.rs` tests
+//! the detection of port groups.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file of this text, gone with the value.
+/// A file with this text, removed when the value is dropped.
 struct Conf(PathBuf);
 
 impl Conf {
@@ -28,7 +28,7 @@ impl Conf {
         Conf(path)
     }
 
-    /// A line of it, as messages name it.
+    /// Returns the name of a line in messages.
     fn line(&self, line: u32) -> String {
         format!("{}:{line}: ", self.0.display())
     }
@@ -59,7 +59,7 @@ fn warnings(open: &OpenTarget) -> Vec<String> {
     open.warnings.iter().map(ToString::to_string).collect()
 }
 
-/// Paths of each group.
+/// Returns the number of paths of each group.
 fn sizes(t: &Topology) -> Vec<usize> {
     t.groups.iter().map(|g| g.paths.len()).collect()
 }
@@ -130,7 +130,7 @@ fn device_settings_apply_before_those_of_the_wwid() {
          queue\n\t\talias redo\n\t}}\n\tmultipath {{\n\t\twwid another\n\t\tfailback manual\n\t}}\n}}\n"
     );
     let conf = Conf::new(&multipaths);
-    // One path is gone: the other has the disk's identity.
+    // If one path is gone, the other still reports the disk's identity.
     b.kill();
     let disk = conf.open("", &[&two, &one]).unwrap();
     let is = topology(&disk);
@@ -160,14 +160,14 @@ fn what_is_wrong_is_said_with_its_line() {
     let file = image();
     let path = file.0.to_str().unwrap();
 
-    // The file itself: all of it, for any disk.
+    // Errors in the file are reported for any disk, all at once.
     let conf = Conf::new("defaults {\n\tpath_selecter x\n\tfailback later\n}\n");
     let (kind, said) = conf.refused("", &["/nowhere"]);
     assert_eq!(kind, ErrorKind::Usage);
     for part in [&conf.line(2)[..], "did you mean 'path_selector'?", &conf.line(3), "failback 'later': must be"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // What does not go together, for this disk.
+    // Settings that cannot be combined for this disk are rejected.
     let conf = Conf::new(
         "devices {\n\tdevice {\n\t\tvendor IET\n\t\tproduct .*\n\t\tpath_selector \"io-affinity 0\"\n\t}\n}\n",
     );
@@ -198,7 +198,7 @@ fn what_is_wrong_is_said_with_its_line() {
 fn what_is_not_done_is_a_warning_with_its_line() {
     let tgt = Tgt::new();
     let url = &tgt.url("?sessions=1")[..];
-    // Of a target without port groups none are used, whatever the file wants.
+    // For a target without port groups, none are used, whatever the file says.
     let conf = Conf::new(
         "defaults {\n\tuid_attribute ID_SERIAL\n\tprio alua\n\tpath_grouping_policy group_by_tpg\n\tfrobnication 7\n}\n\
          devices {\n\tdevice {\n\t\tvendor IET\n\t\tproduct .*\n\t\thardware_handler \"1 alua\"\n\t}\n}\n",
@@ -226,7 +226,7 @@ fn what_is_not_done_is_a_warning_with_its_line() {
 fn devices_say_nothing_of_files() {
     let file = image();
     let path = file.0.to_str().unwrap();
-    // Not even with .*
+    // Not even with the pattern .*
     let conf = Conf::new(
         "defaults {\n\tno_path_retry 3\n\tfailback 5\n}\noverrides {\n\tfailback 6\n}\ndevices {\n\tdevice {\n\t\tvendor .*\n\t\tproduct .*\n\t\tno_path_retry queue\n\t}\n}\n",
     );

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NBD driver against servers that are not ours: what they refuse, delay, pause and break, what is left when they are
-//! killed, and what becomes of requests when they come back. What all drivers must do is in `driver_conformance`.
+//! The NBD driver with independent servers: requests that they reject, delay, pause and fail, what remains when they are killed, and the
+//! fate of requests when they return. Tests of all drivers are in `driver_conformance`.
 
 use crate::common;
 use crate::nbd_load;
@@ -41,7 +41,7 @@ fn qemu_nbd_killed_under_a_verify_job_is_not_noticed() {
     survives_kills(Peer::qemu(&[]), Peer::kill);
 }
 
-/// It answers what it has with "shutting down" then, or with a connection that ends.
+/// nbdkit then answers its requests with "shutting down", or closes the connection.
 #[test]
 fn nbdkit_told_to_end_under_a_verify_job_is_not_noticed() {
     survives_kills(Peer::nbdkit_file(&["--filter=delay"], &["delay-write=5ms"]), |peer| {
@@ -74,7 +74,7 @@ fn requests_wait_for_as_long_as_the_delay_and_no_longer() {
     peer.kill();
     assert_eq!(fixture.write(8, &[2; 4096], OpFlags::NONE), BlkStatus::IoErr);
     assert!(began.elapsed() >= Duration::from_millis(900), "it has waited");
-    // From now on there is no wait, until the server is back.
+    // From now on, requests fail without a wait until the server is back.
     assert_eq!(fixture.io(Bio::flush()), BlkStatus::IoErr);
     let (queues, refusal) = nbd.status();
     assert_eq!((queues[0].connected, queues[0].losses), (false, 1));
@@ -84,7 +84,7 @@ fn requests_wait_for_as_long_as_the_delay_and_no_longer() {
     assert_eq!(fixture.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
 }
 
-/// An idle disk is not polled; its loss, and the server's return, are noticed all the same.
+/// An idle disk is not polled. The driver still notices the lost connection and the server's return.
 #[test]
 fn an_idle_disk_reconnects_by_itself() {
     let mut peer = Peer::nbdkit_file(&[], &[]);
@@ -128,7 +128,7 @@ fn errors_of_the_server_keep_their_meaning() {
     }
 }
 
-/// Half of the reads fail, at random; each of the others has its own data.
+/// Half of the reads fail at random. Each other read gets its own data.
 #[test]
 fn failed_reads_do_not_disturb_their_neighbours() {
     let peer = Peer::nbdkit_file(&["--filter=error"], &["error-pread-rate=50%", "error-pread=EIO"]);
@@ -171,7 +171,7 @@ impl Pause {
     }
 }
 
-/// A server with the pause filter, the fixture on it, and its control.
+/// Starts a server with the pause filter. Returns it, a fixture on it, and the control of the filter.
 fn paused(options: &str) -> (Peer, DriverFixture, Arc<Nbd>, Pause) {
     let control = std::env::temp_dir().join(format!("mqblk-pause-{}-{}", std::process::id(), options.len()));
     let parameter = format!("pause-control={}", control.display());
@@ -192,7 +192,7 @@ fn a_paused_server_is_waited_for() {
     let disk = fixture.disk.clone();
     std::thread::scope(|s| {
         s.spawn(|| {
-            // The block layer has asked about it, more than once.
+            // The block layer has called the driver's timeout handler more than once.
             until(|| disk.hctx_stats().iter().map(|h| h.timeouts).sum::<u64>() >= before + 3);
             pause.say(b'r');
         });
@@ -201,9 +201,9 @@ fn a_paused_server_is_waited_for() {
     assert_eq!(nbd.status().0[0].losses, 0);
 }
 
-/// Does something while another thread gives requests up again and again.
+/// Calls `what` while another thread gives up requests again and again.
 fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
-    /// Says that it is over, also when a test fails.
+    /// Sets the flag when it is dropped, also when a test fails.
     struct StopOnDrop<'a>(&'a AtomicBool);
     impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
@@ -223,7 +223,7 @@ fn while_given_up<T>(nbd: &Nbd, give_up: bool, what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Each check took the connection away from all requests in flight.
+/// Once, each check closed the connection of all requests in flight.
 #[test]
 fn what_is_answered_soon_is_not_given_up() {
     let peer = Peer::nbdkit(&["--filter=delay", "memory", "1m", "rdelay=50ms"]);
@@ -250,7 +250,7 @@ fn what_is_not_answered_is_given_up_once() {
     assert_eq!(nbd.status().0[0].losses, 1);
 }
 
-/// It began anew after each end of giving up.
+/// Once, the time limit restarted each time that giving up ended.
 #[test]
 fn patience_ends_when_it_would_have_without_giving_up() {
     let mut peer = Peer::nbdkit(&["memory", "1m"]);
@@ -330,7 +330,7 @@ fn limits_are_what_the_server_says() {
     assert_eq!((limits.logical_block_size, limits.physical_block_size), (4096, 65536));
     assert_eq!(limits.max_hw_sectors, 2048);
     assert!(limits.write_cache && limits.fua && !limits.read_only && limits.max_discard_sectors > 0);
-    // The server refuses what is larger or unaligned: nothing of that gets there.
+    // The server rejects requests that are larger or unaligned, so it must not get any.
     let mut fixture = DriverFixture::on(nbd, regions, |_| ());
     for sector in (0..64).step_by(8) {
         assert_eq!(fixture.write(sector, &[sector as u8; 32 << 10], OpFlags::FUA), BlkStatus::Ok);
@@ -342,8 +342,8 @@ fn limits_are_what_the_server_says() {
     assert_eq!((limits.fua, limits.max_write_zeroes_sectors), (false, 0));
 }
 
-/// A server of the test's own: serves one connection after the other, each by the next of `turns`, which gets the connection
-/// after the handshake.
+/// Starts a scripted server. It serves connections one by one. Each of `turns` gets one connection after the
+/// handshake.
 fn odd_server(turns: Vec<Box<dyn Fn(UnixStream) + Send>>) -> (std::path::PathBuf, std::thread::JoinHandle<()>) {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let name = format!("mqblk-odd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -354,7 +354,7 @@ fn odd_server(turns: Vec<Box<dyn Fn(UnixStream) + Send>>) -> (std::path::PathBuf
             let (mut stream, _) = listener.accept().unwrap();
             stream.set_read_timeout(Some(LONG)).unwrap();
             stream.write_all(&[b"NBDMAGICIHAVEOPT".as_slice(), &[0, 3]].concat()).unwrap();
-            // Client flags, structured replies (which it has not), GO for the export without a name.
+            // Client flags, structured replies (which this server does not support), GO for the export without a name.
             stream.read_exact(&mut [0; 4 + 16]).unwrap();
             let reply = |option: u32, kind: u32, data: &[u8]| {
                 let words = [option, kind, data.len() as u32].map(u32::to_be_bytes).concat();
@@ -370,7 +370,7 @@ fn odd_server(turns: Vec<Box<dyn Fn(UnixStream) + Send>>) -> (std::path::PathBuf
     (path, server)
 }
 
-/// The cookie of the next request, a read.
+/// Reads the next request, which must be a read. Returns its cookie.
 fn next_cookie(stream: &mut UnixStream) -> [u8; 8] {
     let mut header = [0; 28];
     stream.read_exact(&mut header).unwrap();
@@ -384,7 +384,7 @@ fn answer(cookie: [u8; 8], magic: u32, data: &[u8]) -> Vec<u8> {
 
 const SIMPLE: u32 = 0x6744_6698;
 
-/// Whatever a server answers wrongly ends its connection, and nothing else: the next one is asked again.
+/// A wrong answer of a server only closes its connection. Requests are sent again on the next connection.
 #[test]
 fn a_server_that_lies_is_left_and_the_next_one_asked() {
     let mut first = Vec::new();
@@ -407,7 +407,7 @@ fn a_server_that_lies_is_left_and_the_next_one_asked() {
     });
     first.extend(turns);
     let lies = first.len() as u64;
-    // The last one answers as it should, then twice the same.
+    // The last server answers correctly, and then repeats an answer.
     first.push(Box::new(|mut stream| {
         let cookie = next_cookie(&mut stream);
         stream.write_all(&answer(cookie, SIMPLE, &[5; 4096])).unwrap();
@@ -425,7 +425,7 @@ fn a_server_that_lies_is_left_and_the_next_one_asked() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Requests go out again in the order in which they were issued, whole, also what was cut off in the middle.
+/// Requests are sent again in the order in which they were issued, and whole, also one whose sending was interrupted.
 #[test]
 fn what_was_cut_off_is_sent_again_in_order() {
     let requests = |stream: &mut UnixStream| {
@@ -439,7 +439,7 @@ fn what_was_cut_off_is_sent_again_in_order() {
     };
     let turns: Vec<Box<dyn Fn(UnixStream) + Send>> = vec![
         Box::new(|mut stream| {
-            // Two and a half writes, and none is answered.
+            // Receives two and a half writes and answers none.
             stream.read_exact(&mut [0; 2 * (28 + 4096) + 1000]).unwrap();
         }),
         Box::new(move |mut stream| {
@@ -470,7 +470,7 @@ fn what_was_cut_off_is_sent_again_in_order() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Our own server on a socket in its directory.
+/// Starts our own server on a socket in its directory. Returns it and its target.
 fn export(served: &Served) -> (NbdExport, String) {
     let socket = served.directory.join("nbd.sock");
     let uri = format!("nbd+unix:///d?socket={}", socket.display());
@@ -482,7 +482,7 @@ fn export_at(served: &Served, address: Address) -> NbdExport {
     NbdExport::start(&served.threads, options).unwrap()
 }
 
-/// Over TCP, by address and by a name that may have several; requests of all lengths, long ones in many pieces.
+/// Over TCP, by address and by a name that may have several addresses: requests of all lengths, long ones in many pieces.
 #[test]
 fn tcp_carries_short_and_long_requests() {
     let served = Served::new("nbd-tcp", "ram:size=64m", 2);
@@ -500,7 +500,7 @@ fn tcp_carries_short_and_long_requests() {
     std::fs::remove_dir_all(&served.directory).unwrap();
 }
 
-/// Our driver on our server, whose clients are all thrown out again and again.
+/// Our driver on our server, which disconnects all clients again and again.
 #[test]
 fn our_own_server_ended_under_a_verify_job_is_not_noticed() {
     let served = Served::new("nbd-own", "ram:size=8m", 2);
@@ -520,7 +520,7 @@ fn our_own_server_ended_under_a_verify_job_is_not_noticed() {
     std::fs::remove_dir_all(&served.directory).unwrap();
 }
 
-/// What clients of ours write goes through two of our servers and our driver between them.
+/// Data of our clients passes through two of our servers and our driver between them.
 #[test]
 fn servers_in_a_chain_carry_everything() {
     let last = Served::new("nbd-last", "ram:size=16m", 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NBD driver under TLS: against servers that are not ours and against our own, killed under load and coming back; against
-//! certificates that are not as they should be; and against servers of the tests' own that do what none does: plain text behind
-//! STARTTLS, records cut anywhere, ends that were not declared.
+//! The NBD driver under TLS: with independent servers and with our own, killed under load and restarted; with invalid certificates; and
+//! with scripted servers that behave as no real one does: plain text after STARTTLS, records cut anywhere, connections that end without
+//! close_notify.
 
 use crate::common;
 use crate::nbd_load;
@@ -79,7 +79,7 @@ fn has(text: &str, parts: &[&str]) {
     }
 }
 
-/// Requests of all lengths, up to many records each way, over several connections; verified.
+/// Verified requests of all lengths, up to many records each way, over several connections.
 const LENGTHS: &str = "[global]\nioengine=io_uring\nsize=4m\nverify=crc32c\niodepth=8\n\
     [long]\nrw=randwrite\nbs=1m\n[mixed]\nrw=randwrite\nbsrange=512-256k\nbs_unaligned=0\noffset=4m\n";
 
@@ -92,7 +92,7 @@ fn nbdkit_and_qemu_carry_short_and_long_requests() {
     }
 }
 
-/// Over TCP, where the certificate is for the host of the target, be it a name or an address; and over a Unix socket.
+/// Over TCP, where the certificate must match the target's host (a name or an address), and over a Unix socket.
 #[test]
 fn our_own_server_carries_short_and_long_requests() {
     let pki = Pki::new();
@@ -130,7 +130,7 @@ fn qemu_nbd_killed_under_a_verify_job_is_not_noticed() {
     survives_kills(pki.peer("qemu-nbd", &[]), Peer::kill);
 }
 
-/// Our driver on our server, whose clients are all thrown out again and again.
+/// Our driver on our server, which disconnects all clients again and again.
 #[test]
 fn our_own_server_ended_under_a_verify_job_is_not_noticed() {
     let pki = Pki::new();
@@ -157,7 +157,7 @@ fn our_own_server_ended_under_a_verify_job_is_not_noticed() {
     fs::remove_dir_all(&served.directory).unwrap();
 }
 
-/// Neither way round is the other one taken.
+/// A target with TLS never falls back to plain text, and a target without TLS never uses it.
 #[test]
 fn with_tls_or_without_is_for_the_target_to_say() {
     let pki = Pki::new();
@@ -211,16 +211,16 @@ fn a_server_that_is_not_the_right_one_is_refused() {
     has(&at(&other, ""), &["not for 'localhost' but for", "other.example"]);
     put(&other, authority.issue(For::Client, 4, NOW));
     has(&at(&other, ""), &["not for servers (extended key usage)"]);
-    // Without a directory the system's authorities count, none of which knows it.
+    // Without a directory, the system's certificate authorities are used, and none of them has signed this server.
     let peer = pki.peer("nbdkit", &["memory", "1M"]);
     has(&refused(&format!("nbds+unix:///?socket={}", peer.socket().display())), &["tls-certificates=DIR"]);
-    // A client that does not verify is let in, with an unknown server and under any name.
+    // A client that does not verify can connect, with an unknown server and under any name.
     fs::copy(pki.client.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
     let peer = Peer::under_tls("nbdkit", &["--tls=on", "memory", "1M"], &stranger, &pki.client);
     let trusting = peer.target("&tls-verify-peer=0&tls-hostname=anybody");
     let (mut fixture, _nbd) = fixture(&trusting);
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
-    // Last, since it changes what the client has.
+    // This comes last because it changes the client's files.
     authority.revoke(&pki.client, 1);
     has(&at(&pki.server, ""), &["has been revoked", "ca-crl.pem"]);
 }
@@ -254,7 +254,7 @@ fn unusable_credentials_are_rejected_before_connecting() {
     let pki = Pki::new();
     let (parent, authority) = (&pki.directory, &pki.authority);
     let at = |directory: &Path| {
-        // No process listens there: it does not come to that.
+        // No process listens there, because the driver fails before it connects.
         refused(&format!("nbds://localhost:9/d?tls-certificates={}", directory.display()))
     };
     has(&at(&parent.join("none")), &["tls-certificates=", "none/ca-cert.pem: No such file", "name a PEM file"]);
@@ -273,7 +273,7 @@ fn unusable_credentials_are_rejected_before_connecting() {
     put("client-key.pem", &key);
     put("ca-crl.pem", "nothing");
     has(&at(&broken), &["ca-crl.pem: holds no revocation list"]);
-    // A link to nowhere was taken for no list at all, and no certificate of our own.
+    // Once, a dangling link counted as a missing list or a missing client certificate.
     let dangling = |name: &str| {
         fs::remove_file(broken.join(name)).unwrap();
         symlink("nowhere", broken.join(name)).unwrap();
@@ -292,7 +292,7 @@ fn unusable_credentials_are_rejected_before_connecting() {
     has(&refused("nbds://a..b/"), &["'a..b' is no name that a certificate can have", "tls-hostname=NAME"]);
 }
 
-/// New files count from the next connection on; those that cannot be used do not end what was there before.
+/// New files are used from the next connection on. Unusable ones do not replace the earlier ones.
 #[test]
 fn renewed_certificates_count_when_it_connects_again() {
     let pki = Pki::new();
@@ -319,7 +319,7 @@ fn renewed_certificates_count_when_it_connects_again() {
     assert_eq!((nbd.status().0[0].losses, is_connected(&nbd)), (2, true));
 }
 
-/// Removing a revocation list, or replacing it half-way, revokes nothing less.
+/// When a revocation list is removed or only partly replaced, all revocations stay in effect.
 #[test]
 fn a_revocation_list_that_has_gone_still_counts() {
     let pki = Pki::new();
@@ -329,7 +329,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
     let (mut fixture, nbd) = fixture(&peer.target("&reconnect_delay=60"));
     assert_eq!(fixture.write(0, &[1; 4096], OpFlags::FUA), BlkStatus::Ok);
     fs::remove_file(&list).unwrap();
-    // The server's valid files, and those of a revoked certificate.
+    // The server's valid files, and those with a revoked certificate.
     let good = [cert, key].map(|name| (pki.server.join(name), fs::read(pki.server.join(name)).unwrap()));
     let (revoked, its_key) = pki.authority.issue(For::Server, 99, NOW);
     fs::write(&good[0].0, revoked).unwrap();
@@ -342,7 +342,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
     good.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     peer.start();
     assert_eq!(fixture.write(0, &[2; 4096], OpFlags::FUA), BlkStatus::Ok);
-    // A certificate of our own stays in use, too, when its files are gone.
+    // The client's certificate also stays in use when its files are gone.
     for name in ["client-cert.pem", "client-key.pem"] {
         fs::remove_file(pki.client.join(name)).unwrap();
     }
@@ -352,7 +352,7 @@ fn a_revocation_list_that_has_gone_still_counts() {
 
 type Encrypted = StreamOwned<ServerConnection, UnixStream>;
 
-/// A server of the test's own: one connection after the other up to STARTTLS, of which `turns` get what is behind the answer.
+/// Starts a scripted server. It handles connections one by one up to STARTTLS. Each of `turns` continues one after that answer.
 fn odd_server<T>(pki: &Pki, turns: Vec<T>) -> (PathBuf, JoinHandle<()>)
 where
     T: FnOnce(UnixStream, &Arc<ServerConfig>) + Send + 'static,
@@ -383,19 +383,19 @@ fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     [&0x0003_e889_0455_65a9u64.to_be_bytes()[..], &words, data].concat()
 }
 
-/// What a server says that has no structured replies, and one export.
+/// Returns the option replies of a server without structured replies and with one export.
 fn options_of(size: u64) -> Vec<u8> {
     let export = [&[0, 0][..], &size.to_be_bytes(), &0x25u16.to_be_bytes()].concat();
     let go = [option_reply(opt::GO, rep::INFO, &export), option_reply(opt::GO, rep::ACK, &[])].concat();
     [option_reply(opt::STRUCTURED_REPLY, rep::ERR_UNSUP, &[]), go].concat()
 }
 
-/// TLS and the options behind it; the stream is in the transmission phase.
+/// Does the TLS handshake and the options after it. The returned stream is in the transmission phase.
 fn encrypted(mut stream: UnixStream, config: &Arc<ServerConfig>) -> Encrypted {
     stream.write_all(&option_reply(opt::STARTTLS, rep::ACK, &[])).unwrap();
     let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(config)).unwrap(), stream);
     let all = options_of(64 << 20);
-    // Both are asked for anew.
+    // Both requests are sent again.
     stream.read_exact(&mut [0; 16]).unwrap();
     stream.write_all(&all[..20]).unwrap();
     stream.read_exact(&mut [0; 16 + 8]).unwrap();
@@ -416,7 +416,7 @@ fn answer(cookie: [u8; 8], data: &[u8]) -> Vec<u8> {
 
 type ServerStep = Box<dyn FnOnce(UnixStream, &Arc<ServerConfig>) + Send>;
 
-/// An attacker between client and server could put answers behind that to STARTTLS, for a client that has read them
+/// An attacker between client and server could append answers to the one to STARTTLS. A client must not have read these
 /// before TLS began.
 #[test]
 fn plain_text_behind_the_answer_to_starttls_is_refused() {
@@ -430,7 +430,7 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
     let turns = lies.map(|(lie, _)| -> ServerStep {
         Box::new(move |mut stream, config| {
             stream.write_all(&lie).unwrap();
-            // A server that continues as if it had sent nothing in plain text.
+            // The server continues as if it had sent nothing in plain text.
             let mut tls = ServerConnection::new(Arc::clone(config)).unwrap();
             let _ = tls.complete_io(&mut stream);
         })
@@ -444,22 +444,22 @@ fn plain_text_behind_the_answer_to_starttls_is_refused() {
     server.join().unwrap();
 }
 
-/// Whatever ends a connection in the middle of TLS ends nothing else: what was asked is asked again on the next one.
+/// However a TLS connection ends, only the connection is lost. Requests are sent again on the next one.
 #[test]
 fn an_undeclared_end_is_a_lost_connection() {
     let pki = Pki::new();
     let ends: Vec<fn(Encrypted, Vec<u8>)> = vec![
-        // Cut between two records, in the middle of an answer, and before any.
+        // Closed without close_notify: between two records, in the middle of an answer, and before any answer.
         |mut stream, answer| stream.write_all(&answer[..2000]).unwrap(),
         |_, _| (),
-        // Declared, with half of the answer missing; and with all that there is of it but the last byte.
+        // Closed with close_notify: after half of the answer, and after all but its last byte.
         |mut stream, answer| {
             stream.write_all(&answer[..2000]).unwrap();
             stream.conn.send_close_notify();
             let _ = stream.flush();
         },
         |mut stream, answer| stream.write_all(&answer[..answer.len() - 1]).unwrap(),
-        // A record that is cut, one that is forged, and plain text that would be the right answer.
+        // A truncated record, a forged record, and the right answer in plain text.
         |mut stream, answer| {
             let mut bytes = Vec::new();
             stream.conn.writer().write_all(&answer).unwrap();
@@ -503,8 +503,8 @@ fn an_undeclared_end_is_a_lost_connection() {
     server.join().unwrap();
 }
 
-/// Records say nothing of where answers begin and end; several answers in one are all reported to a thread that sleeps
-/// for the first; and the server may change its keys, and want ours changed, whenever it likes.
+/// Records are independent of the borders of answers. Several answers in one record are all reported to a thread that sleeps
+/// for the first. The server may change its keys, and request that ours change, at any time.
 #[test]
 fn records_may_be_cut_anywhere() {
     let pki = Pki::new();
@@ -513,14 +513,14 @@ fn records_may_be_cut_anywhere() {
         let answers = |stream: &mut Encrypted, fill: u8| -> Vec<u8> {
             (0..4).flat_map(|_| answer(next_cookie(stream), &[fill; 4096])).collect()
         };
-        // All in as few records as there can be, in one write.
+        // All answers in as few records as possible, in one write.
         let all = answers(&mut stream, 1);
         stream.write_all(&all).unwrap();
         // Records of a few bytes.
         for piece in answers(&mut stream, 2).chunks(7) {
             stream.write_all(piece).unwrap();
         }
-        // Ciphertext that comes byte by byte.
+        // Ciphertext that arrives byte by byte.
         let all = answers(&mut stream, 3);
         let mut bytes = Vec::new();
         stream.conn.writer().write_all(&all).unwrap();
@@ -533,7 +533,7 @@ fn records_may_be_cut_anywhere() {
             stream.conn.refresh_traffic_keys().unwrap();
             stream.write_all(piece).unwrap();
         }
-        // The disconnect, and the end that is declared.
+        // The disconnect, and close_notify.
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
         assert_eq!((rest.len(), BytesIn::new(&rest[4..]).u32()), (28, Some(2)), "a disconnect");
@@ -555,8 +555,8 @@ fn records_may_be_cut_anywhere() {
     server.join().unwrap();
 }
 
-/// TLS sends records of its own while nothing is asked: new keys here, tickets elsewhere. They were once left in the socket,
-/// and a thread that would sleep polled in vain until the reconnect thread's next look.
+/// TLS sends records while no request is in flight: new keys here, tickets elsewhere. Once, these stayed in the socket,
+/// and a thread that was about to sleep polled in vain until the reconnect thread's next check.
 #[test]
 fn unsolicited_tls_records_keep_no_thread_awake() {
     let pki = Pki::new();
@@ -583,7 +583,7 @@ fn unsolicited_tls_records_keep_no_thread_awake() {
     for round in 0..20 {
         go.send(()).unwrap();
         told.recv_timeout(LONG).unwrap();
-        // Not if the reconnect thread was faster, which looks once in a while.
+        // Not if the reconnect thread, which checks at intervals, was faster.
         seen += u32::from(fixture.is_readable());
         fixture.poll();
         assert!(!fixture.is_readable(), "round {round}: it is left there");
@@ -593,9 +593,9 @@ fn unsolicited_tls_records_keep_no_thread_awake() {
     server.join().unwrap();
 }
 
-/// A server that does not read fills the socket, and no memory. What waits goes out when the server reads again, though it
-/// reads so little that the socket never tells of room. The reconnect thread then sends what waits, more than once until there
-/// is nothing encrypted any more. What was not encrypted yet must not be forgotten.
+/// A server that does not read fills the socket, but not memory. Waiting data is sent when the server reads again, even if the
+/// server reads so little that the socket never becomes writable. The reconnect thread then sends the waiting data in several steps,
+/// until no ciphertext is left. Data that is not encrypted yet must not be forgotten.
 #[test]
 fn a_server_that_does_not_read_is_waited_for() {
     const LEN: usize = common::SLOT_BYTES;
@@ -603,9 +603,9 @@ fn a_server_that_does_not_read_is_waited_for() {
     let pki = Pki::new();
     let turn: ServerStep = Box::new(move |stream, config| {
         let mut stream = encrypted(stream, config);
-        // Three megabytes are to come; the socket holds some hundred kilobytes, and tells of room when three quarters of it are
-        // free. The buffer behind it, and more, is read without that, and without an answer, which would wake the
-        // waiter.
+        // Three megabytes are sent. The socket holds some hundred kilobytes, and becomes writable when three quarters of it are free.
+        // This reads the driver's buffered ciphertext and more, without making the socket writable and without an answer, which would wake
+        // the waiter.
         let mut answers = Vec::new();
         for i in 0..96 {
             if i < SLOWLY {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NBD state machines against a client of our own that does what the installed ones do not: extended headers, many
-//! requests in one send, replies compared with a model of the disk, and attacks.
+//! The NBD state machines with our own client, which does what installed clients do not: extended headers, many requests in one send,
+//! replies compared with a model of the disk, and attacks.
 
 use crate::nbd_server;
 
@@ -22,11 +22,11 @@ fn server() -> Server {
     Server::start(vec![(Export::with_everything("d"), Disk::of(vec![0; SIZE]))], TlsMode::Off)
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     error: u32,
-    /// A read's data, holes filled in.
+    /// The data of a read, with zeroes for holes.
     data: Vec<u8>,
     /// (length, flags).
     extents: Vec<(u64, u32)>,
@@ -41,7 +41,7 @@ struct Client {
 impl Client {
     fn connect(server: &Server, style: ReplyStyle) -> Client {
         let stream = server.connect();
-        // Not a measurement: a server that hangs fails the test instead of holding it up.
+        // A time limit, so that a hanging server fails the test instead of blocking it.
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit");
         let mut client = Client { stream, style, received: Vec::new() };
         client.send(&3u32.to_be_bytes());
@@ -64,7 +64,7 @@ impl Client {
         self.stream.write_all(bytes).expect("the server reads");
     }
 
-    /// At least `n` bytes are in `received` afterwards; the first `n` are given and removed.
+    /// Reads until `received` has at least `n` bytes. Removes and returns the first `n`.
     fn receive(&mut self, n: usize) -> Vec<u8> {
         while self.received.len() < n {
             self.more().expect("the server went away");
@@ -102,10 +102,10 @@ impl Client {
         [&header.to_compact().expect("32 bits")[..], payload].concat()
     }
 
-    /// Sends all requests at once, then reads replies until each has its last.
+    /// Sends all requests at once, and reads replies until each request has its last.
     fn batch(&mut self, requests: &[(RequestHeader, Vec<u8>)]) -> HashMap<u64, Outcome> {
         let bytes: Vec<u8> = requests.iter().flat_map(|(h, p)| self.bytes_of(*h, p)).collect();
-        // The replies are read meanwhile, or two full sockets would wait for each other.
+        // Another thread sends, because otherwise two full sockets would wait for each other.
         let mut writer = self.stream.try_clone().expect("a second descriptor");
         let mut open: HashMap<u64, RequestHeader> = requests.iter().map(|(h, _)| (h.cookie, *h)).collect();
         let mut ended = HashMap::new();
@@ -151,7 +151,7 @@ impl Client {
         self.batch(&[(header, payload.to_vec())]).remove(&header.cookie).expect("an outcome")
     }
 
-    /// Whether the server closed the connection, after whatever it still had to say.
+    /// Whether the server closed the connection, possibly after more data.
     fn is_dropped(&mut self) -> bool {
         while self.more().is_some() {}
         matches!(self.stream.read(&mut [0]), Ok(0) | Err(_))
@@ -194,7 +194,7 @@ fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u64) -> Requ
     RequestHeader { flags, kind, cookie, offset, length }
 }
 
-/// A request, now and then a wrong one, and what the model says of it.
+/// Makes a request, sometimes an invalid one, and its result according to the model.
 fn draw(rng: &mut Rng, cookie: u64, model: &mut [u8], style: ReplyStyle) -> ((RequestHeader, Vec<u8>), Outcome) {
     let kind = [0, 0, 0, 1, 1, 1, 3, 4, 5, 6, 7][rng.below(11) as usize];
     let (offset, length) = match kind {
@@ -225,7 +225,7 @@ fn draw(rng: &mut Rng, cookie: u64, model: &mut [u8], style: ReplyStyle) -> ((Re
     ((header, data), want)
 }
 
-/// What the server's disk tells of `data`: grains of 4096 that are all zero are holes.
+/// Returns the extents that the server's disk reports for `data`: grains of 4096 bytes that are all zero are holes.
 fn extents(data: &[u8], mut at: usize) -> Vec<(u64, u32)> {
     let end = at + data.len();
     let start = at;
@@ -272,9 +272,9 @@ fn extended_requests_count_in_64_bits_and_stay_in_step() {
     assert_eq!(client.one(huge(command::WRITE_ZEROES, 1), &[]).error, NbdError::NoSpc.code());
     assert_eq!(client.one(huge(command::TRIM, 2), &[]).error, NbdError::Inval.code());
     assert_eq!(client.one(huge(command::READ, 3), &[]).error, NbdError::Inval.code());
-    // A write that forgot to say that it carries data carries none.
+    // A write without the flag for a payload has no payload.
     assert_eq!(client.one(request(command::WRITE, 0, 4, 0, 4), &[]).error, NbdError::Inval.code());
-    // A flush with a payload: refused, and the payload passed over.
+    // A flush with a payload is rejected, and the payload is skipped.
     assert_eq!(client.one(request(command::FLUSH, 0, 5, 0, 4), b"data").error, NbdError::Inval.code());
     assert_eq!(client.one(request(command::WRITE, command_flag::FUA, 6, 8, 4), b"data").error, 0);
     assert_eq!(client.one(request(command::READ, command_flag::DF, 7, 7, 6), &[]).data, b"\0data\0");
@@ -319,7 +319,7 @@ fn bad_clients_are_dropped_and_the_others_go_on() {
     let mut told = Vec::new();
     stream.read_to_end(&mut told).expect("closed in order");
     assert_eq!(told.len(), 18, "the greeting and nothing else");
-    // Half a handshake, half a request, half a payload: gone in the middle.
+    // Clients that disconnect in the middle of a handshake, a request or a payload.
     server.connect().write_all(&3u32.to_be_bytes()[..2]).expect("sent");
     for bytes in [10, 28, 40] {
         let mut client = Client::connect(&server, ReplyStyle::Simple);
@@ -327,7 +327,7 @@ fn bad_clients_are_dropped_and_the_others_go_on() {
         client.send(&whole[..bytes]);
     }
     alive(2);
-    // Payloads beyond the limit, and a request that is none.
+    // Payloads beyond the limit, and invalid requests.
     for style in STYLES {
         let mut client = Client::connect(&server, style);
         let long =
@@ -339,7 +339,7 @@ fn bad_clients_are_dropped_and_the_others_go_on() {
         assert!(client.is_dropped(), "{style:?}");
     }
     alive(3);
-    // 32 MiB that do not fit are read over, not kept, and the connection lives.
+    // 32 MiB that do not fit are skipped and not stored, and the connection continues.
     let mut client = Client::connect(&server, ReplyStyle::Structured);
     let long = vec![1; 32 << 20];
     let outcome = client.one(request(command::WRITE, 0, 2, 0, 32 << 20), &long);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NBD state machines against the clients that people use: nbdinfo, nbdcopy, qemu-img, qemu-io, fio, libnbd from
-//! Python. The server between is a test's only (see `nbd_server`).
+//! The NBD state machines with common clients: nbdinfo, nbdcopy, qemu-img, qemu-io, fio, and libnbd from
+//! Python. The server around the state machines is for tests only (see `nbd_server`).
 
 use crate::nbd_server;
 use crate::serving;
@@ -18,7 +18,7 @@ fn everything(name: &str) -> Export {
     Export { description: format!("the disk called {name}"), ..Export::with_everything(name) }
 }
 
-/// Bytes that repeat nowhere near, with holes between them.
+/// Makes bytes without short repetitions, with holes between them.
 fn sparse(bytes: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut data = vec![0; bytes];
@@ -104,7 +104,7 @@ fn maps_agree_with_the_data() {
     let server = Server::start(vec![(everything("d"), Disk::of(data.clone()))], TlsMode::Off);
     let map = run("nbdinfo", &["--map", &server.uri("d")]);
     let rows: Vec<Vec<&str>> = map.lines().map(|l| l.split_whitespace().collect()).collect();
-    // Of sixteen pieces of 64 KiB each third is a hole.
+    // Every third of sixteen pieces of 64 KiB is a hole.
     assert_eq!(rows.len(), 11, "{map}");
     assert_eq!(rows[0][..3], ["0", "65536", "0"], "{map}");
     assert_eq!(rows[1][..4], ["65536", "65536", "3", "hole,zero"], "{map}");
@@ -196,7 +196,7 @@ fn fio_verifies_what_it_wrote_at_depth_32() {
     assert!(count(&server.disk(0).flushes) > 0);
 }
 
-/// What libnbd is made to send, by a script that fails loudly.
+/// Runs a Python script with libnbd, which must succeed.
 fn python(server: &Server, export: &str, script: &str) {
     let before = format!("import nbd, errno, os\nuri = '{}'\n", server.uri(export));
     let helpers = "

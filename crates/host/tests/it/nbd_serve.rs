@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD on IOThreads against the clients that there are: nbdinfo, nbdcopy, qemu-io, fio, and sockets that behave badly. Servers
-//! run in this process, on sockets in a directory of their own.
+//! NBD on IOThreads with existing clients (nbdinfo, nbdcopy, qemu-io, fio) and with sockets that violate the protocol. Servers
+//! run in this process, on sockets in their own directory.
 
 use crate::own_process;
 use crate::serving;
@@ -64,7 +64,7 @@ impl Server {
         }
     }
 
-    /// A connection after the shortest handshake there is, with simple replies.
+    /// Connects with the shortest possible handshake, with simple replies.
     fn raw(&self) -> UnixStream {
         let Address::Unix(path) = self.export().address() else { panic!("a Unix socket") };
         let mut stream = UnixStream::connect(path).unwrap();
@@ -77,7 +77,7 @@ impl Server {
         stream
     }
 
-    /// Waits until no client is left.
+    /// Waits until no client is connected.
     fn wait_empty(&self) {
         let until = std::time::Instant::now() + LONG;
         while self.export().connections() > 0 {
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Ends the export; nothing of the disk may be in use then.
+    /// Ends the export. Then nothing of the disk may be in use.
     fn check_idle(mut self) {
         self.export = None;
         serving::check_drained(&self.disk);
@@ -131,7 +131,7 @@ fn nbdcopy_copies_both_ways_on_several_connections() {
         run("nbdcopy", &["--flush", there.to_str().unwrap(), &server.uri()]);
         run("nbdcopy", &[&server.uri(), back.to_str().unwrap()]);
         assert!(fs::read(&back).unwrap() == data, "{target}: the way back differs");
-        // The longest requests there are.
+        // The longest possible requests.
         fs::write(&back, []).unwrap();
         let longest = "--request-size=33554432";
         run("nbdcopy", &[longest, there.to_str().unwrap(), &server.uri()]);
@@ -192,7 +192,7 @@ fn fio_verifies_what_it_wrote_at_depth_32() {
     }
 }
 
-/// The client of the benches: 32 requests in a send, all replies of a call answered by one call.
+/// The client of the benches: it sends 32 requests at once, and answers all replies that one call has received with one send.
 #[test]
 fn a_client_that_sends_in_batches_is_answered() {
     let server = Server::new("ram:size=16m", 2);
@@ -218,7 +218,7 @@ fn vuclient_defaults() -> vuclient::NbdOptions {
     vuclient::NbdOptions { export: "d".into(), connections: 1, iodepth: 1, block: 512, write: false, runtime }
 }
 
-/// Requests that are cut anywhere are the same requests; what is wrong is refused, and the client continues.
+/// A client may split requests anywhere. Invalid requests are rejected, and the client continues.
 #[test]
 fn a_raw_client_may_cut_its_bytes_anywhere() {
     let server = Server::new("ram:size=16m", 1);
@@ -241,7 +241,7 @@ fn a_raw_client_may_cut_its_bytes_anywhere() {
     let mut back = vec![0; 16 + data.len()];
     stream.read_exact(&mut back).unwrap();
     assert!(back[16..] == data);
-    // What it asks before it leaves is answered, though nothing more comes.
+    // Requests before the disconnect are answered, although nothing more arrives.
     stream.write_all(&[request(command::READ, 5, 0, 512), request(command::DISC, 6, 0, 0)].concat()).unwrap();
     back.clear();
     stream.read_to_end(&mut back).unwrap();
@@ -250,7 +250,7 @@ fn a_raw_client_may_cut_its_bytes_anywhere() {
     server.check_idle();
 }
 
-/// A client that sends many requests and reads nothing is not received from any more, and no other has to wait for it.
+/// If a client sends many requests and reads no replies, the server stops receiving from it. No other client has to wait.
 #[test]
 fn a_client_that_takes_no_replies_stops_only_itself() {
     let server = Server::new("ram:size=16m", 1);
@@ -268,7 +268,7 @@ fn a_client_that_takes_no_replies_stops_only_itself() {
     assert!(sent < 8 << 20, "{sent} bytes of requests were received");
     run("nbdinfo", &["--map", &server.uri()]);
     run("qemu-io", &["-f", "raw", "-c", "write -P 3 0 2M", "-c", "read -P 3 0 2M", &server.uri()]);
-    // The server ends with the client connected.
+    // The server ends while the client is connected.
     server.check_idle();
     drop(stream);
 }
@@ -303,21 +303,21 @@ fn clients_that_vanish_leave_nothing_behind() {
         assert!(after < before + 40, "{before} descriptors before, {after} after");
         let told = run("qemu-io", &["-f", "raw", "-c", "read -P 0 0 1M", &server.uri()]);
         assert!(!told.contains("failed"), "a write that did not arrive was begun: {told}");
-        // Memory is used again. One client may come while the one before it leaves, and have a region for long requests.
+        // Memory is reused. A client may connect while the one before it disconnects, and have its own region for long requests.
         let used = server.disk.regions.iter().count();
         assert!(used <= regions + 2, "{regions} regions after the first 50 clients, {used} after the second");
         server.check_idle();
     }
 }
 
-/// The error number of one simple reply without data.
+/// Reads a simple reply without data. Returns its error number.
 fn reply(stream: &mut UnixStream) -> u32 {
     let mut reply = [0; 16];
     stream.read_exact(&mut reply).unwrap();
     u32::from_be_bytes(reply[4..8].try_into().unwrap())
 }
 
-/// Clients that leave a slow disk, and a server that ends, wait for what is in flight and for nothing else.
+/// Disconnecting clients of a slow disk, and the end of a server, wait only for requests in flight.
 #[test]
 fn what_is_in_flight_at_a_slow_disk_ends_first() {
     let server = Server::new("model:over=ram,size=16m,lat_us=30000,parallel=8", 2);
@@ -333,12 +333,12 @@ fn what_is_in_flight_at_a_slow_disk_ends_first() {
     server.wait_empty();
     let mut stream = server.raw();
     stream.write_all(&request(command::READ, 1, 0, 4096).repeat(20)).unwrap();
-    // Its requests are being served now.
+    // The client's requests are in flight now.
     stream.read_exact(&mut [0; 16]).unwrap();
     server.check_idle();
 }
 
-/// Longer than one bio, with a flush behind it: one answer, when all is done.
+/// A request that is longer than one bio, with a flush after it, gets one answer when all is done.
 #[test]
 fn zeroes_and_trims_may_be_longer_than_a_bio() {
     let server = Server::new("ram:size=4g", 1);
@@ -367,7 +367,7 @@ fn zeroes_and_trims_may_be_longer_than_a_bio() {
     server.check_idle();
 }
 
-/// An I/O that fails is told of, without data, and the client continues.
+/// A failed I/O is reported without data, and the client continues.
 #[test]
 fn a_failing_disk_is_told_of() {
     let server = Server::new("file", 1);
@@ -397,7 +397,7 @@ fn a_socket_in_use_is_left_alone() {
     assert!(!fs::exists(&stale).unwrap());
 }
 
-/// Clients in the middle of their handshake do not keep a server from ending.
+/// Clients in the middle of their handshake do not prevent a server from ending.
 #[test]
 fn a_server_ends_under_silent_clients() {
     let server = Server::new("ram:size=16m", 1);
@@ -407,7 +407,8 @@ fn a_server_ends_under_silent_clients() {
     drop(silent);
 }
 
-/// Each waited until the client's socket had no holder, its own fellows included, which did not signal their end.
+/// Once, each thread that waited for a disconnected client waited until its socket had no holder. The other waiting threads counted as
+/// holders, too, and they did not signal their end.
 #[test]
 fn a_client_that_many_let_go_at_once_is_gone_for_all_of_them() {
     let mut server = Server::new("null:size=1m", 1);

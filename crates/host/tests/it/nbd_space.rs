@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What clients of NBD see and decide of the space behind a disk: holes and data, zeroes that keep or give up their space,
-//! fast or not at all, reading ahead, sizes, and when a write is stable. The same file served by qemu-nbd and nbdkit is the reference.
+//! What NBD clients see and control of a disk's space: holes and data, zeroes that keep or release space, fast zeroes, prefetching,
+//! sizes, and when a write is durable. The same file served by qemu-nbd and nbdkit is the reference.
 
 use crate::serving;
 
@@ -44,10 +44,10 @@ impl Server {
         File::options().read(true).write(true).open(self.path("disk.img")).unwrap()
     }
 
-    /// Bytes that the image takes of its file system.
+    /// Returns how many bytes the image occupies in its file system.
     fn space(&self) -> u64 {
         let image = self.image();
-        // Blocks are given when data goes to the disk.
+        // The file system allocates blocks when data is written to the disk.
         image.sync_all().unwrap();
         image.metadata().unwrap().blocks() * 512
     }
@@ -81,7 +81,7 @@ impl Drop for Server {
     }
 }
 
-/// A reference server, ended by its own pid.
+/// A reference server, killed by its own pid.
 struct Reference(Child, PathBuf);
 
 impl Reference {
@@ -107,12 +107,12 @@ impl Drop for Reference {
     }
 }
 
-/// An image with data in islands of odd sizes.
+/// Writes data in islands of odd sizes to an image.
 fn islands(image: &File) {
     for (at, len) in [(0, 4096), (MIB + 512, 100_000), (7 * MIB, 3 * MIB), (20 * MIB - 4096, 8192), (63 * MIB, MIB)] {
         image.write_all_at(&vec![0x5a; len as usize], at).unwrap();
     }
-    // Set aside, and given back.
+    // Allocated without data, and deallocated.
     run_on(image, &["--offset", "30MiB", "--length", "1MiB"]);
     run_on(image, &["--punch-hole", "--offset", "8MiB", "--length", "64KiB"]);
 }
@@ -123,7 +123,7 @@ fn run_on(image: &File, arguments: &[&str]) {
     run("fallocate", &[arguments, &[&path]].concat());
 }
 
-/// The same holes and the same data as the servers whose users come over.
+/// Maps show the same holes and the same data as those of the reference servers.
 #[test]
 fn maps_are_those_of_other_servers() {
     let server = Server::new("file");
@@ -155,7 +155,7 @@ fn thin_images_stay_thin_both_ways() {
     let taken = fs::metadata(&copy).unwrap().blocks() * 512;
     assert!(taken <= used, "{taken} bytes of space for a copy of {used}");
     assert!(fs::read(&copy).unwrap() == fs::read(server.path("disk.img")).unwrap());
-    // Onto an image that is full of data.
+    // The target of the copy is an image full of data.
     let other = Server::new("file");
     other.image().write_all_at(&vec![7; 64 * MIB as usize], 0).unwrap();
     run("nbdcopy", &[&copy, &other.uri()]);
@@ -168,7 +168,7 @@ fn thin_images_stay_thin_both_ways() {
     other.check_idle();
 }
 
-/// A write that was answered is data to every client from then on, however many there are in flight.
+/// After a write is answered, every client sees data there, however many requests are in flight.
 #[test]
 fn what_was_written_a_moment_ago_is_data() {
     let server = Server::new("file");
@@ -232,7 +232,7 @@ fn zeroes_keep_or_give_up_their_space() {
     let before = server.space();
     server.python("h.zero(4 << 20, 0, nbd.CMD_FLAG_NO_HOLE)\nassert h.pread(4 << 20, 0) == bytes(4 << 20)\n");
     assert!(server.space() >= before, "{} bytes of {before} after zeroes without a hole", server.space());
-    // A hole of an image gets space.
+    // A hole of the image gets space.
     server.python("h.zero(4 << 20, 32 << 20, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FAST_ZERO)\n");
     let full = server.space();
     assert!(full >= before + 4 * MIB, "{full} bytes after {before}");
@@ -244,8 +244,8 @@ fn zeroes_keep_or_give_up_their_space() {
     server.check_idle();
 }
 
-/// tmpfs makes holes and cannot zero a range otherwise: there zeroes that keep their space are written, or, if they must be fast,
-/// refused without a change.
+/// tmpfs can zero a range only by a hole. Zeroes that must keep their space are written there, or, if they must also be fast,
+/// rejected without a change.
 #[test]
 fn a_fast_zero_that_would_be_slow_is_refused() {
     let image = PathBuf::from(format!("/dev/shm/mqblk-fast-zero-{}", std::process::id()));
@@ -267,7 +267,7 @@ assert h.pread(65536, 0) == bytes(65536)
     fs::remove_file(&image).unwrap();
 }
 
-/// Only a buffered file has a cache to read ahead into.
+/// Only a buffered file has a page cache into which data can be prefetched.
 #[test]
 fn cache_reads_ahead() {
     let server = Server::new("file");
@@ -279,7 +279,7 @@ fn cache_reads_ahead() {
     let cached = || run("fincore", &["--noheadings", "--bytes", "--output", "RES", &image]);
     assert_eq!(cached().trim(), "0");
     server.python("h.cache(8 << 20, 4 << 20)\n");
-    // The kernel has begun by then, not finished.
+    // The kernel has started to prefetch by then, but may not have finished.
     let until = Instant::now() + Duration::from_secs(30);
     while cached().trim().parse::<u64>().unwrap() < 8 * MIB {
         assert!(Instant::now() < until, "{} bytes are cached", cached());
@@ -306,8 +306,8 @@ assert h.pread(4096, 4096) == b'x' * 4096
     server.check_idle();
 }
 
-/// Clients cannot be notified of another size; a later one sees it, and an earlier one meets no surprise within the old
-/// one.
+/// Clients cannot be notified of another size. A later client sees the new size, and an earlier one can use the old size as
+/// before.
 #[test]
 fn a_resize_shows_to_later_clients() {
     let server = Server::new("file");
@@ -342,7 +342,7 @@ fn a_resize_shows_to_later_clients() {
     server.check_idle();
 }
 
-/// Where every write is stable no flush is offered, and nothing waits for one.
+/// If every write is durable, no flush is offered, and none is needed.
 #[test]
 fn write_through_offers_no_flush_and_does_it_itself() {
     let server = Server::with("file", true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD under TLS against existing clients (libnbd's programs, qemu-img, qemu-io), and against a client of our own. Ours sends
-//! what they do not: requests cut anywhere, garbage in every phase, silence.
+//! NBD under TLS with existing clients (libnbd's programs, qemu-img, qemu-io), and with our own client, which sends what others do
+//! not: requests cut anywhere, garbage in every phase, silence.
 
 use crate::certificates;
 use crate::serving;
@@ -59,7 +59,7 @@ impl Server {
         }
     }
 
-    /// For a client with the certificates of this directory.
+    /// Returns the URI for a client with the certificates of this directory.
     fn uri(&self, certificates: &Path) -> String {
         let certificates = certificates.display();
         match self.address() {
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// What QEMU's programs need to know.
+    /// Returns the arguments for QEMU's programs.
     fn qemu(&self, certificates: &Path) -> [String; 2] {
         let object = format!("tls-creds-x509,id=t,endpoint=client,dir={}", certificates.display());
         let place = match self.address() {
@@ -88,7 +88,7 @@ impl Server {
         stream
     }
 
-    /// A connection that was told to begin with TLS.
+    /// Connects, up to the answer to STARTTLS.
     fn asked(&self) -> UnixStream {
         let mut stream = self.connect();
         stream.read_exact(&mut [0; 18]).unwrap();
@@ -107,7 +107,7 @@ impl Server {
         StreamOwned::new(client, self.asked())
     }
 
-    /// In the transmission phase, with simple replies.
+    /// Connects up to the transmission phase, with simple replies.
     fn raw(&self) -> StreamOwned<ClientConnection, UnixStream> {
         let mut stream = self.encrypted();
         stream.write_all(&[&option_header(opt::EXPORT_NAME, 1)[..], b"d"].concat()).unwrap();
@@ -136,7 +136,7 @@ impl Drop for Server {
     }
 }
 
-/// The type of the answer to an option; its text is read, too.
+/// Reads the answer to an option, including its text. Returns its type.
 fn answer(stream: &mut impl Read) -> u32 {
     let mut head = [0; 20];
     stream.read_exact(&mut head).unwrap();
@@ -193,7 +193,7 @@ fn qemu_copies_both_ways() {
     }
 }
 
-/// Where TLS is required nothing is told without it; where it is offered both ways are open.
+/// If TLS is required, nothing is disclosed without it. If TLS is offered, clients may connect with or without it.
 #[test]
 fn plain_clients_are_refused_where_tls_is_required() {
     let server = Server::new("ram:size=16m", false, true, false);
@@ -225,7 +225,7 @@ fn clients_are_verified_where_that_is_asked() {
         let server = Server::new("ram:size=16m", tcp, true, true);
         let parent = &server.served.directory;
         let strangers = Authority::new("strangers").client(parent, "stranger", 1);
-        // It trusts the server and shows what strangers signed.
+        // The client trusts the server, and shows a certificate of another authority.
         fs::copy(server.directory.join("ca-cert.pem"), strangers.join("ca-cert.pem")).unwrap();
         let refused =
             [server.authority.directory(parent, "nobody"), strangers, server.authority.client(parent, "revoked", 4711)];
@@ -243,7 +243,7 @@ fn clients_are_verified_where_that_is_asked() {
     }
 }
 
-/// Records that are cut anywhere are the same records, and many requests may be in one.
+/// Records may be split anywhere, and a record may have many requests.
 #[test]
 fn requests_and_records_may_be_cut_anywhere() {
     let server = Server::new("file", false, true, false);
@@ -260,7 +260,7 @@ fn requests_and_records_may_be_cut_anywhere() {
     });
     replies.sort_unstable();
     assert_eq!(replies, [(1, 0), (2, 22)]);
-    // The ciphertext itself comes byte by byte, and 200 requests in a few records.
+    // The ciphertext arrives byte by byte, and 200 requests in a few records.
     let reads: Vec<u8> = (0..100).flat_map(|n| request(command::READ, n, 512 * (n + 1), 512)).collect();
     let StreamOwned { conn, sock } = &mut stream;
     let mut ciphertext = Vec::new();
@@ -276,7 +276,7 @@ fn requests_and_records_may_be_cut_anywhere() {
         let at = 512 * usize::from(reply[15]);
         assert!(reply[16..] == data[at..at + 512], "block {at}");
     }
-    // Keys that change all the time are no reason to remember more.
+    // Frequent key changes must not use more memory.
     for _ in 0..100 {
         stream.conn.refresh_traffic_keys().unwrap();
         stream.write_all(&request(command::READ, 7, 512, 512)).unwrap();
@@ -284,7 +284,7 @@ fn requests_and_records_may_be_cut_anywhere() {
         stream.read_exact(&mut reply).unwrap();
         assert!(reply[16..] == data[..512]);
     }
-    // What it asks before it leaves is answered, and the end of TLS is declared.
+    // Requests before the disconnect are answered, and the server sends close_notify.
     stream.write_all(&[request(command::READ, 5, 512, 512), request(command::DISC, 6, 0, 0)].concat()).unwrap();
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
@@ -293,18 +293,18 @@ fn requests_and_records_may_be_cut_anywhere() {
     server.check_idle();
 }
 
-/// Garbage before, in and after the handshake ends its client and no other.
+/// Garbage before, in and after the handshake disconnects its client and no other.
 #[test]
 fn garbage_ends_its_client_only() {
     let server = Server::new("ram:size=16m", false, true, false);
     let mut good = server.raw();
     let end_of = |mut stream: UnixStream| {
         let mut rest = Vec::new();
-        // An alert may come before the end; data that was not read makes it a reset.
+        // An alert may come before the end. If the server has left data unread, the end is a reset.
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.len() < 256, "{} bytes came back", rest.len());
     };
-    // Plain text where TLS was asked for; headers of records without a sense; a record that never ends.
+    // Plain text instead of TLS, invalid record headers, and a record that never ends.
     let hello = [&[22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3][..], &[0x5a; 194]].concat();
     for garbage in [&b"IHAVEOPT plain text"[..], &[0xff; 4096], &[22, 3, 1, 0xff, 0xff], &hello] {
         let mut stream = server.asked();
@@ -312,7 +312,7 @@ fn garbage_ends_its_client_only() {
         let _ = stream.shutdown(std::net::Shutdown::Write);
         end_of(stream);
     }
-    // Plain text behind STARTTLS in one packet with it never counts as an option.
+    // Plain text in the same packet as STARTTLS never counts as an option.
     let mut stream = server.connect();
     stream.read_exact(&mut [0; 18]).unwrap();
     let both = [&3u32.to_be_bytes()[..], &option_header(opt::STARTTLS, 0), &option_header(opt::LIST, 0)].concat();
@@ -323,7 +323,7 @@ fn garbage_ends_its_client_only() {
     for garbage in [&[23, 3, 3, 0, 32][..], &[0; 100_000]] {
         let mut stream = server.raw();
         stream.write_all(&request(command::WRITE, 1, 0, 512)).unwrap();
-        // The first of it may have ended the connection.
+        // The first part of the garbage may have closed the connection.
         let _ = stream.sock.write_all(garbage);
         let _ = stream.sock.shutdown(std::net::Shutdown::Write);
         let _ = stream.sock.read_to_end(&mut Vec::new());
@@ -337,8 +337,8 @@ fn garbage_ends_its_client_only() {
     server.check_idle();
 }
 
-/// A client that stops in the TLS handshake is let go after the time for handshakes, and delays no other: others come
-/// in meanwhile, and a server that ends does not wait for it.
+/// A client that stops in the TLS handshake is disconnected after the time limit for handshakes. Meanwhile other clients
+/// can connect, and the end of a server does not wait for it.
 #[test]
 fn a_client_that_stalls_in_the_handshake_is_let_go() {
     let server = Server::new("ram:size=16m", false, true, false);
@@ -352,7 +352,7 @@ fn a_client_that_stalls_in_the_handshake_is_let_go() {
     drop(silent);
 }
 
-/// A client that asks for much and takes nothing is not received from any more: what waits for it is bounded.
+/// If a client sends many requests and reads no replies, the server stops receiving from it, so the waiting replies are bounded.
 #[test]
 fn a_client_that_takes_no_replies_stops_only_itself() {
     let server = Server::new("ram:size=16m", false, true, false);
@@ -404,10 +404,10 @@ fn clients_that_vanish_leave_nothing_behind() {
     server.check_idle();
 }
 
-/// Certificates are renewed under a running server; while they are being written, and when they cannot be used, the old ones stay in use.
+/// Certificates are renewed under a running server. While new ones are being written, or if they are unusable, the old ones stay in use.
 #[test]
 fn certificates_are_renewed_while_it_runs() {
-    // Over TCP: libnbd checks a server's certificate only where there is a host name to compare.
+    // Over TCP, because libnbd checks a server's certificate only if there is a host name to compare.
     let server = Server::new("ram:size=16m", true, true, false);
     let old = server.uri(&server.authority.directory(&server.served.directory, "old"));
     run("nbdinfo", &[&old]);
@@ -419,7 +419,7 @@ fn certificates_are_renewed_while_it_runs() {
     let other = Authority::new("the next one");
     let new = other.server(&server.served.directory, "next", NOW);
     put(&new, "server-cert.pem");
-    // Its key is still to come.
+    // The key of the new certificate is not written yet.
     run("nbdinfo", &[&old]);
     put(&new, "server-key.pem");
     let uri = server.uri(&new);
@@ -431,7 +431,7 @@ fn certificates_are_renewed_while_it_runs() {
     server.check_idle();
 }
 
-/// What is wrong with certificates is told before anything is begun, with the file and a remedy.
+/// Errors of certificates are reported before anything starts, with the file and a remedy.
 #[test]
 fn wrong_certificates_are_refused_with_the_reason() {
     let directory = std::env::temp_dir().join(format!("mqblk-certificates-{}", std::process::id()));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tests that change or count what a whole process shares (environment, working directory, descriptors), each in a process of its own.
+//! Runs tests that change or count process-wide state (environment, working directory, descriptors) in a separate process each.
 
 use std::process::Command;
 
-/// Set in the process that has only one test.
+/// Environment variable that is set in a process with only one test.
 const INSIDE: &str = "MQBLK_TEST_OWN_PROCESS";
 
-/// Whether the calling test, `name` with its modules, runs alone in this process. If not, runs it in a new process with `environment` set and
-/// passes on its failure.
+/// Returns true if the calling test (`name` with its modules) is alone in this process. If not, runs the test in a new process with
+/// `environment` set and passes on its failure.
 pub fn is_alone(name: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;

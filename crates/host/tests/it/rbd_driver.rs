@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The RBD driver against a Ceph cluster (`cargo xtask ceph`): what Ceph's own programs and fio see of what it wrote, and it of theirs;
-//! its lock, sizes, holes and snapshots; an OSD that is killed. What all drivers must do is in `driver_conformance`.
+//! The RBD driver on a Ceph cluster (`cargo xtask ceph`): Ceph's own programs and fio read what the driver wrote, and the driver reads
+//! their data. Also its lock, sizes, holes and snapshots, and an OSD that is killed. Tests of all drivers are in `driver_conformance`.
 
 use crate::common;
 
@@ -36,7 +36,7 @@ fn fixture(target: &str, write: bool) -> DriverFixture {
     DriverFixture::on(driver, regions, |_| ())
 }
 
-/// A file that is removed with the test.
+/// A file that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -58,7 +58,7 @@ impl Drop for Scratch {
 #[test]
 fn rbd_export_and_import_see_the_same_data() {
     let Some(_cluster) = Cluster::get() else { return };
-    // Objects of 4 MiB: some requests lie on both sides of a boundary.
+    // Objects of 4 MiB: some requests cross a boundary.
     let image = CephImage::new(16 * MIB, "layering");
     let mut model = vec![0u8; 16 * MIB as usize];
     let mut rng = Rng::new(0xceb4_0001);
@@ -75,7 +75,7 @@ fn rbd_export_and_import_see_the_same_data() {
     let file = Scratch::new("export");
     program("rbd", &["--no-progress", "export", &image.name, file.path()]);
     assert!(std::fs::read(&file.0).unwrap() == model, "what rbd exports is what was written");
-    // And the other way.
+    // Then in the other direction.
     let other = CephImage::new(4096, "layering");
     program("rbd", &["rm", "--no-progress", &other.name]);
     program("rbd", &["--no-progress", "import", file.path(), &other.name]);
@@ -105,7 +105,7 @@ fn rbd_fio_verifies_what_the_driver_wrote_and_the_other_way() {
     ];
     let own = ["--clientname=admin", &format!("--pool={pool}"), &rbdname];
     program("fio", &[&shared[..], &own, &["--verify=crc32c", "--do_verify=0"]].concat());
-    // What fio has written, with its headers.
+    // fio's data, with its verification headers.
     let file = Scratch::new("fio");
     program("rbd", &["--no-progress", "export", &image.name, file.path()]);
     let written = std::fs::read(&file.0).unwrap();
@@ -114,13 +114,13 @@ fn rbd_fio_verifies_what_the_driver_wrote_and_the_other_way() {
         for at in (0..written.len()).step_by(32 << 10) {
             assert!(fixture.read(at as u64 / 512, 32 << 10).1 == written[at..][..32 << 10], "at {at}");
         }
-        // All of it anew, turned around: fio finds nothing that it knows.
+        // The driver writes all blocks in reverse order, so that no block has the data that fio expects there.
         let blocks = written.len() / 4096;
         for i in 0..blocks {
             let block = &written[(blocks - 1 - i) * 4096..][..4096];
             assert_eq!(fixture.write(i as u64 * 8, block, OpFlags::NONE), BlkStatus::Ok);
         }
-        // And back, through the driver.
+        // Then the driver restores the order.
         for at in (0..written.len()).step_by(32 << 10) {
             assert_eq!(fixture.write(at as u64 / 512, &written[at..][..32 << 10], OpFlags::NONE), BlkStatus::Ok);
         }
@@ -142,12 +142,12 @@ fn rbd_names_and_options_that_are_wrong_are_said_so() {
     assert!(kind == ErrorKind::NotFound && text.contains("pool 'nopool'"), "{text}");
     let (_, text) = refused("rbd:rbd/a:conf=/no/such/file", false);
     assert!(text.contains("/no/such/file (option conf)"), "{text}");
-    // A port without a listener: it ends when the timeout says so.
+    // A port without a listener: the attempt ends after the timeout.
     let (_, text) = refused(&image.target(":mon_host=v1\\:127.0.0.1\\:1:client_mount_timeout=1"), false);
     assert!(text.contains("cannot connect to the Ceph cluster") && text.contains("v1:127.0.0.1:1"), "{text}");
     let (kind, text) = refused(&image.target(":images=2:rbd_cache=true"), true);
     assert!(kind == ErrorKind::Usage && text.contains("librbd's cache"), "{text}");
-    // An image's own configuration is stronger than ours.
+    // An image's own configuration overrides ours.
     program("rbd", &["config", "image", "set", &image.name, "rbd_cache", "true"]);
     let (kind, text) = refused(&image.target(":images=2:rbd_cache=false"), true);
     assert!(kind == ErrorKind::Usage && text.contains("librbd's cache"), "{text}");
@@ -171,14 +171,14 @@ fn rbd_exclusive_lock_is_one_clients() {
         kind == ErrorKind::Denied && text.contains("127.0.0.1:") && text.contains("has the exclusive lock"),
         "{text}"
     );
-    // One that does not insist may read, and not write.
+    // A disk without `exclusive=1` may read, but not write.
     let mut second = fixture(&image.target(""), true);
     assert_eq!(second.read(0, 4096), (BlkStatus::Ok, vec![1; 4096]));
     assert_ne!(second.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
     drop(second);
     assert_eq!(first.write(8, &[1; 4096], OpFlags::NONE), BlkStatus::Ok, "the owner goes on");
     drop(first);
-    // Given away by one that does not insist when another wants to write.
+    // A disk without `exclusive=1` releases the lock when another one writes.
     let (mut a, mut b) = (fixture(&image.target(""), true), fixture(&image.target(""), true));
     for i in 0..3 {
         assert_eq!(a.write(0, &[3 + i; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -186,7 +186,7 @@ fn rbd_exclusive_lock_is_one_clients() {
         assert_eq!(b.write(8, &[4 + i; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!(a.read(8, 4096).1, [4 + i; 4096]);
     }
-    // But not taken from one that is at work.
+    // But the lock is not taken from a disk in use.
     let (kind, text) = refused(&image.target(":exclusive=1"), true);
     assert!(kind == ErrorKind::Denied && text.contains("has the exclusive lock"), "{text}");
     drop((a, b));
@@ -204,7 +204,7 @@ fn rbd_namespaces_are_apart() {
     {
         let inside = CephImage::in_pool(&namespace, MIB, "layering,exclusive-lock");
         let outside = CephImage { name: inside.name.replacen(&namespace, "rbd", 1) };
-        // The same name without the namespace is another image, or none.
+        // The same name without the namespace is another image, or does not exist.
         let (kind, text) = refused(&outside.target(""), true);
         assert!(kind == ErrorKind::NotFound && text.contains("cannot open RBD image"), "{text}");
         program("rbd", &["create", "--size", "1M", "--image-feature", "layering", &outside.name]);
@@ -213,7 +213,7 @@ fn rbd_namespaces_are_apart() {
         assert_eq!(here.write(0, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!(there.write(0, &[2; 4096], OpFlags::NONE), BlkStatus::Ok);
         assert_eq!((here.read(0, 4096).1, there.read(0, 4096).1), (vec![1; 4096], vec![2; 4096]));
-        // The second handle of a disk is one of the namespace, too; and messages name it.
+        // The second handle of a disk also uses the namespace, and messages name it.
         let (_, text) = refused(&inside.target(":exclusive=1"), true);
         assert!(text.contains(&inside.name) && text.contains("has the exclusive lock"), "{text}");
         drop((here, there));
@@ -245,7 +245,7 @@ fn rbd_snapshots_sizes_and_holes() {
     assert_eq!(found.iter().map(|(n, _)| n).sum::<u64>(), 16 * MIB);
     // From within an object.
     assert_eq!(told(8 * MIB + 4096, 8192), [(4096, false), (4096, true)]);
-    // A snapshot keeps what there was.
+    // A snapshot keeps the earlier data.
     let snapshot = format!("{}@s", image.name);
     program("rbd", &["--no-progress", "snap", "create", &snapshot]);
     assert_eq!(fixture.write(8 * MIB / 512, &[8; 8192], OpFlags::NONE), BlkStatus::Ok);
@@ -259,7 +259,7 @@ fn rbd_snapshots_sizes_and_holes() {
         assert!(old.disk.limits().read_only);
     }
     assert_eq!(refused(&at_snapshot, true).0, ErrorKind::Denied);
-    // Zeroes that keep their space, and such that do not.
+    // Zeroes that keep their space, and zeroes that release it.
     let zeroes = |flags| {
         let bio =
             Bio { op: Op::WriteZeroes, ..Bio::read(Sector(12 * MIB / 512), (4 * MIB / 512) as u32, DataRef::NONE) };
@@ -270,13 +270,13 @@ fn rbd_snapshots_sizes_and_holes() {
     assert_eq!(fixture.io(zeroes(OpFlags::NONE)), BlkStatus::Ok);
     assert_eq!(told(12 * MIB, 4 * MIB), [(4 * MIB, true)]);
     assert_eq!(fixture.read(12 * MIB / 512, 8192).1, [0; 8192]);
-    // Sizes: ours, and another's.
+    // Resizes: by the driver, and by another client.
     assert_eq!(driver.space().resize(Some(32 * MIB)).unwrap().unwrap(), Sector(32 * MIB / 512));
     assert!(program("rbd", &["info", &image.name]).contains("size 32 MiB"));
     program("rbd", &["--no-progress", "resize", "--size", "24M", "--allow-shrink", &image.name]);
     assert_eq!(driver.space().resize(None).unwrap().unwrap(), Sector(24 * MIB / 512));
     assert_eq!(driver.space().resize(Some(1000)).unwrap().unwrap_err().kind(), ErrorKind::Usage);
-    // The queue has not been told: what lies behind the end fails, and is not lost silently.
+    // The queue does not know the new size. I/O beyond the end must fail, and must not be lost silently.
     fixture.disk.set_capacity(Sector(32 * MIB / 512));
     assert_ne!(fixture.write(30 * MIB / 512, &[1; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_ne!(fixture.read(24 * MIB / 512 - 4, 4096).0, BlkStatus::Ok, "half of it is behind the end");
@@ -287,7 +287,7 @@ fn rbd_stripes_over_objects_are_not_surveyed() {
     let Some(_cluster) = Cluster::get() else { return };
     let image = CephImage::striped(16 * MIB, "64K", 4);
     let (driver, _) = open(&image.target(""), true).unwrap();
-    // Its third piece lies in the third object, and librbd tells that after all pieces of the first two.
+    // The third piece is in the third object, and librbd reports it after all pieces of the first two.
     let mut fixture = fixture(&image.target(""), true);
     assert_eq!(fixture.write(128 << 10 >> 9, &[7; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(fixture.write((4 * (64 << 10)) >> 9, &[8; 4096], OpFlags::NONE), BlkStatus::Ok);
@@ -304,7 +304,7 @@ fn rbd_stripes_over_objects_are_not_surveyed() {
     assert!(!at(128 << 10 >> 9) && !at((4 * (64 << 10)) >> 9), "{found:?}");
 }
 
-/// A path that is shut out of the cluster is out of use for good, though another client that looks finds the image well.
+/// A path whose client the cluster has blocklisted is never used again, although another client can open the image.
 #[test]
 fn rbd_a_path_that_was_shut_out_does_not_come_back() {
     let Some(_cluster) = Cluster::get() else { return };
@@ -363,7 +363,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
     let blocks = 8 * MIB / 4096;
     let seed = 0xceb4_0002;
     let mut rng = Rng::new(seed);
-    // The number of the write that each block had last.
+    // For each block, the number of its last write.
     let mut last = vec![0u64; blocks as usize];
     let mut number = 0u64;
     let mut fixture = fixture(&image.target(""), true);
@@ -381,7 +381,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
             bios.push((slot, Bio::write(Sector(block * 8), 8, DataRef::NONE)));
         }
         let statuses = if round == 20 {
-            // Killed while they are out; started again by another thread, as they wait for it.
+            // The OSD is killed while writes are in flight. Another thread restarts it, because the writes wait for it.
             doing("writes while the OSD is killed and started again");
             std::thread::scope(|s| {
                 let killer = s.spawn(|| {
@@ -398,7 +398,7 @@ fn rbd_nothing_acknowledged_is_lost_when_the_osd_is_killed() {
         assert!(statuses.iter().all(|s| s.is_ok()), "round {round}, seed {seed:#x}: {statuses:?}");
     }
     drop(fixture);
-    // Once more with nothing cached.
+    // Once more after a kill of the OSD, so that nothing is cached.
     osd.kill();
     osd.start();
     let mut fixture = fixture_of(&image.target(""));
@@ -416,15 +416,15 @@ fn rbd_requests_end_when_the_osd_does_not_answer() {
     let image = CephImage::new(MIB, "layering");
     let mut timed = fixture(&image.target(":rados_osd_op_timeout=2"), true);
     let mut patient = fixture(&image.target(""), true);
-    // Declared after the disks: should the test fail, the OSD runs again before they are closed.
+    // Declared after the disks, so that if the test fails, the OSD runs again before they are closed.
     let osd = Osd::of(&cluster);
     assert_eq!(timed.write(0, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
     assert_eq!(patient.write(8, &[5; 4096], OpFlags::NONE), BlkStatus::Ok);
-    // Paused, not dead: no connection ends.
+    // The OSD is stopped but not killed, so no connection is closed.
     osd.stop();
     doing("requests of an OSD that stands still");
     assert_eq!(timed.read(0, 4096).0, BlkStatus::Timeout);
-    // Without a timeout a write waits until it is given up.
+    // Without a timeout, a write waits until it is given up.
     let driver = patient.driver.clone();
     let ended = std::sync::atomic::AtomicBool::new(false);
     let status = std::thread::scope(|s| {

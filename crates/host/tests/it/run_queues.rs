@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whole runs on shapes of queues where a thread's completions appear in several places, or its requests are issued by
-//! others. They end with all I/Os done and no errors; a lost wake-up would show as a run that takes for ever or panics.
+//! Whole runs on queue layouts in which a thread's completions appear in several places, or other threads issue its requests.
+//! All I/Os complete without errors. A lost wake-up would show as a run that hangs or panics.
 
 use host::run::{RunOutcome, RunPlan, prepare};
 use std::ops::ControlFlow;
@@ -38,7 +38,7 @@ fn run(job: &str, target: &str, settings: &[(&str, &str)], stop: bool) -> RunOut
     let stop_flag = Arc::clone(&plan.stop);
     let prepared = prepare(&jobs, plan).expect("can be prepared");
     let outcome = prepared.run(&mut |progress| {
-        // Once the thread is known to run.
+        // Only when the thread is known to run.
         if stop && progress.elapsed > blk::time::Duration::from_ms(1) {
             stop_flag.store(true, Ordering::Relaxed);
         }
@@ -71,8 +71,8 @@ fn polled_io_of_a_file_is_polled_for() {
     check(&run(&format!("{MIXED}hipri=1"), file.0.to_str().unwrap(), &set, false), 1, 512);
 }
 
-/// bfq divides a device that serves one request at a time. Each job keeps 51 ms of work in the scheduler, so a thread that waits for
-/// a CPU does not lose its share.
+/// bfq shares a device that serves one request at a time. Each job keeps 51 ms of work queued in the scheduler, so a thread that waits
+/// for a CPU does not lose its share.
 #[test]
 fn a_job_with_more_weight_gets_more_of_a_disk_under_bfq() {
     let job = "rw=randread\nbs=4k\niodepth=256\nruntime=1\ntime_based\n";
@@ -80,7 +80,7 @@ fn a_job_with_more_weight_gets_more_of_a_disk_under_bfq() {
     let device = [("nr_cpus", "2"), ("queue_depth", "1"), ("scheduler", "bfq"), ("nr_requests", "512")];
     let set = [&device[..], &[("iosched.low_latency", "0"), ("iosched.max_budget", "64")]].concat();
     let outcome = run(&jobs, "model:size=1g,lat_us=200,parallel=1", &set, false);
-    // The last 256 of each are served when nothing follows, so in no proportion.
+    // The last 256 I/Os of each job are served when no more are queued, so they are in no proportion.
     let ios: Vec<_> = outcome.threads.iter().map(|t| t.as_ref().expect("it ran").stats.total_ios() - 256).collect();
     assert!(ios[1] > 2 * ios[0], "{ios:?} for weights of 100 and 1000");
 }
@@ -109,8 +109,8 @@ fn large_ios_that_need_all_bio_slots_are_split_in_turn() {
     check(&run(job, "ram:size=1g", &set, false), 1, 64);
 }
 
-/// A thread that is told to stop issues nothing more. It waits for and counts what the disk still has of the 64 I/Os that were
-/// issued last; the disk serves one at a time.
+/// A thread that is told to stop issues no more I/O. It waits for those of its last 64 I/Os that are still in flight, and counts
+/// them. The disk serves one at a time.
 #[test]
 fn a_stopped_run_ends_with_what_is_in_flight() {
     let job = "rw=randread\nbs=4k\nsize=1g\niodepth=64\niodepth_batch_complete_min=64\ntime_based\nruntime=1h";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A striped disk served to real clients: what lies where in its files, and what its members' errors, flushes and settings are to
-//! users of the whole.
+//! A striped disk served to real clients: the place of data in its files, and the effect of its members' errors, flushes and settings on
+//! users of the whole disk.
 
 use crate::common;
 use crate::serving;
@@ -53,7 +53,7 @@ impl Server {
         run("/usr/bin/python3", &["-c", &(before + script)]);
     }
 
-    /// Contents of the files, after the export has ended and nothing is left in flight.
+    /// Ends the export, checks that nothing is in flight, and returns the contents of the files.
     fn end(self) -> Vec<Vec<u8>> {
         let Server { served, export } = self;
         drop(export);
@@ -65,14 +65,14 @@ impl Server {
     }
 }
 
-/// The bytes of a striped disk, put together from its files chunk by chunk.
+/// Returns the bytes of a striped disk, assembled from its files chunk by chunk.
 fn joined(files: &[Vec<u8>], bytes: u64) -> Vec<u8> {
     let (n, chunk) = (files.len() as u64, CHUNK as usize);
     let at = |c: u64| (c / n * CHUNK) as usize;
     (0..bytes / CHUNK).flat_map(|c| files[(c % n) as usize][at(c)..at(c) + chunk].to_vec()).collect()
 }
 
-/// Bytes that differ everywhere.
+/// Returns random bytes.
 fn noise(bytes: u64) -> Vec<u8> {
     let word = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ i >> 7).to_le_bytes();
     (0..bytes / 8).flat_map(word).collect()
@@ -80,7 +80,7 @@ fn noise(bytes: u64) -> Vec<u8> {
 
 #[test]
 fn chunks_lie_in_the_files_in_turn_and_nothing_lies_beyond() {
-    // Four and three of them, not equally long: what is beyond the shortest one's chunks is not used.
+    // Four files, then three, of different lengths. Space beyond the chunks of the shortest one is not used.
     for sizes in [&["8388608", "8454144", "8392704", "9437184"][..], &["3145728", "3149824", "4194304"]] {
         let server = Server::new(sizes, QueueConfig::default());
         let least: u64 = sizes.iter().map(|s| s.parse::<u64>().unwrap()).min().unwrap();
@@ -90,7 +90,7 @@ fn chunks_lie_in_the_files_in_turn_and_nothing_lies_beyond() {
         let (from, back) = (server.path("source"), server.path("back"));
         fs::write(&from, &source).unwrap();
         run("nbdcopy", &["--flush", &from, &server.uri()]);
-        // Not along chunks: over one boundary, over rows, within a chunk.
+        // Not aligned to chunks: across one boundary, across rows, and within a chunk.
         let one = |word: &str, at: usize, len: usize| vec!["-c".to_owned(), format!("{word} {at} {len}")];
         let mut edit = Vec::new();
         for (at, len, byte) in [(61440, 8192, 1u8), (1 << 19, 1 << 20, 2), (200 << 10, 512, 3), (2 << 20, 300 << 10, 4)]
@@ -122,7 +122,7 @@ fn fio_finds_what_it_wrote() {
         Server::new(&["8388608"; 4], QueueConfig { scheduler: Some("mq-deadline".into()), ..QueueConfig::default() });
     let uri = format!("--uri={}", server.uri());
     let fixed = ["--name=j", "--ioengine=nbd", &uri, "--verify=crc32c", "--randseed=7", "--size=24m"];
-    // Longer and shorter than a chunk, and over its boundaries.
+    // I/Os longer and shorter than a chunk, and across its boundaries.
     for more in [["--rw=randwrite", "--bsrange=4k-200k", "--iodepth=16"], ["--rw=write", "--bs=1m", "--iodepth=4"]] {
         run("fio", &[&fixed[..], &more, &["--fsync=32", "--bs_unaligned=0"]].concat());
     }
@@ -142,7 +142,7 @@ fn a_flush_and_a_discard_reach_every_member() {
     assert_eq!(server.disk().stats().op(Op::Flush).ios, 4);
     server.python("h.trim(1 << 20, 32768)\n");
     assert_eq!(count(&server, Op::Discard), [1; 4], "one range of each");
-    // 16 and a half chunks from the middle of the first on; its holes are unknown, so it is data.
+    // 16 and a half chunks from the middle of the first one. Holes are not known, so all of it is data.
     server.python("assert h.pread(4096, 32768) == bytes(4096)\nassert h.pread(512, 0) == b'x' * 512\n");
     server.python(
         "told = []\nh.block_status(1 << 20, 0, lambda c, o, e, err: told.extend(e) and 0)\nassert told == [1 << 20, 0], told\n",
@@ -174,7 +174,7 @@ fn settings(of: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn settings_are_those_of_all_members_or_of_none() {
     let one_queue = Peer::nbdkit(&["--filter=multi-conn", "memory", "8M", "multi-conn-mode=disable"]);
-    // The last member can have one hardware queue only, the others as many as they are told.
+    // The last member can have only one hardware queue, the others any number.
     let server = Server::new(&["8388608", "null:size=8m", &one_queue.target("")], QueueConfig::default());
     let disk = server.disk();
     let schedulers = || disk.members().iter().map(|m| m.queue.scheduler()).collect::<Vec<_>>();
@@ -196,7 +196,7 @@ fn settings_are_those_of_all_members_or_of_none() {
     server.end();
 }
 
-/// Two virtqueues on two IOThreads, checked by a client that is not ours, while all members' queues are built anew again and again.
+/// Two virtqueues on two IOThreads, verified by an independent client, while the queues of all members are rebuilt again and again.
 #[test]
 fn a_guest_finds_what_it_wrote_while_settings_change() {
     let served = Served::striped("stripe-vhost", &["8388608"; 4], CHUNK, QueueConfig::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What reaches the driver of a guest that has a write cache, and of one that has switched it off: writes of the second are
-//! durable when they end, by the way that the device has for it. Counted at the driver, behind the whole stack.
+//! The I/O that reaches the driver from a guest with the write cache on, and with it switched off. With the cache off, writes are
+//! durable when they complete, by the means that the device has. Counted at the driver, below the whole stack.
 
 use crate::serving;
 
@@ -27,7 +27,7 @@ use vuclient::raw::{Format, Notify, Raw, block};
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
 const LONG: Duration = Duration::from_secs(300);
 
-/// A device that writes down what it is asked, and does none of it.
+/// A device that records its requests and executes none.
 struct RecordingDriver {
     limits: Limits,
     asked: Mutex<Vec<(Op, bool)>>,
@@ -68,8 +68,8 @@ impl Driver for RecordingDriver {
 
 impl HostDriver for RecordingDriver {}
 
-/// What a device is asked, in one list for each step: for a write, for a flush, for a write with the guest's cache switched
-/// off, and for a write with it on again.
+/// Returns the requests of a device, in one list for each step: a write, a flush, a write with the guest's cache switched
+/// off, and a write with it on again.
 fn asked_of(write_cache: bool, fua: bool) -> [Vec<(Op, bool)>; 4] {
     let directory = std::env::temp_dir().join(format!("mqblk-cache-{}-{write_cache}-{fua}", std::process::id()));
     fs::create_dir(&directory).unwrap();
@@ -114,7 +114,7 @@ fn write_through_guest_gets_durable_writes_with_fua() {
     assert_eq!(asked_of(true, true), [vec![PLAIN], flush, vec![(Op::Write, true)], vec![PLAIN]]);
 }
 
-/// A flush behind each write does what the device cannot.
+/// A flush after each write replaces FUA, which the device does not have.
 #[test]
 fn write_through_guest_gets_durable_writes_without_fua() {
     let flush = (Op::Flush, false);

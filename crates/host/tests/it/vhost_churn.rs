@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Thousands of clients that come and go, most of them badly, beside one that works. In a process of its own, since it counts what
-//! the process has.
+//! Thousands of clients connect and disconnect, most of them with protocol errors, while another one works. In a separate process,
+//! because the test counts the resources of the process.
 
 use crate::own_process;
 use crate::serving;
@@ -27,14 +27,14 @@ const PROTOCOL: u64 = protocol::MQ
     | protocol::LOG_SHMFD
     | protocol::BACKEND_REQ;
 const LONG: Duration = Duration::from_secs(300);
-/// More than twice as many as a disk has submitters, which half of them use.
+/// More than twice the number of a disk's submitters. Half of the clients use one.
 const CLIENTS: u64 = 2500;
 
 fn options(socket: &Path, iothread: usize) -> ExportOptions {
     ExportOptions { socket: socket.to_owned(), mapping: vec![iothread], ..vhost_options() }
 }
 
-/// Client number `n`, each of another kind than the one before.
+/// Runs client number `n`. Each client is of another kind than the one before.
 fn visit(socket: &str, n: u64) {
     let (format, packed) = if n & 8 == 0 { (Format::Split, 0) } else { (Format::Packed, RING_PACKED) };
     let ready = || Raw::ready(socket, FEATURES | packed, PROTOCOL).unwrap();
@@ -52,7 +52,7 @@ fn visit(socket: &str, n: u64) {
         1 => Raw::connect(socket).unwrap().channel.send_bytes(&[2, 0, 0, 0, 1, 0, 0], &[]).unwrap(),
         2 => drop(ready()),
         3 => with_requests(Notify::Both).kick(0).unwrap(),
-        // Served without a kick or a call.
+        // Served without kicks and calls.
         4 => drop(with_requests(Notify::Neither)),
         5 => assert!(ready().call(request::SET_VRING_NUM, &[0; 8], &[]).is_err()),
         6 => {
@@ -73,14 +73,14 @@ fn visit(socket: &str, n: u64) {
     }
 }
 
-/// What the process has: descriptors, mappings; and regions of the disk's memory.
+/// Returns the number of the process's descriptors and mappings, and of the disk's memory regions.
 fn holdings(served: &Served) -> (usize, usize, usize) {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
     let mappings = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     (descriptors, mappings, served.disk.regions.iter().count())
 }
 
-/// A client that verifies what it writes until it is told to end.
+/// A client that writes and verifies until it is told to end.
 struct Work {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u32>,
@@ -103,7 +103,7 @@ impl Work {
         Work { stop, thread: std::thread::spawn(run) }
     }
 
-    /// How often it wrote and read.
+    /// Ends the client. Returns how often it wrote and read.
     fn ends(self) -> u32 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -120,7 +120,7 @@ fn thousands_of_clients_leave_nothing_behind() {
     let start = |options| VhostExport::start(&served.threads, &served.disk, options).unwrap();
     let (export, other) = (start(options(&socket, 1)), start(options(&beside, 0)));
     let (path, side) = (socket.to_str().unwrap(), beside.to_str().unwrap());
-    // Each kind once, so that what is kept for the next one is there.
+    // Each kind once, so that resources that are kept for the next client exist.
     let work = Work::start(&beside, 9);
     (0..16).for_each(|n| visit(path, n));
     work.ends();
@@ -139,17 +139,17 @@ fn thousands_of_clients_leave_nothing_behind() {
     fs::remove_dir_all(&served.directory).unwrap();
 }
 
-/// What the process has when the last client has gone, which it does after the call that ends it; if `right` is given, waits
-/// until it is that.
+/// Returns the resources of the process after the last client is gone, which may be after its disconnect. If `right` is given, waits
+/// until the resources are those.
 fn settled(served: &Served, sockets: [&str; 2], right: Option<(usize, usize, usize)>) -> (usize, usize, usize) {
     let end = Instant::now() + LONG;
     loop {
-        // They are served when all before them have gone.
+        // These clients are served after all earlier ones are gone.
         let raws = sockets.map(|socket| Raw::ready(socket, FEATURES, PROTOCOL).unwrap());
         let here = holdings(served);
         drop(raws);
         let Some(right) = right else { return here };
-        // The heap of this process may have a mapping more.
+        // The heap of this process may have some more mappings.
         if here.0 == right.0 && here.1 < right.1 + 40 && here.2 == right.2 {
             return here;
         }

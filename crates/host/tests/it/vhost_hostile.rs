@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Front ends that do harm with the descriptors they give: other clients of the IOThread are served as before.
+//! Hostile front ends that misuse the descriptors that they send. Other clients of the IOThread must be served as before.
 
 use crate::serving;
 
@@ -41,16 +41,17 @@ fn read(raw: &mut Raw, what: &str) {
     raw.guest.rewind(mark);
 }
 
-/// Has the next write to the descriptor wait for a reader.
+/// Fills the eventfd, so that the next write to it waits for a reader.
 fn fill(call: impl AsFd) {
     rustix::io::ioctl_fionbio(&call, true).unwrap();
-    // What is in it already must leave room.
+    // Empties its counter first.
     let _ = rustix::io::read(&call, &mut [0; 8]);
     let _ = rustix::io::write(&call, &(u64::MAX - 1).to_le_bytes());
     rustix::io::ioctl_fionbio(&call, false).unwrap();
 }
 
-/// O_NONBLOCK is of the open file, which the client has too: it cleared it after we had set it, and filled the counter.
+/// O_NONBLOCK belongs to the open file, which the client has, too. Once, a client cleared the flag after we had set it, and filled the
+/// counter.
 #[test]
 fn a_blocking_call_hangs_no_other_client() {
     let served = Served::new("hostile", "ram:size=16m", 1);
@@ -69,7 +70,7 @@ fn a_blocking_call_hangs_no_other_client() {
     let _ = fs::remove_dir_all(&served.directory);
 }
 
-/// The flag may change between any look at it and the write.
+/// The flag may change between any check and the write.
 #[test]
 fn a_call_that_blocks_at_times_hangs_no_other_client() {
     let served = Served::new("hostile", "ram:size=16m", 1);
@@ -97,7 +98,7 @@ fn a_call_that_blocks_at_times_hangs_no_other_client() {
     let _ = fs::remove_dir_all(&served.directory);
 }
 
-/// The descriptor's creator decides what a write to it, a read of it or a wait for it does.
+/// The creator of such a descriptor decides the effect of a write, a read or a wait on it.
 #[test]
 fn descriptors_that_are_no_eventfds_are_refused() {
     let served = Served::new("hostile", "ram:size=16m", 1);

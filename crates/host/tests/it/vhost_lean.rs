@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server under a driver that gives it no time: chains that stay where they are, kicks and calls only where the
-//! other side asks for them. A request for one that is overlooked makes the run hang, so each test is that its run ends.
+//! The server under a very fast driver: chains stay at the same place, and kicks and calls come only if the other side requests
+//! them. If such a request is overlooked, the run hangs, so each test checks that its run ends.
 
 use crate::serving;
 
@@ -37,7 +37,7 @@ fn each_ring_framing_and_way_to_notify_is_served() {
             ..LeanOptions::default()
         };
         let report = lean(socket.to_str().unwrap(), &options).unwrap_or_else(|e| panic!("{options:?}: {e}"));
-        // A busy machine may give a thread no time between the warm-up and the end: then there is nothing to count.
+        // On a busy machine, a thread may get no CPU between the warm-up and the end. Then there is nothing to count.
         done += report.queues.iter().map(|queue| queue.requests).sum::<u64>();
     }
     assert!(done > 0, "nothing ended in any run");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients of vhost-user-blk that make the file of their memory shorter while it is used.
+//! Clients of vhost-user-blk that truncate the file of their memory while it is in use.
 
 use crate::common;
 use crate::serving;
@@ -17,7 +17,8 @@ use vhost_server::{BOTH, LONG, Server};
 use vuclient::raw::{Format, Notify, READY_MEMORY, block};
 use vuclient::{VerifyOptions, verify};
 
-/// A client that makes the file of its memory shorter while its requests are in flight is dropped; another one's I/O continues, in the same process, on the same IOThread and the same disk.
+/// A client that truncates its memory while its requests are in flight is dropped. The I/O of another client continues, in the same
+/// process, on the same IOThread and the same disk.
 #[test]
 fn client_that_truncates_its_memory_is_dropped_alone() {
     for target in ["ram:size=64m", "file", "model:lat_us=2000,over=ram,size=64m"] {
@@ -25,12 +26,12 @@ fn client_that_truncates_its_memory_is_dropped_alone() {
     }
 }
 
-/// A request whose memory was gone once broke its connection to the NBD server. It was sent again on the next connection and
-/// broke that too, for ever. No other request on the queue made progress, or all of them failed. Now it fails alone, also when
+/// Once, a request whose memory was gone broke its connection to the NBD server. It was sent again on the next connection and broke
+/// that one, too, for ever. Other requests on the queue made no progress or failed. Now only that request fails, also if
 /// half of it was sent.
 #[test]
 fn requests_without_memory_fail_alone_on_an_nbd_disk() {
-    // Not nbdkit, whose 1.32 dies now and then when a client leaves in the middle of its answers.
+    // Not nbdkit: 1.32 sometimes crashes when a client disconnects while it is answered.
     let mut peer = Peer::qemu(&[]);
     peer.kill();
     fs::OpenOptions::new().write(true).open(&peer.file.as_ref().unwrap().0).unwrap().set_len(64 << 20).unwrap();
@@ -52,8 +53,8 @@ fn requests_without_memory_fail_alone_on_an_nbd_disk() {
     fs::remove_dir_all(&server.directory).unwrap();
 }
 
-/// A read whose data found no memory, and a write whose data was not there, are not reported as successful. The disk copies,
-/// and so gets no error.
+/// A read without memory for its data, and a write whose data is gone, are not reported as successful. The disk copies data itself,
+/// so no system call reports an error.
 #[test]
 fn requests_without_memory_do_not_succeed_on_a_disk_that_copies() {
     const LEN: u32 = 64 << 10;
@@ -71,7 +72,7 @@ fn requests_without_memory_do_not_succeed_on_a_disk_that_copies() {
     server.check_idle();
 }
 
-/// Headers and statuses are there, and data is not, or half of it is not: each gets its error, the others what they want.
+/// Headers and statuses exist, but data is missing, or half of it. Each such request fails, and the others succeed.
 fn fail_alone_on(target: &str) {
     const LEN: u32 = 128 << 10;
     let server = Server::new(target, 1, 1);
@@ -82,7 +83,7 @@ fn fail_alone_on(target: &str) {
             (0..).step_by(256).zip(kinds).map(|(at, kind)| raw.block(kind, 40000 + at, 0).unwrap()).collect();
         let mut take = |len: u32| raw.guest.take(len as usize, 4096).unwrap();
         let good = [take(LEN), take(LEN)];
-        // Two that begin before the cut and end behind it, and one behind it.
+        // Two buffers that cross the cut, and one beyond it.
         let halves = [take(LEN / 2), take(LEN / 2)];
         let cut = take(LEN);
         assert_eq!(halves[1] + u64::from(LEN / 2), cut);
@@ -107,13 +108,13 @@ fn fail_alone_on(target: &str) {
     server.check_idle();
 }
 
-/// Each write of which half was sent when its memory turned out to be gone had its connection made again at once: a client could
-/// keep the server, and all others on the queue, busy with nothing else. Others wait for the pauses, how long these are is for a
-/// test of the driver's, and do not fail for them.
+/// Once, each write that was half sent when its memory was found gone caused an immediate reconnect. A client could
+/// keep the server, and all others on the queue, busy with reconnects. Now there are pauses between reconnects, which a test of the
+/// driver checks. Other requests wait for them and do not fail.
 #[test]
 fn a_request_that_breaks_connections_fails_alone() {
     const LEN: u32 = 128 << 10;
-    // Our own server: nbdkit 1.32 aborts (`sock >= 0`) now and then when a client leaves while it answers.
+    // Our own server, because nbdkit 1.32 sometimes aborts (`sock >= 0`) when a client disconnects while it is answered.
     let far = Served::new("paced", "ram:size=64m", 1);
     let nbd = NbdExport::start(&far.threads, far.nbd_options(far.nbd_disk())).unwrap();
     let socket = far.directory.join("nbd.sock");
@@ -131,7 +132,7 @@ fn a_request_that_breaks_connections_fails_alone() {
     raw.guest.cut_short(READY_MEMORY.0, request.data + u64::from(LEN / 2) - READY_MEMORY.0).unwrap();
     let losses = || server.disk.connections().expect("an NBD disk").losses;
     for round in 0.. {
-        // None without a request that has failed for it.
+        // Each lost connection belongs to a failed request.
         assert!(losses() <= round, "{} losses for {round} requests", losses());
         if losses() >= 7 {
             break;
@@ -150,8 +151,8 @@ fn a_request_that_breaks_connections_fails_alone() {
     fs::remove_dir_all(&far.directory).unwrap();
 }
 
-/// Under TLS the data of a write is copied by us: where memory had gone, zeroes would have been found in its place and written. It
-/// is not sent, or not to its end; its client is dropped, as where other drivers copy, and others continue.
+/// Under TLS, we copy the data of a write. Zeroes in place of lost memory could be written. Instead, the write
+/// is not sent completely, and its client is dropped, as with other drivers that copy. Other clients continue.
 #[test]
 fn tls_writes_nothing_in_place_of_lost_memory() {
     const LEN: u32 = 128 << 10;
@@ -167,7 +168,7 @@ fn tls_writes_nothing_in_place_of_lost_memory() {
     let plain = format!("nbd+unix:///d?socket={socket}");
     run("qemu-io", &["-f", "raw", "-c", "write -P 0x5a 16M 4M", &plain]);
     let server = Server::new(&target, 1, 1);
-    // At the beginning, at the end of a page that ends no record, and in the middle of the last record.
+    // The cut is at the beginning, at the end of a page that does not end a record, and in the middle of the last record.
     for (round, there) in [0, 4096, LEN / 2, LEN - 4096, 20480, 0].into_iter().enumerate() {
         let mut raw = server.raw(BOTH[round % 2].0, 0, Notify::Both);
         let mut request = raw.block(block::OUT, (16 << 11) + 512 * round as u64, 0).unwrap();
@@ -201,7 +202,7 @@ fn cut_short_under(target: &str) {
         let (format, _) = BOTH[round as usize % 2];
         let mut raw = server.raw(format, 0, Notify::Both);
         let kept = [0, 4096, 1 << 20][round as usize % 3];
-        // Behind what the other one verifies.
+        // After the range that the other client verifies.
         let kind = |i| if i % 4 == round % 4 { block::OUT } else { block::IN };
         let requests: Vec<_> = (0..16).map(|i| raw.block(kind(i), 40000 + 256 * i, 128 << 10).unwrap()).collect();
         for request in &requests {
@@ -212,7 +213,7 @@ fn cut_short_under(target: &str) {
             raw.kick(0).unwrap();
         }
         raw.guest.cut_short(READY_MEMORY.0, kept).unwrap();
-        // All may have ended before the cut. If the ring is still there, the server has to access other memory that is gone.
+        // All requests may have completed before the cut. If the ring is still there, the server has to access other memory that is gone.
         if kept > 0 {
             raw.submit(0, &last.segments()).unwrap();
         }

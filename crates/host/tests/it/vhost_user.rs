@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! vhost-user-blk against two clients: blkio, which is a real one, and a front end that does one step at a time, right or
-//! wrong. Servers run in this process, on sockets in a directory of their own.
+//! vhost-user-blk with two clients: blkio, a real one, and a front end that does single steps, valid or invalid. Servers run in this
+//! process, on sockets in their own directory.
 
 use crate::own_process;
 use crate::serving;
@@ -105,7 +105,7 @@ fn what_cannot_be_done_is_answered_so() {
         ];
         for (kind, sector, len, status) in cases {
             let request = raw.block(kind, sector, len).unwrap();
-            // A status behind data that was not written does not count.
+            // The length does not include a status after data that was not written.
             let written = u32::from(kind != block::IN || len == 0);
             assert_eq!(raw.execute(0, &request, LONG).unwrap(), (status, written), "{kind} at {sector} of {len}");
         }
@@ -132,7 +132,7 @@ fn a_read_only_disk_is_not_written() {
     assert_ne!(raw.features().unwrap() & 1 << 5, 0, "VIRTIO_BLK_F_RO");
 }
 
-/// Data in pieces of odd lengths at odd addresses, and a header and a status cut in two.
+/// Data in segments of odd lengths at odd addresses, and a header and a status that are split in two.
 #[test]
 fn data_may_be_framed_in_any_way() {
     for (format, _) in BOTH {
@@ -147,7 +147,7 @@ fn data_may_be_framed_in_any_way() {
                 let write = kind == block::IN;
                 let mut all = vec![segment(header.header, 5, false), segment(header.header + 5, 11, false)];
                 for (from, len) in [(0u32, 1), (1, 510), (511, 1025), (1536, 2560)] {
-                    // Apart, so that they cannot be taken for one.
+                    // With gaps, so that the segments cannot be merged.
                     all.push(segment(at + 2 * u64::from(from), len, write));
                 }
                 all.push(segment(header.status, 1, true));
@@ -266,7 +266,7 @@ fn memory_is_added_and_taken_away_while_rings_run() {
         assert_eq!(raw.execute(0, &read, LONG).unwrap().0, block::OK);
         raw.guest.rewind(mark);
     }
-    // The first slot, and the buffers for data that is not in whole blocks.
+    // One region for the first slot, and one for the buffers for data that is not in whole blocks.
     assert!(server.disk.regions.iter().count() <= 2, "slots are left behind");
     drop(raw);
     server.check_idle();
@@ -329,7 +329,7 @@ fn bad_messages_are_rejected_and_bad_chains_stop_one_queue() {
         write(&mut raw, &read);
         raw.offer(0, 0).unwrap();
         raw.kick(0).unwrap();
-        // The other virtqueue of the same device is served after the wrong one, so that one was read.
+        // The other virtqueue of the same device is served after the invalid one, so the invalid one was read.
         let good = raw.block(block::IN, 0, 512).unwrap();
         for _ in 0..3 {
             assert_eq!(raw.execute(1, &good, LONG).unwrap().0, block::OK, "beside {name}");
@@ -343,7 +343,7 @@ fn bad_messages_are_rejected_and_bad_chains_stop_one_queue() {
     server.check_idle();
 }
 
-/// Data that is not in the guest's memory fails its request; a driver that asks so is served on.
+/// A request fails if its data is not in the guest's memory. The driver that sent it is served on.
 #[test]
 fn data_outside_memory_fails_its_request() {
     for (format, _) in BOTH {
@@ -359,8 +359,8 @@ fn data_outside_memory_fails_its_request() {
     }
 }
 
-/// One that breaks a rule is refused, where it asked for an answer, and its sender dropped: the client would continue as if it
-/// were done.
+/// A message that breaks a rule is rejected if it requested an answer, and its client is dropped. Otherwise the client would continue as
+/// if the message had taken effect.
 #[test]
 fn client_that_breaks_a_message_rule_is_dropped() {
     let server = Server::new("ram:size=16m", 2, 1);
@@ -383,7 +383,7 @@ fn client_that_breaks_a_message_rule_is_dropped() {
         raw.call(request::SET_VRING_KICK, &0x100u64.to_le_bytes(), &[]).is_err()
     });
     refuse("no such virtqueue", &|raw| raw.call(request::SET_VRING_ENABLE, &number(7, 1), &[]).is_err());
-    // A header that announces more than any message has.
+    // A header with a length beyond that of any message.
     refuse("no message", &|raw| raw.channel.send_bytes(&[2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0x7f], &[]).is_ok());
     let mut next = server.raw(Format::Split, 0, Notify::Both);
     let read = next.block(block::IN, 0, 512).unwrap();
@@ -392,7 +392,7 @@ fn client_that_breaks_a_message_rule_is_dropped() {
     server.check_idle();
 }
 
-/// Clients that come and go with requests in flight leave no descriptor, no memory and no tag behind.
+/// Clients that disconnect with requests in flight leave no descriptor, no memory and no tag behind.
 #[test]
 fn clients_that_come_and_go_leave_nothing_behind() {
     if !own_process::is_alone("vhost_user::clients_that_come_and_go_leave_nothing_behind", &[]) {
@@ -409,7 +409,7 @@ fn clients_that_come_and_go_leave_nothing_behind() {
         raw.kick(0).unwrap();
     };
     leave(0);
-    // The first has left everything when the next one is served.
+    // Everything of the first client is released when the next one is served.
     drop(server.raw(Format::Split, 0, Notify::Both));
     let before = descriptors();
     (0..100).for_each(leave);
@@ -443,7 +443,7 @@ fn requests_waiting_for_a_buffer_end_with_their_queue() {
     }
 }
 
-/// A request whose data and status lie in pages of their own.
+/// Makes a request whose data and status are in separate pages.
 fn apart(raw: &mut Raw, kind: u32, sector: u64, len: u32, skew: u64) -> block::BlockRequest {
     let mut request = raw.block(kind, sector, 0).unwrap();
     request.len = len;
@@ -453,8 +453,8 @@ fn apart(raw: &mut Raw, kind: u32, sector: u64, len: u32, skew: u64) -> block::B
     request
 }
 
-/// Waits until all that the device has changed since `before` is logged: it sets the bit after it has written. What was
-/// changed, and what was logged.
+/// Waits until every change of the device since `before` is logged, because the device sets the bit after it has written. Returns the
+/// changed pages and the logged pages.
 fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let end = Instant::now() + LONG;
     let mut seen = BTreeSet::new();
@@ -469,8 +469,8 @@ fn logged(raw: &Raw, before: &MemorySnapshot, log: &DirtyLog, what: &str) -> (BT
     }
 }
 
-/// A migration's log has every page that changed between two checks of memory. Of the others it has only those of the rings and
-/// of the data that was to be read.
+/// A migration's log has every page that changed between two checks of memory. Of the other pages, it has only those of the rings and
+/// those of buffers for reads.
 #[test]
 fn every_page_that_the_device_writes_is_logged() {
     for (format, packed) in BOTH {
@@ -482,11 +482,11 @@ fn every_page_that_the_device_writes_is_logged() {
             raw.guest.write(fill.data, &[0x77; 0x40000]).unwrap();
             raw.start(0, 64, format, Notify::Both).unwrap();
             assert_eq!(raw.execute(0, &fill, LONG).unwrap().0, block::OK);
-            // In the order of QEMU, on a ring that runs.
+            // In QEMU's order, on a running ring.
             let log = raw.set_log(4096).unwrap();
             raw.set_features(features | LOG_ALL).unwrap();
             raw.log_ring(0, true).unwrap();
-            // Whole blocks, by io_uring where it is a file, and through a buffer; the serial; what writes nothing.
+            // Whole blocks (by io_uring if the disk is a file), data through a buffer, the serial, and requests that write nothing.
             let cases = [
                 ("a read", block::IN, 16, 0x10000, 0),
                 ("a read at odd addresses", block::IN, 16, 0x3000, 7),
@@ -498,7 +498,7 @@ fn every_page_that_the_device_writes_is_logged() {
             for (what, kind, sector, len, skew) in cases {
                 let what = format!("{what}, {format:?}, {target}");
                 let request = apart(&mut raw, kind, sector, len, skew);
-                // Not checked meanwhile: a device that polls needs no kick.
+                // The ring is disabled meanwhile, because a device that polls needs no kick.
                 raw.enable(0, false).unwrap();
                 raw.submit(0, &request.segments()).unwrap();
                 let before = MemorySnapshot::new(&raw.guest);
@@ -530,8 +530,8 @@ fn every_page_that_the_device_writes_is_logged() {
     }
 }
 
-/// Reads are out when the log comes: it is on when they have ended, or they are in it. One that is too short for the memory
-/// is filled as far as it goes.
+/// Reads are in flight when the log is set. It takes effect after they have completed, or they are logged. A log that is too short for
+/// the memory is filled as far as it goes.
 #[test]
 fn a_log_that_comes_late_or_is_too_short_is_no_harm() {
     for (format, packed) in BOTH {
@@ -539,7 +539,7 @@ fn a_log_that_comes_late_or_is_too_short_is_no_harm() {
         let server = Server::new("model:lat_us=20000,over=ram,size=16m", 1, 1);
         let mut raw = Raw::ready(&server.socket, features, PROTOCOL | protocol::LOG_SHMFD).unwrap();
         raw.start(0, 64, format, Notify::Both).unwrap();
-        // The second log has no bits for the first megabyte, where all this is.
+        // The second log has no bits for the memory that is used here.
         for pages in [4096, 8] {
             let reads: Vec<_> = (0..8).map(|i| apart(&mut raw, block::IN, i, 4096, 0)).collect();
             for read in &reads {
@@ -566,8 +566,8 @@ fn a_log_that_comes_late_or_is_too_short_is_no_harm() {
     }
 }
 
-/// A front end that gave a channel hears of another size at once, and finds it in the configuration; one that gave none is
-/// not spoken to.
+/// A front end with a backend channel is notified of another size at once, and finds it in the configuration. A front end without a
+/// channel gets no message.
 #[test]
 fn another_size_is_told_over_the_channel_of_the_front_end() {
     let server = Server::new("ram:size=16m", 1, 1);
@@ -579,7 +579,7 @@ fn another_size_is_told_over_the_channel_of_the_front_end() {
         let mut raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, protocol).unwrap();
         assert!(!export.resized(), "it gave no channel");
         let channel = raw.backend_channel().unwrap();
-        // Answered after the channel was taken, with or without REPLY_ACK.
+        // This is answered after the channel was accepted, with or without REPLY_ACK.
         assert_eq!(size(&mut raw), server.disk.capacity().0);
         for _ in 0..3 {
             assert!(export.resized());
@@ -587,12 +587,12 @@ fn another_size_is_told_over_the_channel_of_the_front_end() {
             assert_eq!((said.request, said.flags, said.payload.len()), (2, 1, 0), "CONFIG_CHANGE_MSG");
             assert_eq!(size(&mut raw), server.disk.capacity().0);
         }
-        // No peer at the other end is no harm.
+        // A channel without a peer does no harm.
         drop(channel);
         assert!(!export.resized());
         assert_eq!(size(&mut raw), server.disk.capacity().0);
         drop(raw);
-        // The next one is served when all of this one is gone.
+        // The next client is served when everything of this one is released.
         drop(server.raw(Format::Split, 0, Notify::Both));
     }
     let raw = Raw::ready(&server.socket, VERSION_1 | BLK_FLUSH, PROTOCOL | protocol::BACKEND_REQ).unwrap();
@@ -603,7 +603,7 @@ fn another_size_is_told_over_the_channel_of_the_front_end() {
     server.check_idle();
 }
 
-/// Slots of memory that begin and end within a page: data across two of them is not cut short.
+/// Memory slots may begin and end within a page. Data across two such slots is complete.
 #[test]
 fn data_across_slots_that_end_anywhere_is_whole() {
     for target in ["ram:size=16m", "file"] {
@@ -641,7 +641,7 @@ fn data_across_slots_that_end_anywhere_is_whole() {
     }
 }
 
-/// Half a message delays no other: the export can end, and its sender is dropped.
+/// A client that has sent half a message delays nothing: the export can end, and the client is dropped.
 #[test]
 fn half_a_message_does_not_hold_up_the_end_of_an_export() {
     let server = Server::new("ram:size=16m", 1, 1);
@@ -651,7 +651,8 @@ fn half_a_message_does_not_hold_up_the_end_of_an_export() {
     assert!(raw.is_dropped(LONG).unwrap());
 }
 
-/// Another export may be at its socket's place while its I/O ends; its end took that one's socket away.
+/// While an export waits for its I/O in flight, another export may already use its socket's path. Once, the end of the first removed that
+/// socket.
 #[test]
 fn the_socket_is_gone_before_what_is_in_flight_is_waited_for() {
     let mut server = Server::new("ram:size=16m", 1, 1);

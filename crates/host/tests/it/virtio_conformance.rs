@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the virtio specification says that a device must do, where no other test shows it: see `docs/virtio-conformance.md`.
+//! Requirements of the virtio specification for devices that no other test shows: see `docs/virtio-conformance.md`.
 
 use crate::serving;
 
@@ -54,8 +54,8 @@ impl Drop for Server {
     }
 }
 
-/// 2.7.8.2: at least `len` bytes are written, from the first writable one on; so a status behind data that was not written
-/// does not count.
+/// 2.7.8.2: at least `len` bytes are written, from the first writable byte on. So `len` does not include a status after data that was
+/// not written.
 #[test]
 fn the_length_told_was_written_from_the_first_byte_on() {
     for (format, _) in BOTH {
@@ -77,7 +77,7 @@ fn the_length_told_was_written_from_the_first_byte_on() {
             let request = raw.block(kind, sector, len).unwrap();
             assert_eq!(raw.execute(0, &request, LONG).unwrap(), (status, written), "{kind} of {len}, {format:?}");
         }
-        // An unknown request with room for an answer.
+        // An unknown request type with a buffer for an answer.
         let unknown = raw.block(99, 0, 512).unwrap();
         let mut segments = unknown.segments();
         segments[1].write = true;
@@ -88,7 +88,7 @@ fn the_length_told_was_written_from_the_first_byte_on() {
     }
 }
 
-/// 2.7.5.1, 2.8.14: what is the driver's stays as it was: header, data to be written, descriptors (split), available ring.
+/// 2.7.5.1, 2.8.14: the device does not change what belongs to the driver: header, data of writes, descriptors (split), available ring.
 #[test]
 fn what_the_driver_writes_is_not_written() {
     for (format, _) in BOTH {
@@ -124,7 +124,7 @@ fn what_the_driver_writes_is_not_written() {
     }
 }
 
-/// 2.7.10.2: nothing happens when the driver kicks for nothing, and requests continue.
+/// 2.7.10.2: a kick without new requests has no effect, and requests continue.
 #[test]
 fn spurious_kicks_are_no_harm() {
     for (format, _) in BOTH {
@@ -145,7 +145,7 @@ fn spurious_kicks_are_no_harm() {
     }
 }
 
-/// 2.7.7.2 without EVENT_IDX: flags decide, and used_event is ignored.
+/// 2.7.7.2 without EVENT_IDX: the flags decide about calls, and used_event is ignored.
 #[test]
 fn flags_decide_about_calls_without_event_idx() {
     let server = Server::new(false);
@@ -154,20 +154,20 @@ fn flags_decide_about_calls_without_event_idx() {
     for (flags, is_called) in [(0, true), (1, false), (0, true)] {
         let (ring, guest) = raw.ring(0).unwrap();
         ring.set_avail_flags(guest, flags).unwrap();
-        // Of an index that is not passed, and then of one that is.
+        // First an index that is not passed, then one that is.
         ring.set_used_event(guest, if flags == 0 { 0x8000 } else { ring.position() }).unwrap();
         raw.calls(0).unwrap();
         raw.execute(0, &read, LONG).unwrap();
         if is_called {
             assert!(raw.wait_call(0, LONG).unwrap());
         } else {
-            // The next request's call, which is wanted, shows that this one's would have come.
+            // The call of the next request, which is enabled, shows that a call of this one would have arrived.
             assert_eq!(raw.calls(0).unwrap(), 0);
         }
     }
 }
 
-/// 2.7.7.2 and 2.7.10.2 with EVENT_IDX: the lower bit of the driver's flags is ignored, and the device's are 0.
+/// 2.7.7.2 and 2.7.10.2 with EVENT_IDX: the lowest bit of the driver's flags is ignored, and the device's flags are 0.
 #[test]
 fn flags_mean_nothing_with_event_idx() {
     let server = Server::new(false);
@@ -185,7 +185,7 @@ fn flags_mean_nothing_with_event_idx() {
     }
 }
 
-/// 2.7.5.3.2: descriptors, then one that refers to a table, whose write flag means nothing.
+/// 2.7.5.3.2: a chain may have descriptors and then one that refers to a table. The write flag of that one is ignored.
 #[test]
 fn a_chain_may_end_in_a_table() {
     let server = Server::new(false);
@@ -209,7 +209,8 @@ fn a_chain_may_end_in_a_table() {
     }
 }
 
-/// 5.2.6.2: unknown flags of ranges are refused, and unmap for a discard; after write zeroes there are zeroes either way.
+/// 5.2.6.2: ranges with unknown flags are rejected, and so is the unmap flag for a discard. After write zeroes, the range reads as
+/// zeroes, with or without unmap.
 #[test]
 fn ranges_with_unknown_flags_are_unsupported() {
     for (format, _) in BOTH {
@@ -241,7 +242,7 @@ fn ranges_with_unknown_flags_are_unsupported() {
     }
 }
 
-/// 5.2.6.2: what is offered read-only is not written, whatever was acknowledged.
+/// 5.2.6.2: a disk that is offered read-only is not written, whatever features were acknowledged.
 #[test]
 fn a_read_only_disk_keeps_its_data() {
     let server = Server::new(true);
@@ -254,7 +255,7 @@ fn a_read_only_disk_keeps_its_data() {
     assert_eq!(raw.guest.read(read.data, 512).unwrap(), [0; 512]);
 }
 
-/// 5.2.5.2: CONFIG_WCE comes with FLUSH; without FLUSH negotiated there is no cache; what pads the configuration is 0.
+/// 5.2.5.2: CONFIG_WCE is offered with FLUSH. Without FLUSH negotiated, the cache is off. The padding of the configuration is 0.
 #[test]
 fn the_cache_is_off_for_a_driver_that_cannot_flush() {
     let server = Server::new(false);
@@ -271,7 +272,7 @@ fn the_cache_is_off_for_a_driver_that_cannot_flush() {
     assert_eq!(raw.config(32, 2).unwrap(), [1, 0]);
 }
 
-/// 2.8.12: descriptors are taken in the ring's order and given back in the order in which they end; 2.8.17: a list in its
+/// 2.8.12: descriptors are taken in the ring's order and returned in the order of completion. 2.8.17: a list is processed in its
 /// order.
 #[test]
 fn packed_descriptors_are_taken_and_given_back_in_order() {
@@ -281,7 +282,7 @@ fn packed_descriptors_are_taken_and_given_back_in_order() {
         let mark = raw.guest.mark();
         let mut ids = Vec::new();
         let data: Vec<u8> = (0..1024u32).map(|i| (i as u64 * 3 + lap) as u8).collect();
-        // Each writes over the one before, in three pieces whose order is that of the list; then it is read back.
+        // Each write overwrites the one before, in three segments in the order of the list. Then the data is read back.
         for i in 0..3u8 {
             let write = raw.block(block::OUT, 7, 1024).unwrap();
             raw.guest.write(write.data, &data.iter().map(|b| b.wrapping_add(i)).collect::<Vec<u8>>()).unwrap();

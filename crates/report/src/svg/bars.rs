@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Horizontal bars: stacked parts that add up, or the bars of a group below each other.
+//! Horizontal bars: stacked parts that add up, or groups of bars below each other.
 //!
 //! Guarantees: a number beside each bar gives its length. Does not: show parts that are `None` (they are in the table).
 
@@ -10,10 +10,10 @@ use super::label::{COLOURS, LABEL_CHARS, LINE, WIDTH, cut, legend, px, width};
 use super::scale::Scaler;
 use crate::chart::{BarRow, Bars};
 
-/// Bars that are drawn; the table has all.
+/// Maximum number of bars that are drawn. The table has all.
 const ROWS_MAX: usize = 32;
 
-/// Height and content.
+/// Returns the height and the content.
 pub fn draw(p: &Bars) -> (f64, Markup) {
     let rows = &p.rows[..p.rows.len().min(ROWS_MAX)];
     let labels: Vec<String> = rows.iter().map(|r| cut(&r.label, LABEL_CHARS)).collect();
@@ -43,7 +43,7 @@ pub fn draw(p: &Bars) -> (f64, Markup) {
     (bottom + frame::BELOW, content)
 }
 
-/// Where a row's bars end.
+/// Returns the values at which a row's bars end.
 fn ends(p: &Bars, row: &BarRow) -> Vec<f64> {
     match p.stacked {
         true => vec![row.values.iter().flatten().sum()],
@@ -78,7 +78,7 @@ fn stacked(p: &Bars, row: &BarRow, x: &Scaler, y: f64, thick: f64) -> Markup {
 
 fn grouped(p: &Bars, row: &BarRow, x: &Scaler, y: f64, thick: f64) -> Markup {
     let zero = x.at(0.0).unwrap_or(0.0);
-    // Small bars have small figures beside them; where there are two per group one in each line fits.
+    // Thin bars have small figures beside them, so that the figures of adjacent bars do not overlap.
     let small = thick < LINE - 4.0;
     html! {
         @for (i, v) in row.values.iter().enumerate() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The frame of a chart with two axes: ticks, their labels, light lines behind the data, names of the axes.
+//! The frame of a chart with two axes: ticks, their labels, grid lines, and the names of the axes.
 //!
-//! Guarantees: of two labels that would touch, the later one is omitted and its tick stays. Does not: draw data.
+//! Guarantees: of two labels that would touch, the later one is omitted, but its tick is drawn. Does not: draw data.
 
 use maud::{Markup, html};
 
@@ -18,12 +18,12 @@ pub struct Area {
     pub bottom: f64,
 }
 
-/// Room below the area for labels and the name of the horizontal axis.
+/// Space below the area for labels and the name of the horizontal axis.
 pub const BELOW: f64 = 42.0;
-/// Room above it for the name of the vertical axis.
+/// Space above the area for the name of the vertical axis.
 pub const ABOVE: f64 = 26.0;
 
-/// Room to the left for the widest label of the vertical axis.
+/// Returns the space to the left of the area for the widest label of the vertical axis.
 pub fn left_of(axis: &Axis, scale: &Scaler) -> f64 {
     let widest = scale.ticks().into_iter().map(|t| width(&axis.unit.tick(t))).fold(0.0, f64::max);
     (widest + 14.0).max(40.0)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts over time and value, as shades of one colour by the logarithm of the count.
 //!
-//! Guarantees: one path per shade, with neighbours in a row joined, so that a full map is a few tens of kilobytes; empty
-//! cells are not drawn. Does not: put numbers on cells (the table has percentiles over time).
+//! Guarantees: there is one path per shade, and neighbours in a row are joined, so that a full map has only some tens of kilobytes.
+//! Empty cells are not drawn. Does not: put numbers on cells (the table has percentiles over time).
 
 use std::fmt::Write;
 
@@ -15,16 +15,16 @@ use crate::chart::{Heat, Scale};
 use crate::unit::Unit;
 
 const HEIGHT: f64 = 290.0;
-/// Shades, from few to many.
+/// Number of shades.
 const SHADES: usize = 7;
 
-/// Height and content.
+/// Returns the height and the content.
 pub fn draw(p: &Heat) -> (f64, Markup) {
     let (top, bottom, right) = (frame::ABOVE, HEIGHT - frame::BELOW, WIDTH - 96.0);
     let used = || p.cells.iter().filter(|c| c.2 > 0);
     let lowest = used().filter_map(|c| p.edges.get(c.1 as usize)).copied().fold(f64::INFINITY, f64::min);
     let highest = used().filter_map(|c| p.edges.get(c.1 as usize + 1)).copied().fold(1.0, f64::max);
-    // 0 has no logarithm: the class that begins there is drawn from 1 on.
+    // 0 has no logarithm, so the class that begins at 0 is drawn from 1 on.
     let low = if lowest.is_finite() { lowest.max(1.0) } else { 1.0 };
     let y = Scaler::exact(Scale::Log10, (low, highest.max(low * 1.5)), 6, (bottom, top));
     let left = frame::left_of(&p.y, &y);
@@ -42,7 +42,7 @@ pub fn draw(p: &Heat) -> (f64, Markup) {
     (HEIGHT, content)
 }
 
-/// Shade of a count: logarithmic, 0 for one.
+/// Returns the shade of a count, on a logarithmic scale. A count of one has shade 0.
 fn shade(n: u64, peak: u64) -> usize {
     let share = (n as f64).ln() / (peak as f64).ln().max(1e-9);
     ((share * SHADES as f64) as usize).min(SHADES - 1)
@@ -71,7 +71,7 @@ fn shades(p: &Heat, x: &Scaler, y: &Scaler, peak: u64) -> [String; SHADES] {
     paths
 }
 
-/// What the shades mean.
+/// Draws the legend of the shades.
 fn key(area: Area, peak: u64) -> Markup {
     let (x, size) = (area.right + 24.0, 14.0);
     let top = 0.5 * (area.top + area.bottom) - 0.5 * size * SHADES as f64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values with their intervals beside the line of no difference.
+//! Values with their intervals, and the line of no difference.
 //!
 //! Guarantees: the line of no difference is always in the picture. Does not: order rows.
 
@@ -12,7 +12,7 @@ use crate::chart::Intervals;
 
 const ROW: f64 = 26.0;
 
-/// Height and content.
+/// Returns the height and the content.
 pub fn draw(p: &Intervals) -> (f64, Markup) {
     let labels: Vec<String> = p.rows.iter().map(|r| cut(&r.label, LABEL_CHARS)).collect();
     let left = 16.0 + labels.iter().map(|l| width(l)).fold(0.0, f64::max);
@@ -23,7 +23,7 @@ pub fn draw(p: &Intervals) -> (f64, Markup) {
     let x = Scaler::new(p.axis.scale, values, 7, (left, right));
     let none = x.at(p.reference).unwrap_or(left);
     let area = Area { left, top, right, bottom };
-    // Each side's words are drawn if they have room.
+    // The label of a side is drawn only if it fits.
     let room = |text: &str, space: f64| width(text) + 10.0 <= space;
     let content = html! {
         (frame::horizontal(area, &p.axis, &x))

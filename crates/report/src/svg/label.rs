@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sizes that all charts share, and labels: their width without a font, cuts, legends.
+//! Sizes that all charts share, and labels: their estimated width without a font, truncation, and legends.
 
 use maud::{Markup, html};
 
@@ -7,16 +7,16 @@ use crate::document::Tone;
 
 /// Width of every chart in its own units; a page scales it.
 pub const WIDTH: f64 = 760.0;
-/// Widest a character of a label is taken to be: digits of a wide sans serif at 12 units.
+/// Assumed width of a character of a label: that of digits of a wide sans serif at 12 units.
 const CHAR: f64 = 7.3;
-/// Longest label of a row, in characters: it leaves more than half of the width to the data.
+/// Maximum length of a row's label, in characters. It leaves more than half of the width to the data.
 pub const LABEL_CHARS: usize = 44;
 /// Height of a line of text.
 pub const LINE: f64 = 16.0;
-/// Different colours of lines.
+/// Number of different line colours.
 pub const COLOURS: usize = 7;
 
-/// A coordinate, to a tenth.
+/// Formats a coordinate, rounded to a tenth.
 pub fn px(v: f64) -> String {
     let text = format!("{v:.1}");
     match text.strip_suffix(".0") {
@@ -26,7 +26,7 @@ pub fn px(v: f64) -> String {
     }
 }
 
-/// At most `chars` characters of a text; what is cut is marked.
+/// Returns at most `chars` characters of a text. A truncated text ends with a mark.
 pub fn cut(text: &str, chars: usize) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if plain.chars().count() <= chars {
@@ -35,13 +35,13 @@ pub fn cut(text: &str, chars: usize) -> String {
     plain.chars().take(chars.saturating_sub(1)).chain(['\u{2026}']).collect()
 }
 
-/// Width of a label.
+/// Returns the estimated width of a label.
 pub fn width(text: &str) -> f64 {
-    // Wide scripts take two columns of a terminal; here they are taken to be as wide as two characters, too.
+    // Characters of wide scripts count as two characters, as on a terminal.
     text.chars().map(|c| if u32::from(c) < 0x1100 { CHAR } else { 2.0 * CHAR }).sum()
 }
 
-/// The class of a tone, in charts and pages.
+/// Returns the CSS class of a tone, in charts and pages.
 pub const fn tone_class(tone: Tone) -> &'static str {
     match tone {
         Tone::Neutral => "neutral",
@@ -51,7 +51,7 @@ pub const fn tone_class(tone: Tone) -> &'static str {
     }
 }
 
-/// A legend of names with swatches of a class each, wrapped to the width; its height with it.
+/// Returns the height and the content of a legend: names with a swatch each, wrapped to the width.
 pub fn legend(names: &[String], class: &str, x: f64, y: f64) -> (f64, Markup) {
     let (mut at, mut line, mut placed) = (x, y, Vec::new());
     for (i, name) in names.iter().enumerate() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lines and points over two axes, each line named at its end.
 //!
-//! Guarantees: names at the ends do not touch; lines differ in colour, dashes and marks. Does not: thin points.
+//! Guarantees: names at the ends do not touch; lines differ in colour, dashes and marks. Does not: reduce the number of points.
 
 use maud::{Markup, html};
 
@@ -11,15 +11,15 @@ use super::scale::Scaler;
 use crate::chart::{Lines, Point, Scale, Series, Style};
 
 const HEIGHT: f64 = 300.0;
-/// Characters of a name at the end of a line.
+/// Maximum characters of a name at the end of a line.
 const NAME_CHARS: usize = 36;
-/// Lines that have names at their ends; more would not fit.
+/// Maximum number of lines with names at their ends, because more would not fit.
 const NAMED: usize = 14;
 
-/// Height and content.
+/// Returns the height and the content.
 pub fn draw(p: &Lines) -> (f64, Markup) {
     let named: Vec<String> = p.series.iter().take(NAMED).map(|s| cut(&s.name, NAME_CHARS)).collect();
-    // Names are bold: wider by up to a quarter than what is estimated.
+    // Names are bold, so they are up to a quarter wider than the estimate.
     let right = WIDTH - 14.0 - 1.25 * named.iter().map(|n| width(n)).fold(0.0, f64::max);
     let (top, bottom) = (frame::ABOVE, HEIGHT - frame::BELOW);
     let points = || p.series.iter().flat_map(|s| &s.points);
@@ -27,7 +27,7 @@ pub fn draw(p: &Lines) -> (f64, Markup) {
     let y = Scaler::new(p.y.scale, ys, 6, (bottom, top));
     let left = frame::left_of(&p.y, &y);
     let x = match p.x.scale {
-        // Time, or a count of runs: the axis ends where they do.
+        // The values are times, or counts of runs. The axis ends at the last one.
         Scale::Linear => {
             Scaler::exact(Scale::Linear, (0.0, points().map(|q| q.x).fold(0.0, f64::max)), 9, (left, right))
         }
@@ -57,7 +57,7 @@ pub fn draw(p: &Lines) -> (f64, Markup) {
     (HEIGHT, content)
 }
 
-/// What resting the pointer on a point says.
+/// Returns the tooltip of a point.
 fn told(p: &Lines, s: &Series, q: &Point) -> String {
     let interval = q
         .interval
@@ -65,11 +65,11 @@ fn told(p: &Lines, s: &Series, q: &Point) -> String {
     format!("{}: {}{interval} at {}", s.name, p.y.unit.text(q.y), p.x.unit.text(q.x))
 }
 
-/// Names of lines at their last points, moved apart where they would touch.
+/// Draws the names of lines at their last points, moved apart if they would touch.
 fn names(p: &Lines, named: &[String], area: Area, at: impl Fn(&Point) -> Option<(f64, f64)>) -> Markup {
     let ends = p.series.iter().zip(named).filter_map(|(s, name)| {
         let end = s.points.iter().rev().find_map(&at)?;
-        // Points without a line end nowhere in particular: their name is drawn at their mean height.
+        // Points without a line have no end, so their name is drawn at their mean height.
         let height = match s.style {
             Style::Dots => {
                 let all: Vec<f64> = s.points.iter().filter_map(|q| Some(at(q)?.1)).collect();
@@ -86,7 +86,7 @@ fn names(p: &Lines, named: &[String], area: Area, at: impl Fn(&Point) -> Option<
         *y = y.max(above + LINE);
         above = *y;
     }
-    // And back up from the bottom.
+    // Names below the bottom are moved up again.
     let mut below = area.bottom + LINE;
     for (y, ..) in placed.iter_mut().rev() {
         *y = y.min(below - LINE);
@@ -112,7 +112,7 @@ fn path(points: impl Iterator<Item = (f64, f64)>) -> String {
     d
 }
 
-/// Circle, square, triangle, diamond, triangle on its head, then from the beginning.
+/// Returns the mark of a colour: circle, square, triangle, diamond, inverted triangle, then the same again.
 fn mark(colour: u8, x: f64, y: f64) -> String {
     let p = |dx: f64, dy: f64| format!("{} {}", px(x + dx), px(y + dy));
     match colour % 5 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Charts as SVG elements, for a page or for use alone.
+//! Draws charts as SVG elements, for a page or as a separate file.
 //!
-//! Guarantees: labels do not overlap and stay inside the picture, as far as their width can be known without a font (tests look with a
-//! browser); no script, no font, no link; every value can be read by resting the pointer on its mark. Colours come from `chart.css` by class, so
-//! that light, dark and print have their own. Needs from callers: nothing of the text, which is escaped and cut here.
+//! Guarantees: labels do not overlap and stay inside the picture, as far as their width can be known without a font (tests check this
+//! in a browser). There is no script, no font and no link. The tooltip of each mark shows its value. `chart.css` sets colours by class,
+//! so that light mode, dark mode and print have their own. Callers may pass any text, because it is escaped and truncated here.
 //! Does not: animate or scale text.
 
 mod label;
@@ -24,7 +24,7 @@ use label::{WIDTH, px};
 /// Rules for the classes that charts use.
 pub const CSS: &str = include_str!("chart.css");
 
-/// The chart as an `svg` element.
+/// Returns the chart as an `svg` element.
 pub fn draw(chart: &Chart) -> Markup {
     let (height, content) = match &chart.plot {
         Plot::Lines(p) => lines::draw(p),
@@ -43,7 +43,7 @@ pub fn draw(chart: &Chart) -> Markup {
     }
 }
 
-/// The chart as a file of its own, in the colours of a page.
+/// Returns the chart as a separate file, in the colours of a page.
 pub fn standalone(chart: &Chart) -> String {
     let text = draw(chart).into_string();
     let style = html! { style { (PreEscaped(CSS)) } rect class="paper" width="100%" height="100%" {} }.into_string();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From values to coordinates, and where the ticks are.
+//! Maps values to coordinates, and places the ticks.
 //!
-//! Guarantees: ends are at ticks or beyond the data; a range without extent is widened; what an axis cannot show (0 on a logarithmic one) is
-//! `None`. Does not: draw.
+//! Guarantees: the ends of an axis are at ticks or beyond the data. A range of zero length is widened. A value that an axis cannot show
+//! (0 on a logarithmic one) has the coordinate `None`. Does not: draw.
 
 use crate::chart::Scale as Kind;
 
-/// An axis with its two ends in values and in coordinates.
+/// An axis with its two ends, as values and as coordinates.
 #[derive(Clone, Copy, Debug)]
 pub struct Scaler {
     kind: Kind,
-    /// Transformed.
+    /// Lower end, transformed by the scale.
     low: f64,
     high: f64,
     from: f64,
@@ -18,7 +18,7 @@ pub struct Scaler {
     step: f64,
 }
 
-/// Most nines: counts of I/Os do not go further.
+/// Maximum number of nines. Counts of I/Os are too low for more.
 const NINES_MAX: f64 = 9.0;
 
 fn transformed(kind: Kind, v: f64) -> Option<f64> {
@@ -40,7 +40,7 @@ fn restored(kind: Kind, t: f64) -> f64 {
     }
 }
 
-/// A step of 1, 2 or 5 times a power of ten of which at most `most` fit into `span`.
+/// Returns a step of 1, 2 or 5 times a power of ten, so that at most `most` steps fit into `span`.
 fn nice_step(span: f64, most: usize) -> f64 {
     let raw = span / most.max(1) as f64;
     let power = 10f64.powf(raw.log10().floor());
@@ -49,7 +49,7 @@ fn nice_step(span: f64, most: usize) -> f64 {
 }
 
 impl Scaler {
-    /// An axis for `values`, with about `most` ticks at most, between two coordinates.
+    /// Makes an axis for `values` between two coordinates, with at most about `most` ticks.
     pub fn new(kind: Kind, values: impl Iterator<Item = f64>, most: usize, (from, to): (f64, f64)) -> Scaler {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for t in values.filter_map(|v| transformed(kind, v)) {
@@ -93,7 +93,7 @@ impl Scaler {
         Scaler { kind, low, high, from, to, step }
     }
 
-    /// An axis between exactly these values.
+    /// Makes an axis whose ends are exactly these values.
     pub fn exact(kind: Kind, (low, high): (f64, f64), most: usize, between: (f64, f64)) -> Scaler {
         let mut s = Scaler::new(kind, [low, high].into_iter(), most, between);
         if let (Some(low), Some(high)) = (transformed(kind, low), transformed(kind, high))
@@ -108,14 +108,14 @@ impl Scaler {
         s
     }
 
-    /// Coordinate of a value; outside of the axis at its end.
+    /// Returns the coordinate of a value. A value outside of the axis gets the coordinate of the nearer end.
     pub fn at(&self, v: f64) -> Option<f64> {
         let t = transformed(self.kind, v)?;
         let share = ((t - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         Some(self.from + share * (self.to - self.from))
     }
 
-    /// Values with a tick, ascending.
+    /// Returns the values with a tick, ascending.
     pub fn ticks(&self) -> Vec<f64> {
         match self.kind {
             Kind::Log10 if self.step == 0.0 => self.ticks_125(),
@@ -139,7 +139,7 @@ impl Scaler {
     }
 }
 
-/// The next of 1, 2, 5 times a power of ten below, as a logarithm.
+/// Rounds down to 1, 2 or 5 times a power of ten. Argument and result are logarithms.
 fn floor_125(log: f64) -> f64 {
     let decade = log.floor();
     let rest = log - decade + 1e-9;

@@ -3,11 +3,11 @@
 //! device on a simulated machine of two CPUs.
 //!
 //! Guarantees: both get the same job text, device and settings. Figures are those that the patch published: bandwidth of the
-//! readers, I/Os a second of the writer. What decides them is which of several waiting threads gets a tag or a place at the
-//! device. The simulated disk has no interrupts, as the driver has none (`attach = "model"`). I/Os of a known latency measure,
-//! before each simulated run, how long a CPU of this machine sleeps on when it has work (`idle_ns`, `idle_spread_ns`). This
-//! time includes the timer, the wake-up and the switch, so these cost nothing beside it. `mqblk calibrate` measures what the
-//! program does for an I/O.
+//! readers, I/Os per second of the writer. They depend on which of several waiting threads gets a tag or a slot at the device.
+//! The simulated disk has no interrupts, because the driver has none (`attach = "model"`). Before each simulated run, I/Os of a
+//! known latency measure how late a sleeping thread of this machine resumes after a completion (`idle_ns`, `idle_spread_ns`).
+//! That delay includes the timer, the wake-up and the context switch, so the simulation adds no cost for them.
+//! `mqblk calibrate` measures the CPU time that the program itself needs per I/O.
 
 use std::fs;
 use std::path::Path;
@@ -81,7 +81,7 @@ name = \"simulated\"
 set = { nr_hw_queues = QUEUES }
 ";
 
-/// One I/O at a time that takes this long at the device; what comes on top is the way out of a sleep.
+/// Latency of each I/O at the device, one at a time. What a run measures beyond this is the delay of the wake-up.
 const KNOWN_NS: f64 = 100_000.0;
 
 const WORK: [&str; 6] = ["app_ns", "syscall_ns", "submit_ns", "hold_ns", "dispatch_ns", "complete_ns"];
@@ -96,10 +96,10 @@ time_based
 runtime=SECONDS
 ";
 
-/// Runs it once for so many seconds.
+/// Runs the jobs once for `seconds`. Returns the figures, and what is kept of the program's report.
 ///
 /// # Errors
-/// What does not start, fails, or prints no figures.
+/// A program does not start, fails, or prints no figures.
 pub fn run(agrees: Agrees, mqblk: &Path, scratch: &Path, seconds: u32) -> Result<(Figures, Value), String> {
     let jobs = scratch.join("agrees.fio");
     let write =
@@ -143,7 +143,7 @@ fn result_of(mut command: Command) -> Result<Value, String> {
     job::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// How long a thread of this machine sleeps on when its I/O has ended, and by how much either way it is spread, nanoseconds.
+/// Returns how long after a completion a thread of this machine still sleeps, and half the range of that delay, in nanoseconds.
 fn sleeps_on(one: &Path, mqblk: &Path) -> Result<(u64, u64), String> {
     let mut command = Command::new(mqblk);
     command.arg("run").arg(one).args(["--json", "--target", "model:size=1g,lat_us=100"]);
@@ -153,12 +153,12 @@ fn sleeps_on(one: &Path, mqblk: &Path) -> Result<(u64, u64), String> {
 fn late(result: &Value) -> Option<(u64, u64)> {
     let percentiles = &result["jobs"][0]["read"]["clat_ns"]["percentile"];
     let of = |name: &str| Some((percentiles[name].as_f64()? - KNOWN_NS).max(0.0));
-    // Evenly spread, four fifths of a range lie between the 10th and the 90th percentile.
+    // In a uniform distribution, four fifths of the range lie between the 10th and the 90th percentile.
     let spread = (of("90.000000")? - of("10.000000")?) / 2.0 / 0.8;
     Some((of("50.000000")? as u64, spread as u64))
 }
 
-/// What our block layer and the job engine do for an I/O, as fields of `[costs.path]`.
+/// Returns the CPU time of our block layer and job engine for an I/O, as fields of `[costs.path]`.
 fn work(mqblk: &Path) -> Result<String, String> {
     let mut command = Command::new(mqblk);
     command.args(["calibrate", "--seconds=1", "--json", "--eta=never"]);

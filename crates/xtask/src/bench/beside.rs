@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What both sides of a row use and neither is: an iSCSI target, a Ceph cluster and a loop device, started when a row needs them, ended with the bench.
+//! Servers and devices that both sides of a row use: an iSCSI target, a Ceph cluster and a loop device. Each starts when a row needs
+//! it, and ends with the bench.
 //!
-//! Guarantees: on loopback, in the scratch directory; ended also when the bench fails. tgtd has a file in the page cache as LUN 1, of the
-//! same identity in every process, so that several are paths to one disk; it can be killed, stopped and started again; the cluster's image `rbd/disk0` has data everywhere, so that a read is one of an object. Their CPU time is counted for no side: neither is waited for
-//! while a side runs.
+//! Guarantees: all listen on loopback and keep their files in the scratch directory or the build directory. They end also when the bench
+//! fails. A tgtd exports a file in the page cache as LUN 1. The LUN has the same identity in every tgtd process, so several processes are
+//! paths to one disk. A tgtd can be killed, stopped and started again. The cluster's image `rbd/disk0` has data everywhere, so each read
+//! reads an object. Their CPU time counts for no side, because no server is waited for while a side runs.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -17,19 +19,19 @@ use crate::tool;
 
 const START: Duration = Duration::from_secs(30);
 const IQN: &str = "iqn.2026-11.test:bench";
-/// Of LUN 1.
+/// Size of LUN 1.
 const BYTES: u64 = 256 << 20;
-/// Ports and control numbers that are tried.
+/// How many pairs of port and control number are tried.
 const TRIES: u32 = 20;
 
-/// A loop device over a file of the scratch directory, past the page cache where the file system can.
+/// A loop device over a file of the scratch directory. It bypasses the page cache where the file system supports that.
 pub struct LoopDevice(String);
 
 impl LoopDevice {
-    /// Makes one of so many bytes, all of them written.
+    /// Makes one of `bytes` bytes, all of them written.
     ///
     /// # Errors
-    /// There are no loop devices, or this is not root.
+    /// The system has no loop devices, or the process is not root.
     pub fn new(scratch: &Path, bytes: u64) -> Result<LoopDevice, String> {
         let file = scratch.join("loop.img");
         let mut fill = Command::new("dd");
@@ -53,7 +55,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // Best effort: the result does not matter.
+        // Best effort: a failure has no consequence here.
         let _ = Command::new("losetup").args(["--detach", &self.0]).output();
     }
 }
@@ -76,14 +78,14 @@ impl Tgtd {
         let file = scratch.join("iscsi.img");
         let made = File::create(&file).and_then(|f| f.set_len(BYTES));
         made.map_err(|e| format!("cannot create {}: {e}", file.display()))?;
-        // The file is in the page cache, and all of it is there.
+        // Writes all of the file, so that it is in the page cache.
         let mut fill = Command::new("dd");
         fill.args(["if=/dev/zero", "bs=1M", &format!("count={}", BYTES >> 20), "conv=notrunc", "status=none"]);
         tool::run(fill.arg(format!("of={}", file.display())))?;
         Tgtd::on(&file)
     }
 
-    /// Starts one with this file as its LUN 1.
+    /// Starts a tgtd with this file as its LUN 1.
     ///
     /// # Errors
     /// It is not installed, or does not start.
@@ -97,9 +99,9 @@ impl Tgtd {
         started.unwrap_or(Err("tgtd finds no port".to_owned()))
     }
 
-    /// `None`: the port or the number is another's.
+    /// `None`: another process has the port or the control number.
     fn try_start(file: &Path, port: u16, n: u32) -> Result<Option<Tgtd>, String> {
-        // Of 15 bits, and one that is taken ends tgtd.
+        // A control number has 15 bits. tgtd exits if its number is taken.
         let control = (1 + (std::process::id() + n * 131) % 32_000).to_string();
         let mut command = Command::new("tgtd");
         command.args(["-f", "--nr_iothreads", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
@@ -110,7 +112,7 @@ impl Tgtd {
         while tgtd.admin("--op show --mode sys").is_err() {
             let ended = tgtd.child.as_mut().map(Child::try_wait).transpose().map_err(|e| e.to_string())?;
             if ended.flatten().is_some() {
-                // The socket of that number is another's, and stays.
+                // The socket of that number belongs to another tgtd and stays.
                 tgtd.child = None;
                 return Ok(None);
             }
@@ -119,7 +121,7 @@ impl Tgtd {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // A tgtd that cannot have its portal takes any address at port 3260 instead.
+        // A tgtd that cannot bind its portal listens on any address at port 3260 instead.
         if !tool::output(&mut tgtd.admin_command("--op show --mode portal"))?.contains(&format!("127.0.0.1:{port},")) {
             return Ok(None);
         }
@@ -140,12 +142,12 @@ impl Tgtd {
         Tgtd::url_by(self.port)
     }
 
-    /// LUN 1 by another port, which forwards to this target.
+    /// The URL of LUN 1 by another port, which forwards to this target.
     pub fn url_by(port: u16) -> String {
         format!("iscsi://127.0.0.1:{port}/{IQN}/1")
     }
 
-    /// kill -9, also of one that is stopped.
+    /// Kills the process with SIGKILL, also when it is stopped.
     pub fn kill(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
@@ -155,7 +157,7 @@ impl Tgtd {
         }
     }
 
-    /// SIGSTOP.
+    /// Stops the process with SIGSTOP.
     ///
     /// # Errors
     /// It has ended.
@@ -164,7 +166,7 @@ impl Tgtd {
         tool::run(Command::new("kill").args(["-STOP", &child.id().to_string()]))
     }
 
-    /// Another process in its place, on the same port, when it was killed.
+    /// Starts another process in its place, on the same port, after it was killed.
     ///
     /// # Errors
     /// It does not start.
@@ -183,7 +185,7 @@ impl Tgtd {
         Ok(())
     }
 
-    /// Ends all of its connections, as an administrator does; how many.
+    /// Closes all of its connections through tgtadm. Returns how many.
     ///
     /// # Errors
     /// tgtadm fails.
@@ -194,7 +196,7 @@ impl Tgtd {
             if let Some(sid) = line.strip_prefix("Session:") {
                 session = sid.trim();
             } else if let Some(cid) = line.strip_prefix("Connection:") {
-                // One that has ended by itself meanwhile is none.
+                // A connection that has closed by itself meanwhile does not count.
                 let which = format!("--op delete --mode conn --tid 1 --sid {session} --cid {}", cid.trim());
                 dropped += usize::from(self.admin(&which).is_ok());
             }
@@ -225,7 +227,7 @@ pub struct Ceph {
 }
 
 impl Ceph {
-    /// Starts one, in which `rbd/disk0` is written to.
+    /// Starts a cluster and writes all of `rbd/disk0`.
     ///
     /// # Errors
     /// It is not installed, or does not start.
@@ -234,7 +236,7 @@ impl Ceph {
         let ceph = Ceph { cluster: Cluster::new(directory) };
         ceph.cluster.start()?;
         let conf = ceph.cluster.conf();
-        // The same without librbd's cache: fio's engine has no option for that.
+        // A second configuration disables librbd's cache, because fio's engine has no option for that.
         let text = std::fs::read_to_string(&conf).map_err(|e| format!("{}: {e}", conf.display()))?;
         std::fs::write(ceph.directory().join("nocache.conf"), text + "rbd_cache = false\n")
             .map_err(|e| e.to_string())?;

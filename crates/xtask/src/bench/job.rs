@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Filling the blanks of a job text, and reading the result fio's JSON gives.
+//! Fills the blanks of a job text, and reads the figures in fio's JSON result.
 //!
-//! Guarantees: no blank is left over (an unknown one panics: rows are ours, not input); a result
-//! without the figures asked for is an error that names the missing field.
+//! Guarantees: no blank is left over. An unknown blank panics, because rows are part of this program and not input. A result without
+//! a required figure is an error that names the missing field.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What the blanks of a job or an argument stand for.
+/// The values for the blanks of a job or an argument.
 #[derive(Clone)]
 pub struct Placeholders {
-    /// `{limit}`: what ends the job.
+    /// `{limit}`: the lines that limit the job, by time or by number of I/Os.
     pub limit: String,
     /// `{cpu0}` and `{cpu1}`.
     pub cpus: Vec<usize>,
@@ -31,10 +31,10 @@ pub struct Placeholders {
 }
 
 impl Placeholders {
-    /// `text` with every blank filled; `extra` is what `{extra}` stands for.
+    /// Returns `text` with every blank filled. `extra` is the value of `{extra}`.
     ///
     /// # Panics
-    /// When a blank is left: a row names one that does not exist, or more CPUs than it asked for.
+    /// When a blank is left: a row names a blank that does not exist, or more CPUs than the row requires.
     pub fn fill(&self, text: &str, extra: &str) -> String {
         let mut filled = text
             .replace("{limit}", &self.limit)
@@ -63,24 +63,24 @@ pub struct Figures {
     pub total_ios: u64,
     /// User and system time per I/O in microseconds, from the program's own report.
     pub cpu_us_per_io: f64,
-    /// Instead of all that, of a server without clients.
+    /// Figures of a server without clients. They replace the three above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
-    /// Instead of all that, of layers of `blk`.
+    /// Figures of layers of `blk`. They replace the first three.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<Layers>,
-    /// Beside all that, of a disk of several paths.
+    /// Additional figures of a disk of several paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<Paths>,
-    /// Beside all that, of readers with a writer beside them.
+    /// Additional figures of readers and a writer that run at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mixed: Option<Mixed>,
-    /// Beside all that, of a disk that a path was pulled from.
+    /// Additional figures of a disk that lost a path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
 }
 
-/// What readers and a writer beside each other do.
+/// Rates of readers and a writer that run at the same time.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq)]
 pub struct Mixed {
     /// Million bytes read per second.
@@ -89,33 +89,33 @@ pub struct Mixed {
     pub write_iops: f64,
 }
 
-/// What a selector makes of paths.
+/// Latency and path shares under a path selector.
 #[derive(Debug, Clone, Serialize, PartialEq)]
 pub struct Paths {
-    /// Half of the I/Os take no longer.
+    /// Median latency.
     pub p50_us: f64,
-    /// 99 of 100 take no longer.
+    /// 99th percentile of the latency.
     pub p99_us: f64,
     /// What each path carried, in percent of the I/Os.
     pub share_percent: Vec<f64>,
 }
 
-/// What a user sees of a path that is pulled.
+/// The effect of a lost path on I/O.
 #[derive(Debug, Clone, Default, Serialize, PartialEq)]
 pub struct Stall {
-    /// Longest time without the end of an I/O before anything happened, milliseconds as all of them.
+    /// Longest time without a completion before the path was pulled. All times are in milliseconds.
     pub gap_before_ms: u64,
-    /// The same from when the path was away.
+    /// The same from when the path was pulled until it was back.
     pub gap_ms: u64,
-    /// The path's return ended it.
+    /// That gap ended only after the path was back.
     pub is_cut_short: bool,
-    /// The same from when the path was back; `None`: it was never away.
+    /// Longest time without a completion after the path was back. `None`: the path was never away.
     pub gap_back_ms: Option<u64>,
-    /// Of the I/O that took longest of those that ended after the path was away.
+    /// Longest latency among the I/Os that completed after the path was pulled.
     pub longest_ms: f64,
-    /// I/O errors, and blocks that were not what was written last.
+    /// I/O errors, and blocks that do not hold what was written last.
     pub errors: u64,
-    /// Settings that the times depend on; seconds.
+    /// The settings that these times depend on, in seconds.
     pub settings: String,
 }
 
@@ -124,13 +124,13 @@ pub struct Stall {
 pub struct Layers {
     /// Nanoseconds of an I/O without the layers, one at a time.
     pub plain_ns: f64,
-    /// Nanoseconds more with them.
+    /// Additional nanoseconds with the layers.
     pub added_ns: f64,
     /// The same in batches of 32.
     pub plain_ns_32: f64,
-    /// Nanoseconds more with them.
+    /// Additional nanoseconds with the layers.
     pub added_ns_32: f64,
-    /// What two threads on a disk each do, in terms of one alone.
+    /// Rate of two threads with a disk each, divided by the rate of one thread.
     pub scaling: f64,
     /// The same without the layers.
     pub plain_scaling: f64,
@@ -163,7 +163,7 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
             iops += direction["iops"].as_f64().unwrap_or(0.0);
             total_ios += direction["total_ios"].as_u64().unwrap_or(0);
         }
-        // Both are percentages of the time this job ran, which is in milliseconds.
+        // Both CPU figures are percentages of the job's run time, which is in milliseconds.
         let percent = |field| job[field].as_f64().ok_or_else(|| missing(field));
         let share = (percent("usr_cpu")? + percent("sys_cpu")?) / 100.0;
         cpu_us += share * percent("job_runtime")? * 1000.0;
@@ -174,14 +174,14 @@ pub fn figures(result: &Value) -> Result<Figures, String> {
     Ok(Figures { iops, total_ios, cpu_us_per_io: cpu_us / total_ios as f64, ..Figures::default() })
 }
 
-/// I/Os per second in what iscsi-perf printed: those over all of its time.
+/// Returns the I/Os per second over the whole run, from the output of iscsi-perf.
 pub fn iscsi_perf(stdout: &str) -> Option<f64> {
     let mut lines = stdout.lines().flat_map(|line| line.split('\r'));
     let all = lines.find_map(|line| line.trim().strip_prefix("iops average "))?;
     all.split_whitespace().next()?.parse().ok().filter(|iops| *iops > 0.0)
 }
 
-/// The JSON in what a program printed: fio may say a note before it.
+/// Returns the JSON in what a program printed. fio may print a note before it.
 ///
 /// # Errors
 /// When there is none.
@@ -190,14 +190,14 @@ pub fn parse(stdout: &str) -> Result<Value, String> {
     serde_json::from_str(&stdout[start..]).map_err(|e| format!("JSON cannot be read: {e}"))
 }
 
-/// The jobs of a result without what is zero throughout: what is worth keeping of one run.
+/// Returns the jobs of a result without the fields that are zero throughout, as they are stored with a run.
 pub fn kept(mut result: Value) -> Value {
     let mut jobs = result["jobs"].take();
     prune(&mut jobs);
     jobs
 }
 
-/// Removes zeros; says whether anything is left.
+/// Removes zeros. Returns whether anything is left.
 fn prune(value: &mut Value) -> bool {
     match value {
         Value::Object(map) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From runs to figures with a spread, and from figures to verdicts.
+//! Turns runs into figures with a spread, and figures into verdicts.
 //!
 //! Guarantees: a ratio is formed within a round (neighbours in time), and the result is the median over rounds. So a slow phase
 //! of the machine cancels out. The median decides; the range is always shown beside it.
@@ -12,7 +12,7 @@ use super::sample::Sample;
 
 /// The runs of one row.
 pub struct Measured {
-    /// What was asked.
+    /// The row that was measured.
     pub row: &'static Row,
     /// For each round the sides in the row's order.
     pub rounds: Vec<Vec<Sample>>,
@@ -26,7 +26,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// What came of a goal.
+/// Whether a goal was met.
 #[derive(Clone, Copy, Serialize, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -47,11 +47,11 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// Names of [`Metric::Share`], of each path.
+/// The names of [`Metric::Share`], one per path.
 const SHARES: [&str; 4] = ["% by path 1", "% by path 2", "% by path 3", "% by path 4"];
 
 impl Metric {
-    /// How the metric is called in tables.
+    /// The metric's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Metric::Iops => "IOPS",
@@ -107,7 +107,7 @@ impl Metric {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Makes the spread of at least one value.
     ///
     /// # Panics
     /// When `values` is empty.
@@ -176,7 +176,7 @@ impl Measured {
     }
 }
 
-/// A figure in a form people compare: `3.40`, `2.50 M`.
+/// Formats a figure for comparison: `3.40`, `2.50 M`.
 pub fn shown(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{:.2} M", value / 1e6),

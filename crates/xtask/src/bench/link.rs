@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A path to an iSCSI target on loopback that has a speed of its own: it carries one answer in so much time.
+//! A path to an iSCSI target on loopback with a speed limit: it forwards one final response per time interval.
 //!
-//! Guarantees: answers that end a command leave one after the other, over all connections of the link together. Each leaves at
-//! least the time of the link after the one before. So a link of 400 us carries at most 2500 commands a second, however many
-//! are in flight. All else passes at once. Reads and writes are counted on the wire, as the initiator sends them, not by the
-//! program that chose the path. Ends with the value.
+//! Guarantees: PDUs that complete a command are forwarded one after the other, over all connections of the link together. Each is
+//! forwarded at least the link's interval after the one before. So a link of 400 us carries at most 2500 commands a second, however
+//! many are in flight. All other PDUs pass without delay. Reads and writes are counted on the wire, as the initiator sends them, not
+//! by the program that selected the path. The link closes when the value is dropped.
 //! Needs: sessions without digests.
 
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a basic header segment (RFC 7143, 11.2.1).
 const BHS: usize = 48;
 
-/// See the module's text.
+/// A proxy with a speed limit; see the module's text.
 pub struct Link {
     port: u16,
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ pub struct Link {
 struct Shared {
     target: u16,
     per_answer: Duration,
-    /// Until when the link is busy.
+    /// The time until which the link is busy.
     busy: Mutex<Option<Instant>>,
     commands: AtomicU64,
     is_over: AtomicBool,
@@ -35,7 +35,7 @@ struct Shared {
 }
 
 impl Link {
-    /// To a target on this port.
+    /// Starts a link to the target on port `target`.
     ///
     /// # Errors
     /// No port is free.
@@ -57,14 +57,14 @@ impl Link {
                 if own.is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                // A client whose link is cut sees its connection end.
+                // When the link closes, the client's connection closes, too.
                 let _ = client.and_then(|client| own.clone().carry(client));
             }
         });
         Ok(Link { port, shared, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The port that the link listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -109,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the link has carried it.
+    /// If `message` completes a command, waits for its turn on the link.
     fn wait(&self, message: &[u8]) {
         if !ends_command(message) {
             return;
@@ -135,7 +135,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, each: impl Fn(&[u8])) {
     }
 }
 
-/// The next message, whole.
+/// Reads the next complete PDU.
 fn next(from: &mut TcpStream, message: &mut Vec<u8>) -> std::io::Result<()> {
     message.resize(BHS, 0);
     from.read_exact(message)?;
@@ -145,13 +145,13 @@ fn next(from: &mut TcpStream, message: &mut Vec<u8>) -> std::io::Result<()> {
     from.read_exact(&mut message[BHS..])
 }
 
-/// A SCSI command that reads or writes (SBC-3: READ and WRITE, of 10 and 16 bytes).
+/// Whether a PDU is a SCSI command that reads or writes (SBC-3: READ and WRITE, of 10 and 16 bytes).
 fn is_io(message: &[u8]) -> bool {
     const SCSI_COMMAND: u8 = 0x01;
     message[0] & 0x3f == SCSI_COMMAND && matches!(message[32], 0x28 | 0x2a | 0x88 | 0x8a)
 }
 
-/// A SCSI response, or data with the status in it (RFC 7143, 11.4 and 11.7.3).
+/// Whether a PDU completes a command: a SCSI response, or Data-In with a status (RFC 7143, 11.4 and 11.7.3).
 fn ends_command(message: &[u8]) -> bool {
     const RESPONSE: u8 = 0x21;
     const DATA_IN: u8 = 0x25;

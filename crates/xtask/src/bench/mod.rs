@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask bench`: our figures beside fio's, measured in one run.
+//! `cargo xtask bench`: compares our figures with fio's, measured in the same run.
 //!
 //! Goals of this harness: ratios hold on a busy or drifting machine, because every round runs all sides of a row, in
-//! alternating order. Losses are shown as plainly as wins. Raw figures and the machine's set-up are kept under `results/`.
+//! alternating order. Losses are shown as prominently as wins. Raw figures and the machine's set-up are kept under `results/`.
 //! Non-goals: absolute records, statistics beyond median and range (`mqblk compare` has those), anything in-process.
 //!
 //! [`rows`] defines what is measured. [`job`] and [`side`] run one side once, [`served`] runs a client against a server, and
 //! [`turns`] runs two programs by turns. [`unequal`] runs a disk of several paths, each through a [`link`]; [`stall`] runs a
-//! disk that loses a path. [`agrees`] runs the simulator beside the machine. [`judge`] compares, [`setup`] describes the
+//! disk that loses a path. [`agrees`] compares the simulator with the machine. [`judge`] compares, [`setup`] describes the
 //! machine, [`report`] prints and saves.
 
 mod agrees;
@@ -94,7 +94,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>, String> {
     names.iter().map(find).collect()
 }
 
-/// Every side once; the order turns round with each round, so that a drift favours none.
+/// Runs every side once. The order is reversed in every other round, so that a drift favours no side.
 fn one_round(bench: &Bench, row: &Row, round: u32) -> Result<Vec<Sample>, String> {
     let mut order: Vec<usize> = (0..row.sides.len()).collect();
     if round % 2 == 1 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table a person reads and the file a later person checks it by.
+//! The table that is printed, and the file of raw figures against which it can be checked later.
 //!
-//! Guarantees: the file is written anew after every round, under its final name only when whole,
-//! so an interrupted run keeps what it measured; an earlier file is never overwritten.
+//! Guarantees: the file is rewritten after every round. It gets its final name only when it is complete, so an interrupted run keeps
+//! what it measured. An earlier file is never overwritten.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ struct RowContent {
 }
 
 impl Results {
-    /// Chooses a name below `directory` that no file has yet; `kind` says what the figures are good for.
+    /// Chooses a name below `directory` that no file has yet. `kind` begins the name: it says what the figures may be used for.
     ///
     /// # Errors
     /// When a thousand names of this day and commit are taken.
@@ -57,7 +57,7 @@ impl Results {
         &self.path
     }
 
-    /// Takes in what is measured of a row so far, and writes.
+    /// Stores what is measured of a row so far, and writes the file.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -84,7 +84,7 @@ impl Results {
     }
 }
 
-/// Prints one row; the verdicts only where the figures are worth one.
+/// Prints one row. `judged` adds the verdicts.
 pub fn print(measured: &Measured, judged: bool) {
     let row = measured.row;
     println!("\n{}: {} (n = {})", row.name, row.title, measured.rounds.len());
@@ -93,7 +93,7 @@ pub fn print(measured: &Measured, judged: bool) {
     let figures = judgements.iter().map(|j| j.figure.clone());
     let width = names.chain(figures).map(|name| name.len()).max().unwrap_or(0).max(28);
     println!("  {:<width$} {:>10} {:>10} {:>10}", "", "median", "min", "max");
-    // Of layers the goals name all that there is.
+    // The goals of a row of layers already show all of its figures.
     for side in row.sides.iter().filter(|side| side.program != Program::Layers) {
         for metric in metrics(row, side) {
             let [median, min, max] = shown_spread(measured.spread(side.name, metric));
@@ -115,7 +115,7 @@ pub fn print(measured: &Measured, judged: bool) {
     }
 }
 
-/// What is printed of a side, beside what the goals ask for.
+/// The metrics that are printed of a side, in addition to those of the goals.
 fn metrics(row: &Row, side: &Side) -> Vec<Metric> {
     let whole = row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
     match side.program {
@@ -139,13 +139,14 @@ fn shown_spread(spread: Spread) -> [String; 3] {
     [spread.median, spread.min, spread.max].map(shown)
 }
 
-/// A program that reports less CPU than the kernel charged it; start-up is allowed for. A stall whose end was not its own.
+/// Returns doubts about figures: our program reports less CPU time than the kernel charged (start-up is allowed for), or a stall ended
+/// only when the path was back.
 fn doubts(measured: &Measured) -> Vec<String> {
     const START_UP_S: f64 = 0.3;
     const SHARE: f64 = 1.10;
     let ours = |side: &str| {
         let side = measured.row.sides.iter().find(|s| s.name == side);
-        // Threads of a library are no job's, and are counted with the process.
+        // Threads of a library belong to no job. Only the CPU time of the process includes them.
         let whole = measured.row.goals.iter().any(|goal| goal.metric == Metric::ProcessCpuPerIo);
         !whole && side.is_some_and(|s| s.program == Program::Mqblk)
     };

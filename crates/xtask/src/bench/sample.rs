@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What one run of one side gave.
+//! The results of one run of one side.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use super::job::Figures;
 pub struct Sample {
     /// The side's name.
     pub side: &'static str,
-    /// What it reached.
+    /// Its figures.
     #[serde(flatten)]
     pub figures: Figures,
     /// User and system seconds of the whole process, start-up included, as the kernel counts.

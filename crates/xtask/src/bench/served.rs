@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One run of a client against a server: ours or a peer's, started for it and ended after it.
+//! One run of a client against a server. The server is ours or a peer's; it starts and ends with the run.
 //!
-//! Guarantees: the client begins when the server says that it is ready; the CPU time is that of the server alone, as the
-//! kernel counts it, over the client's run, warm-up included; the server ends with the run, by its own process id. All servers get the same
-//! disk: 1 GiB that does nothing, or a file past the page cache by io_uring.
-//! Needs: nothing else reaped meanwhile.
+//! Guarantees: the client starts when the server is ready. The CPU time is that of the server alone, as the kernel counts it, over the
+//! client's run, warm-up included. The server is killed by its own process id when the run ends. All servers get the same disk: 1 GiB
+//! that does nothing, or a file through io_uring without the page cache.
+//! Needs: this process reaps no other child meanwhile.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,29 +22,29 @@ use super::side::ticks_of;
 
 /// Longest time a server may take to start.
 const START: Duration = Duration::from_secs(30);
-/// How long a server without clients is watched, in a run that is worth a verdict.
+/// How long a server without clients is measured, in a run whose figures are judged.
 const WATCH: Duration = Duration::from_secs(10);
-/// Bytes of disks that keep nothing.
+/// Size of disks that store nothing.
 const NULL_BYTES: u64 = 1 << 30;
 
 /// What a run needs.
 pub struct Tools<'a> {
-    /// Our program; `None` = qemu-storage-daemon in its place.
+    /// Our program. `None`: qemu-storage-daemon runs instead.
     pub mqblk: Option<&'a Path>,
     /// The vhost-user client.
     pub vuclient: &'a Path,
-    /// For sockets and configurations.
+    /// Directory of the run's files.
     pub scratch: &'a Path,
     /// The file of the file rows.
     pub file: &'a str,
-    /// Seconds of I/O; `None` = a thousandth of that, to check that it works.
+    /// Seconds of I/O; `None` = a fraction of a second, as a smoke test.
     pub seconds: Option<u32>,
 }
 
-/// Runs the client of `served` once; figures, and the client's own report.
+/// Runs the client of `served` once. Returns the figures, and the client's own report.
 ///
 /// # Errors
-/// What did not start, failed, or printed no figures.
+/// A program did not start, failed, or printed no figures.
 pub fn run(served: &Served, tools: &Tools<'_>) -> Result<(Figures, Value), String> {
     let by = if served.by == By::Mqblk && tools.mqblk.is_none() { By::Qsd } else { served.by };
     let server = Server::start(by, served, tools)?;
@@ -54,12 +54,12 @@ pub fn run(served: &Served, tools: &Tools<'_>) -> Result<(Figures, Value), Strin
     let before = server.cpu_us()?;
     let (iops, total_ios, report) = client(served, &server.socket, tools)?;
     let cpu_us = server.cpu_us()? - before;
-    // The server has worked for the warm-up, too.
+    // The server's CPU time includes the warm-up, so its requests count, too.
     let all = total_ios + report["warm_up_requests"].as_u64().unwrap_or(0);
     Ok((Figures { iops, total_ios, cpu_us_per_io: cpu_us / all as f64, ..Figures::default() }, report))
 }
 
-/// A server, which ends with the value.
+/// A server, which is killed when the value is dropped.
 pub struct Server {
     child: Child,
     socket: PathBuf,
@@ -68,18 +68,18 @@ pub struct Server {
     mount: Option<PathBuf>,
 }
 
-/// Not below the results: a socket's path has 107 bytes at most.
+/// The directory of the server's files. It is not below the results, because a socket's path has at most 107 bytes.
 fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("mqblk-bench-{}", std::process::id()))
 }
 
-/// The socket of every server; there is one at a time.
+/// The socket of every server; only one server runs at a time.
 pub fn socket() -> PathBuf {
     directory().join("s.sock")
 }
 
 impl Server {
-    /// nbdkit with a disk that does nothing, at [`socket`].
+    /// Starts nbdkit with a disk that does nothing, at [`socket`].
     ///
     /// # Errors
     /// When it does not start.
@@ -113,14 +113,14 @@ impl Server {
         let mut server = Server { child, socket, directory, mount };
         server.wait_until_ready(by).map_err(&failed)?;
         server.wait_until_mounted().map_err(&failed)?;
-        // A vhost-user server would take a probe for its client.
+        // Only for NBD: a vhost-user server would accept the probe as its client.
         if is_nbd(served.client) {
             server.knock().map_err(failed)?;
         }
         Ok(server)
     }
 
-    /// Waits until the socket is listened at: qemu-storage-daemon's monitor may greet before that.
+    /// Waits until the server listens at the socket. qemu-storage-daemon's monitor may send its greeting before that.
     fn knock(&self) -> Result<(), String> {
         let until = Instant::now() + START;
         loop {
@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    /// Waits until the export's file is there, if it is one.
+    /// Waits until the export is mounted, if it is a FUSE export.
     fn wait_until_mounted(&self) -> Result<(), String> {
         let Some(mount) = &self.mount else { return Ok(()) };
         let (until, at) = (Instant::now() + START, format!(" {} ", mount.display()));
@@ -148,13 +148,13 @@ impl Server {
         }
     }
 
-    /// Reads what the server says until it says that it is ready; the rest is read away.
+    /// Reads the server's output until it reports that it is ready. Threads read and discard the rest.
     fn wait_until_ready(&mut self, by: By) -> Result<(), String> {
         let (said, hears) = mpsc::channel();
         let sign = match by {
             By::Mqblk => "serving on",
             By::Qsd => "QMP",
-            // It prints nothing; a probe finds out.
+            // nbdkit prints nothing; `knock` finds out when it is ready.
             By::Nbdkit => return Ok(()),
         };
         let out = self.child.stdout.take().map(|o| Box::new(o) as Box<dyn std::io::Read + Send>);
@@ -187,7 +187,7 @@ impl Server {
         ticks_of(&stat, 14).map(|ticks| ticks as f64 * 1e4).ok_or_else(|| "cannot understand its stat".to_owned())
     }
 
-    /// Time that its threads have run, microseconds: a tick of `stat` is as much as an idle daemon uses in half a minute.
+    /// CPU time of its threads so far, in microseconds, from schedstat. An idle daemon uses less than one tick of `stat` in half a minute.
     fn on_cpu_us(&self) -> Result<f64, String> {
         let failed = |e| format!("the server has ended: {e}");
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).map_err(failed)?;
@@ -200,7 +200,7 @@ impl Server {
         Ok(ns / 1e3)
     }
 
-    /// Watches it do nothing.
+    /// Measures the server for `time` while it has no clients.
     fn idle(&self, time: Duration) -> Result<(Figures, Value), String> {
         let before = self.on_cpu_us()?;
         std::thread::sleep(time);
@@ -218,7 +218,7 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(mount) = &self.mount {
-            // A killed server leaves its mount.
+            // A killed server leaves its mount behind.
             let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
         }
         let _ = fs::remove_dir_all(&self.directory);
@@ -292,7 +292,7 @@ fn qsd(served: &Served, tools: &Tools<'_>, socket: &Path) -> Command {
     command.args(["--object", "iothread,id=i0", "--blockdev", &blockdev]);
     if is_nbd(served.client) {
         command.args(["--nbd-server", &format!("addr.type=unix,addr.path={socket}")]);
-        // Not on the IOThread: 7.2 aborts there when a client leaves (blockdev-nbd.c, nbd_blockdev_client_closed).
+        // Not on the IOThread: there, 7.2 aborts when a client disconnects (blockdev-nbd.c, nbd_blockdev_client_closed).
         command.args(["--export", "type=nbd,id=e,node-name=disk,name=disk,writable=on"]);
     } else if let Client::FioFuse { .. } = served.client {
         let mount = mount.display();
@@ -302,7 +302,7 @@ fn qsd(served: &Served, tools: &Tools<'_>, socket: &Path) -> Command {
         let place = format!("addr.type=unix,addr.path={socket},iothread=i0,num-queues={n}");
         command.args(["--export", &format!("type=vhost-user-blk,id=e,node-name=disk,writable=on,{place}")]);
     }
-    // The monitor greets when all the rest is done.
+    // The monitor sends its greeting after everything else is set up.
     command.args(["--chardev", "stdio,id=m", "--monitor", "chardev=m"]);
     command
 }
@@ -322,7 +322,7 @@ fn client_command(served: &Served, socket: &Path, tools: &Tools<'_>) -> Command 
                 let cpus: Vec<String> = (0..queues).map(|cpu| cpu.to_string()).collect();
                 command.args(["--cpus", &cpus.join(",")]);
             }
-            // As a guest does: a request's header is new each time.
+            // A guest, too, writes a new header for each request.
             command.args((name == "lean").then_some("--rewrite"));
         }
         Client::LeanNbd { connections, iodepth } => {
@@ -355,7 +355,7 @@ fn fio(command: &mut Command, iodepth: u16, tools: &Tools<'_>) {
     };
 }
 
-/// I/Os per second, I/Os, and the client's report.
+/// Runs the client. Returns I/Os per second, the number of I/Os, and the client's report.
 fn client(served: &Served, socket: &Path, tools: &Tools<'_>) -> Result<(f64, u64, Value), String> {
     let mut command = client_command(served, socket, tools);
     let output = command.output().map_err(|e| format!("cannot run its client: {e}"))?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The machine and the versions a figure belongs to.
 //!
-//! Guarantees: nothing here fails a run: what cannot be found out is recorded as `unknown`, except
-//! the CPUs to measure on. Records no host name, user or path.
+//! Guarantees: nothing here makes a run fail, except when the CPUs to measure on are unknown. Anything else that cannot be found out is
+//! recorded as `unknown`. Records no host name, user or path.
 
 use std::fs;
 use std::process::Command;
@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::project::Project;
 
-/// A load average that one finished build still explains.
+/// Load average up to which the machine counts as idle: a build that has just ended still causes this much.
 const BUSY_LOAD: f64 = 0.5;
 
-/// What a result has to say about where it comes from.
+/// The origin of a result: date, commit and machine.
 #[derive(Clone, Serialize)]
 pub struct Setup {
     /// Day of the run, UTC.
@@ -59,7 +59,7 @@ impl Setup {
         }
     }
 
-    /// What makes absolute figures of this run doubtful.
+    /// A reason to doubt absolute figures of this run, if there is one.
     pub fn warning(&self) -> Option<String> {
         let load: f64 = self.load_average.split(' ').next()?.parse().ok()?;
         let busy = load > BUSY_LOAD;

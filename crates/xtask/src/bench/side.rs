@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Running one side of a row once.
+//! Runs one side of a row once.
 //!
-//! Guarantees: both programs run the job from a file that stays in the scratch directory, and a
-//! failure prints the command that repeats it. Beside the program's own report of its CPU time
-//! the kernel's account of the whole process is taken, so that the report can be doubted.
-//! Needs: nothing else reaped by this process meanwhile (the account is that of all children).
+//! Guarantees: both programs run the job from a file that stays in the scratch directory. A failure prints the command that repeats
+//! the run. Each sample has both the CPU time that the program reports and the CPU time that the kernel charged to the process, so
+//! that the report can be checked.
+//! Needs: this process reaps no other child meanwhile, because the kernel's figure covers all children.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -26,21 +26,21 @@ use super::turns;
 use super::unequal;
 use crate::project::{LIKE_ALL_TESTS, Project, cargo, debug_program};
 
-/// Enough for random reads never to meet a device's cache of recent blocks.
+/// Large enough that random reads do not hit a device's cache of recent blocks.
 const FILE_SIZE: u64 = 1 << 30;
 const SMOKE_FILE_SIZE: u64 = 4 << 20;
-/// Of the loop device.
+/// Size of the loop device.
 const LOOP_SIZE: u64 = 256 << 20;
 
-/// Kernel clock ticks per second as user space sees them, the same on all Linux architectures
-/// that Rust's standard library supports on Debian.
+/// Kernel clock ticks per second, as user space sees them. All Linux architectures of Debian for which Rust has a standard library have
+/// the same value.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What every run needs.
 pub struct Bench {
     /// Where the results are kept.
     pub results: PathBuf,
-    /// The CPUs this process may use, the one to measure on first.
+    /// The CPUs that this process may use. The first one is used for measurements.
     pub cpus: Vec<usize>,
     root: PathBuf,
     /// How each run is limited, for the record.
@@ -50,7 +50,7 @@ pub struct Bench {
     blanks: Placeholders,
     mqblk: Option<PathBuf>,
     vuclient: PathBuf,
-    // Ended with the bench.
+    // These end with the bench.
     tgtd: Option<Tgtd>,
     _ceph: Option<Ceph>,
     _loop_device: Option<LoopDevice>,
@@ -94,7 +94,7 @@ impl Bench {
         let loop_bytes = if options.smoke { SMOKE_FILE_SIZE } else { LOOP_SIZE };
         let loop_device = needs(Side::needs_loop).then(|| LoopDevice::new(&scratch, loop_bytes)).transpose()?;
         let mut cpus = setup::allowed_cpus()?;
-        // The last CPU first: interrupts and daemons favour the first one.
+        // The last CPU first: interrupts and daemons tend to run on the first one.
         cpus.reverse();
         Ok(Bench {
             results,
@@ -154,14 +154,14 @@ impl Bench {
         let command = self.prepare_side(row, side, &self.blanks)?;
         let shown = format!("{command:?}");
         let failed = |why: String| format!("{} {}: {why}\nrepeat it by: {shown}", row.name, side.name);
-        // Ends behind the account: its CPU time is not the side's.
+        // Dropped after the side's CPU time is read, so the server's CPU time is not counted.
         let beside = side.needs_nbd().then(|| served::Server::beside(&tools)).transpose();
         let _beside = beside.map_err(|e| format!("{} {}: {e}", row.name, side.name))?;
         let before = children_cpu()?;
         let output = self.limited(&command).output();
         let output = output.map_err(|e| failed(format!("cannot run it: {e}")))?;
         let process_cpu_s = children_cpu()? - before;
-        // What timeout(1) says of a command that it has ended.
+        // The exit status of timeout(1) after it ended the command.
         if output.status.code() == Some(124) {
             return Err(failed("it did not end a minute after its time: is its server alive?".to_owned()));
         }
@@ -174,7 +174,7 @@ impl Bench {
         Ok(Sample { side: side.name, figures, process_cpu_s, jobs: job::kept(result) })
     }
 
-    /// `command`, ended a minute after its time: a server that has died would be waited for without end.
+    /// Returns `command` with a time limit of its run time and one minute. Without it, a run whose server died would never end.
     fn limited(&self, command: &Command) -> Command {
         let mut limited = Command::new("timeout");
         limited
@@ -184,7 +184,7 @@ impl Bench {
         limited
     }
 
-    /// Runs a disk of several paths.
+    /// Runs a side that only mqblk can run: a disk of several paths, or the jobs of `agrees`.
     fn over_paths(&self, row: &Row, side: &Side) -> Result<Sample, String> {
         let mqblk = self.mqblk.as_deref().ok_or("no program stands in for mqblk here")?;
         let before = children_cpu()?;
@@ -201,7 +201,7 @@ impl Bench {
         Ok(Sample { side: side.name, figures, process_cpu_s: children_cpu()? - before, jobs })
     }
 
-    /// Runs the bench of `blk`; at smoke size as its test.
+    /// Runs the bench of `blk`. In a smoke run, runs it as a test.
     fn layers(&self, side: &Side) -> Result<Sample, String> {
         let mut command = cargo();
         command.args(match self.is_smoke() {
@@ -219,7 +219,7 @@ impl Bench {
         Ok(Sample { side: side.name, figures, process_cpu_s: 0.0, jobs: Value::Null })
     }
 
-    /// iscsi-perf prints a line a second, and says what it reached in all in the last one.
+    /// Runs iscsi-perf. It prints a line per second; the last one has the rate over the whole run.
     fn iscsi_perf(&self, side: &Side) -> Result<Sample, String> {
         let seconds = self.seconds.unwrap_or(1);
         let mut command = Command::new("iscsi-perf");
@@ -243,10 +243,10 @@ impl Bench {
         self.seconds.is_none()
     }
 
-    /// Runs the sides of `row` by turns, `order` says whose is the first; samples in the row's order.
+    /// Runs the sides of `row` by turns, in `order` (indices of sides). Returns the samples in the row's order.
     ///
     /// # Errors
-    /// As of [`turns::round`].
+    /// The errors of [`turns::round`].
     pub fn by_turns(&self, row: &Row, order: &[usize]) -> Result<Vec<Sample>, String> {
         let seconds = self.seconds.expect("a timed run");
         let limit = format!("time_based\nruntime={}", turns::lasts(seconds, row.sides.len()));
@@ -261,7 +261,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Writes the job of `side` and says how to run it.
+    /// Writes the job of `side`. Returns the command that runs it.
     fn prepare_side(&self, row: &Row, side: &Side, blanks: &Placeholders) -> Result<Command, String> {
         let path = self.job_file(row, side, blanks)?;
         Ok(self.command(self.stand_in(row, side), &path))
@@ -274,7 +274,7 @@ impl Bench {
         Ok(path)
     }
 
-    /// The program that runs in the place of `side`: where fio stands in for us, the peer that has the same job.
+    /// Returns the side to run: `side`, or with `--control`, in the place of mqblk, a peer with the same job.
     fn stand_in<'a>(&self, row: &'a Row, side: &'a Side) -> &'a Side {
         let is_ours = side.program == Program::Mqblk && self.mqblk.is_none();
         let mut peers = row.sides.iter().filter(|peer| match peer.program {
@@ -285,7 +285,7 @@ impl Bench {
         is_ours.then(|| peers.next()).flatten().unwrap_or(side)
     }
 
-    /// The lines of `side`, or, where fio stands in for our engine, those fio gets for the same job.
+    /// Returns the extra lines of `side`. With `--control`, these are the lines that fio gets for the same job.
     fn extra(&self, row: &Row, side: &Side) -> &'static str {
         let mut peers = row.sides.iter().filter(|other| other.program == Program::Fio && other.job == side.job);
         match (&self.mqblk, peers.next()) {
@@ -297,7 +297,7 @@ impl Bench {
     fn command(&self, side: &Side, job: &Path) -> Command {
         let mqblk = match side.program {
             Program::Mqblk => self.mqblk.as_ref(),
-            // Those that run here are fio and fio with our engine.
+            // The other programs that get here are fio and fio with our engine.
             _ => None,
         };
         let args = side.args.iter().map(|arg| self.blanks.fill(arg, ""));
@@ -314,7 +314,7 @@ impl Bench {
     }
 }
 
-/// Builds a program that is called as its package; where it is. A smoke run takes the tests' build.
+/// Builds the program of the package `name`. Returns its path. A smoke run uses the build of the tests.
 fn program(project: &Project, name: &str, debug: bool) -> Result<PathBuf, String> {
     if debug {
         return debug_program(project, name);
@@ -322,10 +322,10 @@ fn program(project: &Project, name: &str, debug: bool) -> Result<PathBuf, String
     Ok(build(project, name, &format!("--bin={name}"), false)?.join(name))
 }
 
-/// The profile of packages: what a figure is published of.
+/// Cargo's profile of the released packages: published figures are of such builds.
 const PROFILE: &str = "dist";
 
-/// Builds a program or a library and says in which directory it is.
+/// Builds a program or a library. Returns the directory of the result.
 fn build(project: &Project, package: &str, which: &str, debug: bool) -> Result<PathBuf, String> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--package", package, which]);
@@ -341,10 +341,10 @@ fn build(project: &Project, package: &str, which: &str, debug: bool) -> Result<P
     Ok(project.target_directory.join(profile))
 }
 
-/// Makes `path` with `size` bytes unless it is there; says how large it is.
+/// Makes `path` with `size` bytes unless it exists. Returns its size.
 ///
-/// The bytes are written, not just allocated: blocks that never held data are answered by the
-/// file system without the device. They are random, for devices that compress.
+/// The bytes are written, not just allocated, because the file system answers reads of unwritten blocks without the device. They are
+/// random, because some devices compress.
 fn fill(path: &Path, size: u64) -> Result<u64, String> {
     let failed = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
     if let Ok(metadata) = fs::metadata(path) {
@@ -354,7 +354,7 @@ fn fill(path: &Path, size: u64) -> Result<u64, String> {
         let len = metadata.len();
         return Err(format!("{}: {len} bytes, must be at least 4096: name another --file", path.display()));
     }
-    // Under its final name only when whole, so that an interrupted run leaves no short file.
+    // The file gets its final name only when it is complete, so that an interrupted run leaves no short file.
     let part = path.with_extension("part");
     println!("writing {} ({} MiB)", path.display(), size >> 20);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&part).map_err(failed)?);
@@ -372,7 +372,7 @@ fn fill(path: &Path, size: u64) -> Result<u64, String> {
     Ok(size)
 }
 
-/// Seconds of CPU of all children waited for so far.
+/// Returns the CPU seconds of all children that have been waited for.
 fn children_cpu() -> Result<f64, String> {
     let stat = fs::read_to_string("/proc/self/stat").map_err(|e| format!("cannot read /proc/self/stat: {e}"))?;
     children_ticks(&stat)
@@ -385,7 +385,7 @@ fn children_ticks(stat: &str) -> Option<u64> {
     ticks_of(stat, 16)
 }
 
-/// Two fields, the first of this number: 14 and 15 are utime and stime of the process itself.
+/// Returns the sum of field `first` and the next one. Fields 14 and 15 are utime and stime of the process itself.
 pub fn ticks_of(stat: &str, first: usize) -> Option<u64> {
     // The second field is the program's name in parentheses and may hold anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

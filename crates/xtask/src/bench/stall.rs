@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One path of two is pulled under verified load, and comes back: for how long no I/O ends.
+//! One of two paths fails under a verified load and comes back. Measures for how long no I/O completes.
 //!
-//! Guarantees: the disk is one file served by two tgtd. `mqblk serve` makes one disk of both and exports it over NBD. fio
-//! writes it at random, reads back what it wrote and compares. The times are fio's own: it logs when each I/O ended, in
+//! Guarantees: the disk is one file served by two tgtd. `mqblk serve` makes one multipath disk of both and exports it over NBD. fio
+//! writes it at random, reads the data back and compares. The times are fio's own: it logs when each I/O completed, in
 //! milliseconds. The path that is pulled is the one in use, or one of two in use. It comes back after the longest time that the
-//! settings allow for; a gap that lasted until then is reported as cut short. A stopped target is killed before another takes
-//! its place, as a fence does: resumed, it could carry out old writes (docs/multipath.md). The run ends all of its processes,
-//! by their own ids.
+//! settings allow for failover. A gap that lasts until then is reported as cut short. A stopped target is killed before another
+//! one replaces it, as fencing does: if it resumed, it could carry out old writes (docs/multipath.md). The run ends all of its
+//! processes by their own ids.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -22,26 +22,26 @@ use super::beside::Tgtd;
 use super::job::{self, Figures, Stall};
 use super::rows::{Pull, Pulled};
 
-/// Of the disk that is written to: enough to be written several times over in a second.
+/// Size of the disk. It is small enough to be overwritten several times in a second.
 const BYTES: u64 = 16 << 20;
-/// Longest time for a start, and for a path to be found failed or back, beyond what the settings say.
+/// Longest time for a start, and for a path to be reported as failed or restored, beyond the time that the settings imply.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Load before anything happens, and after it all.
+/// How long the load runs before the path is pulled, and after the path is in use again.
 const LOAD: Duration = Duration::from_secs(1);
-/// What a path stays away longer than the settings allow for.
+/// A path stays away this much longer than the settings allow for.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// Seconds of the settings, as the disk gets them.
+/// Timeouts of the disk, in seconds.
 struct Settings {
     fast_io_fail_tmo: u64,
     noop_interval: u64,
     noop_timeout: u64,
 }
 
-/// Runs it once; `is_smoke` shortens the settings' times.
+/// Runs the test once. `is_smoke` shortens the timeouts.
 ///
 /// # Errors
-/// What does not start or ends early, or a path that is not found failed or back.
+/// A program does not start or ends early, or a path is not reported as failed or restored.
 pub fn run(pull: Pull, mqblk: &Path, is_smoke: bool) -> Result<(Figures, Value), String> {
     let quick = if pull.is_quick || is_smoke { 1 } else { 5 };
     let fast_io_fail_tmo = if is_smoke { 1 } else { 5 };
@@ -63,13 +63,13 @@ pub fn run(pull: Pull, mqblk: &Path, is_smoke: bool) -> Result<(Figures, Value),
     let errors = report["jobs"][0]["total_err"].as_u64().ok_or("no `total_err` in fio's result")?;
     let stall = Some(Stall { errors, settings: settings.shown(pull), ..stall });
     let seconds = end.saturating_sub(ended.iter().map(|e| e.at_ms).min().unwrap_or(end)) as f64 / 1e3;
-    // fio's own rates are of no use: with log_unix_epoch its run has lasted since 1970.
+    // fio's own rates are useless: with log_unix_epoch, fio takes 1970 for the start of its run.
     let iops = ended.len() as f64 / seconds;
     let figures = Figures { iops, total_ios: ended.len() as u64, stall, ..Figures::default() };
     Ok((figures, Value::Null))
 }
 
-/// Does it, and undoes it; when the path came back, if it was away.
+/// Pulls the path and restores it. Returns when the path was restored, or `None` if only its connections were dropped.
 fn pulled(pull: Pull, settings: &Settings, targets: &mut [Tgtd; 2], daemon: &Daemon) -> Result<Option<u64>, String> {
     let silent = settings.noop_interval + settings.noop_timeout;
     let away = match pull.what {
@@ -99,7 +99,7 @@ fn pulled(pull: Pull, settings: &Settings, targets: &mut [Tgtd; 2], daemon: &Dae
     Ok(Some(back_at))
 }
 
-/// The first path, and its group: it has the higher priority.
+/// Whether the first path is active. That path has the higher priority.
 fn is_active(map: &Value) -> bool {
     map["path_groups"][0]["paths"][0]["dm_st"] == "active"
 }
@@ -108,14 +108,15 @@ fn is_in_use(map: &Value) -> bool {
     is_active(map) && map["path_groups"][0]["dm_st"] == "active"
 }
 
-/// Time and latency of an I/O that ended.
+/// Time and latency of an I/O that completed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Ended {
     at_ms: u64,
     latency_ns: u64,
 }
 
-/// The longest gaps between the ends of I/Os: before, from when the path was away, from when it was back. `None`: none before.
+/// Returns the longest gaps between completions: before the path was away, while it was away, and after it was back. `None` if no
+/// I/O completed before.
 fn gaps(ended: &[Ended], away_at: u64, back_at: Option<u64>, end: u64) -> Option<Stall> {
     let mut times: Vec<u64> = ended.iter().map(|e| e.at_ms).collect();
     times.push(end);
@@ -154,7 +155,7 @@ fn policy(pull: Pull) -> &'static str {
     if pull.is_multibus { "multibus" } else { "group_by_prio" }
 }
 
-/// Where everything of a run is; not below the results: a socket's path has 107 bytes at most.
+/// The directory of a run's files. It is not below the results, because a socket's path has at most 107 bytes.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -220,7 +221,7 @@ impl<'a> Daemon<'a> {
         fs::read_to_string(self.directory.join("serve.log")).unwrap_or_default()
     }
 
-    /// Asks for its multipath disk until it is so.
+    /// Polls the state of the multipath disk until `is_so` accepts it.
     fn wait_for(&self, what: &str, patience: Duration, is_so: impl Fn(&Value) -> bool) -> Result<(), String> {
         let until = Instant::now() + patience;
         loop {
@@ -236,7 +237,7 @@ impl<'a> Daemon<'a> {
                 let error = String::from_utf8_lossy(&output.stderr);
                 return Err(format!("not so after {patience:?}: {what}\n{said}{error}{}", self.said()));
             }
-            // Seldom enough to cost the load nothing.
+            // At this interval, polling does not slow the load.
             sleep(Duration::from_millis(100));
         }
     }
@@ -270,7 +271,7 @@ impl<'a> Load<'a> {
         Ok(Load { child, directory })
     }
 
-    /// Waits until the file of the disk has blocks: it had none.
+    /// Waits until the disk's file has blocks. It is created without any.
     fn wait_until_it_writes(&self, file: &Path) -> Result<(), String> {
         let until = Instant::now() + PATIENCE;
         while fs::metadata(file).map_err(|e| format!("{}: {e}", file.display()))?.blocks() == 0 {
@@ -283,7 +284,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Ends it; what ended when, and its report.
+    /// Ends fio. Returns the logged I/Os, and its report.
     fn end(mut self) -> Result<(Vec<Ended>, Value), String> {
         let read = |name: &str| fs::read_to_string(self.directory.join(name)).map_err(|e| format!("fio's {name}: {e}"));
         if let Some(status) = self.child.try_wait().map_err(|e| e.to_string())? {
@@ -291,7 +292,7 @@ impl<'a> Load<'a> {
         }
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-INT", &pid]).status().map_err(|e| format!("cannot run kill: {e}"))?;
-        // Its status says only that it was interrupted.
+        // Its exit status says only that it was interrupted.
         self.child.wait().map_err(|e| e.to_string())?;
         let ended = read("ended_lat.1.log")?.lines().map(entry).collect::<Option<Vec<_>>>();
         let ended = ended.ok_or("fio's log has a line that is no entry")?;
@@ -312,7 +313,7 @@ fn entry(line: &str) -> Option<Ended> {
     Some(Ended { at_ms: fields.next()??, latency_ns: fields.next()?? })
 }
 
-/// As fio's `log_unix_epoch` counts.
+/// The time now, as fio counts it with `log_unix_epoch`.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64)
 }
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_gap_belongs_to_what_it_overlaps() {
-        // Of several threads' I/Os entries need not be in order. Away at 100, back at 200, over at 300.
+        // Entries of several threads need not be in order. The path is away at 100 and back at 200; the run ends at 300.
         let stall = gaps(&ended(&[90, 10, 40, 99, 170, 171, 210, 260]), 100, Some(200), 300).unwrap();
         assert_eq!((stall.gap_before_ms, stall.gap_ms, stall.gap_back_ms), (50, 71, Some(50)));
         assert_eq!((stall.longest_ms, stall.is_cut_short), (260.0, false));

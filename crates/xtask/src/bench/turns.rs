@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Both programs of a row alive at once, running by turns of a few hundredths of a second.
+//! Runs both programs of a row by turns: both processes exist, but only one at a time runs, for a few hundredths of a second.
 //!
-//! A disk that drifts by a tenth from second to second drowns a difference of a hundredth between runs of seconds that follow
-//! each other: fio against itself then gave 0.95 +-0.07. By turns of 50 ms it gives 0.993 +-0.027 after 20 s.
+//! A disk's speed can drift by a tenth from second to second. Runs of some seconds, one after the other, then hide a difference of a
+//! hundredth: fio against itself gave 0.95 +-0.07. By turns of 50 ms it gives 0.993 +-0.027 after 20 s.
 //!
-//! Guarantees: the two never run at the same time. The kernel counts for both in the same way, without start-up: bytes that the
-//! process read from the device, and time on a CPU of the thread that does the I/O. The processes have ended when a round
-//! returns, also by an error. Bytes count when they are requested, not when they arrive; CPU time is that of the one thread
-//! only. Needs from callers: jobs of one thread each that read blocks of [`BLOCK`] bytes past the page cache, and that last
-//! longer than the round.
+//! Guarantees: the two never run at the same time. Both are measured in the same way by the kernel, without start-up: the bytes that
+//! the process read from the device, and the CPU time of the thread that does the I/O. The processes have ended when a round returns,
+//! also with an error. Bytes count when they are requested, not when they arrive. CPU time is that of one thread only. Needs from
+//! callers: jobs of one thread each that read blocks of [`BLOCK`] bytes without the page cache, and that last longer than the round.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -22,20 +21,20 @@ use super::sample::Sample;
 
 /// Bytes of each I/O.
 const BLOCK: u64 = 4096;
-/// How long everything takes.
+/// The lengths of the phases of a turn.
 #[derive(Clone, Copy)]
 pub struct Pace {
     /// From the start of a program to its first turn.
     start_up: Duration,
     /// A turn's beginning, which is not counted.
     settle: Duration,
-    /// What is counted of a turn.
+    /// The part of a turn that is counted.
     turn: Duration,
-    /// After a turn, for the I/O that is still out.
+    /// After a turn, time for the I/O that is still in flight.
     drain: Duration,
 }
 
-/// What the bench uses.
+/// The lengths that the bench uses.
 pub const PACE: Pace = Pace {
     start_up: Duration::from_millis(1000),
     settle: Duration::from_millis(8),
@@ -43,7 +42,7 @@ pub const PACE: Pace = Pace {
     drain: Duration::from_millis(3),
 };
 
-/// One program that is stopped but for its turns.
+/// A program that is stopped except in its turns.
 struct PausedProgram {
     side: &'static str,
     child: Child,
@@ -64,7 +63,7 @@ struct Count {
 impl Drop for PausedProgram {
     fn drop(&mut self) {
         for pid in self.pids.iter().rev() {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = signal("-KILL", *pid);
         }
         let _ = self.child.kill();
@@ -72,13 +71,13 @@ impl Drop for PausedProgram {
     }
 }
 
-/// Longest time in seconds that a program must last for turns of `seconds` seconds for each of `sides` programs.
+/// Returns how many seconds a program must last so that each of `sides` programs gets turns of `seconds` seconds in sum.
 pub fn lasts(seconds: u32, sides: usize) -> u32 {
-    // A turn's settling and draining take a quarter more, reading and signals a little.
+    // Settling and draining add to each turn, reading the counters and signals a little.
     (2 * seconds + 2) * sides as u32
 }
 
-/// Runs the commands by turns until each has had `seconds` of turns; a sample of each, in their order.
+/// Runs the commands by turns until each has had `seconds` of turns. Returns a sample of each, in their order.
 ///
 /// # Errors
 /// When a program cannot be run, ends early, or does no I/O in its turns.
@@ -157,7 +156,7 @@ fn signal(name: &str, pid: u32) -> Result<(), String> {
     }
 }
 
-/// A process, its children, theirs.
+/// Returns the ids of a process and all of its descendants.
 fn family(pid: u32) -> Vec<u32> {
     let mut found = vec![pid];
     for tid in threads(pid) {

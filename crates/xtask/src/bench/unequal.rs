@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One run over paths of unequal speed: what a selector makes of them.
+//! One run over paths of unequal speed: how a path selector distributes the I/O.
 //!
-//! Guarantees: one LUN of a tgtd, and all paths to it in one group, with a session each. Each path is a [`Link`] of its own.
-//! All links have one speed but the last, which is [`SLOWER`] times slower. A path's share is what its link has carried. The
-//! links' threads use CPU of this machine, so paths are slow enough that the links are the limit and not the CPUs.
+//! Guarantees: the disk is one LUN of a tgtd. All paths to it are in one group and have a session each. Each path is a [`Link`] of its
+//! own. All links have the same speed except the last, which is [`SLOWER`] times slower. A path's share is what its link has carried.
+//! The links' threads use CPU of this machine, so the links are slow enough that they are the limit, and not the CPUs.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,15 +16,15 @@ use super::job::{self, Figures, Paths};
 use super::link::Link;
 use super::rows::Unequal;
 
-/// Between two answers of a path: at most 2500 I/Os a second.
+/// Time between two responses of a fast path, which gives at most 2500 I/Os per second.
 const FAST: Duration = Duration::from_micros(400);
-/// Times of that for the last path.
+/// Factor on that time for the last path.
 const SLOWER: u32 = 10;
 
-/// Runs a job once; figures, and the program's own report.
+/// Runs a job once. Returns the figures, and the program's own report.
 ///
 /// # Errors
-/// What does not start, fails, or prints no figures.
+/// A program does not start, fails, or prints no figures.
 pub fn run(unequal: Unequal, job: &Path, mqblk: &Path, tgtd: &Tgtd) -> Result<(Figures, Value), String> {
     let speed = |n| if n + 1 == unequal.paths { FAST * SLOWER } else { FAST };
     let links: Vec<Link> =

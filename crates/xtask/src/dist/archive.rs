@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A tree as a tarball and as a Debian package, and checksums of both.
+//! Packs a tree as a tarball and as a Debian package, and writes checksums of both.
 //!
-//! The tarball is for other distributions: `tar -C /usr/local --strip-components=1 -xf`. The Debian package is made by debhelper from
-//! `contrib/debian`, which moves files to Debian's places, strips programs, and writes the scripts for systemd.
+//! The tarball is for other distributions: `tar -C /usr/local --strip-components=1 -xf`. debhelper makes the Debian package from
+//! `contrib/debian`: it moves files to Debian's directories, strips programs, and writes the scripts for systemd.
 //!
-//! Guarantees: names, owners and times of the tarball are those of the commit, not of this machine; lintian has no error or warning.
+//! Guarantees: names, owners and times in the tarball depend on the commit, not on this machine; lintian has no error or warning.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ pub struct Packages {
     pub tarball: PathBuf,
 }
 
-/// Packs a tree into `out`, which has nothing else afterwards.
+/// Packs a tree into `out`, which contains nothing else afterwards.
 ///
 /// # Errors
-/// A tool fails, or lintian objects.
+/// A tool fails, or lintian reports an error or a warning.
 pub fn make(release: &Release, tree: &Path) -> Result<Packages, String> {
     let out = &release.out;
     let _ = fs::remove_dir_all(out);
@@ -61,7 +61,7 @@ fn debian(release: &Release, tree: &Path, out: &Path) -> Result<PathBuf, String>
         fs::rename(release.dir.join(&name), out.join(&name)).map_err(|e| format!("{name}: {e}"))?;
     }
     let package = out.join(format!("mqblk_{}-{REVISION}_{}.deb", release.version, architecture.trim()));
-    // It prints to its output what it fails of.
+    // lintian prints its findings to standard output.
     let lintian = Command::new("lintian").args(["--allow-root", "--fail-on=error,warning"]).arg(&package).output();
     let lintian = lintian.map_err(|e| format!("cannot run lintian: {e}"))?;
     print!("{}", String::from_utf8_lossy(&lintian.stdout));
@@ -71,7 +71,7 @@ fn debian(release: &Release, tree: &Path, out: &Path) -> Result<PathBuf, String>
     Ok(package)
 }
 
-/// debian/changelog, whose only entry is this version.
+/// Returns the text of debian/changelog, whose only entry is this version.
 fn changelog(release: &Release) -> Result<String, String> {
     let at = format!("@{}", release.epoch);
     let date = tool::output(Command::new("date").args(["--utc", "--rfc-email", "--date", &at]))?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The libraries that are in the programs: as a list for programs (CycloneDX 1.5), and with their licences for people.
+//! Lists the libraries that are linked into the programs, in a machine-readable form (CycloneDX 1.5), and with their licences for people.
 //!
-//! Guarantees: a library is listed if code of it, or of a macro of it, is in a program: dependencies of tests and of build scripts are not.
+//! Guarantees: a library is listed if its code, or code that its macros make, is in a program. Dependencies of tests and of build scripts
+//! are not listed.
 //! Source: <https://cyclonedx.org/docs/1.5/json/>; package addresses as in <https://github.com/package-url/purl-spec>.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::project::{Project, cargo};
 use crate::tool;
 
-/// What is shipped.
+/// The packages of the programs that are shipped.
 const PROGRAMS: [&str; 2] = ["mqblk", "mqblk-fio-engine"];
 
 /// Libraries and what they depend on.
@@ -36,7 +37,7 @@ struct Package {
     name: String,
     version: String,
     license: Option<String>,
-    /// None for members of this workspace.
+    /// `None` for members of this workspace.
     source: Option<String>,
     manifest_path: PathBuf,
 }
@@ -60,14 +61,14 @@ struct Edge {
 
 #[derive(Deserialize)]
 struct Kind {
-    /// `dev` or `build`; none for an ordinary dependency.
+    /// `dev` or `build`; `None` for an ordinary dependency.
     kind: Option<String>,
 }
 
-/// Asks Cargo.
+/// Finds the libraries with `cargo metadata`.
 ///
 /// # Errors
-/// When it cannot be run or answered.
+/// When Cargo cannot be run, or its output cannot be read.
 pub fn find(project: &Project) -> Result<Components, String> {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = cargo();
@@ -77,7 +78,7 @@ pub fn find(project: &Project) -> Result<Components, String> {
     Ok(reachable(metadata))
 }
 
-/// What is reached from [`PROGRAMS`] over ordinary dependencies.
+/// Returns the packages that [`PROGRAMS`] reach over ordinary dependencies.
 fn reachable(metadata: Metadata) -> Components {
     let mut nodes: BTreeMap<String, Vec<Edge>> = metadata.resolve.nodes.into_iter().map(|n| (n.id, n.deps)).collect();
     let roots = metadata.packages.iter().filter(|p| PROGRAMS.contains(&p.name.as_str()) && p.source.is_none());
@@ -101,7 +102,7 @@ impl Package {
 }
 
 impl Components {
-    /// The list, as of `time` (RFC 3339).
+    /// Returns the CycloneDX list, with `time` (RFC 3339) as its date.
     pub fn bom(&self, version: &str, time: &str) -> Value {
         let of = |id: &String| self.packages[id].purl();
         let component = |package: &Package| {
@@ -131,7 +132,7 @@ impl Components {
         })
     }
 
-    /// Name, version, licence and licence texts of each library that is not ours.
+    /// Returns name, version, licence and licence texts of each library that is not ours.
     ///
     /// # Errors
     /// A file cannot be read, or a library has no licence.
@@ -181,12 +182,12 @@ mod tests {
         let bom = components.bom("1.2.3", "2026-01-01T00:00:00Z");
         let names: BTreeSet<&str> =
             bom["components"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
-        // A library, one that is reached over others only, and our own.
+        // A direct dependency, one that is reached only over others, and our own packages.
         assert!(
             ["rustls", "ring", "mqblk-blk", "mqblk-fio-engine"].iter().all(|name| names.contains(name)),
             "{names:?}"
         );
-        // Tests need these, and build scripts this one.
+        // Only tests and build scripts need these.
         assert!(["proptest", "png", "cc", "xtask"].iter().all(|name| !names.contains(name)), "{names:?}");
         let dependencies = bom["dependencies"].as_array().unwrap();
         let refs: BTreeSet<&str> = dependencies.iter().map(|d| d["ref"].as_str().unwrap()).collect();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Debian package on a clean Debian 12 under systemd, the tarball on a Debian 11, and the program as Cargo installs it.
+//! Tests the Debian package on a clean Debian 12 under systemd, the tarball on a Debian 11, and the program as Cargo installs it.
 //!
-//! Guarantees: each is used, not only unpacked: see `installed.sh`, which runs as a unit in a container of systemd-nspawn. The container
-//! writes to memory, so the next run starts from the same root.
+//! Guarantees: each one is used, not only unpacked. `installed.sh` does this for the Debian package: it runs as a unit in a container of
+//! systemd-nspawn. The container writes to memory, so the next run starts from the same root.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,25 +15,25 @@ use crate::outcome::Outcome;
 use crate::project::cargo;
 use crate::tool;
 
-/// The distribution of the container, and what it has beside the essential packages.
+/// The distribution of the container, and its packages in addition to the essential ones.
 const SUITE: &str = "bookworm";
 const INCLUDED: &str = "--include=systemd,systemd-sysv,dbus";
 
-/// What runs there.
+/// The script that runs in the container.
 const SCRIPT: &str = include_str!("installed.sh");
 const UNIT: &str = "[Unit]\nRequires=multi-user.target\nAfter=multi-user.target\n\
                     [Service]\nType=oneshot\nStandardOutput=file:/mnt/said\nStandardError=file:/mnt/said\n\
                     ExecStart=/bin/sh /mnt/installed.sh\nExecStopPost=/bin/systemctl poweroff --no-block\n";
-/// Longest time for all of it, seconds.
+/// Time limit of the container, in seconds.
 const LIMIT: &str = "300";
 
 /// A short comparison of the two modes.
 const JOB: &str = "[job]\nrw=randread\nbs=4k\niodepth=8\nruntime=1\ntime_based\n";
 
-/// Tries all of them.
+/// Tests all three.
 ///
 /// # Errors
-/// A tool is missing or fails. A package that is not as it should be is no error but [`Outcome::Failed`].
+/// A tool is missing or fails. A defect of a package is no error but [`Outcome::Failed`].
 pub fn check(release: &Release, programs: &Programs, packages: &Packages) -> Result<Outcome, String> {
     let checks = [under_systemd(release, packages)?, oldest(release, programs, packages), cargo_install(release)];
     let failed: Vec<&String> = checks.iter().filter_map(|check| check.as_ref().err()).collect();
@@ -61,12 +61,12 @@ fn under_systemd(release: &Release, packages: &Packages) -> Result<Result<(), St
     println!("a container installs, uses and removes the package");
     let mut container = Command::new("timeout");
     container.args(["--kill-after=10", LIMIT, "systemd-nspawn", "--quiet", "--boot", "--volatile=overlay"]);
-    // Without a service manager on this host there is nothing to register at.
+    // Not registered, because this host may have no service manager.
     container.args(["--register=no", "--keep-unit", "--console=pipe", "--private-network"]);
     container.arg("--directory").arg(&root).arg(format!("--bind={}:/mnt", shared.display()));
     let unit = shared.join("mqblk-installed.service");
     container.arg(format!("--bind-ro={}:/etc/systemd/system/mqblk-installed.service", unit.display()));
-    // The rest are arguments of its first process.
+    // The remaining arguments go to the container's first process.
     container.args(["--", "--unit=mqblk-installed.service"]);
     let ended = tool::run(&mut container);
     let said = fs::read_to_string(shared.join("said")).unwrap_or_default();
@@ -99,7 +99,7 @@ fn oldest(release: &Release, programs: &Programs, packages: &Packages) -> Result
     if said.contains("IOPS=") { Ok(()) } else { Err(format!("no IOPS in\n{said}")) }
 }
 
-/// `cargo install` as the README has it.
+/// Runs `cargo install` as the README shows it.
 fn cargo_install(release: &Release) -> Result<(), String> {
     println!("cargo install --path crates/cli");
     let root: PathBuf = release.dir.join("cargo-install");

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask dist`: a Debian package, a tarball for other distributions, a list of what is in them, and checksums.
+//! `cargo xtask dist`: makes a Debian package, a tarball for other distributions, a list of the libraries in them, and checksums.
 //!
-//! In the order they are made:
+//! The modules, in the order in which their results are made:
 //!
 //! - [`release`]: names and places
 //! - [`programs`]: the program and fio's engine, linked with the C library of Debian 11
 //! - [`components`]: the libraries in them, as a CycloneDX list and as notices
 //! - [`tree`]: every file at its place below a prefix
 //! - [`archive`]: the tarball, the Debian package, and checksums of all
-//! - [`installed`]: the package installed, used and removed again on a clean Debian under systemd
+//! - [`installed`]: installs, uses and removes the package on a clean Debian under systemd
 //!
-//! Guarantees: the same sources give the same tarball, byte for byte, as far as the compiler does; the package has no finding of
-//! lintian's above "info". Needs Debian, root and a mirror of Debian 11 and 12.
+//! Guarantees: the same sources give the same tarball, byte for byte, provided that the compiler's output is the same. lintian reports
+//! nothing about the package above "info". Needs Debian, root and a mirror of Debian 11 and 12.
 
 mod archive;
 mod components;
@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// To check packages of programs built with a profile.
+    /// Returns the flags to make packages with a profile and to check them.
     pub fn checked(profile: &str) -> Options {
         Options { profile: profile.to_owned(), check: true }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The program and fio's engine, for every distribution whose C library is at least that of Debian 11.
+//! Builds the program and fio's engine for every distribution whose C library is at least that of Debian 11.
 //!
-//! A program linked here would need this machine's C library or a newer one. So the linker is given the C library of Debian 11 as its
-//! system root. Only the last step differs from an ordinary build: both builds share compiled libraries.
+//! A program that is linked on this machine would need this machine's C library or a newer one. So the linker gets the C library of
+//! Debian 11 as its system root. Only linking differs from an ordinary build; the compiled libraries are shared.
 //!
-//! Guarantees: no symbol of a newer C library is needed, which is looked up in the files.
+//! Guarantees: no symbol of a newer C library is needed. This is checked in the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::release::Release;
 use crate::project::cargo;
 use crate::tool;
 
-/// The oldest C library that is served, and the distribution that has it.
+/// The oldest supported C library, and the distribution that has it.
 const GLIBC: (u32, u32) = (2, 31);
 const SUITE: &str = "bullseye";
 
-/// Has links to libraries stay below the root: the linker would follow an absolute one to this machine's library.
+/// Makes links to libraries relative, because the linker would follow an absolute one to this machine's library.
 const RELATIVE: &str = "--extract-hook=find \"$1/lib64\" \"$1/usr/lib\" -name '*.so*' -lname '/*' | \
                         while read -r link; do ln -sfr \"$1$(readlink \"$link\")\" \"$link\"; done";
 
@@ -28,17 +28,17 @@ pub struct Programs {
     pub program: PathBuf,
     /// `libmqblk_fio.so`
     pub engine: PathBuf,
-    /// A Debian 11 with the C library and little else, in which programs can be started.
+    /// The root of a Debian 11 with the C library and little else. Programs can be started in it.
     pub sysroot: PathBuf,
 }
 
-/// Builds them with a profile of Cargo's.
+/// Builds the programs with one of Cargo's profiles.
 ///
 /// # Errors
 /// No mirror, a build that fails, or a program that needs a newer C library.
 pub fn build(release: &Release, profile: &str) -> Result<Programs, String> {
     let sysroot = sysroot(release)?;
-    // The compiler driver would search this machine's directories before those below the system root.
+    // Without these options, the compiler driver searches this machine's directories before those below the system root.
     let (root, triple) = (sysroot.display(), format!("{}-linux-gnu", std::env::consts::ARCH));
     let link =
         format!("link-args=--sysroot={root} -B{root}/usr/lib/{triple} -L{root}/usr/lib/{triple} -L{root}/lib/{triple}");
@@ -50,7 +50,7 @@ pub fn build(release: &Release, profile: &str) -> Result<Programs, String> {
             return Err(format!("{} does not build", what[1]));
         }
     }
-    // Cargo names the directory of its own profile "dev" so.
+    // Cargo's directory for the profile "dev" is "debug".
     let built = release.project.target_directory.join(if profile == "dev" { "debug" } else { profile });
     let programs = Programs { program: built.join("mqblk"), engine: built.join("libmqblk_fio.so"), sysroot };
     for file in [&programs.program, &programs.engine] {
@@ -62,7 +62,7 @@ pub fn build(release: &Release, profile: &str) -> Result<Programs, String> {
     Ok(programs)
 }
 
-/// The C library and its start files, from the mirror the first time.
+/// Returns the system root with the C library and its start files. The first time, it is fetched from the mirror.
 fn sysroot(release: &Release) -> Result<PathBuf, String> {
     let root = release.dir.join(SUITE);
     if !root.is_dir() {
@@ -72,7 +72,7 @@ fn sysroot(release: &Release) -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// Has `mmdebstrap` make a directory, or none if it fails.
+/// Makes a root directory with `mmdebstrap`. If that fails, no directory is left.
 pub fn unpack(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let part = root.with_extension("part");
     let _ = fs::remove_dir_all(&part);
@@ -80,7 +80,7 @@ pub fn unpack(root: &Path, arguments: &[&str]) -> Result<(), String> {
     fs::rename(&part, root).map_err(|e| format!("{}: {e}", root.display()))
 }
 
-/// The newest version of glibc in a table of `objdump`.
+/// Returns the newest version of glibc in the symbol table that `objdump` prints.
 fn newest(symbols: &str) -> Option<(u32, u32)> {
     let versions = symbols.split("GLIBC_").skip(1).filter_map(|after| {
         let digits = after.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;

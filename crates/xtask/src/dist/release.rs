@@ -11,21 +11,21 @@ use crate::tool;
 /// What is packed, and where.
 pub struct Release<'a> {
     pub project: &'a Project,
-    /// Where everything is made.
+    /// The directory in which everything is made.
     pub dir: PathBuf,
-    /// Where packages go: `out`, or `out-PROFILE` for programs that are not meant for others.
+    /// Where packages are written: `out`, or `out-PROFILE` for programs that are not to be published.
     pub out: PathBuf,
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
-    /// Of the last commit, as seconds since 1970: the time of every file in the tarball.
+    /// Time of the last commit in seconds since 1970. Every file in the tarball gets this time.
     pub epoch: String,
 }
 
 impl<'a> Release<'a> {
-    /// Of the tree as it is.
+    /// Makes the names for the tree as it is.
     ///
     /// # Errors
-    /// It is no git repository.
+    /// The tree is no git repository.
     pub fn new(project: &'a Project, profile: &str) -> Result<Release<'a>, String> {
         let mut git = Command::new("git");
         let epoch = tool::output(git.args(["log", "-1", "--format=%ct"]).current_dir(&project.root))?;
@@ -36,7 +36,7 @@ impl<'a> Release<'a> {
         Ok(Release { project, dir, out, version, epoch })
     }
 
-    /// The time of the last commit, as RFC 3339 has it.
+    /// Returns the time of the last commit in the form of RFC 3339.
     ///
     /// # Errors
     /// `date` fails.

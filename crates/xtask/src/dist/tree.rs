@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every file of a package at its place below a prefix: `bin`, `lib`, `share` and `etc`.
+//! Puts every file of a package at its place below a prefix: `bin`, `lib`, `share` and `etc`.
 //!
-//! Guarantees: completions and manual pages are those that the program in the tree writes; nothing is left of an earlier run.
+//! Guarantees: the program in the tree itself writes the completions and manual pages. No file of an earlier run is left.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +44,7 @@ const DIRECTORIES: [(&str, &str); 4] = [
     ("contrib/prometheus", "share/doc/mqblk/contrib/prometheus"),
 ];
 
-/// Makes the tree; where it is.
+/// Makes the tree. Returns its path.
 ///
 /// # Errors
 /// A file cannot be written, or the program fails.
@@ -55,7 +55,7 @@ pub fn lay_out(release: &Release, programs: &Programs, components: &Components) 
     copy(&programs.program, &program, 0o755)?;
     copy(&programs.engine, &tree.join("lib/mqblk/libmqblk_fio.so"), 0o644)?;
     for (shell, at) in COMPLETIONS {
-        // Scripts call the program by the name that they were asked by.
+        // A completion script calls the program by the name that the program had when it wrote the script.
         let mut asked = Command::new("env");
         asked.arg(path_with(&tree.join("bin"))).arg(format!("COMPLETE={shell}")).arg("mqblk");
         write(&tree.join(at), &tool::output(&mut asked)?)?;
@@ -73,12 +73,12 @@ pub fn lay_out(release: &Release, programs: &Programs, components: &Components) 
     Ok(tree)
 }
 
-/// `PATH` with a directory before all others.
+/// Returns `PATH` with a directory before all others.
 fn path_with(directory: &Path) -> String {
     format!("PATH={}:{}", directory.display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// Each page in the directory of its section.
+/// Writes each manual page to the directory of its section.
 fn manual_pages(release: &Release, program: &Path, to: &Path) -> Result<(), String> {
     let pages = release.dir.join("pages");
     let _ = fs::remove_dir_all(&pages);

@@ -2,10 +2,10 @@
 //! `cargo xtask oracle --loop`: compares what `/proc/diskstats` counts for a loop device with what our stack counts. Both get
 //! the same I/O on the same kind of file, with each elevator that both have.
 //!
-//! Compared: requests, merges and sectors per direction. Jobs submit a whole batch and wait for all of it, so the plug decides
-//! what merges, whatever the timing. With random offsets an elevator may find neighbours while the device is busy. That job is
-//! compared by bios (requests and merges together) and sectors. Needs root, the loop driver, fio. Leaves no device behind, also
-//! when a step fails.
+//! Compared are requests, merges and sectors per direction. Jobs submit a whole batch and wait for all of it, so the plug alone decides
+//! what merges, and timing does not. With random offsets an elevator may find neighbours while the device is busy. That job is
+//! compared by bios (the sum of requests and merges) and sectors. Needs root, the loop driver and fio. Removes the device also when a
+//! step fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::packages;
 use crate::project::{Project, cargo};
 use crate::tool;
 
-/// Size of the file; each job goes over all of it once.
+/// Size of the file. Each job reads or writes all of it once.
 const SIZE_MIB: u64 = 16;
 
 /// Elevators to compare, as far as the kernel offers them.
@@ -26,7 +26,7 @@ const SCHEDULERS: [&str; 4] = ["none", "mq-deadline", "kyber", "bfq"];
 struct Job {
     name: &'static str,
     lines: &'static str,
-    /// What merges is decided in the plug.
+    /// The plug alone decides what merges.
     merges_fixed: bool,
 }
 
@@ -49,7 +49,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Of a line of `/proc/diskstats`.
+    /// Reads a line of `/proc/diskstats`.
     fn of_line(line: &str) -> Option<Counts> {
         let f: Vec<u64> = line.split_whitespace().skip(3).map(str::parse).collect::<Result<_, _>>().ok()?;
         (f.len() >= 8).then(|| Counts { ios: [f[0], f[4]], merges: [f[1], f[5]], sectors: [f[2], f[6]] })
@@ -74,16 +74,16 @@ impl Counts {
     }
 }
 
-/// A loop device that goes away with this value.
+/// A loop device, which is detached when this value is dropped.
 pub struct Loop {
     pub device: PathBuf,
 }
 
 impl Loop {
-    /// One over a file that exists.
+    /// Makes a loop device over a file that exists.
     ///
     /// # Errors
-    /// When the host gives none.
+    /// When the host cannot make one.
     pub fn new(file: &Path) -> Result<Loop, String> {
         let out = tool::output(Command::new("losetup").args(["--find", "--show"]).arg(file))
             .map_err(|e| format!("no loop device: {e}; load the module (modprobe loop) and run as root"))?;
@@ -104,8 +104,8 @@ impl Loop {
         Ok(text.trim().to_owned())
     }
 
-    /// Sets the scheduler; whether the kernel has it, as a module that it loads by itself or within. A write that fails for
-    /// another reason is an error: a comparison without schedulers would find no difference.
+    /// Sets the scheduler. Returns whether the kernel has it, built in or as a module that it loads by itself. A write that fails for
+    /// another reason is an error, because a comparison without schedulers would find no difference.
     fn takes_scheduler(&self, name: &str) -> Result<bool, String> {
         let path = self.attribute("scheduler");
         match std::fs::write(&path, name) {
@@ -126,15 +126,15 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // Nothing to be done about a failure here; the device is listed by losetup.
+        // A failure cannot be handled here. `losetup` lists the device.
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
     }
 }
 
-/// Compares every job under every elevator and prints the table.
+/// Compares every job with every elevator and prints the table.
 ///
 /// # Errors
-/// When the host lacks something; the text says what.
+/// When the host lacks a requirement, which the message names.
 pub fn run(project: &Project) -> Result<Outcome, String> {
     if !packages::is_root()? {
         return Err("--loop makes a loop device and so needs root".into());
@@ -148,7 +148,7 @@ pub fn run(project: &Project) -> Result<Outcome, String> {
     std::fs::create_dir_all(&folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
     let files = [folder.join("kernel.img"), folder.join("ours.img")];
     for file in &files {
-        // Written, not sparse: both sides read blocks that are there.
+        // The files are not sparse, so that both sides read allocated blocks.
         let content = vec![0x5a_u8; (SIZE_MIB << 20) as usize];
         std::fs::write(file, content).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
@@ -210,7 +210,7 @@ fn compare(
     Ok(same)
 }
 
-/// What mqblk's JSON says of the disk.
+/// Reads the disk's counts from mqblk's JSON.
 fn of_json(text: &str) -> Result<Counts, String> {
     let json: Value = serde_json::from_str(text).map_err(|e| format!("mqblk printed what xtask cannot read: {e}"))?;
     let disk = json.pointer("/disk_util/0").ok_or("mqblk's JSON has no disk_util")?;

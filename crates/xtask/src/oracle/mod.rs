@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask oracle`: the real kernel's decisions against ours.
+//! `cargo xtask oracle`: compares the real kernel's decisions with ours.
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `cargo xtask oracle` | replays all recorded cases and prints the table; 1 if any differs |
+//! | `cargo xtask oracle` | replays all recorded cases and prints the table; exit status 1 if any differs |
 //! | `--case FOLDER/NAME` | judges that case (NAME.io, NAME.env, NAME.trace), wherever it comes from |
 //! | `--record FOLDER/NAME [--smp N]` | records NAME.io under NAME.env in a guest, then judges it |
-//! | `--record-tags` | records disks that share tags, then judges that |
+//! | `--record-tags` | records disks that share tags, then judges the recording |
 //! | `--generate SEED` | writes a random case, to be recorded |
-//! | `--simulate FOLDER/NAME` | prints what we would do, without a trace |
-//! | `--loop` | the same I/O through a loop device of this host and through our stack: requests, merges, sectors |
+//! | `--simulate FOLDER/NAME` | prints our decisions for the case, without a recorded trace |
+//! | `--loop` | runs the same I/O on a loop device of this host and on our stack, and compares requests, merges and sectors |
 //!
-//! Guarantees: crate `oracle` does the replays. It is built and run here as a program of its own, so xtask works in a tree
-//! whose core does not compile.
+//! Guarantees: crate `oracle` does the replays. xtask builds it and runs it as a separate program, so xtask works in a tree whose core
+//! does not compile.
 
 pub mod loop_device;
 mod record;
@@ -67,7 +67,7 @@ pub struct Options {
     scheduler: Option<String>,
 }
 
-/// Does what the options say.
+/// Replays, records or generates cases, as the options say.
 ///
 /// # Errors
 /// When the replay cannot be built or started, a case is broken, or a recording fails.
@@ -104,10 +104,10 @@ pub fn run(project: &Project, options: &Options) -> Result<Outcome, String> {
     judged(&mut command)
 }
 
-/// All cases of the project, as a step of `ci`.
+/// Replays all cases of the project, as a step of `ci`.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn check(project: &Project) -> Result<(bool, Counts), String> {
     Ok((judged(&mut program(project))? == Outcome::Passed, Counts::default()))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask oracle --record`: what a real kernel does with a script, recorded in a guest.
+//! `cargo xtask oracle --record`: records in a guest what a real kernel does with a script.
 //!
-//! Guarantees: a recording is put beside its case only when the guest ran all of it; an older one stays until then. Needs
-//! x86-64 and the packages of [`crate::packages::ensure_guest`], which root has installed on
-//! demand, and a Debian mirror for the kernel; no KVM. The steps are those of `crates/oracle/guest/record.sh`.
+//! Guarantees: a recording replaces an older one only when the guest ran all of it. Needs x86-64, the packages of
+//! [`crate::packages::ensure_guest`] (root gets them installed), and a Debian mirror for the kernel. Needs no KVM. The steps are those of
+//! `crates/oracle/guest/record.sh`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,13 +11,13 @@ use std::process::Command;
 use crate::packages;
 use crate::project::Project;
 
-/// The kernel whose decisions the project's cases hold.
+/// The kernel whose decisions are recorded in the project's cases.
 pub const KERNEL: &str = "linux-image-6.12-cloud-amd64";
 
-/// CPUs of the guest that shares tags: hardware queues are per CPU.
+/// CPUs of the guest whose disks share tags. It needs several, because hardware queues are per CPU.
 const TAGS_CPUS: &str = "4";
 
-/// Records `cases` (paths without extension) and gives back the recordings, to be judged: another kernel's may lie beside.
+/// Records `cases` (paths without extension). Returns the new recordings, because recordings of other kernels may be next to them.
 ///
 /// # Errors
 /// When this machine cannot run a guest, a file is missing, or the guest fails.
@@ -52,11 +52,11 @@ pub fn run(project: &Project, cases: &[PathBuf], kernel: &str, cpus: u8) -> Resu
     cases.iter().map(|case| keep(case, &out)).collect()
 }
 
-/// Records the most in flight of disks that share tags (`guest/tags.sh`) and puts it beside the project's cases; what is to be
-/// judged.
+/// Records the maximum number of requests in flight on disks that share tags (`guest/tags.sh`). Copies the recordings into the project's
+/// cases and returns their paths.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn run_tags(project: &Project, kernel: &str) -> Result<Vec<PathBuf>, String> {
     packages::ensure_guest().map_err(|e| format!("nothing recorded: {e}"))?;
     let (own, out) = (project.root.join("crates/oracle"), project.target_directory.join("oracle/tags"));
@@ -85,13 +85,13 @@ fn keep_tags(file: &Path, cases: &Path) -> Result<PathBuf, String> {
     Ok(to.with_extension(""))
 }
 
-/// A bare name is a case of the project.
+/// Returns the path of a case. A bare name is one of the project's own.
 fn located(case: &Path, own: &Path) -> PathBuf {
     let bare = case.parent().is_none_or(|p| p.as_os_str().is_empty());
     if bare && !case.with_extension("io").is_file() { own.join("cases").join(case) } else { case.to_path_buf() }
 }
 
-/// Puts trace and report of a case into the folder of the kernel's version beside it; where they are now.
+/// Moves trace and report of a case into the folder of the kernel's version beside the case. Returns where they are.
 fn keep(case: &Path, out: &Path) -> Result<PathBuf, String> {
     let name = case.file_name().map(PathBuf::from).unwrap_or_default();
     let report = out.join(name.with_extension("env"));
@@ -106,7 +106,7 @@ fn keep(case: &Path, out: &Path) -> Result<PathBuf, String> {
     Ok(folder.join(name))
 }
 
-/// "6.12" of "kernel 6.12.107+deb12-cloud-amd64".
+/// Returns "6.12" of "kernel 6.12.107+deb12-cloud-amd64".
 fn version(report: &str) -> Option<String> {
     let kernel = report.lines().find_map(|l| l.strip_prefix("kernel "))?;
     let mut parts = kernel.split('.');

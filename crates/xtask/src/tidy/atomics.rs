@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every memory ordering above `Relaxed` says which other place it pairs with.
+//! Every memory ordering above `Relaxed` has a comment that names the place it pairs with.
 //!
-//! Guarantees: a shipped `Ordering::{Acquire,Release,AcqRel,SeqCst}` has a `Pairs with:` comment in
-//! its statement, in the three lines above it or in the comment block there. Orderings must be
-//! written out, or this rule would not see them. Test code is exempt.
+//! Guarantees: each `Ordering::{Acquire,Release,AcqRel,SeqCst}` in shipped code has a `Pairs with:` comment in its statement, in the three
+//! lines above it or in the comment block there. Orderings must be written out, because this rule sees only text. Test code is exempt.
 
 use super::finding::Finding;
 use super::source::{Source, words};
@@ -13,7 +12,7 @@ const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
 /// How far above its statement the comment may be.
 const ABOVE: usize = 3;
 
-/// How many lines of a long statement count: a whole `match` is no place for one comment.
+/// How many lines of a long statement count. A comment anywhere in a long `match` would be too far away.
 const STATEMENT: usize = 8;
 
 /// The findings in one file.
@@ -42,7 +41,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Whether lines `first..=last` (from 1), those just above or the comment there name a pair.
+/// Whether lines `first..=last` (counted from 1), the lines just above or the comment there name a pair.
 fn says_pair(comments: &[&str], first: usize, last: usize) -> bool {
     let is_comment = |line: usize| comments[line - 1].trim_start().starts_with("//");
     let mut top = first.saturating_sub(ABOVE).max(1);

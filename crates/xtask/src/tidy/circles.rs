@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of one crate that import each other in a circle: at most five, and the list of exceptions.
+//! Limits circles of files that import each other: at most five files of a crate, or as many as an exception lists.
 //!
-//! Guarantees: a circle is a set of files each of which reaches every other by imports ([`imports`](super::imports)); every circle is
-//! judged. An exception names the crate, for its largest circle, or the first file of another one; it can only shrink.
+//! Guarantees: a circle is a set of files in which each file reaches every other by imports ([`imports`](super::imports)). Every circle is
+//! judged. An exception names the crate (for its largest circle) or the first file of another circle. Its size can only shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub struct Circles {
     pub circles: Vec<Vec<String>>,
 }
 
-/// The circles of the crate at `package`, whose roots have these module trees.
+/// Returns the circles of the crate at `package`, whose roots have these module trees.
 pub fn of_crate(package: &str, trees: &[Tree], sources: &BTreeMap<&str, &Source>) -> Circles {
     let mut circles: Vec<Vec<String>> = trees.iter().flat_map(|tree| circles(&imports(tree, sources))).collect();
     circles.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -42,7 +42,7 @@ pub fn check(crates: &[Circles], exceptions: &BTreeMap<String, Exception>) -> Ve
     judge(&measured, exceptions, CIRCLE_FILES, "the import circle of", "files")
 }
 
-/// The sets of two files and more that reach each other.
+/// Returns the sets of two or more files that reach each other.
 fn circles(imports: &Imports<'_>) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> = imports.keys().map(|file| (*file, reach(file, imports))).collect();
     let mut found = BTreeSet::new();

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What only some crates may contain: `unsafe` in `host` (and [`UNSAFE_ELSEWHERE`]), the machine outside the core.
+//! What only some crates may contain: `unsafe` is only in `host` (and [`UNSAFE_ELSEWHERE`]), access to the machine only outside the core.
 //!
-//! Guarantees: outside their tests, `blk`, `workload`, `sim`, `config` and `report` name no clock, thread, file, socket,
-//! environment or hash order. Full paths and grouped imports are checked. Tests wait for conditions, not for time. Does not
-//! look through re-exports of other crates.
+//! Guarantees: outside their tests, `blk`, `workload`, `sim`, `config` and `report` use no clock, thread, file, socket, environment or
+//! type with a random hash order. Full paths and grouped imports are checked. Tests wait for conditions, not for time. Does not follow
+//! re-exports of other crates.
 
 use super::finding::Finding;
 use super::source::{Source, after_closing, is_name, leading_name, words};
 
-/// Crates that must run the same in the simulator as on a machine.
+/// Crates that must behave the same in the simulator and on a machine.
 const PURE: [&str; 5] =
     ["crates/blk/src/", "crates/workload/src/", "crates/sim/src/", "crates/config/src/", "crates/report/src/"];
 
-/// The crate with `unsafe`.
+/// The crate that may contain `unsafe`.
 const HOST: &str = "crates/host/";
 
 /// Single files elsewhere that hold an `unsafe` block which no safe function of `host` can replace, with the reason.
 const UNSAFE_ELSEWHERE: [&str; 3] = [
-    // A lock that costs virtual time: lock_api's trait for locks is an unsafe one, and a simulated machine cannot be in `host`.
+    // A lock that costs virtual time: lock_api's trait for locks is `unsafe`, and a simulated machine cannot be in `host`.
     "crates/sim/src/machine/meter.rs",
-    // blkio hands out completions in `MaybeUninit` slots, which only `unsafe` can read; this crate is the
-    // foreign peer in tests and must not be built on `host`, whose server it tests.
+    // blkio returns completions in `MaybeUninit` slots, which only `unsafe` can read. This crate is an independent client in tests and must
+    // not depend on `host`, whose server it tests.
     "crates/vuclient/src/completion.rs",
-    // The C functions that fio calls and the fields of its structures: a shared library for another program is a crate of its
-    // own, and what it exports cannot be a safe function of `host`.
+    // The C functions that fio calls, and the fields of its structures. A shared library for another program is a separate crate, and the
+    // functions that it exports cannot be safe functions of `host`.
     "crates/fio-engine/src/abi.rs",
 ];
 
-/// Modules of `std` that reach the machine.
+/// Modules of `std` that access the machine.
 const MACHINE: [&str; 7] = ["time", "thread", "fs", "net", "env", "process", "os"];
 
 /// Types whose order differs from run to run.
@@ -62,7 +62,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Uses of the machine's modules, as `std::x` or inside `std::{..}`.
+/// Returns uses of the modules in [`MACHINE`], as `std::x` or inside `std::{..}`.
 fn machine(code: &str) -> impl Iterator<Item = (usize, String)> {
     words(code, "std").flat_map(move |at| {
         let Some(rest) = code[at + 3..].strip_prefix("::") else {
@@ -77,7 +77,7 @@ fn machine(code: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// The first name of each path in `{a::b, c::{d, e}, f}`.
+/// Returns the first name of each path in `{a::b, c::{d, e}, f}`.
 fn group(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut depth = 0usize;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One breach of a rule: file, line, what is wrong and what to do.
+//! A violation of a rule: file, line, what is wrong and what to do.
 
 use std::fmt;
 
-/// One breach of a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The file, relative to the workspace.
@@ -22,7 +22,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// `line` counts from 1; the message says what is wrong and what to do.
+    /// Makes a finding. `line` counts from 1; the message says what is wrong and what to do.
     pub fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
         Finding { path: path.to_owned(), line, message: message.into() }
     }

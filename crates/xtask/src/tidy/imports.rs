@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which file of a crate names what another file of it defines.
+//! Finds which files of a crate use names that another file of the crate defines.
 //!
-//! Guarantees: an import counts for the file that defines the name, past the `pub use` lines on its way; a `mod` line alone, a re-export
-//! that its own file does not use, and code under `cfg(test)` count for nothing. Reads `use` trees and paths in code (`crate::a::f()`,
-//! `super::X`, `child::f()`). Does not see methods called on values, names that macros make, and what a glob import brings without a
-//! definition in the module it names.
+//! Guarantees: an import counts for the file that defines the name, not for files that re-export it with `pub use`. Not counted are a
+//! `mod` line alone, a re-export that its own file does not use, and code under `cfg(test)`. Reads `use` trees and paths in code
+//! (`crate::a::f()`, `super::X`, `child::f()`). Does not see method calls on values, names that macros make, and names that a glob import
+//! brings in from outside the module that it names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::modules::Tree;
 use super::source::{Source, is_name, leading_name, words};
 
-/// For each file of a crate the files that it imports from.
+/// For each file of a crate, the files that it imports from.
 pub type Imports<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 /// The path of a module or a name in it, from the crate's root.
@@ -26,7 +26,7 @@ struct Binding {
     re_export: bool,
 }
 
-/// A crate's modules and what each imports.
+/// A crate's modules, and the imports of each.
 struct Names<'a> {
     tree: &'a Tree,
     sources: &'a BTreeMap<&'a str, &'a Source>,
@@ -34,7 +34,7 @@ struct Names<'a> {
     globs: BTreeMap<Path, Vec<Path>>,
 }
 
-/// The imports between the files of the crate with these modules.
+/// Returns the imports between the files of the crate with these modules.
 pub fn imports<'a>(tree: &'a Tree, sources: &'a BTreeMap<&'a str, &'a Source>) -> Imports<'a> {
     let mut names = Names { tree, sources, bound: BTreeMap::new(), globs: BTreeMap::new() };
     let mut used: Vec<(Path, &str, Path)> = Vec::new();
@@ -71,7 +71,7 @@ fn shipped<'a>(
 }
 
 impl<'a> Names<'a> {
-    /// Notes what a `use` brings in, and the paths that it uses itself.
+    /// Records the names that a `use` brings in, and the paths that it uses itself.
     fn bind(&mut self, module: &Path, file: &'a str, item: &UseItem, used: &mut Vec<(Path, &'a str, Path)>) {
         let code = &self.sources[file].code;
         for (mut path, alias) in flatten(&code[item.tree.clone()]) {
@@ -89,7 +89,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// `path` as written in `module`, from the crate's root; `None` if it leads to another crate.
+    /// Returns `path`, as written in `module`, as a path from the crate's root; `None` if it leads to another crate.
     fn absolute(&self, module: &Path, path: &[String]) -> Option<Path> {
         let (first, rest) = path.split_first()?;
         let mut base = match first.as_str() {
@@ -120,7 +120,7 @@ impl<'a> Names<'a> {
         Some(base)
     }
 
-    /// The file that defines what `path`, from the crate's root, leads to; `None` for a module by itself.
+    /// Returns the file that defines the target of `path`, a path from the crate's root; `None` for a module by itself.
     fn definer(&self, path: &Path, steps: usize) -> Option<&'a str> {
         let depth = (0..=path.len()).rev().find(|n| self.tree.contains_key(&path[..*n]))?;
         let (module, rest) = (path[..depth].to_vec(), &path[depth..]);
@@ -172,7 +172,7 @@ fn ends_with_visibility(before: &str) -> bool {
     before.ends_with(')') && before.rfind('(').is_some_and(|open| before[..open].ends_with("pub"))
 }
 
-/// The paths of a use tree, each with the name it is known by.
+/// Returns the paths of a use tree, each with the name that it binds.
 fn flatten(tree: &str) -> Vec<(Path, String)> {
     let mut found = Vec::new();
     flatten_below(&Path::new(), tree.trim(), &mut found);
@@ -201,7 +201,7 @@ fn joined(prefix: &Path, path: &str) -> Path {
     prefix.iter().cloned().chain(names.map(str::to_owned)).collect()
 }
 
-/// The parts of a use tree between commas that are in no further braces.
+/// Splits a use tree at the commas that are outside of inner braces.
 fn split_at_commas(tree: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0i32;
     tree.split(move |c| {
@@ -211,7 +211,7 @@ fn split_at_commas(tree: &str) -> impl Iterator<Item = &str> {
     .map(str::trim)
 }
 
-/// The paths of two names and more in `code`, generic arguments left out, with where each begins.
+/// Returns the paths of two or more names in `code`, without generic arguments, each with its start.
 fn paths_in(code: &str) -> Vec<(usize, Path)> {
     let mut found = Vec::new();
     let mut done = 0;
@@ -242,7 +242,7 @@ fn paths_in(code: &str) -> Vec<(usize, Path)> {
 mod tests {
     use super::*;
 
-    /// The imports of a crate given as files with their module and text, as `from > to`.
+    /// Returns the imports of a crate as `from > to`. The crate is given as files with their module and text.
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let path = |module: &str| -> Path { module.split("::").filter(|m| !m.is_empty()).map(str::to_owned).collect() };
         let tree: Tree = files.iter().map(|(module, _)| (path(module), format!("{module}.rs"))).collect();

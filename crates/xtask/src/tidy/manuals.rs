@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! README, CONTRIBUTING and `.ci/run` must agree with the tree.
+//! Checks that README, CONTRIBUTING and `.ci/run` agree with the tree.
 //!
-//! Guarantees: the README tells [`TEST_COMMAND`] and `.ci/run` ends with the same and its deep part; every fenced
-//! block of the README and under `docs/` says what it holds, so that a test can run the shell ones; every direct
-//! dependency has a row with a reason in CONTRIBUTING's table, and every row a dependency; every test that a text under
-//! `docs/` names, as `FILE.rs::NAME`, is there.
+//! Guarantees: the README names [`TEST_COMMAND`], and `.ci/run` ends with that command and `--deep`. Every fenced block of the README and
+//! under `docs/` names its language, so that a test can run those for the shell. Every direct dependency has a row with a reason in
+//! CONTRIBUTING's table, and every row is about a dependency. Every test that a text under `docs/` names, as `FILE.rs::NAME`, exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::Finding;
 use crate::project::Project;
 
-/// How a new user passes all tests.
+/// The command with which a new user runs all tests.
 const TEST_COMMAND: &str = "cargo xtask test";
 
-/// The findings over the manuals among `texts`.
+/// Returns the findings in the manuals among `texts`.
 pub fn check(project: &Project, texts: &BTreeMap<String, String>) -> Vec<Finding> {
     let mut found = Vec::new();
     let text_of = |path: &str| texts.get(path).map_or("", String::as_str);
@@ -34,7 +33,7 @@ pub fn check(project: &Project, texts: &BTreeMap<String, String>) -> Vec<Finding
     found
 }
 
-/// Names of tests, in backquotes, that are not there.
+/// Finds names of tests, in backquotes, that do not exist.
 fn named_tests(path: &str, text: &str, texts: &BTreeMap<String, String>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -51,7 +50,7 @@ fn named_tests(path: &str, text: &str, texts: &BTreeMap<String, String>) -> Vec<
     found
 }
 
-/// Fenced blocks that do not say what they hold.
+/// Finds fenced blocks that name no language.
 fn fences(path: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut is_inside = false;
@@ -106,7 +105,7 @@ fn reasons(users: &BTreeMap<&str, &str>, contributing: &str) -> Vec<Finding> {
     found
 }
 
-/// The crate a table row is about, when its last cell says something; other tables are about commands.
+/// Returns the crate that a table row is about, if its last cell has a reason. Tables about commands are ignored.
 fn explained(line: &str) -> Option<&str> {
     let row = line.trim().strip_prefix("| `")?.strip_suffix('|')?;
     let (name, rest) = row.split_once("` |")?;

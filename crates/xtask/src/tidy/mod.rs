@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `cargo xtask tidy`: the rules of this tree that no compiler and no lint knows.
+//! `cargo xtask tidy`: checks the rules of this tree that no compiler and no lint knows.
 //!
-//! Each rule names the file, the line, what is wrong and what to do. The rules:
+//! Each finding names the file, the line, what is wrong and what to do. The rules:
 //!
 //! | module | rule |
 //! |---|---|
@@ -10,14 +10,14 @@
 //! | [`modules`] | no dead file: every `.rs` is reached by a `mod` line |
 //! | [`circles`] | at most five files of a crate import each other in a circle; exceptions only in `tidy.toml` |
 //! | [`atomics`] | an ordering above Relaxed names the place it pairs with |
-//! | [`confine`] | `unsafe` only in `host` and listed files; no machine in `blk`, `workload`, `sim`; no sleeping in tests |
+//! | [`confine`] | `unsafe` only in `host` and listed files; no access to the machine in `blk`, `workload`, `sim`; no sleeping in tests |
 //! | [`quoted`] | paths and commands in backquotes exist |
 //! | [`sentences`] | documents have sentences of at most 35 words, and headings that name a topic |
 //! | [`words`] | no persons for threads and clients, no home-made names and verbs, in comments and documents |
-//! | [`manuals`] | README, CONTRIBUTING and `.ci/run` say what the tree does |
+//! | [`manuals`] | README, CONTRIBUTING and `.ci/run` agree with the tree |
 //!
-//! A `// SAFETY:` comment at each `unsafe` block is clippy's to check
-//! (`undocumented_unsafe_blocks` in the workspace lints), which sees more than a text scan.
+//! Clippy checks that each `unsafe` block has a `// SAFETY:` comment (`undocumented_unsafe_blocks` in the workspace lints), because it
+//! sees more than a text scan.
 
 mod atomics;
 mod circles;
@@ -104,7 +104,7 @@ fn check(project: &Project) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The import circles of each package, over what it ships.
+/// Returns the import circles of each package, without test code.
 fn circles_of_crates(project: &Project, texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Circles> {
     let by_path: BTreeMap<&str, &Source> = sources.iter().map(|source| (source.path.as_str(), source)).collect();
     let shipped = |target: &&crate::project::Target| {
@@ -127,10 +127,10 @@ fn dead_files<'a>(files: impl Iterator<Item = &'a String>, reach: &Reach) -> Vec
     .collect()
 }
 
-/// The crate roots, and whether each is built for tests or benches only.
+/// Returns the crate roots, and whether each is built for tests or benches only.
 fn roots(project: &Project) -> Vec<(String, bool)> {
     let targets = project.packages.iter().flat_map(|p| &p.targets);
-    // The fuzz crate stands outside of the workspace, so Cargo does not list its targets.
+    // The fuzz crate is outside of the workspace, so Cargo does not list its targets.
     let fuzz = project.root.join(FUZZ_TARGETS).read_dir().into_iter().flatten().flatten();
     let fuzz = fuzz.map(|entry| (project.relative(&entry.path()), true));
     targets
@@ -142,10 +142,10 @@ fn roots(project: &Project) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Where the targets of coverage-guided fuzzing lie.
+/// The folder of the targets of coverage-guided fuzzing.
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 
-/// Every text file of the tree by its relative path; build products and results left out.
+/// Reads every text file of the tree, by its relative path, except build products and results.
 fn read_tree(root: &Path) -> Result<BTreeMap<String, String>, String> {
     let mut texts = BTreeMap::new();
     let mut directories = vec![root.to_path_buf()];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which files a crate root reaches through `mod`, `#[path]` and `include!`.
+//! Finds the files that a crate root reaches through `mod`, `#[path]` and `include!`.
 //!
-//! Guarantees: follows the module rules of the Rust reference (a file or a folder with a `mod.rs`, inline
-//! modules as directories); a file reached only below `cfg(test)` is known as test code.
+//! Guarantees: follows the module rules of the Rust reference (a file or a folder with a `mod.rs`, inline modules as directories). A file
+//! that is reached only below `cfg(test)` counts as test code.
 //! Does not see a `mod` line that a macro writes.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::source::{Source, after_closing, leading_name, statement_start, words}
 /// The files of a crate by their modules, each a path from the crate's root.
 pub type Tree = BTreeMap<Vec<String>, String>;
 
-/// The modules of the crate with this root file that are compiled outside of tests.
+/// Returns the modules of the crate with this root file that are compiled outside of tests.
 pub fn tree(root: &str, texts: &BTreeMap<String, String>) -> Tree {
     let mut tree = Tree::new();
     let mut next = vec![(Vec::new(), root.to_owned(), true)];
@@ -35,12 +35,12 @@ pub fn tree(root: &str, texts: &BTreeMap<String, String>) -> Tree {
 struct Reference {
     /// The module below the file's own; empty for `include!`.
     module: Vec<String>,
-    /// The files it may mean, in the order rustc tries them.
+    /// The files that it may refer to, in the order in which rustc tries them.
     candidates: Vec<String>,
     in_test: bool,
 }
 
-/// The outcome of following every crate root.
+/// The files that the crate roots reach.
 #[derive(Default)]
 pub struct Reach {
     /// Every file reached, and whether it is test code only.
@@ -48,7 +48,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Follows `roots` (path, whether it is a test or bench) over `texts`.
+    /// Follows `roots` (path, and whether the root is a test or bench) over `texts`.
     pub fn from(roots: &[(String, bool)], texts: &BTreeMap<String, String>) -> Reach {
         let mut reach = Reach::default();
         for (path, is_test) in roots {
@@ -61,7 +61,7 @@ impl Reach {
         let Some(text) = texts.get(path) else {
             return;
         };
-        // Shipped wins over test: one way into the program is enough.
+        // A file that is reached both ways counts as shipped code.
         match self.files.get(path) {
             Some(known) if !*known || test => return,
             _ => self.files.insert(path.to_owned(), test),
@@ -119,7 +119,7 @@ fn candidates(source: &Source, root: bool, at: usize, name: &str) -> Vec<String>
     vec![join(&base, &format!("{name}.rs")), join(&base, &format!("{name}/mod.rs"))]
 }
 
-/// The inline modules around `at`, outermost first.
+/// Returns the inline modules around `at`, outermost first.
 fn enclosing_modules(code: &str, at: usize) -> Vec<String> {
     let mut names = Vec::new();
     for outer in words(&code[..at], "mod") {
@@ -134,7 +134,7 @@ fn enclosing_modules(code: &str, at: usize) -> Vec<String> {
     names
 }
 
-/// The content of the string literal `text` starts with.
+/// Returns the content of the string literal at the start of `text`.
 fn literal(text: &str) -> Option<&str> {
     let inside = text.trim_start().strip_prefix('"')?;
     inside.split_once('"').map(|(value, _)| value)
@@ -144,7 +144,7 @@ fn directory(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// `base/relative` with `..` and `.` resolved.
+/// Returns `base/relative` with `..` and `.` resolved.
 fn join(base: &str, relative: &str) -> String {
     let mut parts: Vec<&str> = base.split('/').filter(|p| !p.is_empty()).collect();
     for part in relative.split('/') {

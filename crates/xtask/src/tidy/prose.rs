@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Documents and comments as paragraphs, whose phrases and quotes may continue on the next line.
+//! Splits documents and comments into paragraphs, so that a phrase or quote may continue on the next line.
 //!
-//! Guarantees: code blocks are left out; each phrase and quote comes with the line where it begins. A list item, a row of a table
-//! and an empty line end the paragraph before them, a heading is one by itself.
+//! Guarantees: code blocks are left out. Each phrase and quote comes with the line where it begins. A list item, a table row or an empty
+//! line ends the paragraph before it. A heading is a paragraph.
 
 use std::collections::BTreeMap;
 
-/// The documents that rules of prose hold for, by path: all but the change log, which is history.
+/// Returns the documents that rules of prose apply to, by path: all but the change log, which is history.
 pub fn documents(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
     let is_document = |path: &str| path.ends_with(".md") && !path.starts_with("CHANGELOG");
     texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).filter(move |(path, _)| is_document(path))
 }
 
-/// Lines of prose that belong together.
+/// A paragraph of prose.
 pub struct Paragraph {
     /// The number of its first line.
     first_line: usize,
-    /// Without the marks of comments.
+    /// Its text without comment markers.
     text: String,
 }
 
@@ -50,7 +50,7 @@ fn begins_item(line: &str) -> bool {
 }
 
 impl Paragraph {
-    /// What is between backquotes, each with the number of the line where it begins. A line break in it is a blank.
+    /// Returns each text between backquotes with the number of the line where it begins. A line break in it becomes a blank.
     pub fn quoted(&self) -> Vec<(usize, String)> {
         let mut line = self.first_line;
         let mut found = Vec::new();
@@ -63,12 +63,12 @@ impl Paragraph {
         found
     }
 
-    /// What is outside of backquotes, in lower case. A line break is a blank: [`Paragraph::line_of`] has the line of a place in it.
+    /// Returns the text outside of backquotes, in lower case. Line breaks become blanks; [`Paragraph::line_of`] finds an offset's line.
     pub fn unquoted(&self) -> String {
         self.outside().replace('\n', " ").to_ascii_lowercase()
     }
 
-    /// The number of the line of byte `at` of [`Paragraph::unquoted`].
+    /// Returns the line number of byte `at` of [`Paragraph::unquoted`].
     pub fn line_of(&self, at: usize) -> usize {
         self.first_line + self.outside()[..at].matches('\n').count()
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Paths and commands in backquotes exist.
+//! Checks that paths and commands in backquotes exist.
 //!
-//! Guarantees, in documents and in comments of Rust files: a quoted path exists if it is one to a Rust file or begins with a
-//! folder of this tree. It is the path of a file or folder, whole or from some folder on. A quoted `cargo xtask WORD` and
-//! `mqblk WORD` name a subcommand. Words in capitals, as in `docs/FILE.md`, are placeholders. Does not check arguments, paths
-//! that a user makes, and other projects' documents (`.rst`).
+//! Guarantees, in documents and in comments of Rust files: a quoted path must exist if it names a Rust file or begins with a folder of
+//! this tree. The path may be complete or begin at any folder. A quoted `cargo xtask WORD` or `mqblk WORD` must name a subcommand. Words
+//! in capitals, as in `docs/FILE.md`, are placeholders. Does not check arguments, paths that a user makes, and other projects' documents
+//! (`.rst`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ const FOLDERS: [&str; 8] = ["crates/", "docs/", "examples/", "scenarios/", "fuzz
 /// Where the subcommands of `mqblk` are declared.
 const SUBCOMMANDS: &str = "crates/cli/src/command.rs";
 
-/// What quoted words may name.
+/// The files, folders and subcommands that quoted text may name.
 pub struct Known<'a> {
     root: &'a Path,
     paths: BTreeSet<&'a str>,
@@ -28,13 +28,13 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// All of the tree at `root` with these texts; `xtask` are the subcommands of this program.
+    /// Collects the names of the tree at `root` with these texts. `xtask` are the subcommands of this program.
     pub fn new(root: &'a Path, texts: &'a BTreeMap<String, String>, xtask: BTreeSet<String>) -> Known<'a> {
         let declared = texts.get(SUBCOMMANDS).map_or("", String::as_str);
         Known { root, paths: texts.keys().map(String::as_str).collect(), mqblk: variants(declared), xtask }
     }
 
-    /// What of the documents and comments names nothing.
+    /// Finds quoted names in documents and comments that do not exist.
     pub fn check(&self, texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Finding> {
         let comments = sources.iter().map(|source| (source.path.as_str(), source.comments.as_str()));
         let mut found = Vec::new();
@@ -74,7 +74,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The variants of the `enum Command` in `text`, as clap names them.
+/// Returns the variants of the `enum Command` in `text`, as clap names them.
 fn variants(text: &str) -> BTreeSet<String> {
     let body = text.split_once("pub enum Command {").map_or("", |(_, rest)| rest);
     let body = body.split_once("\n}").map_or(body, |(body, _)| body);
@@ -85,7 +85,7 @@ fn variants(text: &str) -> BTreeSet<String> {
     names.map(kebab).collect()
 }
 
-/// `CephUp` as `ceph-up`.
+/// Returns `ceph-up` for `CephUp`.
 fn kebab(name: &str) -> String {
     let mut out = String::new();
     for (index, c) in name.char_indices() {

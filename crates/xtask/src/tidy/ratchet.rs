@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The list of exceptions to the limits on sizes, which can only shrink.
+//! The list of exceptions to the size limits. Exceptions can only shrink.
 //!
-//! Guarantees: an exception must equal the present size; larger, smaller and unneeded entries fail.
+//! Guarantees: an exception must equal the current size. An entry that is larger, smaller or unneeded is a finding.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::finding::Finding;
 /// (a package's folder), lines `"key" = number`.
 pub const RATCHET: &str = "crates/xtask/tidy.toml";
 
-/// What the list allows.
+/// The exceptions in the list.
 #[derive(Default)]
 pub struct Exceptions {
     /// Lines of files.
@@ -24,13 +24,13 @@ pub struct Exceptions {
 
 /// One entry.
 pub struct Exception {
-    /// The size that is allowed, and present.
+    /// The allowed size, which must be the current one.
     pub size: usize,
     /// Its line in the list.
     pub at: usize,
 }
 
-/// The size of something, and the line where it begins.
+/// The size of a file, function or circle, and the line where it begins.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measure {
     /// Its first line.
@@ -39,7 +39,7 @@ pub struct Measure {
     pub size: usize,
 }
 
-/// What of `measured` is larger than `limit` without an exception, and which exceptions are wrong. `what` and `unit` are for messages.
+/// Finds what is larger than `limit` without an exception, and exceptions that are wrong. `what` and `unit` are words for messages.
 pub fn judge(
     measured: &BTreeMap<String, Measure>,
     exceptions: &BTreeMap<String, Exception>,
@@ -75,7 +75,7 @@ impl Exceptions {
     /// Reads the list.
     ///
     /// # Errors
-    /// The line that cannot be read.
+    /// A line cannot be read.
     pub fn parse(text: &str) -> Result<Exceptions, Finding> {
         let mut exceptions = Exceptions::default();
         let mut section = "";

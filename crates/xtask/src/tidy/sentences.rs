@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sentences that are read once, and headings that name a topic.
+//! Checks that sentences are short and that headings name a topic.
 //!
-//! Guarantees: of documents, not of code blocks and the change log. A semicolon and a colon end a sentence, too. What is in
-//! backquotes is one word. Does not check comments.
+//! Guarantees: checks documents, without code blocks and the change log. A semicolon or a colon also ends a sentence. Text in backquotes
+//! counts as one word. Does not check comments.
 
 use std::collections::BTreeMap;
 
 use super::finding::Finding;
 use super::prose::{Paragraph, documents, paragraphs};
 
-/// Most words of a sentence.
+/// Maximum words of a sentence.
 const SENTENCE_WORDS: usize = 35;
-/// Most words of a heading.
+/// Maximum words of a heading.
 const HEADING_WORDS: usize = 12;
 
-/// Sentences and headings that are too long.
+/// Finds sentences and headings that are too long.
 pub fn check(texts: &BTreeMap<String, String>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in documents(texts) {
@@ -38,7 +38,7 @@ fn problems(paragraph: &Paragraph) -> Vec<(usize, String)> {
     long.map(|(at, n)| (paragraph.line_of(at), what(n))).collect()
 }
 
-/// Sentences and cells of tables, each with the place where it begins.
+/// Splits text into sentences and table cells, each with the offset where it begins.
 fn sentences(prose: &str) -> impl Iterator<Item = (usize, &str)> {
     let ends = |(at, c): (usize, char)| {
         let next = prose[at + c.len_utf8()..].chars().find(|c| !matches!(c, ')' | '"' | '*'));

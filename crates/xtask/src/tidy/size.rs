@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files of at most 800 lines, functions of at most 70 and with names of at most 60 characters; exceptions only in the [`ratchet`](super::ratchet).
+//! Limits sizes: files have at most 800 lines, functions at most 70 lines and names of at most 60 characters. The only exceptions are
+//! those in the [`ratchet`](super::ratchet).
 //!
-//! Functions are measured from the line of `fn` to the closing brace, inner items included, in macro bodies too.
+//! The length of a function counts from the line of `fn` to the closing brace, with inner items. Functions in macro bodies count, too.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::source::{Source, after_closing, leading_name, words};
 
 const FILE_LINES: usize = 800;
 const FUNCTION_LINES: usize = 70;
-/// So that a test's name can be read in a list, with its module before it.
+/// Maximum length of a name, so that a list of tests with their modules stays readable.
 const NAME_CHARACTERS: usize = 60;
 
 /// Checks every file and function against the limits and the exceptions.
@@ -56,7 +57,7 @@ fn functions(source: &Source) -> Vec<(String, Measure)> {
     found
 }
 
-/// Where the body of the function at `at` opens; `None` for a declaration.
+/// Returns where the body of the function at `at` opens; `None` for a declaration.
 fn body(code: &str, at: usize) -> Option<usize> {
     let mut i = at;
     while let Some(byte) = code.as_bytes().get(i) {

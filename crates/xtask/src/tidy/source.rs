@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Rust file as the rules see it: its code and its comments apart, without a full parser.
+//! A Rust file as the rules see it: its code and its comments are separated, without a full parser.
 //!
-//! Guarantees: `code` and `comments` are as long as `text` and keep its line breaks, so one byte
-//! offset means the same place in all three; literals are in neither. Works inside macro
-//! bodies, where a syntax tree ends.
-//! Needs: a file rustc accepts. Does not expand macros and does not resolve names.
+//! Guarantees: `code` and `comments` are as long as `text` and keep its line breaks, so a byte offset is the same place in all three.
+//! Literals are in neither. Works inside macro bodies, too, which a syntax tree does not cover.
+//! Needs: a file that rustc accepts. Does not expand macros and does not resolve names.
 
 use std::ops::Range;
 
 /// One Rust file and its views.
 pub struct Source {
-    /// Where it is, relative to the workspace, with `/`.
+    /// The path relative to the workspace, with `/`.
     pub path: String,
     /// The file.
     pub text: String,
@@ -23,7 +22,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Takes a file apart. `is_test` says that nothing of it is part of a shipped program.
+    /// Separates the code and the comments of a file. `is_test`: nothing in the file is part of a shipped program.
     pub fn new(path: &str, text: &str, is_test: bool) -> Source {
         let (code, comments) = split(text);
         let breaks = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
@@ -39,7 +38,7 @@ impl Source {
         }
     }
 
-    /// The line, counted from 1, that holds byte `offset`.
+    /// Returns the line, counted from 1, that contains byte `offset`.
     pub fn line(&self, offset: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= offset)
     }
@@ -49,13 +48,13 @@ impl Source {
         self.test_items.iter().any(|item| item.contains(&offset))
     }
 
-    /// The first line of the statement or item around `offset`.
+    /// Returns the first line of the statement or item around `offset`.
     pub fn statement_line(&self, offset: usize) -> usize {
         self.line(statement_start(&self.code, offset))
     }
 }
 
-/// The first byte, white space left out, after the `;`, `{` or `}` before `offset`.
+/// Returns the offset of the first byte, except white space, after the `;`, `{` or `}` before `offset`.
 pub fn statement_start(code: &str, offset: usize) -> usize {
     let before = &code[..offset];
     let from = before.rfind([';', '{', '}']).map_or(0, |i| i + 1);
@@ -63,7 +62,7 @@ pub fn statement_start(code: &str, offset: usize) -> usize {
     (from + blank).min(offset)
 }
 
-/// The places where `word` is in `code` and is no part of a longer name.
+/// Returns the offsets of `word` in `code` where it is not part of a longer name.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word).filter_map(move |(at, _)| {
         let before = code[..at].bytes().next_back();
@@ -78,7 +77,7 @@ pub fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The name that starts at the first non-blank byte of `code`, empty when none does.
+/// Returns the name that starts at the first non-blank byte of `code`, or an empty text if none does.
 pub fn leading_name(code: &str) -> &str {
     let code = code.trim_start();
     let code = code.strip_prefix("r#").unwrap_or(code);
@@ -86,7 +85,7 @@ pub fn leading_name(code: &str) -> &str {
     &code[..end.unwrap_or(code.len())]
 }
 
-/// The offset just after the bracket that closes the one at `open`, or the end of `code`.
+/// Returns the offset just after the bracket that closes the one at `open`, or the end of `code`.
 pub fn after_closing(code: &str, open: usize) -> usize {
     let mut depth = 0usize;
     for (i, byte) in code.bytes().enumerate().skip(open) {
@@ -104,7 +103,7 @@ pub fn after_closing(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// The items under a `cfg` that asks for `test`, attribute included.
+/// Returns the items under a `cfg` that requires `test`, including the attribute.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let mut items = Vec::new();
     for (at, found) in code.match_indices("#[cfg(").chain(code.match_indices("#![cfg(")) {
@@ -124,7 +123,7 @@ fn test_items(code: &str) -> Vec<Range<usize>> {
     items
 }
 
-/// Where the item that starts at `from` ends, further attributes skipped.
+/// Returns where the item at `from` ends, after any further attributes.
 fn item_end(code: &str, from: usize) -> usize {
     let mut at = from;
     while code[at.min(code.len())..].trim_start().starts_with("#[") {
@@ -142,7 +141,7 @@ fn item_end(code: &str, from: usize) -> usize {
     code.len()
 }
 
-/// What a stretch of text belongs to.
+/// What a part of the text belongs to.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Code,
@@ -150,7 +149,7 @@ enum Part {
     Literal,
 }
 
-/// `text` as code and as comments, each with the rest blanked.
+/// Returns the code and the comments of `text`, each with the rest blanked.
 fn split(text: &str) -> (String, String) {
     let bytes = text.as_bytes();
     let mut code = String::with_capacity(text.len());
@@ -174,7 +173,7 @@ fn split(text: &str) -> (String, String) {
     (code, comments)
 }
 
-/// What starts at `at`, and how many bytes of it follow.
+/// Returns the kind and the length of the part that starts at `at`.
 fn next_part(bytes: &[u8], at: usize) -> (Part, usize) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
@@ -242,7 +241,7 @@ fn raw_string(rest: &[u8], prefix: usize, hashes: usize) -> usize {
     found.map_or(rest.len(), |at| start + at + end.len())
 }
 
-/// A character literal's length, or 1 for the quote of a lifetime or label.
+/// Returns a character literal's length, or 1 for the quote of a lifetime or label.
 fn character(rest: &[u8]) -> usize {
     if rest.get(1) == Some(&b'\\') {
         let end = rest.iter().skip(3).position(|b| *b == b'\'');

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rules over plain lines: licence and header first, ASCII, work marks, machine paths.
+//! Checks lines as plain text: a licence line and a `//!` header at the beginning, ASCII only, no work marks, no machine paths.
 //!
-//! Guarantees: they hold for every text file of the tree ([`is_ours`]); work marks are looked for
-//! in the comments of Rust files and in whole other files, so a string may name them.
+//! Guarantees: the rules apply to every text file of the tree ([`is_ours`]). Work marks are searched in the comments of Rust files, so a
+//! string may name them, and in all of the other files.
 
 use super::finding::Finding;
 use super::source::Source;
@@ -10,10 +10,10 @@ use super::source::Source;
 /// The first line of every Rust and shell file (after `#!`).
 const SPDX: &str = "SPDX-License-Identifier: Apache-2.0 OR MIT";
 
-/// Marks of unfinished work; written apart, because this file is checked too.
+/// Marks of unfinished work. They are split here, because this file is checked, too.
 const MARKS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Where one machine or one person keeps things.
+/// Directories that exist only on one machine.
 const MACHINE: [&str; 3] = [concat!("/ro", "ot"), concat!("/ho", "me"), concat!("/wo", "rk")];
 
 /// Whether a file, named relative to the root, is a text of ours.
@@ -27,7 +27,7 @@ fn is_script(path: &str) -> bool {
     path.ends_with(".sh") || path == ".ci/run"
 }
 
-/// The rules that need no view of the code.
+/// Checks the rules that need only the text.
 pub fn check(path: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     if path.ends_with(".rs") || is_script(path) {
@@ -43,7 +43,7 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
             let message = format!("`{place}` exists on one machine: take the path as an argument");
             found.push(Finding::new(path, at, message));
         }
-        // License texts speak of works; a manual may explain this very rule in backticks.
+        // Licence texts contain such words, and a manual may explain this rule in backticks.
         if (path.ends_with(".toml") || is_script(path)) && mark(line).is_some() {
             found.push(unfinished(path, at, line));
         }
@@ -66,7 +66,7 @@ fn unfinished(path: &str, line: usize, text: &str) -> Finding {
     Finding::new(path, line, message)
 }
 
-/// A mark in `line` that no `(#number)` follows.
+/// Returns a mark in `line` that no `(#number)` follows.
 fn mark(line: &str) -> Option<&'static str> {
     MARKS.into_iter().find(|mark| {
         super::source::words(line, mark).any(|at| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Words that this project does not use: persons for threads and clients, and home-made names and verbs.
+//! Finds words that this project does not use: persons for threads and clients, and home-made names and verbs.
 //!
-//! Guarantees: they are found in comments of Rust files and in documents, whatever their case, outside of backquotes and code blocks.
-//! Does not check names in code, strings (Unix has a user `nobody`) and the change log, which is history.
+//! Guarantees: they are found in comments of Rust files and in documents, in upper and lower case, outside of backquotes and code
+//! blocks. Does not check names in code, strings (Unix has a user `nobody`) and the change log, which is history.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::finding::Finding;
 use super::prose::{documents, paragraphs};
 use super::source::{Source, words};
 
-/// Words, and what to write instead.
+/// Words to avoid, and what to write instead.
 const WORDS: [(&str, &str); 28] = [
     ("whoever", PERSON),
     ("whom", PERSON),
@@ -44,10 +44,10 @@ const WORDS: [(&str, &str); 28] = [
 
 const PERSON: &str = "name the thread, client or request";
 
-/// People, of whom `who` may be said.
+/// Words for people, after which `who` is allowed.
 const PEOPLE: [&str; 6] = ["user", "users", "reader", "readers", "operator", "person"];
 
-/// What of the documents and comments is not written as here.
+/// Finds these words in documents and comments.
 pub fn check(texts: &BTreeMap<String, String>, sources: &[Source]) -> Vec<Finding> {
     let documents = documents(texts).flat_map(|(path, text)| in_text(path, text));
     // This file names the words.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chromium without a window: what it makes of a page (`probe.js`), and pictures of it.
+//! Headless Chromium: how it lays out a page (`probe.js`), and screenshots.
 //!
-//! Guarantees: a profile of its own for each start, a time limit, nothing resolved by name.
+//! Guarantees: a new profile for each start, a time limit, and no name resolution.
 
 use super::Dir;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Seconds; one start takes two on a quiet machine.
+/// Time limit in seconds. A start takes two on an idle machine.
 const LIMIT_S: &str = "600";
 
-/// Colours that a page is asked for in.
+/// The colour scheme that the browser requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     Light,
@@ -45,14 +45,14 @@ fn chromium(dir: &Dir, page: &Path, size: (u32, u32), scheme: Scheme, more: &[&s
     output
 }
 
-/// What the page says on the browser's console: refused requests, errors of scripts and styles.
+/// Returns the page's messages on the browser's console: refused requests, errors of scripts and styles.
 pub fn console(dir: &Dir, page: &str) -> Vec<String> {
     let output = chromium(dir, &dir.path(page), (1000, 800), Scheme::Light, &["--dump-dom"]);
     let said = String::from_utf8_lossy(&output.stderr);
     said.lines().filter(|l| l.contains("CONSOLE")).map(str::to_owned).collect()
 }
 
-/// Runs `probe.js` in a copy of the page, whose rules allow it that.
+/// Runs `probe.js` in a copy of the page whose Content-Security-Policy allows it.
 pub fn probe(dir: &Dir, page: &str, width: u32, scheme: Scheme) -> Value {
     let html = fs::read_to_string(dir.path(page)).unwrap();
     let policy = html.find("<meta http-equiv=\"Content-Security-Policy\"").expect("a page has a policy");
@@ -78,7 +78,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A picture of a page.
+/// A screenshot of a page.
 pub struct Picture {
     width: usize,
     height: usize,
@@ -86,7 +86,7 @@ pub struct Picture {
     pixels: Vec<[u8; 3]>,
 }
 
-/// A picture of the whole page, `height` high; it stays in the directory as `name`.
+/// Takes a screenshot of the whole page, `height` high. It stays in the directory as `name`.
 pub fn picture(dir: &Dir, page: &str, name: &str, size: (u32, u32), scheme: Scheme) -> Picture {
     let to = dir.path(name);
     chromium(dir, &dir.path(page), size, scheme, &[&format!("--screenshot={}", to.display())]);
@@ -100,7 +100,7 @@ pub fn picture(dir: &Dir, page: &str, name: &str, size: (u32, u32), scheme: Sche
 }
 
 impl Picture {
-    /// Share of the pixels in a box (left, top, width, height) whose colour differs from the picture's corner, and the number
+    /// Returns the share of the pixels in a box (left, top, width, height) whose colour differs from the picture's corner, and the number
     /// of their colours.
     pub fn ink(&self, area: [f64; 4]) -> (f64, usize) {
         let paper = self.pixels[0];
@@ -115,7 +115,7 @@ impl Picture {
         (inked as f64 / all.len().max(1) as f64, colours.len())
     }
 
-    /// The paper's brightness, 0 to 255.
+    /// Returns the brightness of the background, 0 to 255.
     pub fn paper(&self) -> u8 {
         self.pixels[0][1]
     }

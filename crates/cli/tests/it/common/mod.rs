@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A directory of its own for each test, and mqblk run in it under a time limit.
+//! A separate directory for each test, in which mqblk runs under a time limit.
 
-// Each test file uses a part of this.
+// Each test file uses only a part of this.
 #![allow(dead_code, reason = "shared by several test programs")]
 
 pub mod browser;
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// After a signal through `timeout`, a program has a minute to end.
 const LIMIT_S: &str = "600";
 
-/// Lets load continue until this is dropped; a test that fails drops it, too.
+/// Lets the load continue until this is dropped, also by a test that fails.
 pub struct KeepGoing(pub Arc<AtomicBool>);
 
 impl KeepGoing {
-    /// Load may continue.
+    /// Starts in the state in which the load may continue.
     pub fn new() -> KeepGoing {
         KeepGoing(Arc::new(AtomicBool::new(true)))
     }
@@ -37,16 +37,16 @@ impl Drop for KeepGoing {
     }
 }
 
-/// A directory that is removed with the test.
+/// A directory that is removed at the end of the test.
 pub struct Dir(PathBuf);
 
 impl Dir {
-    /// A new directory under the build directory, which is on a real disk where /tmp may be memory.
+    /// Makes a directory below the build directory, which is on a real disk, while /tmp may be memory.
     pub fn new(test: &str) -> Dir {
         Dir::below(Path::new(env!("CARGO_TARGET_TMPDIR")), test)
     }
 
-    /// A new directory under the system's one for temporary files, which every user can reach.
+    /// Makes a directory below the system's directory for temporary files, which every user can access.
     pub fn public(test: &str) -> Dir {
         Dir::below(&std::env::temp_dir(), test)
     }
@@ -59,7 +59,7 @@ impl Dir {
         Dir(dir)
     }
 
-    /// A path in it.
+    /// Returns a path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -70,7 +70,7 @@ impl Dir {
         self
     }
 
-    /// What is in it, sorted.
+    /// Returns the names of its entries, sorted.
     pub fn list(&self) -> Vec<String> {
         let mut names: Vec<String> =
             fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
@@ -78,7 +78,7 @@ impl Dir {
         names
     }
 
-    /// mqblk with these arguments in this directory, not yet started.
+    /// Returns the command that runs mqblk with these arguments in this directory.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mqblk"));
         command.args(args).current_dir(&self.0).stdin(Stdio::null());
@@ -97,7 +97,7 @@ impl Dir {
         Started { child, err, seen, args: args.iter().map(|a| (*a).to_owned()).collect() }
     }
 
-    /// Any program in this directory, under the time limit.
+    /// Runs any program in this directory, under the time limit.
     pub fn program(&self, program: &str, args: &[&str]) -> Done {
         let mut command = Command::new("timeout");
         command.args(["-k", "60", LIMIT_S, program]).args(args).current_dir(&self.0).stdin(Stdio::null());
@@ -115,8 +115,8 @@ impl Dir {
         fs::create_dir_all(&home).unwrap();
         let program = home.join("mqblk");
         if !program.exists() {
-            // Not copied by this process: a child that another test starts meanwhile would inherit the file, open for writing,
-            // for a moment. The kernel does not run a program that is open for writing.
+            // `cp` writes the copy: a child that another test starts meanwhile would briefly inherit a file that this process has open for
+            // writing. The kernel does not run a program that is open for writing.
             let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_mqblk")).arg(&program).status().unwrap();
             assert!(copied.success());
         }
@@ -140,8 +140,8 @@ impl Dir {
         Done::of(child.wait_with_output().unwrap(), args)
     }
 
-    /// A disk of so many bytes in a file, and a configuration (`c.toml`) that mounts it over another one, `mount`; `more` is
-    /// put in front.
+    /// Makes a disk of so many bytes in a file, and a configuration (`c.toml`) that mounts it over another file, `mount`. `more` is put
+    /// in front.
     pub fn mounted_disk(&self, bytes: u64, more: &str) -> &Dir {
         fs::File::create(self.path("disk.img")).unwrap().set_len(bytes).unwrap();
         let export = "[[export]]\ntype = \"fuse\"\ndisk = \"disk.img\"\nmountpoint = \"mount\"\n";
@@ -160,17 +160,17 @@ impl Drop for Dir {
     }
 }
 
-/// A program that does not outlive the test, however that ends.
+/// A process that does not outlive the test, however the test ends.
 pub struct Running(Option<Child>);
 
 impl Running {
-    /// Starts it.
+    /// Starts a program.
     #[track_caller]
     pub fn start(command: &mut Command) -> Running {
         Running(Some(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"))))
     }
 
-    /// Waits for its end.
+    /// Waits until the program ends.
     pub fn output(mut self) -> Output {
         self.0.take().expect("it was started").wait_with_output().unwrap()
     }
@@ -193,7 +193,7 @@ impl DerefMut for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // Nothing is sent to the number of one that has been waited for.
+            // `kill` sends no signal to a process that has already been waited for.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -204,7 +204,7 @@ impl Drop for Running {
 pub struct Started {
     child: Running,
     err: BufReader<ChildStderr>,
-    /// What has been read of it.
+    /// What has been read of its standard error.
     seen: String,
     args: Vec<String>,
 }
@@ -221,7 +221,7 @@ impl Started {
         self.child.id()
     }
 
-    /// Reads its standard error until a line contains `sign`; that line.
+    /// Reads its standard error until a line contains `sign`. Returns that line.
     pub fn until(&mut self, sign: &str) -> String {
         loop {
             let mut line = String::new();
@@ -234,17 +234,17 @@ impl Started {
         }
     }
 
-    /// Its standard error, as far as that was read.
+    /// Returns its standard error as far as it was read.
     pub fn seen(&self) -> &str {
         &self.seen
     }
 
-    /// Its standard error is not read any more.
+    /// Closes its standard error, which is not read any more.
     pub fn closes_err(self) -> Running {
         self.child
     }
 
-    /// Waits for its end. Its standard error is there from the beginning.
+    /// Waits until mqblk ends. The result has all of its standard error, also what was read before.
     pub fn ends(mut self) -> Done {
         let mut rest = self.seen.into_bytes();
         self.err.read_to_end(&mut rest).unwrap();
@@ -254,14 +254,14 @@ impl Started {
     }
 }
 
-/// An NBD client that is connected until it is told to ask for something.
+/// An NBD client that stays connected until [`NbdClient::finds_itself_served`] makes it send a request.
 pub struct NbdClient {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl NbdClient {
-    /// Connects, by libnbd; it is in when this returns, but the daemon may not have counted it yet.
+    /// Connects with libnbd. On return the client is connected, but the daemon may not have counted it yet.
     #[track_caller]
     pub fn connect(uri: &str) -> NbdClient {
         let session = format!(
@@ -276,7 +276,7 @@ impl NbdClient {
         NbdClient { child, lines }
     }
 
-    /// Has it read, and leave; whether it was served.
+    /// Makes the client read and disconnect. Returns whether it was served.
     pub fn finds_itself_served(mut self) -> bool {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let said = self.lines.next().expect("it reads").unwrap();
@@ -295,7 +295,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// From what `Command` gives.
+    /// Makes it of the output of a `Command`.
     pub fn of(output: Output, args: &[&str]) -> Done {
         Done {
             status: output.status.code().unwrap_or(-1),

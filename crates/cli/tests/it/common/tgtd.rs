@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Debian's tgtd on a free port of loopback, with files as LUNs. Killed with its test, for it does not end by itself while it has targets.
+//! Debian's tgtd on a free port of loopback, with files as LUNs. It is killed at the end of its test, because it does not exit while it
+//! has targets.
 
 use super::common::{Dir, Running};
 use std::net::TcpListener;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(300);
 
-/// A target that runs.
+/// A running target.
 pub struct Tgtd {
     pub process: Running,
     control: u32,
@@ -18,14 +19,14 @@ pub struct Tgtd {
     is_ours: bool,
 }
 
-/// A number for a tgtd's control socket, of 15 bits, for all processes of the machine; one that is taken ends tgtd.
+/// Returns a number of 15 bits for a tgtd's control socket, unique on the machine. A tgtd exits if its number is taken.
 pub fn control() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     27_500 + (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed) * 131) % 2_400
 }
 
 impl Tgtd {
-    /// With a target of this name that any initiator may use; LUNs from 1 on are these files of the directory.
+    /// Starts a target of this name that any initiator may use. LUNs from 1 on are these files of the directory.
     pub fn start(dir: &Dir, iqn: &str, luns: &[&str]) -> Tgtd {
         let mut tgtd = (0..20).find_map(|_| Tgtd::try_start()).expect("tgtd finds a port");
         iqn.clone_into(&mut tgtd.iqn);
@@ -39,7 +40,7 @@ impl Tgtd {
         tgtd
     }
 
-    /// A LUN as a target of mqblk.
+    /// Returns the URL of a LUN, as a target of mqblk.
     #[allow(dead_code, reason = "not every test needs it")]
     pub fn url(&self, lun: u32) -> String {
         format!("iscsi://127.0.0.1:{}/{}/{lun}", self.port, self.iqn)
@@ -55,14 +56,14 @@ impl Tgtd {
         let began = Instant::now();
         while !tgtd.try_admin("--op show --mode sys") {
             if tgtd.process.try_wait().unwrap().is_some() {
-                // What has this number is another's.
+                // The tgtd with this number belongs to another process.
                 tgtd.is_ours = false;
                 return None;
             }
             assert!(began.elapsed() < LONG, "tgtd does not come up");
             std::thread::yield_now();
         }
-        // A tgtd that cannot have its portal takes any address at port 3260 instead.
+        // A tgtd that cannot bind its portal listens on any address at port 3260 instead.
         let portals = tgtd.command("--op show --mode portal").output().unwrap().stdout;
         String::from_utf8_lossy(&portals).contains(&format!("127.0.0.1:{port},")).then_some(tgtd)
     }
@@ -77,7 +78,7 @@ impl Tgtd {
         quiet(&mut self.command(arguments)).status().unwrap().success()
     }
 
-    /// Has tgtadm do it.
+    /// Runs tgtadm with these arguments.
     pub fn admin(&self, arguments: &str) {
         assert!(self.try_admin(arguments), "tgtadm {arguments}");
     }

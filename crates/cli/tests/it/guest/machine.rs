@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Linux guest under QEMU's emulation, whose one disk is a vhost-user-blk export.
+//! A Linux guest under QEMU's emulation. Its only disk is a vhost-user-blk export.
 //!
-//! Guarantees: as of [`Emulated`].
+//! Guarantees: those of [`Emulated`].
 #![allow(dead_code, reason = "each test crate uses its part")]
 
 use crate::emulated;
@@ -16,18 +16,18 @@ use std::path::Path;
 /// dirty bitmap coherency with TCG memory access".
 const KIB: u32 = (768 << 10) + 8;
 
-/// How a guest's machine is made.
+/// The configuration of a guest's machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
-    /// Queues of its disk; it has as many CPUs, and at least two.
+    /// Number of queues of its disk. The machine has as many CPUs, and at least two.
     pub queues: u32,
     pub is_packed: bool,
-    /// The guest may switch the cache, and is told of it; else it must go by FLUSH alone.
+    /// The guest can read and switch the cache mode; else it must rely on the FLUSH feature alone.
     pub has_config_wce: bool,
     pub poll_queues: u32,
-    /// Seconds after which it is ended.
+    /// Seconds after which the guest is killed.
     pub limit_s: u32,
-    /// Files of the test's directory that are in the guest's root.
+    /// Files of the test's directory that are copied into the guest's root.
     pub files: &'a [&'a str],
 }
 
@@ -37,16 +37,16 @@ impl Default for Machine<'_> {
     }
 }
 
-/// A guest that runs. It is ended with its test.
+/// A running guest. It is killed at the end of its test.
 pub struct Guest(Emulated);
 
 impl Machine<'_> {
-    /// Starts it on the export at `socket`, with more arguments for QEMU. `job` is the shell script that it runs.
+    /// Starts the guest on the export at `socket`, with more arguments for QEMU. `job` is the shell script that it runs.
     pub fn start(&self, dir: &Dir, socket: &str, job: &str, more: &[&str]) -> Guest {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/guest/job.sh");
         let base = Boot::new("initrd", &script, "fio", "virtio_pci virtio_blk mq-deadline");
         let initrd = dir.path("initrd");
-        // A machine that runs has it mapped.
+        // Not written again, because a running machine has it mapped.
         if !initrd.exists() {
             dir.file("job.sh", job);
             let pack = "root=$1; shift; printf '%s\\n' job.sh \"$@\" | cpio -o -H newc --quiet >job.cpio && cat \"$root\" job.cpio >initrd";
@@ -76,7 +76,7 @@ impl Machine<'_> {
 }
 
 impl Guest {
-    /// Reads the console until a line begins with `sign`, or to its end. Whether it came.
+    /// Reads the console until a line begins with `sign`, or to its end. Returns whether such a line came.
     pub fn says(&mut self, sign: &str) -> bool {
         self.0.says(sign).is_some()
     }
@@ -86,7 +86,7 @@ impl Guest {
         &self.0.seen
     }
 
-    /// Waits for its end, which has to be a good one; returns its output.
+    /// Waits until the guest ends, which must be with success. Returns its output.
     pub fn passes(mut self, case: &dyn Debug) -> String {
         let status = self.0.end();
         let seen = std::mem::take(&mut self.0.seen);

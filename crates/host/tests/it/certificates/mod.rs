@@ -10,13 +10,13 @@ use rcgen::{
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The signer.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
-/// What is asked for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum For {
     Server,
@@ -34,12 +34,12 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Certificate and key for this host, from the beginning of one year to that of another.
+    /// Issues certificate and key for this host, valid from the beginning of one year to that of another.
     pub fn issue(&self, purpose: For, serial: u64, years: (i32, i32)) -> (String, String) {
         self.issue_to(&["localhost", "127.0.0.1"], purpose, serial, years)
     }
 
-    /// The same for a host of these names.
+    /// Does the same for a host of these names.
     pub fn issue_to(&self, names: &[&str], purpose: For, serial: u64, years: (i32, i32)) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -54,7 +54,7 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
-    /// A directory with this authority's certificate, as clients need it.
+    /// Makes a directory with this authority's certificate, as clients need it.
     pub fn directory(&self, parent: &Path, name: &str) -> PathBuf {
         let directory = parent.join(name);
         fs::create_dir(&directory).unwrap();
@@ -62,12 +62,12 @@ impl Authority {
         directory
     }
 
-    /// The same with a server's certificate.
+    /// Does the same and adds a server's certificate.
     pub fn server(&self, parent: &Path, name: &str, years: (i32, i32)) -> PathBuf {
         self.with(parent, name, For::Server, 1, years)
     }
 
-    /// The same with a client's certificate.
+    /// Does the same and adds a client's certificate.
     pub fn client(&self, parent: &Path, name: &str, serial: u64) -> PathBuf {
         self.with(parent, name, For::Client, serial, NOW)
     }
@@ -81,7 +81,7 @@ impl Authority {
         directory
     }
 
-    /// Declares a client's certificate void, for a server's directory.
+    /// Revokes a client's certificate in a server's directory.
     pub fn revoke(&self, directory: &Path, serial: u64) {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(serial),
@@ -101,5 +101,5 @@ impl Authority {
     }
 }
 
-/// Years in which every run of these tests lies.
+/// A validity that includes every run of these tests.
 pub const NOW: (i32, i32) = (2020, 2100);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` and `ci` do): images of their
-//! own, Ceph's programs, and an end for tests that wait for what does not come.
+//! The Ceph cluster that tests may use, if `MQBLK_TEST_CEPH` names its configuration (`cargo xtask ceph` and `ci` do): images for each
+//! test, Ceph's programs, and a time limit for tests that hang.
 
 use super::stopping::{signal, stop};
 use std::fs;
@@ -13,28 +13,28 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a test may take; the longest one takes 20 s on a machine with nothing else to do.
+/// Time limit of a test. The longest one takes 20 s on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// How long one of Ceph's programs may take.
+/// Time limit of one of Ceph's programs.
 const PROGRAM_LIMIT_S: &str = "600";
 
-/// What the test is doing that may take for ever.
+/// The test's current step, for the message when the time limit expires.
 static DOING: Mutex<String> = Mutex::new(String::new());
 
-/// Its configuration file.
+/// Returns the path of the cluster's configuration file.
 fn conf() -> Option<PathBuf> {
     std::env::var_os("MQBLK_TEST_CEPH").map(PathBuf::from)
 }
 
-/// The cluster, for as long as one test runs.
+/// The cluster during one test.
 pub struct Cluster {
     directory: PathBuf,
-    /// Hangs up when the test ends, however it does.
+    /// Closed when the test ends, however it ends.
     _running: mpsc::Sender<()>,
 }
 
 impl Cluster {
-    /// The cluster, and a time limit from now on; says why there is none.
+    /// Returns the cluster and starts the time limit. Without a cluster, prints the reason.
     #[track_caller]
     pub fn get() -> Option<Cluster> {
         let Some(conf) = conf() else {
@@ -52,18 +52,18 @@ impl Cluster {
         Some(Cluster { directory, _running })
     }
 
-    /// Where its files are.
+    /// Returns the directory of the cluster.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Its configuration file.
+    /// Returns the path of the cluster's configuration file.
     pub fn conf(&self) -> PathBuf {
         self.directory.join("ceph.conf")
     }
 }
 
-/// Ends the test program, and says what it waited for. Past the capture of output, which would be lost.
+/// Ends the test program and prints what it waited for. The message bypasses the captured output, which would be lost.
 fn give_up(directory: &Path, place: &Location<'_>) {
     let mut text = format!("\nThe test at {place} did not end within {} s.\n", LIMIT.as_secs());
     let doing = DOING.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -78,19 +78,19 @@ fn give_up(directory: &Path, place: &Location<'_>) {
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
         text.extend(lines[lines.len().saturating_sub(10)..].iter().map(|line| format!("    {line}\n")));
-        // A test may have stopped it, and the clean-up would wait for it, too.
+        // A test may have stopped the daemon, and the clean-up would wait for it.
         let _ = Command::new("kill").args(["-CONT", pid.trim()]).status();
     }
     let _ = std::io::stderr().write_all(text.as_bytes());
     std::process::abort();
 }
 
-/// Notes what is being done.
+/// Records the test's current step.
 pub fn doing(what: &str) {
     what.clone_into(&mut DOING.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// Runs a program for the cluster; what it prints.
+/// Runs a program for the cluster. Returns its output.
 #[track_caller]
 pub fn program(name: &str, arguments: &[&str]) -> String {
     let conf = conf().expect("asked for before");
@@ -105,19 +105,19 @@ pub fn program(name: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// An image that is removed with the test.
+/// An image that is removed at the end of the test.
 pub struct CephImage {
     pub name: String,
 }
 
 impl CephImage {
-    /// A new one with these features.
+    /// Makes an image with these features.
     #[track_caller]
     pub fn new(bytes: u64, features: &str) -> CephImage {
         CephImage::in_pool("rbd", bytes, features)
     }
 
-    /// One in `POOL` or `POOL/NAMESPACE`.
+    /// Makes an image in `POOL` or `POOL/NAMESPACE`.
     #[track_caller]
     pub fn in_pool(pool: &str, bytes: u64, features: &str) -> CephImage {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -126,7 +126,7 @@ impl CephImage {
         CephImage { name }
     }
 
-    /// One of stripes of `unit` over so many objects in turn.
+    /// Makes an image with stripes of `unit` over `count` objects.
     #[track_caller]
     pub fn striped(bytes: u64, unit: &str, count: u32) -> CephImage {
         let name = format!("rbd/test-striped-{}", std::process::id());
@@ -139,7 +139,7 @@ impl CephImage {
         CephImage { name }
     }
 
-    /// As a target, with options.
+    /// Returns the image as a target, with options.
     pub fn target(&self, options: &str) -> String {
         let conf = conf().expect("asked for before");
         format!("rbd:{}:conf={}{options}", self.name, conf.display())
@@ -160,7 +160,7 @@ impl Drop for CephImage {
     }
 }
 
-/// The cluster's OSD, which a test stops, kills and starts again. It runs again when this is dropped.
+/// The cluster's OSD, which a test can stop, kill and restart. When this is dropped, the OSD runs again.
 pub struct Osd<'a> {
     cluster: &'a Cluster,
 }
@@ -179,7 +179,7 @@ impl Osd<'_> {
         String::from_utf8_lossy(&line).contains("ceph-osd")
     }
 
-    /// Its process, which is there.
+    /// Returns its process, which must exist.
     fn running(&self) -> u32 {
         let pid = self.pid();
         assert!(Osd::is_ours(&pid), "the OSD, process {pid}, has ended; {} says why", self.log().display());
@@ -199,7 +199,7 @@ impl Osd<'_> {
         self.cluster.directory.join("log/osd.0.log")
     }
 
-    /// kill -9, and waits for its end.
+    /// Kills its process with SIGKILL and waits for the end.
     pub fn kill(&self) {
         let process = PathBuf::from(format!("/proc/{}", self.pid()));
         signal(self.running(), "-9");
@@ -210,8 +210,8 @@ impl Osd<'_> {
         doing("");
     }
 
-    /// Starts it again. The monitor turns it away now and then ("unable to update_crush_location: Operation not permitted"): then it
-    /// ends, and is started once more, until the test's time is up.
+    /// Starts it again. The monitor sometimes rejects it ("unable to update_crush_location: Operation not permitted"). The OSD then
+    /// exits and is started again, until the test's time is up.
     pub fn start(&self) {
         let conf = self.cluster.conf();
         loop {

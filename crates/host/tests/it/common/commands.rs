@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SCSI commands that users send themselves, to whatever target.
+//! SCSI passthrough commands, to any target.
 
 use super::initiator::fixture;
 use blk::bio::OpFlags;
@@ -12,7 +12,7 @@ use blk::time::Duration;
 use host::driver::iscsi::Iscsi;
 use host::driver::{RawAnswer, RawCommand};
 
-/// Sends it by the first queue; it has to be answered.
+/// Sends a command by the first queue, which must be answered.
 pub fn raw(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in: usize) -> RawAnswer {
     let command = RawCommand { cdb, data_out, data_in, timeout: Duration::from_secs(30) };
     let answer = driver.execute(HctxId::new(0), &command).unwrap();
@@ -20,7 +20,7 @@ pub fn raw(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in: usize) -> RawAn
     answer
 }
 
-/// The same, once more if the target had something to say first.
+/// Does the same, and repeats the command if the target first reported a unit attention.
 pub fn raw_after_attention(driver: &Iscsi, cdb: &[u8], data_out: &[u8], data_in: usize) -> RawAnswer {
     let answer = raw(driver, cdb, data_out, data_in);
     let has_news = Sense::parse(&answer.sense).is_some_and(|s| s.key == SenseKey::UnitAttention);
@@ -36,7 +36,7 @@ fn reserve(driver: &Iscsi, action: u8, key: u64, service_key: u64) -> RawAnswer 
     raw_after_attention(driver, Cdb::persistent_reserve_out(action, 1, 24).as_bytes(), &list, 0)
 }
 
-/// Two initiators reserve a disk, and one takes it from the other. `url` is the disk as each of them names it.
+/// Two initiators reserve a disk, and one preempts the other. `url` gives the disk's URL for each initiator name.
 pub fn reservations(url: impl Fn(&str) -> String) {
     const REGISTER: u8 = 0;
     const RESERVE: u8 = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Disks of the iSCSI driver on whatever target.
+//! Disks of the iSCSI driver on any target.
 
 use super::{DriverFixture, until};
 use blk::bio::OpFlags;
@@ -23,7 +23,7 @@ pub fn refused(url: &str) -> (ErrorKind, String) {
     (e.kind(), e.to_string())
 }
 
-/// A disk with as many CPUs as queues.
+/// Makes a disk with as many CPUs as queues.
 pub fn fixture(url: &str, queues: u32) -> (DriverFixture, Arc<Iscsi>) {
     let regions = Arc::new(Regions::new());
     let driver = open(url, &regions);
@@ -34,7 +34,7 @@ pub fn fixture(url: &str, queues: u32) -> (DriverFixture, Arc<Iscsi>) {
     (fixture, driver)
 }
 
-/// `serves` has the target stop and start; requests meanwhile wait, and what was written is there.
+/// `serves` stops and starts the target. Requests meanwhile wait, and all written data is there afterwards.
 pub fn an_absence_is_not_noticed(fixture: &mut DriverFixture, driver: &Iscsi, mut serves: impl FnMut(bool)) {
     assert_eq!(fixture.write(8, &[3; 4096], OpFlags::FUA), BlkStatus::Ok);
     for round in 1..=3 {

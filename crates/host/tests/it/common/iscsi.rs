@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An iSCSI target that is not ours: Debian's tgtd with a file as LUN 1. It can be killed and started again at the same address,
-//! which no other server of any test has, and its sessions can be cut.
+//! An independent iSCSI target: Debian's tgtd with a file as LUN 1. It can be killed and restarted at the same address, which no other
+//! server of any test has, and its sessions can be closed.
 
 use super::{TempFile, own_address};
 use std::io::Read;
@@ -13,32 +13,32 @@ use std::time::{Duration, Instant};
 const START_TIME: Duration = Duration::from_secs(300);
 /// The target's name.
 pub const IQN: &str = "iqn.2026-11.test:t1";
-/// Numbers of control sockets that are tried until one is free.
+/// How many numbers of control sockets are tried until one is free.
 const TRIES: u32 = 20;
 
-/// A target that runs, or did.
+/// A target that runs or was killed.
 pub struct Tgt {
     child: Option<Child>,
     control: u32,
     address: SocketAddr,
     pub file: Arc<TempFile>,
-    /// What the logical unit says of itself.
+    /// The serial number that the logical unit reports.
     serial: String,
     users: Vec<(String, String, bool)>,
 }
 
 impl Tgt {
-    /// One whose LUN 1 any initiator may use.
+    /// Starts a target whose LUN 1 any initiator may use.
     pub fn new() -> Tgt {
         Tgt::with_users(&[])
     }
 
-    /// One that wants a login of initiators that have no `true`, and proves its identity to those that have.
+    /// Starts a target with these users. Users with `false` log in to it; with `true`, it authenticates itself to initiators.
     pub fn with_users(users: &[(&str, &str, bool)]) -> Tgt {
         Tgt::on(Arc::new(TempFile::new()), users)
     }
 
-    /// Another process for the same disk: same file, same identity, an address of its own.
+    /// Starts another process for the same disk: same file, same identity, another address.
     pub fn beside(&self) -> Tgt {
         Tgt::on(self.file.clone(), &[])
     }
@@ -63,8 +63,8 @@ impl Tgt {
 
     fn try_start(&mut self) -> bool {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Its control socket has a name of this number, for all processes of the machine.
-        // The number has 15 bits; one that is taken ends tgtd, and another is tried.
+        // The name of its control socket contains this number and is shared by all processes of the machine.
+        // The number has 15 bits. If it is taken, tgtd exits, and another number is tried.
         self.control = 1 + std::process::id() % 300 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
         let portal = format!("portal={}", self.address);
         let mut command = Command::new("tgtd");
@@ -80,7 +80,7 @@ impl Tgt {
             std::thread::yield_now();
         }
         self.child = Some(child);
-        // A tgtd that cannot have its portal takes any address at port 3260 instead.
+        // A tgtd that cannot bind its portal listens on any address at port 3260 instead.
         if !self.show(&["--op", "show", "--mode", "portal"]).contains(&format!("Portal: {},", self.address)) {
             self.kill();
             return false;
@@ -147,7 +147,7 @@ impl Tgt {
         assert!(self.try_admin(arguments), "tgtadm {arguments:?} failed");
     }
 
-    /// What tgtadm says.
+    /// Runs tgtadm. Returns its output.
     pub fn show(&self, arguments: &[&str]) -> String {
         let mut child = self.command(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut text = String::new();
@@ -156,12 +156,12 @@ impl Tgt {
         text
     }
 
-    /// Another identity from the next start on.
+    /// Sets another serial number, from the next start on.
     pub fn set_serial(&mut self, serial: &str) {
         self.serial = serial.to_owned();
     }
 
-    /// kill -9.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -172,28 +172,28 @@ impl Tgt {
         }
     }
 
-    /// Its LUN 1 as a target; `options` begin with `?`.
+    /// Returns the URL of its LUN 1. `options` begin with `?`.
     pub fn url(&self, options: &str) -> String {
         self.url_as("", options)
     }
 
-    /// Its LUN 1 by another address, of a proxy.
+    /// Returns the URL of its LUN 1 by the address of a proxy.
     pub fn url_by(&self, address: SocketAddr, options: &str) -> String {
         format!("iscsi://{address}/{IQN}/1{options}")
     }
 
-    /// From the next start on it is another disk: another file, another identity.
+    /// Makes it another disk from the next start on: another file, another identity.
     pub fn become_another(&mut self, serial: &str) {
         self.file = Arc::new(TempFile::new());
         self.set_serial(serial);
     }
 
-    /// From the next start on it is the other's disk.
+    /// Makes it the other target's disk from the next start on.
     pub fn become_disk_of(&mut self, other: &Tgt) {
         (self.file, self.serial) = (other.file.clone(), other.serial.clone());
     }
 
-    /// Ends all sessions, as an administrator does; how many.
+    /// Closes all sessions through tgtadm. Returns how many.
     pub fn drop_sessions(&self) -> usize {
         let shown = self.show(&["--op", "show", "--mode", "conn", "--tid", "1"]);
         let number = |line: &str, what: &str| line.trim().strip_prefix(what).map(|n| n.trim().to_owned());
@@ -209,12 +209,12 @@ impl Tgt {
         dropped
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same with a login, `USER@` or `USER%PASSWORD@`.
+    /// Returns the same URL with a login, `USER@` or `USER%PASSWORD@`.
     pub fn url_as(&self, login: &str, options: &str) -> String {
         format!("iscsi://{login}{}/{IQN}/1{options}", self.address)
     }

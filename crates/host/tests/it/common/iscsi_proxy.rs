@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A proxy between our initiator and a target: it parses messages, and withholds or changes those that a test names. Sessions
-//! without digests only.
+//! A proxy between our initiator and a target. It parses PDUs, and withholds or changes those that a test names. Only for sessions
+//! without digests.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,18 +10,18 @@ use std::thread::JoinHandle;
 
 const BHS: usize = 48;
 
-/// What is done to messages of the target.
+/// What the proxy does to PDUs of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tampering {
-    /// The next so many requests for data (R2T) are withheld.
+    /// Withholds this number of the next R2Ts.
     HoldR2t(u32),
-    /// All that the target says to the next so many reads is withheld.
+    /// Withholds all PDUs for this number of the next reads.
     HoldReads(u32),
-    /// Answers to task management say this instead.
+    /// Replaces the response in answers to task management functions.
     Answer(u8),
-    /// They are about another task.
+    /// Replaces the task tag in answers to task management functions.
     WrongTag,
-    /// Before the next message an unsolicited one about task management.
+    /// Inserts an unsolicited task management response before the next PDU.
     Unasked,
 }
 
@@ -30,13 +30,13 @@ struct Shared {
     meddles: Vec<Tampering>,
     /// Reads whose answers are withheld.
     held: Vec<[u8; 4]>,
-    /// Functions that were asked for, and the target's answer to each.
+    /// Task management functions that were requested, and the target's answer to each.
     functions: Vec<u8>,
     answers: Vec<u8>,
     streams: Vec<TcpStream>,
 }
 
-/// See the module's text.
+/// A proxy; see the module's text.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Mutex<Shared>>,
@@ -45,7 +45,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// In front of a target at this address.
+    /// Starts a proxy for the target at this address.
     pub fn new(target: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -81,22 +81,22 @@ impl Proxy {
         Proxy { address, shared, stop, thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Does this from now on.
+    /// Sets what it does from now on.
     pub fn meddle(&self, what: Tampering) {
         self.shared.lock().unwrap().meddles.push(what);
     }
 
-    /// Task management functions so far.
+    /// Returns the task management functions so far.
     pub fn functions(&self) -> Vec<u8> {
         self.shared.lock().unwrap().functions.clone()
     }
 
-    /// The target's answers to them.
+    /// Returns the target's answers to them.
     pub fn answers(&self) -> Vec<u8> {
         self.shared.lock().unwrap().answers.clone()
     }
@@ -113,7 +113,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The next message, whole.
+/// Reads the next complete PDU.
 fn next(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut message = vec![0; BHS];
     from.read_exact(&mut message).ok()?;
@@ -128,7 +128,7 @@ fn tag(message: &[u8]) -> [u8; 4] {
     message[16..20].try_into().unwrap()
 }
 
-/// What the initiator says.
+/// Handles a PDU of the initiator.
 fn note(shared: &Mutex<Shared>, message: Vec<u8>) -> Vec<u8> {
     let mut shared = shared.lock().unwrap();
     match message[0] & 0x3f {
@@ -148,7 +148,7 @@ fn note(shared: &Mutex<Shared>, message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// What the target says.
+/// Handles a PDU of the target.
 fn meddle(shared: &Mutex<Shared>, mut message: Vec<u8>) -> Vec<u8> {
     let mut shared = shared.lock().unwrap();
     let opcode = message[0] & 0x3f;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A second iSCSI target that is not ours, and none of tgt's family: Debian's istgt on a free port, with a file as LUN 0.
+//! A second independent iSCSI target, unrelated to tgt: Debian's istgt on a free port, with a file as LUN 0.
 //!
-//! It offers what tgtd does not: it wants the first data of a write to be solicited (`ImmediateData No`), and declines
-//! `InitialR2T=No`.
+//! It behaves differently from tgtd: all data of a write must be solicited (`ImmediateData No`), and it declines `InitialR2T=No`.
 
 use super::{DISK_BYTES, TempFile};
 use std::fs;
@@ -14,11 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const START_TIME: Duration = Duration::from_secs(300);
-/// Ports that are tried until two are free.
+/// How many times two free ports are looked for.
 const TRIES: u32 = 20;
 const IQN: &str = "iqn.2026-11.test:second";
 
-/// How it is set up.
+/// Its configuration.
 #[derive(Clone, Copy)]
 pub struct Options {
     /// `Yes` or `No`.
@@ -27,7 +26,7 @@ pub struct Options {
     pub auth: &'static str,
 }
 
-/// A target that runs.
+/// A running target.
 pub struct Istgt {
     child: Child,
     directory: PathBuf,
@@ -42,14 +41,14 @@ impl Istgt {
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir(&directory).unwrap();
         let file = TempFile::new();
-        // Another process may take a port between its choice and its use.
+        // Another process may take a port after it is chosen and before istgt listens.
         let (child, port) = (0..TRIES)
             .find_map(|_| try_start(&directory, &file, options))
             .unwrap_or_else(|| panic!("istgt did not start in {TRIES} tries: {}", said(&directory)));
         Istgt { child, directory, port, _file: file }
     }
 
-    /// Its LUN 0 as a target; `login` is `USER%PASSWORD@` or nothing, `options` begin with `?`.
+    /// Returns the URL of its LUN 0. `login` is `USER%PASSWORD@` or empty, `options` begin with `?`.
     pub fn url_as(&self, login: &str, options: &str) -> String {
         format!("iscsi://{login}127.0.0.1:{}/{IQN}/0{options}", self.port)
     }
@@ -60,7 +59,7 @@ fn said(directory: &std::path::Path) -> String {
 }
 
 fn try_start(directory: &std::path::Path, file: &TempFile, options: Options) -> Option<(Child, u16)> {
-    // Both are held until both are known.
+    // Both ports are held until both are known, so that they differ.
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [port, control] = ports.map(|listener| listener.local_addr().unwrap().port());
     let auth = directory.join("auth.conf");

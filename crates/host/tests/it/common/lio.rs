@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A third iSCSI target that is not ours: that of the Linux kernel, in a guest under QEMU's emulation (x86-64), reached by ports of
-//! this host. It knows what tgtd and istgt do not: COMPARE AND WRITE, and target port groups whose states change.
+//! A third independent iSCSI target: that of the Linux kernel, in a guest under QEMU's emulation (x86-64), reached by ports of this
+//! host. Unlike tgtd and istgt, it has COMPARE AND WRITE, and target port groups whose states change.
 //!
-//! Guarantees: as of [`Emulated`].
+//! Guarantees: those of [`Emulated`].
 
 use crate::emulated;
 
@@ -15,12 +15,12 @@ pub const IQN: &str = "iqn.2026-11.test:lio";
 /// Its directory in the guest's configfs, and those of its disk.
 pub const NODE: &str = "/sys/kernel/config/target/iscsi/iqn.2026-11.test:lio";
 pub const DISK: &str = "/sys/kernel/config/target/core/fileio_0/disk";
-/// Seconds after which the guest is ended; it starts in some.
+/// Seconds after which the guest is killed. It starts in a few seconds.
 const LIMIT_S: u32 = 900;
-/// Ports that are tried until both are free.
+/// How many times two free ports are looked for.
 const TRIES: u32 = 20;
 
-/// A target that runs. LUN 0 of each of its two portal groups is the same disk, in target port groups 1 and 2.
+/// A running target. LUN 0 of each of its two portal groups is the same disk, in target port groups 1 and 2.
 pub struct Lio {
     guest: Emulated,
     ports: [u16; 2],
@@ -35,7 +35,7 @@ impl Lio {
     }
 
     fn try_start(boot: &Boot) -> Option<Lio> {
-        // Both are held until both are known.
+        // Both ports are held until both are known, so that they differ.
         let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let ports = ports.map(|listener| listener.local_addr().unwrap().port());
         let forward = |i: usize| format!("hostfwd=tcp:127.0.0.1:{}-10.0.2.15:{}", ports[i], 3260 + i);
@@ -47,19 +47,19 @@ impl Lio {
         if guest.says("LIO-IS-UP").is_some() {
             return Some(Lio { guest, ports });
         }
-        // QEMU says nothing there if it is a port that another process has taken.
+        // If another process has taken a port, QEMU exits and the guest prints nothing.
         assert!(guest.seen.is_empty(), "the guest is no target:\n{}", guest.seen);
         None
     }
 
-    /// Has the guest's shell carry out a line.
+    /// Runs a line in the guest's shell.
     pub fn does(&mut self, line: &str) {
         self.guest.order(line);
         let status = self.guest.says("LIO-DID: ");
         assert_eq!(status.as_deref(), Some("0"), "{line}\n{}", self.guest.seen);
     }
 
-    /// Its LUN 0 by portal 1 or 2; `login` is `USER%PASSWORD@` or nothing, `options` begin with `?`.
+    /// Returns the URL of its LUN 0 by portal 1 or 2. `login` is `USER%PASSWORD@` or empty, `options` begin with `?`.
     pub fn url_as(&self, login: &str, portal: usize, options: &str) -> String {
         format!("iscsi://{login}127.0.0.1:{}/{IQN}/0{options}", self.ports[portal - 1])
     }

@@ -43,11 +43,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 pub use waiting::until;
 
-/// An address of loopback that no other server of any test has, of this process or another: it stays free while its server is
-/// down. The kernel hands out ports of 127.0.0.1 again as soon as they are let go.
+/// Returns a loopback address that no other server of any test has, in this process or another, also while its server is down.
+/// Ports of 127.0.0.1 are not enough, because the kernel reassigns them as soon as they are closed.
 pub fn own_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // 127.128.0.0/9: 13 bits of the process, 10 of its servers.
+    // 127.128.0.0/9: 13 bits for the process, 10 for its servers.
     let host = 1 << 23 | (std::process::id() & 0x1fff) << 10 | NEXT.fetch_add(1, Ordering::Relaxed) & 0x3ff;
     (Ipv4Addr::from_bits(0x7f00_0000 | host), 3261).into()
 }
@@ -59,9 +59,9 @@ const DISK_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What this target's text describes: a disk of [`DISK_BYTES`] that keeps its data.
+    /// The disk that this target text describes: of [`DISK_BYTES`], and it keeps its data.
     Keeps(&'static str),
-    /// The same for a disk that keeps none.
+    /// The same for a disk that does not keep its data.
     Forgets(&'static str),
     FileDirect,
     FileBuffered,
@@ -69,23 +69,23 @@ pub enum Kind {
     Device,
     /// nbdkit's memory, over several connections.
     NbdMemory,
-    /// A file of qemu-nbd.
+    /// A file served by qemu-nbd.
     NbdQemu,
     /// nbdkit's memory, over several connections under TLS.
     NbdTls,
     /// An image of the Ceph cluster that the environment names, opened several times.
     Rbd,
-    /// One that is opened once, through librbd's cache.
+    /// An image that is opened once, through librbd's cache.
     RbdCached,
     /// Debian's iSCSI target, over several sessions.
     IscsiTgt,
     /// The same with digests of headers and data.
     IscsiDigests,
-    /// A target of another make, over several sessions.
+    /// The target istgt, over several sessions.
     IscsiIstgt,
-    /// The same with digests, where no data goes along with its command.
+    /// The same with digests and without immediate data.
     IscsiIstgtSolicited,
-    /// Two descriptors of a file, as paths in turn.
+    /// Two descriptors of a file, as paths in round robin.
     MultipathFiles,
     /// Two paths to Debian's iSCSI target.
     MultipathIscsi,
@@ -96,13 +96,13 @@ impl Kind {
         !matches!(self, Kind::Forgets(_))
     }
 
-    /// Whether a bad data reference is noticed.
+    /// Whether the driver notices a bad data reference.
     pub fn touches_data(self) -> bool {
         self.keeps_data()
     }
 
     pub fn discard_zeroes(self) -> bool {
-        // librbd leaves out what is smaller than its unit, and istgt knows no discard.
+        // librbd ignores discards that are smaller than its unit, and istgt has no discard.
         self.keeps_data() && !self.is_rbd() && !matches!(self, Kind::IscsiIstgt | Kind::IscsiIstgtSolicited)
     }
 
@@ -133,7 +133,7 @@ impl Kind {
         }
     }
 
-    /// A disk of two paths that take turns.
+    /// Makes a disk of two paths in round robin.
     fn multipath(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
         Kind::open(
             &format!("multipath:path_grouping_policy=multibus,path_selector=round-robin:{target}+{target}"),
@@ -202,7 +202,7 @@ impl Kind {
     }
 }
 
-/// A block device whose content may be lost, if `MQBLK_TEST_DEVICE` names one; says why not.
+/// Returns the block device that `MQBLK_TEST_DEVICE` names, which tests may overwrite. Without one, prints the reason.
 pub fn device() -> Option<PathBuf> {
     let device = std::env::var_os("MQBLK_TEST_DEVICE").map(PathBuf::from);
     if device.is_none() {
@@ -240,7 +240,7 @@ pub struct DriverFixture {
     pub may_wait: bool,
     file: Option<TempFile>,
     pub peer: Option<Peer>,
-    /// Behind the driver: it is closed first.
+    /// After the driver, so that the driver is dropped first.
     pub ceph: Option<CephImage>,
     pub tgt: Option<Tgt>,
     pub istgt: Option<Istgt>,
@@ -273,7 +273,7 @@ impl DriverFixture {
         DriverFixture { file, peer, tgt, ..DriverFixture::on(driver, regions, settings) }
     }
 
-    /// On a driver whose data is in `regions`.
+    /// Makes a fixture on a driver whose data is in `regions`.
     pub fn on(
         driver: Arc<dyn HostDriver>,
         regions: Arc<Regions>,
@@ -292,12 +292,12 @@ impl DriverFixture {
         DriverFixture { driver, disk, submitter, pool, regions, may_wait: true, file, peer, ceph, tgt, istgt }
     }
 
-    /// This fixture, and one with a submitter on CPU 1 and a pool of its own.
+    /// Returns this fixture, and one with a submitter on CPU 1 and a separate pool.
     pub fn split_in_two(self) -> (DriverFixture, DriverFixture) {
         self.split_in_two_on_cpu(1)
     }
 
-    /// This fixture, and one with a submitter on `cpu` and a pool of its own.
+    /// Returns this fixture, and one with a submitter on `cpu` and a separate pool.
     pub fn split_in_two_on_cpu(self, cpu: u32) -> (DriverFixture, DriverFixture) {
         let other = DriverFixture {
             driver: self.driver.clone(),
@@ -315,12 +315,12 @@ impl DriverFixture {
         (self, other)
     }
 
-    /// Takes what is finished, this submitter's or another's.
+    /// Reaps completed I/O, of this submitter or another.
     pub fn poll(&mut self) {
         self.submitter.poll(now());
     }
 
-    /// Whether a thread that sleeps at the first hardware queue's descriptor wakes at once.
+    /// Whether a thread that sleeps on the first hardware queue's descriptor would wake at once.
     pub fn is_readable(&self) -> bool {
         let fd = self.driver.ring_fd(HctxId::new(0)).expect("a driver with a descriptor");
         // SAFETY: it is the driver's own, which lives as long as the fixture.
@@ -329,7 +329,7 @@ impl DriverFixture {
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
     }
 
-    /// The file underneath.
+    /// Returns the path of the backing file.
     pub fn path(&self) -> &Path {
         &self.file.as_ref().expect("a file driver has a file").0
     }
@@ -345,7 +345,7 @@ impl DriverFixture {
         data.region()
     }
 
-    /// Submits the bios as one plugged batch, each with its slot lent; their statuses in that order.
+    /// Submits the bios as one plugged batch, each with its slot lent. Returns their statuses in that order.
     pub fn io_batch(&mut self, bios: Vec<(u32, Bio)>) -> Vec<BlkStatus> {
         let mut statuses = vec![None; bios.len()];
         self.submitter.start_plug(bios.len() as u32);
@@ -355,7 +355,7 @@ impl DriverFixture {
         }
         self.submitter.finish_plug(now());
         self.collect(&mut statuses);
-        // A test may not call again for a while, and a freeze is not to wait for that.
+        // A test may not poll for a while, and a freeze must not wait for that.
         self.submitter.rest();
         for (slot, _) in &bios {
             // SAFETY: every bio has ended.
@@ -379,22 +379,22 @@ impl DriverFixture {
             }
         }
         assert_eq!(self.submitter.outstanding(), 0);
-        // There is no poll until the next I/O: a freeze in between has nothing to wait for here.
+        // There is no poll until the next I/O, and a freeze in between must not wait for one.
         self.submitter.rest();
     }
 
-    /// One bio as it is.
+    /// Submits a bio unchanged and waits for it. Returns its status.
     pub fn io(&mut self, bio: Bio) -> BlkStatus {
         self.begin(bio);
         self.finish()
     }
 
-    /// Submits one and does not poll.
+    /// Submits a bio and does not poll.
     pub fn begin(&mut self, bio: Bio) {
         self.submitter.submit(&bio.with_user_data(0), now()).unwrap();
     }
 
-    /// The end of that.
+    /// Waits for that bio. Returns its status.
     pub fn finish(&mut self) -> BlkStatus {
         let mut status = [None];
         self.collect(&mut status);
@@ -423,7 +423,7 @@ impl DriverFixture {
     }
 }
 
-/// Takes a buffer back whose I/O has ended.
+/// Returns a buffer to the pool after its I/O has completed.
 pub fn give_back(pool: &mut BufferPool, slot: u32) {
     // SAFETY: its bio has ended, says the caller.
     unsafe { pool.give_back(slot) };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk of several paths, to be looked into.
+//! A disk of several paths, with access to its multipath driver.
 
 use super::DriverFixture;
 use host::driver::multipath::Multipath;
@@ -11,7 +11,7 @@ pub fn active(disk: &Multipath) -> usize {
     disk.status().groups.iter().flat_map(|g| &g.paths).filter(|p| p.is_active).count()
 }
 
-/// A disk of these targets, to be looked into.
+/// Opens a disk of these targets. Returns its fixture and its multipath driver.
 pub fn open_disk(options: &str, urls: &[String]) -> (DriverFixture, Arc<Multipath>) {
     let regions = Arc::new(Regions::new());
     let needs = Needs { write: true, direct: true, min_bytes: 0, in_use: false, read_ahead_kb: None };

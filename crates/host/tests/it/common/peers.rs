@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NBD servers that are not ours: nbdkit and qemu-nbd, each on a Unix socket in a directory of its own, perhaps under TLS. They can
-//! be killed and started again on the same socket.
+//! Independent NBD servers: nbdkit and qemu-nbd, each on a Unix socket in its own directory, optionally under TLS. They can be killed
+//! and restarted on the same socket.
 
 pub(crate) use crate::certificates;
 
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 const START_TIME: Duration = Duration::from_secs(300);
 
-/// A server that runs, or did.
+/// A server that runs or was killed.
 pub struct Peer {
     directory: PathBuf,
     program: &'static str,
     arguments: Vec<String>,
     child: Option<Child>,
-    /// What it serves, if that is a file of ours.
+    /// The file that it serves, if the test made it.
     pub file: Option<TempFile>,
     /// Certificates of clients, if it speaks TLS.
     client: Option<PathBuf>,
-    /// Made for it alone.
+    /// The directory of certificates that was made for this server only.
     certificates: Option<PathBuf>,
 }
 
@@ -40,12 +40,12 @@ impl Peer {
         peer
     }
 
-    /// nbdkit with these filters, plugin and parameters.
+    /// Starts nbdkit with these filters, plugin and parameters.
     pub fn nbdkit(arguments: &[&str]) -> Peer {
         Peer::nbdkit_with(None, arguments)
     }
 
-    /// nbdkit serving a new file; `filters` come before, `parameters` behind.
+    /// Starts nbdkit with a new file. `filters` come before the file, `parameters` after it.
     pub fn nbdkit_file(filters: &[&str], parameters: &[&str]) -> Peer {
         let file = TempFile::new();
         let path = file.0.to_str().unwrap().to_owned();
@@ -60,7 +60,7 @@ impl Peer {
         })
     }
 
-    /// qemu-nbd serving a new file to several clients.
+    /// Starts qemu-nbd with a new file, for several clients.
     pub fn qemu(arguments: &[&str]) -> Peer {
         let file = TempFile::new();
         let path = file.0.to_str().unwrap().to_owned();
@@ -70,7 +70,7 @@ impl Peer {
         })
     }
 
-    /// nbdkit or qemu-nbd under TLS, which shows this server's certificate and wants one of the same authority from its clients.
+    /// Starts nbdkit or qemu-nbd under TLS with this server certificate. It requires client certificates of the same authority.
     pub fn under_tls(program: &'static str, arguments: &[&str], server: &Path, client: &Path) -> Peer {
         let directory = server.to_str().unwrap();
         let mut peer = match program {
@@ -87,7 +87,7 @@ impl Peer {
         peer
     }
 
-    /// nbdkit under TLS, with certificates of its own.
+    /// Starts nbdkit under TLS, with new certificates.
     pub fn with_certificates(arguments: &[&str]) -> Peer {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Peer {
         peer
     }
 
-    /// Starts it, or starts it again; returns when it takes clients.
+    /// Starts it, also after it was killed. Returns when it accepts clients.
     pub fn start(&mut self) {
         self.kill();
         let _ = std::fs::remove_file(self.socket());
@@ -116,7 +116,7 @@ impl Peer {
         self.child = Some(child);
     }
 
-    /// kill -9.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -124,12 +124,12 @@ impl Peer {
         }
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// Another command line from the next start on.
+    /// Changes an argument, from the next start on.
     pub fn set_argument(&mut self, old: &str, new: &str) {
         let found = self.arguments.iter_mut().find(|a| *a == old);
         *found.unwrap_or_else(|| panic!("no argument '{old}'")) = new.to_owned();
@@ -143,7 +143,7 @@ impl Peer {
         &self.directory
     }
 
-    /// As a target; `options` begin with `&`.
+    /// Returns the server as a target. `options` begin with `&`.
     pub fn target(&self, options: &str) -> String {
         let socket = self.socket();
         match &self.client {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A way to a server on loopback that can be made slow, frozen, or cut: connections in, connections out.
+//! A proxy for a server on loopback that can be slowed down, frozen, or cut. Each client connection has one server connection.
 
 use super::own_address;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the two directions of a connection share.
+/// State that the two directions of a connection share.
 struct Gate {
     is_frozen: Mutex<bool>,
     changed: Condvar,
@@ -26,24 +26,24 @@ struct Shared {
     gates: Mutex<Vec<Arc<Gate>>>,
 }
 
-/// What becomes what, of as many bytes.
+/// Bytes to replace, and as many new bytes.
 type Altered = (&'static [u8], &'static [u8]);
 
-/// See the module's text.
+/// A proxy; see the module's text.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     listens: Option<Listens>,
 }
 
-/// The thread that takes connections, and how it is told to end.
+/// The thread that accepts connections, and the flag that ends it.
 struct Listens {
     thread: JoinHandle<()>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// To a server at this address.
+    /// Starts a proxy for the server at this address.
     pub fn new(upstream: SocketAddr) -> Proxy {
         let address = own_address();
         let listener = TcpListener::bind(address).unwrap();
@@ -70,7 +70,7 @@ impl Proxy {
         self.listens = Some(Listens { thread, is_over });
     }
 
-    /// New connections are refused; those that are there stay.
+    /// Refuses new connections. Existing ones stay.
     pub fn stop_listening(&mut self) {
         let Some(Listens { thread, is_over }) = self.listens.take() else { return };
         is_over.store(true, Ordering::SeqCst);
@@ -78,28 +78,28 @@ impl Proxy {
         let _ = thread.join();
     }
 
-    /// They are taken again.
+    /// Accepts connections again.
     pub fn listen(&mut self) {
         let listener = TcpListener::bind(self.address).unwrap();
         self.take_connections(listener);
     }
 
-    /// Where it listens; no other server does while it has stopped.
+    /// Returns the address on which it listens. No other server uses it while this one has stopped listening.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Every piece waits so long in each direction.
+    /// Delays every piece of data by `delay` in each direction.
     pub fn set_delay(&self, delay: Duration) {
         self.shared.delay_us.store(delay.as_micros() as u64, Ordering::SeqCst);
     }
 
-    /// Connections that are there now carry nothing any more; new ones do.
+    /// Freezes existing connections: they forward nothing any more. New connections do.
     pub fn freeze(&self) {
         self.shared.gates.lock().unwrap().iter().for_each(|gate| *gate.is_frozen.lock().unwrap() = true);
     }
 
-    /// They carry on.
+    /// Lets frozen connections continue.
     pub fn thaw(&self) {
         for gate in self.shared.gates.lock().unwrap().iter() {
             *gate.is_frozen.lock().unwrap() = false;
@@ -107,18 +107,18 @@ impl Proxy {
         }
     }
 
-    /// What servers say is altered so, where one piece has all of it.
+    /// Replaces bytes in data of servers, if one piece contains all of them.
     pub fn alter(&self, altered: Option<Altered>) {
         assert!(altered.is_none_or(|(from, to)| from.len() == to.len()));
         *self.shared.altered.lock().unwrap() = altered;
     }
 
-    /// Bytes towards the server that frozen connections hold.
+    /// Returns how many bytes for the server frozen connections hold.
     pub fn held(&self) -> u64 {
         self.shared.held.load(Ordering::SeqCst)
     }
 
-    /// Ends all connections that are there.
+    /// Closes all existing connections.
     pub fn cut(&self) {
         self.thaw();
         for gate in self.shared.gates.lock().unwrap().drain(..) {
@@ -137,7 +137,7 @@ impl Drop for Proxy {
 
 impl Shared {
     fn connect(self: &Arc<Self>, client: TcpStream) {
-        // No peer is there: the client sees it end.
+        // Without a server, the client's connection is closed.
         let Ok(server) = TcpStream::connect(self.upstream) else { return };
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);
@@ -170,7 +170,7 @@ impl Shared {
             let delay = self.delay_us.load(Ordering::SeqCst);
             let mut is_frozen = gate.is_frozen.lock().unwrap();
             if delay > 0 {
-                // The way is this long: nothing ends it sooner.
+                // The full delay passes, whatever happens meanwhile.
                 let delay = Duration::from_micros(delay);
                 is_frozen = gate.changed.wait_timeout_while(is_frozen, delay, |_| true).unwrap().0;
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An iSCSI target that does what a test says: it speaks just enough to be a disk of one LUN, and asks a script about every command
-//! first. What a proper target does is tested with proper targets; this one is for what they would not do.
+//! An iSCSI target that a test controls. It implements just enough to be a disk of one LUN, and calls a script for every command first.
+//! Correct behaviour is tested with real targets; this target is for behaviour that real targets do not show.
 
 use host::driver::iscsi::pdu::{BHS_BYTES, RESERVED_TAG, padding};
 use std::collections::VecDeque;
@@ -16,16 +16,16 @@ pub const BUSY: u8 = 0x08;
 pub const TASK_SET_FULL: u8 = 0x28;
 pub const CHECK_CONDITION: u8 = 2;
 const ILLEGAL_REQUEST: u8 = 5;
-/// Blocks of 512 bytes, unless a test changes it: 64 MiB.
+/// Number of blocks of 512 bytes, unless a test changes it: 64 MiB.
 const BLOCKS: u64 = 1 << 17;
-/// Why a login fails (RFC 7143, 11.13.5).
+/// Status class of a failed login (RFC 7143, 11.13.5).
 const TARGET_ERROR: u8 = 3;
 const OUT_OF_RESOURCES: u8 = 2;
-/// What is agreed on, so that nothing goes unasked, in small messages.
+/// The login keys. All data is solicited, in small PDUs.
 const KEYS: &[u8] = b"InitialR2T=Yes\0ImmediateData=No\0MaxBurstLength=16776192\0FirstBurstLength=512\0\
     MaxRecvDataSegmentLength=512\0MaxOutstandingR2T=1\0MaxConnections=1\0ErrorRecoveryLevel=0\0";
 
-/// A command, or another message of the initiator.
+/// A command, or another PDU of the initiator.
 pub struct Request {
     pub header: [u8; BHS_BYTES],
     pub data: Vec<u8>,
@@ -44,7 +44,7 @@ impl Request {
         self.word(16)
     }
 
-    /// Bytes that it expects to move.
+    /// Returns the expected data transfer length.
     pub fn len(&self) -> u32 {
         self.word(20)
     }
@@ -57,7 +57,7 @@ impl Request {
         matches!(self.cdb()[0], 0x2a | 0x8a)
     }
 
-    /// Where a read or write begins.
+    /// Returns the byte at which a read or write begins.
     fn byte(&self) -> usize {
         let lba = match self.cdb() {
             [0x28 | 0x2a, rest @ ..] => u64::from(u32::from_be_bytes(*rest[1..].first_chunk().unwrap())),
@@ -70,40 +70,40 @@ impl Request {
         matches!(self.cdb()[0], 0x28 | 0x88)
     }
 
-    /// Which task management function it is, if it is one.
+    /// Returns its task management function, if it is one.
     pub fn function(&self) -> Option<u8> {
         (self.opcode() == 2).then(|| self.header[1] & 0x7f)
     }
 
-    /// Which session of its initiator it logs in to.
+    /// Returns the number of the initiator's session that it logs in to.
     fn session(&self) -> u16 {
         u16::from_be_bytes(*self.header[12..].first_chunk().unwrap())
     }
 
-    /// The page of vital product data that it asks for.
+    /// Returns the page of vital product data that it requests.
     pub fn page(&self) -> Option<u8> {
         (self.cdb()[0] == 0x12 && self.cdb()[1] == 1).then(|| self.cdb()[2])
     }
 }
 
-/// What the logical unit is.
+/// The properties of the logical unit.
 pub struct Unit {
-    /// None: it has no pages to know it by.
+    /// `None`: it has no pages that identify it.
     pub serial: Option<String>,
     pub blocks: u64,
 }
 
-/// A connection; they have numbers from 0 on.
+/// A connection. Connections are numbered from 0.
 pub struct Peer {
     pub stream: TcpStream,
     pub number: usize,
     stat_sn: u32,
     cmd_sn: u32,
     unit: Arc<Mutex<Unit>>,
-    /// From block 0 on.
+    /// The written data, from block 0 on.
     written: Arc<Mutex<Vec<u8>>>,
     refuses: Arc<Mutex<Vec<u16>>>,
-    /// Commands that came while data was waited for.
+    /// Commands that arrived while this waited for data.
     later: VecDeque<Request>,
 }
 
@@ -130,14 +130,14 @@ impl Peer {
         [&header[..], data, &[0; 3][..padding(data.len() as u32)]].concat()
     }
 
-    /// A SCSI response, to be sent.
+    /// Makes a SCSI response.
     pub fn response(&mut self, tag: u32, status: u8, data: &[u8]) -> Vec<u8> {
         let message = self.message(0x21, 0x80, tag, data, |h| h[3] = status);
         self.stat_sn += 1;
         message
     }
 
-    /// The wish for data, to be sent.
+    /// Makes an R2T.
     pub fn r2t(&mut self, tag: u32, offset: u32, len: u32) -> Vec<u8> {
         self.message(0x31, 0x80, tag, &[], |h| {
             h[20..24].copy_from_slice(&7_u32.to_be_bytes());
@@ -146,26 +146,26 @@ impl Peer {
         })
     }
 
-    /// A NOP-In that wants no answer, to be sent.
+    /// Makes a NOP-In that requires no answer.
     pub fn chatter(&mut self) -> Vec<u8> {
         self.message(0x20, 0x80, RESERVED_TAG, &[], |h| h[20..24].fill(0xff))
     }
 
-    /// A function of this tag has ended so.
+    /// Sends the response to the task management function of this tag.
     pub fn managed(&mut self, tag: u32, response: u8) {
         let message = self.message(0x22, 0x80, tag, &[], |h| h[2] = response);
         self.stat_sn += 1;
         self.send(&message);
     }
 
-    /// A message is not taken.
+    /// Rejects a PDU.
     pub fn reject(&mut self, request: &Request, reason: u8) {
         let message = self.message(0x3f, 0x80, RESERVED_TAG, &request.header, |h| h[2] = reason);
         self.stat_sn += 1;
         self.send(&message);
     }
 
-    /// Whether a task management function comes next, within `limit`; it is not taken.
+    /// Whether a task management function arrives next, within `limit`. It is not consumed.
     pub fn is_managed_next(&mut self, limit: Duration) -> bool {
         let mut first = [0];
         self.stream.set_read_timeout(Some(limit)).unwrap();
@@ -191,7 +191,7 @@ impl Peer {
         self.send(&message);
     }
 
-    /// Data, cut to what was asked for, and that all is well.
+    /// Sends data, truncated to the requested length, with status GOOD.
     pub fn answer(&mut self, request: &Request, data: &[u8]) {
         let data = &data[..data.len().min(request.len() as usize)];
         let underflow = request.len() - data.len() as u32;
@@ -203,7 +203,7 @@ impl Peer {
         self.send(&message);
     }
 
-    /// As a proper target would.
+    /// Handles a request as a correct target does.
     pub fn serve(&mut self, request: &Request) {
         let unit = self.unit.lock().unwrap();
         let (serial, blocks) = (unit.serial.clone(), unit.blocks);
@@ -235,7 +235,7 @@ impl Peer {
         }
     }
 
-    /// Takes a write.
+    /// Executes a write.
     fn take(&mut self, request: &Request) {
         let Some(all) = self.collect(request) else { return };
         let at = request.byte();
@@ -247,7 +247,7 @@ impl Peer {
         self.end(request.tag(), GOOD);
     }
 
-    /// Asks for all data of a command at once. `None`: the connection has gone.
+    /// Requests all data of a command at once. `None`: the connection is closed.
     pub fn collect(&mut self, request: &Request) -> Option<Vec<u8>> {
         let (tag, len) = (request.tag(), request.len());
         let wish = self.r2t(tag, 0, len);
@@ -274,10 +274,10 @@ impl Peer {
         Some(all)
     }
 
-    /// What is no command.
+    /// Handles a PDU that is not a command.
     fn hear(&mut self, request: &Request) {
         let message = match request.opcode() {
-            // A question of theirs.
+            // A NOP-Out that requires an answer.
             0 if request.tag() != RESERVED_TAG => {
                 self.message(0x20, 0x80, request.tag(), &[], |h| h[20..24].fill(0xff))
             }
@@ -301,15 +301,16 @@ impl Peer {
     }
 }
 
-/// What happens to a command, or to a task management function, which otherwise is not answered: true if it has been dealt with.
+/// Handles a command or a task management function. Returns true if it has handled it. Otherwise a command is served as by a correct
+/// target, and a function is not answered.
 type Script = dyn Fn(&mut Peer, &Request) -> bool + Send + Sync;
 
-/// See the module's text.
+/// A scripted target; see the module's text.
 pub struct Scripted {
     address: SocketAddr,
     pub unit: Arc<Mutex<Unit>>,
     pub written: Arc<Mutex<Vec<u8>>>,
-    /// Sessions of initiators, by the numbers these give them, that cannot be made now.
+    /// Sessions whose login is refused now, by the numbers that initiators give them.
     pub refuses: Arc<Mutex<Vec<u16>>>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
     over: Arc<AtomicBool>,
@@ -321,7 +322,7 @@ impl Scripted {
         Scripted::storing(Arc::default(), script)
     }
 
-    /// What is written goes there: another target may have the same disk.
+    /// Starts a target with this storage, which another target may share.
     pub fn storing(
         written: Arc<Mutex<Vec<u8>>>,
         script: impl Fn(&mut Peer, &Request) -> bool + Send + Sync + 'static,
@@ -374,12 +375,12 @@ impl Scripted {
         format!("iscsi://{}/iqn.2026-11.test:scripted/1{options}", self.address)
     }
 
-    /// Cuts all connections that there are.
+    /// Closes all existing connections.
     pub fn cut(&self) {
         self.streams.lock().unwrap().iter().for_each(|s| drop(s.shutdown(Shutdown::Both)));
     }
 
-    /// Cuts the connection of this number.
+    /// Closes the connection of this number.
     pub fn cut_one(&self, number: usize) {
         let _ = self.streams.lock().unwrap()[number].shutdown(Shutdown::Both);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stops servers without ending their connections.
+//! Stops servers without closing their connections.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ pub fn signal(pid: u32, what: &str) {
     assert!(done.success(), "kill {what} {pid}: {done}");
 }
 
-/// Stops a process, and comes back when it does: the signal alone leaves its threads the time to answer one more request.
+/// Stops a process, and returns when it is stopped. Just after the signal, its threads might still answer one more request.
 #[track_caller]
 pub fn stop(pid: u32) {
     signal(pid, "-STOP");
@@ -23,7 +23,7 @@ pub fn stop(pid: u32) {
     }
 }
 
-/// Whether all of its threads are stopped: proc_pid_stat(5), the state behind the name.
+/// Whether all of its threads are stopped, from the state in proc_pid_stat(5), which follows the name.
 fn stands_still(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap_or_default()).all(|stat| {

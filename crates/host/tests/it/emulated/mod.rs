@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A Linux machine under QEMU's emulation (x86-64), and what it says on its console. Shared with the program's tests.
+//! A Linux machine under QEMU's emulation (x86-64), and the output on its console. The program's tests use it, too.
 //!
-//! Guarantees: the machine ends with its test, and by itself after `limit_s`. No KVM is needed and none is used. Needs: QEMU, and once a kernel
-//! from the package archive (see `prepare.sh`).
+//! Guarantees: the machine is killed at the end of its test, and after `limit_s`. KVM is neither needed nor used. Needs: QEMU, and once
+//! a kernel from the package archive (see `prepare.sh`).
 #![allow(dead_code, reason = "each test crate uses its part")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-/// What a machine boots.
+/// The kernel and the root that a machine boots.
 pub struct Boot {
     pub kernel: String,
     pub root: String,
 }
 
 impl Boot {
-    /// A root of this `name` that runs `script`, made once; `programs` and `modules` are lists with blanks between.
+    /// Makes a root called `name` that runs `script`, unless it exists. `programs` and `modules` are lists with blanks between.
     pub fn new(name: &str, script: &Path, programs: &str, modules: &str) -> Boot {
         let prepare = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/it/emulated/prepare.sh");
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../guest");
@@ -31,7 +31,7 @@ impl Boot {
     }
 }
 
-/// What a machine has.
+/// The hardware of a machine.
 pub struct Hardware<'a> {
     pub cpus: u32,
     /// Memory, in KiB.
@@ -39,11 +39,11 @@ pub struct Hardware<'a> {
     /// More arguments for QEMU. Paths in them may be relative to `directory`.
     pub devices: &'a [&'a str],
     pub directory: &'a Path,
-    /// Seconds after which it is ended.
+    /// Seconds after which the machine is killed.
     pub limit_s: u32,
 }
 
-/// A machine that runs.
+/// A running machine.
 pub struct Emulated {
     child: Child,
     orders: ChildStdin,
@@ -53,15 +53,15 @@ pub struct Emulated {
 }
 
 impl Hardware<'_> {
-    /// Starts it; `parameters` are more of its kernel's.
+    /// Starts the machine. `parameters` are added to its kernel's command line.
     pub fn start(&self, boot: &Boot, parameters: &str) -> Emulated {
         let mut command = Command::new("timeout");
         command.args(["-k", "60", &self.limit_s.to_string(), "qemu-system-x86_64", "-machine", "q35"]);
-        // QEMU 7.2 breaks newer kernels' slab allocator with cmpxchg16b.
+        // With cmpxchg16b, QEMU 7.2 breaks the slab allocator of newer kernels.
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16"]);
         command.args(["-smp", &self.cpus.to_string(), "-m", &format!("{}K", self.kib)]).args(self.devices);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot"]);
-        // The kernel's test of its timer counts on a CPU that is always there. It gives up if the host has others to run.
+        // The kernel's timer check expects a CPU that always runs, and fails if the host runs other processes.
         let line = format!("console=ttyS0 panic=-1 quiet no_timer_check {parameters}");
         command.args(["-kernel", &boot.kernel, "-initrd", &boot.root, "-append", &line]);
         command.current_dir(self.directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -72,7 +72,7 @@ impl Hardware<'_> {
 }
 
 impl Emulated {
-    /// Reads the console until a line begins with `sign`, or to its end: what is behind the sign.
+    /// Reads the console until a line begins with `sign`, or to its end. Returns the rest of that line.
     pub fn says(&mut self, sign: &str) -> Option<String> {
         let mut line = Vec::new();
         while self.console.read_until(b'\n', &mut line).unwrap() > 0 {
@@ -92,7 +92,7 @@ impl Emulated {
         writeln!(self.orders, "{line}").unwrap();
     }
 
-    /// Reads the console to its end, and waits for that of the machine.
+    /// Reads the console to its end, and waits until the machine ends.
     pub fn end(&mut self) -> ExitStatus {
         while self.says("").is_some() {}
         self.child.wait().unwrap()
@@ -101,9 +101,9 @@ impl Emulated {
 
 impl Drop for Emulated {
     fn drop(&mut self) {
-        // The number of one that has ended may be another's.
+        // Only while it runs: after its end, another process may have its number.
         if matches!(self.child.try_wait(), Ok(None)) {
-            // `timeout` hands it on.
+            // `timeout` forwards the signal.
             let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
             let _ = self.child.wait();
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The NBD driver under load in tests: opened alone or as the target of verifying jobs, while servers are killed and come back.
+//! The NBD driver under load in tests: opened alone, or as the target of verifying jobs while servers are killed and restarted.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -17,7 +17,7 @@ use workload::job::{JobFile, ParseContext};
 
 pub const LONG: Duration = Duration::from_secs(300);
 
-/// A driver of a target, and what its data is in.
+/// Opens a driver of a target. Returns it and its memory regions.
 pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
     let regions = Arc::new(Regions::new());
     let (nbd, warning) = Nbd::open(&nbd::parse(target).unwrap(), true, regions.clone()).unwrap();
@@ -25,7 +25,8 @@ pub fn open(target: &str) -> (Arc<Nbd>, Arc<Regions>) {
     (Arc::new(nbd), regions)
 }
 
-/// A disk with one hardware queue and a short `io_timeout`, polled: a thread that sleeps in a driver alone does not ask about late requests.
+/// Makes a disk with one hardware queue and a short `io_timeout`. It is polled, because a single thread that sleeps in a driver does not
+/// check for timeouts.
 pub fn fixture(target: &str) -> (DriverFixture, Arc<Nbd>) {
     let (nbd, regions) = open(target);
     let mut fixture = DriverFixture::on(nbd.clone(), regions, |c| {
@@ -66,14 +67,14 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Runs the jobs on a thread, and `meanwhile` on this one; the run is stopped when that is through.
+/// Runs the jobs on a thread, and `meanwhile` on this one. The run is stopped when `meanwhile` returns.
 pub fn run_while(target: &str, meanwhile: impl FnOnce(&Disk)) -> RunOutcome {
     let stop = Arc::default();
     let run = prepared(JOBS, target, &stop);
     let disk = Arc::clone(&run.disks[0].1);
     std::thread::scope(|s| {
         let outcome = s.spawn(|| run.run(&mut |_| {}).expect("runs"));
-        // Also when it panics, or the run would continue for ever.
+        // The run is stopped also if this panics; otherwise it would continue for ever.
         let at_end = StopOnDrop(&stop);
         meanwhile(&disk);
         drop(at_end);
@@ -81,11 +82,11 @@ pub fn run_while(target: &str, meanwhile: impl FnOnce(&Disk)) -> RunOutcome {
     })
 }
 
-/// Waits until I/O has ended that came after this call.
+/// Waits until I/O that was submitted after this call has completed.
 pub fn goes_on(disk: &Disk) {
     let ended = || disk.queue.stats().ops.iter().map(|op| op.ios).sum::<u64>();
     let before = ended();
-    // Of the jobs' depths together no more than this can have come before.
+    // The sum of the jobs' depths limits how many completions can be of earlier I/O.
     until(|| ended() >= before + 40);
 }
 
@@ -98,7 +99,7 @@ pub fn check_clean(outcome: &RunOutcome) {
     }
 }
 
-/// Kills a server under load and starts it again, several times; no client may notice.
+/// Kills a server under load and restarts it, several times. No client may notice.
 pub fn survives_kills(mut peer: Peer, end: impl Fn(&mut Peer)) {
     let target = peer.target("&reconnect_delay=60");
     let outcome = run_while(&target, |disk| {

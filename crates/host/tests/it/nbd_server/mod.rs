@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A blocking NBD server over a Unix socket whose disks are vectors, one thread per connection: the least that lets real
-//! clients talk to the state machines of `host::export::nbd`. For tests only; nothing of it is meant to be served.
+//! A blocking NBD server over a Unix socket, whose disks are vectors, with one thread per connection. It is the minimum that connects real
+//! clients to the state machines of `host::export::nbd`, and is for tests only.
 #![allow(dead_code, reason = "each test crate uses its part")]
 
 use blk::status::BlkStatus;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What is told as a hole or as data, in one piece.
+/// The unit in which holes and data are reported.
 const GRAIN: usize = 4096;
 
 /// A disk in memory. Reads that touch `bad` fail.
@@ -34,7 +34,7 @@ pub struct Disk {
     pub caches: AtomicU64,
     pub statuses: AtomicU64,
     pub refused: AtomicU64,
-    /// The style of the connection that came last: 0 simple, 1 structured, 2 extended.
+    /// The reply style of the latest connection: 0 simple, 1 structured, 2 extended.
     pub style: AtomicU32,
 }
 
@@ -52,7 +52,7 @@ fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Everything the clients of a server can do, and the disks behind it by [`Export::id`].
+/// The capabilities of a server, and its disks by [`Export::id`].
 pub struct Server {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -68,7 +68,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Serves `exports`; the id of each is replaced by its place.
+    /// Serves `exports`. The id of each is replaced by its index.
     pub fn start(exports: Vec<(Export, Disk)>, tls: TlsMode) -> Server {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("mqblk-nbd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -101,7 +101,7 @@ impl Server {
         UnixStream::connect(&self.path).expect("the server listens")
     }
 
-    /// The first byte that a client sent behind the answer to STARTTLS.
+    /// Returns the first byte that a client sent after the answer to STARTTLS.
     pub fn tls_record(&self) -> u32 {
         self.shared.tls_record.load(Ordering::Relaxed)
     }
@@ -114,7 +114,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // Wakes the listener, which ends its connections.
+        // Wakes the listener, which closes its connections.
         let wake = UnixStream::connect(&self.path);
         let ended = self.accepting.take().map(JoinHandle::join);
         drop(wake);
@@ -135,7 +135,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         let handle = stream.try_clone().expect("a second descriptor");
         let shared = shared.clone();
         let thread = std::thread::spawn(move || {
-            // A client that goes away in the middle is no fault of the server's.
+            // A client that disconnects in the middle is not an error of the server.
             let _ = Connection { stream: &stream, out: Vec::new() }.serve(&shared);
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });
@@ -176,7 +176,7 @@ impl Connection<'_> {
                 match step {
                     Step::NeedMore => break,
                     Step::Replied => {}
-                    // There is no TLS here; the client's first byte shows whether it believes that there is.
+                    // This server has no TLS. The client's first byte shows whether the client starts TLS.
                     Step::StartTls => {
                         assert!(input.is_empty(), "a client waits for the answer");
                         let mut record = [0];
@@ -213,7 +213,7 @@ impl Connection<'_> {
             return Ok(());
         }
         loop {
-            // A long payload goes where it belongs, past the buffer.
+            // A long payload is read directly to its place, without the buffer.
             let left = session.payload_left() as usize;
             if let Some((request, bytes)) = writing.as_mut().filter(|_| left > buffer.len()) {
                 let at = bytes.len();
@@ -232,7 +232,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Whether the connection continues.
+    /// Handles the session's events. Returns whether the connection continues.
     fn events(
         &mut self,
         disk: &Disk,
@@ -261,7 +261,7 @@ impl Connection<'_> {
                 }
                 Ok(Event::Refused(refusal)) => {
                     bump(&disk.refused);
-                    // Half of them without and half with a sentence.
+                    // Half of the errors have a message.
                     if refusal.reply_to.cookie % 2 == 0 {
                         let n = style.error(refusal.reply_to, refusal.error, &mut head);
                         self.out.extend(&head[..n]);
@@ -307,7 +307,7 @@ impl Connection<'_> {
             Command::Read => return self.read(disk, style, request, &bytes[range]),
             Command::BlockStatus => {
                 bump(&disk.statuses);
-                // To the end of the grain, which is what a real disk would know.
+                // To the end of the grain, as a real disk would report.
                 style.block_status(request, extents(&bytes[range], request.offset), &mut self.out);
                 return;
             }
@@ -327,7 +327,7 @@ impl Connection<'_> {
         self.done(disk, style, request, BlkStatus::Ok);
     }
 
-    /// Holes are not sent where the client takes that.
+    /// Sends the data of a read. Holes are not sent if the client supports that.
     fn read(&mut self, disk: &Disk, style: ReplyStyle, request: &Request, data: &[u8]) {
         let (reply_to, start) = (request.reply_to(), request.offset);
         let mut head = [0; HEAD_BYTES];
@@ -364,7 +364,7 @@ impl Connection<'_> {
     }
 }
 
-/// Grain by grain: a hole or data.
+/// Returns the extents, grain by grain: a hole or data.
 fn extents(data: &[u8], offset: u64) -> impl Iterator<Item = Extent> {
     let first = (GRAIN - offset as usize % GRAIN).min(data.len());
     let (head, rest) = data.split_at(first);

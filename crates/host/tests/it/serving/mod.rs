@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What tests of exports share: a disk on IOThreads in a directory of its own, and clients under a time limit.
+//! Shared by tests of exports: a disk on IOThreads with its own directory, and clients under a time limit.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -27,7 +27,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// `target`, or a new file of 64 MiB if that is "file", on so many IOThreads.
+    /// Makes a disk of `target`, or of a new file of 64 MiB if `target` is "file", with this number of IOThreads.
     pub fn new(test: &str, target: &str, iothreads: usize) -> Served {
         let (directory, threads) = begin(test, iothreads);
         let target = if target == "file" {
@@ -43,7 +43,7 @@ impl Served {
         Served { directory, threads, disk }
     }
 
-    /// A stripe over targets; "SIZE" of digits only is a new file of so many bytes, `0.img` in the directory and so on.
+    /// Makes a stripe over targets. A target of digits only is a new file of that many bytes, `0.img` in the directory and so on.
     pub fn striped(test: &str, targets: &[&str], chunk: u64, config: QueueConfig) -> Served {
         let (directory, threads) = begin(test, 2);
         let regions = Arc::new(Regions::new());
@@ -62,7 +62,7 @@ impl Served {
         Served { directory, threads, disk }
     }
 
-    /// What an NBD export of it may be, for struct updates: `d` at a Unix socket, on all IOThreads.
+    /// Returns the disk of an NBD export, for struct updates: `d` at a Unix socket, on all IOThreads.
     pub fn nbd_disk(&self) -> NbdDisk {
         NbdDisk {
             disk: Arc::clone(&self.disk),
@@ -76,7 +76,7 @@ impl Served {
         }
     }
 
-    /// A server of this disk at `nbd.sock` in its directory, for struct updates.
+    /// Returns the options of a server of this disk at `nbd.sock` in its directory, for struct updates.
     pub fn nbd_options(&self, disk: NbdDisk) -> NbdOptions {
         NbdOptions {
             address: Address::Unix(self.directory.join("nbd.sock")),
@@ -89,7 +89,7 @@ impl Served {
     }
 }
 
-/// A new directory, and IOThreads.
+/// Makes a directory and IOThreads.
 fn begin(test: &str, iothreads: usize) -> (PathBuf, Arc<IoThreads>) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ fn open(target: &str, regions: &Arc<Regions>) -> Arc<dyn HostDriver> {
     TargetSpec::parse(target).unwrap().open(&needs, Arc::clone(regions)).unwrap().driver
 }
 
-/// The exports of a disk have ended: nothing of it may be in use.
+/// Checks that nothing of a disk is in use after its exports have ended.
 #[track_caller]
 pub fn check_drained(disk: &ServedDisk) {
     for member in disk.members() {
@@ -122,7 +122,7 @@ pub fn try_run(program: &str, arguments: &[&str]) -> Output {
     command.output().unwrap_or_else(|e| panic!("cannot run {program} under timeout: {e}"))
 }
 
-/// The same; it must succeed. What it prints.
+/// Does the same with a client that must succeed. Returns its output.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let Output { status, stdout, stderr } = try_run(program, arguments);
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
@@ -130,17 +130,17 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// An NBD request as it is sent.
+/// Returns the bytes of an NBD request.
 pub fn request(kind: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
     RequestHeader { flags: 0, kind, cookie, offset, length }.to_compact().unwrap().to_vec()
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that depend on their offset.
 pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
 }
 
-/// One virtqueue on the first IOThread, at no socket yet, for struct updates.
+/// Returns the options of an export with one virtqueue on the first IOThread and no socket yet, for struct updates.
 pub fn vhost_options() -> ExportOptions {
     ExportOptions {
         name: "export".into(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A daemon of one disk with one vhost-user-blk export, in this process, on a socket in a directory of its own.
+//! A daemon with one disk and one vhost-user-blk export, in this process, on a socket in its own directory.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `virtqueues` of a disk on `iothreads`, dealt round robin.
+    /// Starts an export with `virtqueues` on `iothreads`, assigned round robin.
     pub fn new(target: &str, virtqueues: usize, iothreads: usize) -> Server {
         Server::with(target, virtqueues, iothreads, false)
     }
@@ -49,7 +49,7 @@ impl Server {
         raw
     }
 
-    /// Ends the export; nothing of the disk may be in use then.
+    /// Ends the export. Then nothing of the disk may be in use.
     pub fn check_idle(mut self) {
         self.export = None;
         serving::check_drained(&self.disk);

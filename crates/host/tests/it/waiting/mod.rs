@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waiting in tests for what comes by itself.
+//! Waits in tests for conditions that become true by themselves.
 
 use std::time::{Duration, Instant};
 
-/// Comes back once it is so; a minute is the limit.
+/// Returns once the condition holds. The limit is a minute.
 #[track_caller]
 pub fn until(mut what: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows whose sides are one job, run by us and by fio: `mqblk run`, our engine in fio, our drivers.
+//! Rows whose sides run the same job: with `mqblk run` and with fio, or with our engine in fio.
 //!
 //! Guarantees and form: see [`super`].
 
@@ -129,14 +129,14 @@ iodepth=1
 [j0]
 ";
 
-/// What fio's io_uring engine needs to be at its best; ours registers by itself.
+/// Options for fio's io_uring engine to reach its best rate. Our driver registers files and buffers by itself.
 const REGISTERED: &str = "registerfiles=1\nfixedbufs=1";
 
 const NULL_TARGET: &[&str] = &["--target", "null:size=64g"];
 const FILE_TARGET: &[&str] = &["--target", "file:{file}"];
 const KERNEL_TARGET: &[&str] = &["--target", "kernel:{loop}"];
 
-/// A job for drivers that need nothing but a depth; `{extra}` has fio's way to the same disk.
+/// A job for drivers that need only a queue depth. `{extra}` has the lines with which fio reaches the same disk.
 const NBD_QD1: &str = "\
 [global]
 ioengine=libaio
@@ -166,7 +166,7 @@ iodepth=32
 const NBD_TARGET: &[&str] = &["--target", "nbd+unix:///?socket={nbd}&connections=1"];
 const NBD_ENGINE: &str = "ioengine=nbd\nuri=nbd+unix:///?socket={nbd}";
 
-/// These come behind the job's own `ioengine`, and the later line counts.
+/// These lines follow the job's own `ioengine`. Of two such lines, fio uses the later one.
 const OUR_ENGINE: &str = "ioengine={engine}\nfilename=null\\:size=64g";
 
 /// In the order of a full run.
@@ -309,7 +309,7 @@ const fn fio(name: &'static str, job: &'static str, extra: &'static str) -> Side
     Side { name, program: Program::Fio, job, extra, args: &[] }
 }
 
-/// The usual question: our figure divided by fio's.
+/// The most common goal: our figure divided by fio's.
 const fn ratio(metric: Metric, need: Need) -> Goal {
     Goal { metric, of: "mqblk", to: Some("fio"), need }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows that put the simulator beside the machine: the same jobs on the same device, in real time and in virtual time.
+//! Rows that compare the simulator with the machine: the same jobs on the same device, in real time and in virtual time.
 //!
-//! Guarantees and form: see [`super`]. What the published experiment 2 turned on is judged: within 5 percent.
+//! Guarantees and form: see [`super`]. The figures that decided the published experiment 2 are judged: within 5 percent.
 
 use super::row::{Agrees, Goal, Metric, Need, Program, Row, Side};
 

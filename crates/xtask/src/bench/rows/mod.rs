@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is measured: every row as data, with the goal it is held to.
+//! The rows of the bench, as data: what is measured, and the goals.
 //!
-//! [`row`] defines what a row is made of. Guarantees: both sides of a comparison get the same job; what only one of them
-//! understands is in its `extra` lines or `args`. Job texts are fio job files with blanks that [`super::job`] fills. Latencies
-//! are recorded on both sides, as is fio's default.
+//! [`row`] defines what a row is made of. Guarantees: both sides of a comparison get the same job; what only one of them understands is
+//! in that side's `extra` lines or `args`. Job texts are fio job files with blanks that [`super::job`] fills. Both sides record latencies,
+//! because that is fio's default.
 //!
-//! [`against_fio`] has the rows whose sides run jobs; of these, [`network`] has those on iSCSI and Ceph, and [`paths`] those of
-//! a disk with several paths. [`agreement`] has the simulator's rows, [`served`] those of a client and servers.
+//! [`against_fio`] has the rows whose sides run jobs. Of these, rows on iSCSI and Ceph are in [`network`], and rows of a disk with
+//! several paths in [`paths`]. [`agreement`] has the simulator's rows, [`served`] the rows of a client and servers.
 
 mod against_fio;
 mod agreement;

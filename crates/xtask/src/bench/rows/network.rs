@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows of disks over a network, on loopback: iSCSI against libiscsi's own iscsi-perf, RBD against fio's rbd engine; and of the layers that
-//! such disks have above them.
+//! Rows of disks over a network, on loopback: iSCSI against libiscsi's own iscsi-perf, and RBD against fio's rbd engine. Also the rows
+//! of the layers above such disks.
 //!
-//! Guarantees and form: see [`super`]. The CPU time is that of the whole process: librbd's threads do the most of an RBD image's work.
+//! Guarantees and form: see [`super`]. The CPU time is that of the whole process, because librbd's threads do most of an RBD image's work.
 
 use super::row::{Goal, Metric, Need, Program, Row, Side};
 
@@ -17,7 +17,7 @@ norandommap
 [j0]
 ";
 
-/// iscsi-perf has no scheduler; what a session's own costs is shown beside it.
+/// Without a scheduler, because iscsi-perf has none. Another side shows the cost of the one that a session gets by default.
 const ISCSI_QD1: &[&str] = &["--target", "{iscsi}?sessions=1", "--set", "scheduler=none", "--job-set", "iodepth=1"];
 const ISCSI_QD32: &[&str] = &["--target", "{iscsi}?sessions=1", "--set", "scheduler=none", "--job-set", "iodepth=32"];
 const ISCSI_QD1_DEFAULT: &[&str] = &["--target", "{iscsi}?sessions=1", "--job-set", "iodepth=1"];
@@ -49,7 +49,7 @@ iodepth=16
 [j0]
 ";
 
-/// fio's engine has no scheduler.
+/// Without a scheduler, because fio's engine has none.
 const RBD: &[&str] = &["--target", "rbd:rbd/disk0:conf={ceph}/ceph.conf", "--set", "scheduler=none"];
 const RBD_CACHED: &[&str] = &[
     "--target",
@@ -57,7 +57,7 @@ const RBD_CACHED: &[&str] = &[
     "--set",
     "scheduler=none",
 ];
-/// The later `ioengine` counts.
+/// These lines follow the job's own `ioengine`. Of two such lines, fio uses the later one.
 const FIO_RBD: &str = "ioengine=rbd\nclientname=admin\npool=rbd\nrbdname=disk0";
 const UNCACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/nocache.conf"];
 const CACHED_CONF: &[&str] = &["CEPH_CONF={ceph}/ceph.conf"];
@@ -153,7 +153,7 @@ const fn figure(metric: Metric, need: Need) -> Goal {
     Goal { metric, of: "layers", to: None, need }
 }
 
-/// `job` is not read.
+/// A side of iscsi-perf, which reads no job.
 const fn perf(name: &'static str, args: &'static [&'static str]) -> Side {
     Side { name, program: Program::IscsiPerf, job: "", extra: "", args }
 }

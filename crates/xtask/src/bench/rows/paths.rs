@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows of a disk by several paths, to tgtd on loopback: how selectors spread load over unequal ones, for how long I/O stalls when one is
-//! pulled.
+//! Rows of a disk with several paths, to tgtd on loopback: how path selectors spread load over unequal paths, and for how long I/O
+//! stalls when a path is pulled.
 //!
-//! Guarantees and form: see [`super`]. All sides are ours; the yardstick of a selector is round-robin in the same run. Gaps are shown and
-//! not judged: they are settings (docs/multipath.md). Errors are judged.
+//! Guarantees and form: see [`super`]. All sides are ours. A selector is compared with round-robin in the same run. Gaps are shown but
+//! not judged, because they follow from settings (docs/multipath.md). Errors are judged.
 
 use super::row::{Goal, Metric, Need, Program, Pull, Pulled, Row, Side, Unequal};
 
@@ -64,7 +64,7 @@ const QUEUE_LENGTH: &str = "queue-length";
 const SERVICE_TIME: &str = "service-time";
 const HISTORICAL: &str = "historical-service-time";
 
-/// A selector that weighs what is in flight must not be worse than one that does not.
+/// A selector that considers the I/O in flight must not be worse than one that does not.
 const SELECTORS: &[Goal] = &[
     beside(QUEUE_LENGTH, Metric::Iops, Need::AtLeast(1.0)),
     beside(SERVICE_TIME, Metric::Iops, Need::AtLeast(1.0)),

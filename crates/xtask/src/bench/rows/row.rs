@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a row is made of: sides with a program and a job, and goals.
+//! The parts of a row: sides with a program and a job, and goals.
 
 /// A group of runs that are compared with each other.
 pub struct Row {
@@ -9,11 +9,11 @@ pub struct Row {
     pub title: &'static str,
     /// How many CPUs it needs.
     pub cpus: usize,
-    /// What runs, interleaved.
+    /// The sides, which run in turn.
     pub sides: &'static [Side],
-    /// The sides run by turns of a few hundredths of a second instead of one after the other: for a device that drifts.
+    /// The sides run by turns of a few hundredths of a second instead of one after the other, because the device's speed drifts.
     pub turns: bool,
-    /// What is asked of the figures.
+    /// Goals for the figures.
     pub goals: &'static [Goal],
 }
 
@@ -22,14 +22,14 @@ pub struct Row {
 pub struct Side {
     /// Its name in the row.
     pub name: &'static str,
-    /// The programs that run it.
+    /// The program that runs the job.
     pub program: Program,
-    /// The job file, with blanks. Where `{nbd}` is named, in it, in `extra` or in `args`, nbdkit serves a disk there that does
-    /// nothing, while the side runs; `{iscsi}` is a logical unit of a tgtd, `{ceph}` the directory of a cluster.
+    /// The job file, with blanks. If the job, `extra` or `args` contain `{nbd}`, nbdkit serves a disk that does nothing at that socket
+    /// while the side runs. `{iscsi}` is a logical unit of a tgtd, `{ceph}` the directory of a cluster.
     pub job: &'static str,
     /// Lines of `[global]` that only this side gets.
     pub extra: &'static str,
-    /// Arguments that only this side gets; of fio, variables of its environment.
+    /// Arguments that only this side gets. For fio, these are environment variables.
     pub args: &'static [&'static str],
 }
 
@@ -40,26 +40,26 @@ pub enum Program {
     Mqblk,
     /// The yardstick.
     Fio,
-    /// libiscsi's, which knows no job: 4 KiB random reads.
+    /// libiscsi's iscsi-perf. It reads no job file: it does 4 KiB random reads.
     IscsiPerf,
-    /// A bench of `blk`, `scsi_multipath`, which knows no job.
+    /// The bench `scsi_multipath` of `blk`, which reads no job file.
     Layers,
     /// fio with our engine, `libmqblk_fio.so`, which `{engine}` names.
     Engine,
-    /// A server, with a client that is the same for all of a row.
+    /// A server, with a client that is the same for all sides of a row.
     Served(Served),
     /// Ours over paths of unequal speed.
     Unequal(Unequal),
-    /// Ours with a path that is pulled, which knows no job: fio writes and verifies.
+    /// Ours with a path that is pulled. This reads no job file: fio writes and verifies.
     Pull(Pull),
-    /// Ours in real or in virtual time, which knows its own jobs.
+    /// Ours in real or in virtual time, with jobs of its own.
     Agrees(Agrees),
 }
 
-/// In which time the jobs of the storvsc patch run.
+/// How the jobs of the storvsc patch run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Agrees {
-    /// In virtual time.
+    /// Run in virtual time; else in real time.
     pub is_simulated: bool,
     /// `nr_hw_queues`.
     pub queues: u16,
@@ -70,18 +70,18 @@ pub struct Agrees {
 pub struct Unequal {
     /// `path_selector`.
     pub selector: &'static str,
-    /// How many, two to four.
+    /// Number of paths, two to four.
     pub paths: u8,
 }
 
 /// What happens to one of two paths.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Pull {
-    /// What.
+    /// How the path is pulled.
     pub what: Pulled,
-    /// Both are in one group, and in use; else the pulled one is.
+    /// Both paths are in one group, and in use; else only the pulled path is in use.
     pub is_multibus: bool,
-    /// Silence is noticed after 1 and 1 instead of 5 and 5 seconds.
+    /// `noop_interval` and `noop_timeout` are 1 second each instead of 5.
     pub is_quick: bool,
 }
 
@@ -96,18 +96,18 @@ pub enum Pulled {
     Dropped,
 }
 
-/// A server and what is asked of it.
+/// A server, its configuration and its client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Served {
     /// The server.
     pub by: By,
-    /// What: `true` a file past the page cache, `false` a disk that does nothing.
+    /// The disk: `true` for a file without the page cache, `false` for a disk that does nothing.
     pub file: bool,
-    /// IOThreads, where the server has a choice.
+    /// IOThreads, if the server lets them be set.
     pub iothreads: u16,
     /// The client.
     pub client: Client,
-    /// IOThread and client of each virtqueue share one CPU, that of its number.
+    /// IOThread and client of each virtqueue share one CPU, whose number is the virtqueue's.
     pub pinned: bool,
 }
 
@@ -125,64 +125,64 @@ pub enum By {
 /// The clients of servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Client {
-    /// blkio (by `vuclient bench`), 4 KiB random reads on so many virtqueues at this depth; it sleeps or spins for completions.
+    /// blkio (by `vuclient bench`), 4 KiB random reads. It sleeps or polls until requests complete.
     Blkio {
         /// Virtqueues, a thread each.
         queues: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
-        /// Spins.
+        /// Polls for completions instead of sleeping.
         spins: bool,
     },
-    /// The same by `vuclient lean`, a driver that costs next to nothing: fixed chains, headers and buffers.
+    /// The same by `vuclient lean`, a driver that needs almost no CPU time: its chains, headers and buffers are fixed.
     Lean {
         /// Virtqueues, a thread each.
         queues: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
-        /// Spins.
+        /// Polls for completions instead of sleeping.
         spins: bool,
     },
     /// fio's nbd engine, 4 KiB random reads over a Unix socket.
     FioNbd {
         /// Jobs, a connection each.
         connections: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
     },
-    /// The same by `vuclient nbd`, which receives and sends as much as it can by one call.
+    /// The same by `vuclient nbd`, which receives and sends as much as possible per system call.
     LeanNbd {
         /// Connections, a thread each.
         connections: u16,
-        /// Requests in flight of each.
+        /// Requests in flight on each.
         iodepth: u16,
     },
-    /// fio on the one file of a FUSE export, 4 KiB random reads past the page cache by io_uring.
+    /// fio on the one file of a FUSE export, 4 KiB random reads by io_uring without the page cache.
     FioFuse {
         /// Requests in flight.
         iodepth: u16,
     },
-    /// No client: so many disks, each with a vhost-user-blk export of two virtqueues, do nothing.
+    /// No client. Several disks, each with a vhost-user-blk export of two virtqueues, do nothing.
     Idle {
         /// Disks.
         disks: u16,
     },
 }
 
-/// What is read from a run.
+/// A figure of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// I/Os per second over all jobs.
     Iops,
-    /// User and system time per I/O in microseconds: of the program as it reports it itself, of a server as the kernel does.
+    /// User and system time per I/O in microseconds. A program reports its own; of a server, the kernel's figure is read.
     CpuPerIo,
-    /// The same of the whole process, start-up included, as the kernel counts.
+    /// User and system time of the whole process per I/O, start-up included, as the kernel counts.
     ProcessCpuPerIo,
     /// Nanoseconds per I/O that layers of `blk` add, one I/O at a time.
     AddedNs,
     /// The same in batches of 32.
     AddedNs32,
-    /// What two threads do on a disk each, in terms of one alone.
+    /// Rate of two threads with a disk each, divided by the rate of one thread.
     Scaling,
     /// The same without the layers.
     PlainScaling,
@@ -190,35 +190,35 @@ pub enum Metric {
     IdleCpu,
     /// Memory resident in a server without clients, MB.
     Resident,
-    /// Latency in microseconds that half of the I/Os keep.
+    /// Median latency in microseconds.
     P50,
-    /// The same, 99 of 100.
+    /// 99th percentile of the latency in microseconds.
     P99,
-    /// Percent of the I/Os that this path carried, the first is 0.
+    /// Percent of the I/Os that this path carried. The first path is 0.
     Share(u8),
     /// Bandwidth of reads, MB/s.
     ReadMb,
     /// Writes per second.
     WriteIops,
-    /// Longest time without the end of an I/O before a path was pulled, milliseconds.
+    /// Longest time without a completion before a path was pulled, milliseconds.
     GapBefore,
-    /// The same from then on.
+    /// The same from then until the path was back.
     Gap,
-    /// The same from when the path was back.
+    /// The same after the path was back.
     GapBack,
-    /// The longest I/O from when the path was pulled, milliseconds.
+    /// Longest latency of an I/O after the path was pulled, milliseconds.
     Longest,
-    /// I/O errors, and blocks that were not what was written last.
+    /// I/O errors, and blocks that do not hold what was written last.
     Errors,
 }
 
-/// A figure asked of a row.
+/// A figure of a row, and what it must be.
 pub struct Goal {
-    /// What is compared.
+    /// The metric.
     pub metric: Metric,
-    /// The side it is asked of.
+    /// The side whose figure this is.
     pub of: &'static str,
-    /// The side it is divided by; `None` means the figure itself.
+    /// The side whose figure divides it; `None` means no division.
     pub to: Option<&'static str>,
     /// What it must be.
     pub need: Need,
@@ -231,16 +231,16 @@ pub enum Need {
     AtLeast(f64),
     /// At most this.
     AtMost(f64),
-    /// At least this, or what the peer's own pair (first divided by second) reaches if lower.
+    /// At least this, or at least the ratio of two other sides (the first divided by the second), whichever is lower.
     AtLeastOrPeer(f64, &'static str, &'static str),
-    /// From 1 less this to 1 and this.
+    /// Within this distance of 1.
     Within(f64),
-    /// Anything: printed for honesty.
+    /// Anything. The figure is only shown.
     Shown,
 }
 
 impl Row {
-    /// Whether no program can do it in our place.
+    /// Whether only mqblk can run this row, so that `--control` omits it.
     pub fn is_ours_alone(&self) -> bool {
         self.sides
             .iter()
@@ -269,7 +269,7 @@ impl Side {
         matches!(self.program, Program::Served(_)) || self.names("{file}") || self.names("{size}")
     }
 
-    /// Whether it needs the clients that are ours.
+    /// Whether it needs `mqblk-vuclient`, our client.
     pub fn needs_vuclient(&self) -> bool {
         matches!(self.program, Program::Served(_))
     }
@@ -284,7 +284,7 @@ impl Side {
     }
 }
 
-/// Rates of two sides, printed for honesty.
+/// The ratio of two sides' rates, which is only shown.
 pub const fn shown(of: &'static str, to: &'static str) -> Goal {
     Goal { metric: Metric::Iops, of, to: Some(to), need: Need::Shown }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows of a client and several servers, ours and its peers.
 //!
-//! The clients that the goals name, blkio and fio, use more time per request than a good server does; so some rows come
-//! a second time, with a client that costs next to nothing, and are held to the same goal.
+//! The clients that the goals name, blkio and fio, use more time per request than a good server does. So some rows come a second time
+//! with a client that needs almost no CPU time, and with the same goal.
 //! Guarantees and form: see [`super`].
 
 use super::row::{By, Client, Goal, Metric, Need, Program, Row, Served, Side, shown};
@@ -34,7 +34,7 @@ pub const ROWS: &[Row] = &[
         cpus: 2,
         sides: &SCALING,
         turns: false,
-        // Four threads are busy with two queues: on fewer CPUs that is not the server's alone, so the next two are judged.
+        // With two queues, four threads are busy. On fewer CPUs the server is not the only limit, so the next two rows are judged.
         goals: &[shown("mqblk-2", "mqblk-1"), shown("qsd-2", "qsd-1")],
     },
     Row {
@@ -140,7 +140,7 @@ const fn served(name: &'static str, by: By, file: bool, iothreads: u16, client: 
     }
 }
 
-/// The same with its threads where [`Served::pinned`] says.
+/// Returns the side with its threads pinned as in [`Served::pinned`].
 const fn pinned(side: Side) -> Side {
     match side.program {
         Program::Served(served) => Side { program: Program::Served(Served { pinned: true, ..served }), ..side },
@@ -164,7 +164,7 @@ const fn lean_nbd(connections: u16) -> Client {
     Client::LeanNbd { connections, iodepth: 32 }
 }
 
-/// Ours and qemu-storage-daemon under one client, asked for this ratio.
+/// A row of our server and qemu-storage-daemon under one client, with goals for their ratio.
 const fn vhost(name: &'static str, title: &'static str, sides: &'static [Side], goals: &'static [Goal]) -> Row {
     Row { name, title, cpus: 2, sides, turns: false, goals }
 }
