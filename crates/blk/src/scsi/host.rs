@@ -64,7 +64,8 @@ impl Default for HostTemplate {
 impl HostTemplate {
     /// Returns the number of hardware queues on a machine with this many CPUs.
     ///
-    /// # Errors `nr_hw_queues` is larger than the number of CPUs.
+    /// # Errors
+    /// `nr_hw_queues` is larger than the number of CPUs.
     pub fn hw_queues(&self, cpus: u16) -> Result<u16, SettingError> {
         match self.nr_hw_queues {
             0 => Ok(cpus.max(1)),
@@ -75,7 +76,8 @@ impl HostTemplate {
 
     /// Returns the tags that this template needs.
     ///
-    /// # Errors The errors of [`HostTemplate::hw_queues`].
+    /// # Errors
+    /// The errors of [`HostTemplate::hw_queues`].
     pub fn tag_set(&self, cpus: u16) -> Result<TagSetConfig, SettingError> {
         Ok(TagSetConfig {
             nr_hw_queues: self.hw_queues(cpus)?,

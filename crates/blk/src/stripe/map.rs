@@ -66,7 +66,8 @@ impl StripeMap {
     /// into the smallest; the rest of larger stripes is unused. `block_size` is the largest logical block of the
     /// stripes in bytes.
     ///
-    /// # Errors The number of stripes, the chunk, or the size of a stripe or of all stripes together is out of range.
+    /// # Errors
+    /// The number of stripes, the chunk, or the size of a stripe or of all stripes together is out of range.
     pub fn new(chunk_bytes: u64, block_size: u32, stripes: &[Stripe]) -> Result<StripeMap, StripeError> {
         let (n, chunk) = (stripes.len(), chunk_bytes >> SECTOR_SHIFT);
         if !(2..=MAX_STRIPES).contains(&n) {
