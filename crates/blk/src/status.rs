@@ -146,10 +146,10 @@ impl core::fmt::Display for BlkStatus {
     }
 }
 
-/// A driver's answer about the first request that it did *not* accept
+/// A driver's status for the first request that it did *not* accept
 /// ([`Driver::queue_rqs`](crate::driver::Driver::queue_rqs)).
 ///
-/// The answer says what runs the hctx again:
+/// The status determines what runs the hctx again:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum QueueRqStatus {

@@ -13,7 +13,7 @@ pub(crate) type CpuGroup = Vec<u16>;
 ///
 /// CPUs of one NUMA node share groups with another node only if there are more nodes than groups; SMT siblings land in the
 /// same group where its size allows; within a node the sizes differ by at most one per round. Returns fewer groups than
-/// asked for if there are fewer CPUs.
+/// requested if there are fewer CPUs.
 ///
 /// # Panics
 /// If `numgrps` is 0 or `topo` is not consistent (see [`CpuTopology`]).

@@ -358,7 +358,7 @@ pub trait Driver: Send + Sync {
     /// Limits and features; constant while the driver lives.
     fn limits(&self) -> Limits;
 
-    /// Size of the disk in sectors. The core asks once; if the size changes later, call
+    /// Size of the disk in sectors. The core calls this once; if the size changes later, call
     /// [`RequestQueue::set_capacity`](crate::queue::RequestQueue::set_capacity).
     fn capacity(&self) -> Sector;
 

@@ -135,7 +135,7 @@ mod tests {
         if op.has_data() && segments > u64::from(limits.max_segments) {
             return Err(format!("{segments} segments"));
         }
-        // A piece that holds a physical block boundary inside could have ended there.
+        // A piece with a physical block boundary inside could have ended at that boundary.
         let physical = u64::from(limits.physical_block_size >> 9);
         if op != Op::Discard && !last && !ends_physical && (sector + u64::from(n)) / physical != sector / physical {
             return Err("ends inside a physical block without need".into());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Request timeouts: the driver is asked about each request that it has had for longer than `io_timeout`.
+//! Request timeouts: the driver's timeout function is called for each request that the driver has had for longer than
+//! `io_timeout`.
 //!
 //! One timer per disk. Issuing a request arms the timer, at most five seconds ahead, if it is not armed. So the timer
 //! costs a request one load. A poll of any submitter finds the timer due ([`RequestQueue::next_timer`] announces it to
@@ -39,7 +40,7 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Asks the driver about every request that is late.
+    /// Calls the driver's timeout function for every late request.
     #[cold]
     pub(crate) fn check_timeouts(&self, local: &mut Local, now: Instant) {
         if !self.q.timer.take(now) {

@@ -13,7 +13,7 @@
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Instant;
 
-/// "No run is owed."
+/// No run is scheduled.
 const NEVER: u64 = u64::MAX;
 
 /// When the delayed run of one hctx is due.

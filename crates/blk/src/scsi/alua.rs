@@ -212,8 +212,8 @@ pub struct Access {
 }
 
 impl Access {
-    /// Makes it from the answers to INQUIRY (standard data and page 0x83) and REPORT TARGET PORT GROUPS. `None`: the unit has no
-    /// port groups, or does not report the group of this path, or its answer lacks that group.
+    /// Makes the access data of a path from the answers to INQUIRY (standard data and page 0x83) and REPORT TARGET PORT GROUPS.
+    /// `None`: the unit has no port groups, or does not report the group of this path, or its answer lacks that group.
     pub fn new(support: Support, designation: &[u8], answer: &[u8]) -> Option<Access> {
         if !(support.implicit || support.explicit) {
             return None;

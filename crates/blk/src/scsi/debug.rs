@@ -75,7 +75,7 @@ pub enum InjectedFault {
     Busy(Busy),
 }
 
-/// An action of error handling that a host may be asked for.
+/// An action of error handling that a host may be requested to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EhAid {
     /// An abort.
@@ -191,7 +191,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         self.helper.lock().script.push(Scripted { aid, lun, reply, times });
     }
 
-    /// Returns the actions that the host was asked for so far, in order.
+    /// Returns the actions that were requested from the host so far, in order.
     pub fn log(&self) -> Vec<(EhAid, LunId)> {
         self.helper.lock().log.clone()
     }
@@ -209,7 +209,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         hctxs.map(|hctx| self.place(lun, HctxId::new(hctx)).lock().lost.len()).sum()
     }
 
-    /// Begins an action or polls it. Returns how far it is, and its answer.
+    /// Begins an action or polls it. Returns its state, and the answer to a probe.
     fn help(&self, aid: EhAid, lun: LunId, late: Option<(HctxId, TimedOut)>, now: Instant) -> (Help, Probed) {
         let mut helper = self.helper.lock();
         let mut answer = Probed { outcome: Outcome::GOOD, data: Vec::new() };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The transport interface: a transport carries commands to devices (a low-level driver in the kernel); and its rules.
 //!
-//! - The midlayer hands a transport a batch ([`CommandBatch`]) of one LUN and one hardware queue. The transport
+//! - The midlayer passes a batch ([`CommandBatch`]) of one LUN and one hardware queue to a transport. The transport
 //!   [`accept`](CommandBatch::accept)s commands from its front and gets an [`AcceptedCommand`] for each, whose outcome
 //!   it must report once.
 //! - Outcomes are polled: [`Transport::poll`] moves them into [`Outcomes`]. The transport does not interpret them.
@@ -43,7 +43,7 @@ impl LunId {
     }
 }
 
-/// The data that goes with a command.
+/// The data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing.
@@ -62,7 +62,7 @@ pub enum Payload {
 pub struct Command<'a> {
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// The data that goes with it.
+    /// The data of the command.
     pub payload: Payload,
     /// Its request: tag, length and data.
     pub rq: RqRef<'a>,

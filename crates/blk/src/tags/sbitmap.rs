@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scalable bitmap: a set of `depth` bits spread over words on cache lines of their own.
 //!
-//! Guarantees: a bit is handed to one caller until that caller gives it back. [`Sbitmap::get`] and its variants are lock
-//! free and never hold a bit they do not return. They fail only if every usable bit was owned when its word was checked.
-//! What an owner does before it gives a bit back happens before anything the next owner of that bit does. All memory is
-//! allocated by `new`.
+//! Guarantees: a bit belongs to one caller from the take until that caller gives it back. [`Sbitmap::get`] and its
+//! variants are lock free and never hold a bit they do not return. They fail only if every usable bit was owned when its
+//! word was checked. What an owner does before it gives a bit back happens before anything the next owner of that bit
+//! does. All memory is allocated by `new`.
 //!
 //! Needs from callers: a bit is given back once. One map is used either as an allocator (`get*`, `clear_deferred`,
 //! `clear_batch`) or as a set of flags (`set_bit`, `clear_bit`): flags know nothing of deferred clears.
@@ -210,7 +210,7 @@ impl Sbitmap {
         let start = self.start(hint);
         let index = start >> self.shift;
         let usable = self.usable(index as usize, shallow_depth) & self.from(start);
-        // The kernel starts such a search at the hint's bit, not at the word's first, and goes round once.
+        // The kernel starts such a search at the hint's bit, not at the first bit of the word, and wraps around once.
         let bit = match self.words[index as usize].claim_from(self.bit_in_word(start), usable, reclaim) {
             Some(bit) => Some((index << self.shift) + bit),
             None => self.search_on(start, shallow_depth, reclaim),

@@ -248,8 +248,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
     }
 
     /// Gives a tag back. Returns how many waiters the caller has to take with [`take_waiter`](Self::take_waiter) and wake:
-    /// one for the tag, and those that a reclaim owes. For maps where not every waiter may use every tag, because a batch
-    /// of wake-ups could go to waiters that may not.
+    /// one for the tag, and those that are due because of a reclaim. For maps where not every waiter may use every tag,
+    /// because a batch of wake-ups could go to waiters that may not.
     ///
     /// # Panics
     /// As [`Sbitmap::clear_deferred`].

@@ -27,10 +27,10 @@
 //! it do not wake each other in turn.
 //!
 //! Setting `TAG_WAIT` registers a hardware queue; a thread that finds it set relies on that. The waker clears the mark
-//! before it checks the list. A thread that leaves requests on the list checks the mark afterwards, and owes a run when
-//! it is gone. So one of the two threads handles a wake-up that comes in between. A hardware queue whose driver is busy
-//! waits for the driver and not for tags. It unregisters before it gives its tags back, or two such hardware queues
-//! would pass each other the same tags for ever.
+//! before it checks the list. A thread that leaves requests on the list checks the mark afterwards, and schedules a run
+//! if the mark is cleared. So one of the two threads handles a wake-up that comes in between. A hardware queue whose
+//! driver is busy waits for the driver and not for tags. It unregisters before it gives its tags back, or two such
+//! hardware queues would pass each other the same tags for ever.
 //!
 //! Source: block/blk-mq.h (`hctx_may_queue`), blk-mq-tag.c, blk-mq.c (`blk_mq_mark_tag_wait`, `blk_mq_dispatch_wake`).
 

@@ -51,7 +51,7 @@ struct World {
     /// Number of changes of settings that must still happen; threads work until then.
     changes_owed: AtomicU64,
     failed: AtomicBool,
-    /// Bios that ended with a timeout.
+    /// Bios that completed with a timeout.
     timed_out: AtomicU64,
     stop: AtomicBool,
     /// The disk fails requests, and its timeout function fails some of the late ones.

@@ -17,9 +17,9 @@
 //! # Why there is no swap lock
 //!
 //! Linux moves `cleared` to `word` under a spin lock (`sbitmap_word::swap_lock`), not for safety but for liveness. Between
-//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place. A second allocator that looks
-//! in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread can lose
-//! its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
+//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place. A second allocator that
+//! searches in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread
+//! can lose its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
 //!
 //! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one read-modify-write of
 //!    `cleared`; if one of them is a bit that the taker may use, the taker keeps it. From this moment the taker owns
@@ -46,7 +46,8 @@ pub(super) const WORD_BITS: u32 = u64::BITS;
 
 /// How a word interacts with the waiters of its map when bits become free without a put.
 pub(crate) trait Reclaim {
-    /// True if a waiter may be waiting for a bit. A stale answer costs a duty, never a wake-up.
+    /// True if a waiter may be waiting for a bit. A stale result costs an unneeded call of `returned`, never a lost
+    /// wake-up.
     fn waiters(&self) -> bool;
 
     /// Reports that bits became free in `word` other than by a put, and that a sleeping waiter may have missed them.
@@ -217,7 +218,7 @@ impl Word {
         }
     }
 
-    /// Gives back to `word` what the caller took out of `cleared` and does not want.
+    /// Returns bits to `word` that the caller took out of `cleared` and does not keep.
     fn return_surplus(&self, surplus: u64, reclaim: &impl Reclaim) {
         self.assert_taken(surplus);
         // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (see Reclaim::returned).
