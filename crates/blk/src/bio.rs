@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A bio: one I/O as its submitter asked for it, and the pool of slots it lives in while the block layer has it.
+//! A bio: one I/O as submitted, and the pool of slots that holds bios while they are in the block layer.
 //!
 //! Each submitter owns one `BioPool`, allocated once. A submitted [`Bio`] is copied into a slot; requests link slots
-//! into chains (one chain per request, in sector order); the slot comes back to its submitter when the bio ends. The
-//! data itself is never touched here: [`DataRef`] is an address that only the driver's side can read.
+//! into chains (one chain per request, in sector order); the slot returns to its submitter when the bio completes. This
+//! crate never accesses the data itself: [`DataRef`] is an address that only the driver's side can use.
 
 use crate::id::{MAX_SUBMITTERS, Sector, SubmitterId};
 use crate::relaxed::{FieldU8, FieldU16, FieldU32, FieldU64};
@@ -11,7 +11,7 @@ use crate::status::BlkStatus;
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
-/// What a bio or request does.
+/// The operation of a bio or request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
@@ -31,13 +31,13 @@ impl Op {
     /// Number of operations, for tables indexed by `op as usize`.
     pub const COUNT: usize = 5;
 
-    /// Whether it changes the medium's content.
+    /// Whether the operation changes the medium's content.
     #[inline]
     pub const fn is_write(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
 
-    /// Whether it carries data segments.
+    /// Whether the operation has data segments.
     #[inline]
     pub const fn has_data(self) -> bool {
         matches!(self, Op::Read | Op::Write)
@@ -73,16 +73,16 @@ macro_rules! op_flags {
 }
 
 op_flags! {
-    /// The write is on stable media when it ends. On any operation but a write or flush this is an error, as is
-    /// [`OpFlags::PREFLUSH`].
+    /// The write is on stable media when it completes. This flag and [`OpFlags::PREFLUSH`] are errors on any operation
+    /// but a write or flush.
     FUA = 0;
     /// Flush the volatile cache before the write.
     PREFLUSH = 1;
-    /// The submitter waits for it (reads always count as such).
+    /// Synchronous: a thread waits for the I/O (reads always count as synchronous).
     SYNC = 2;
     /// Fail with [`BlkStatus::Again`] rather than wait for a tag.
     NOWAIT = 3;
-    /// Goes to a poll queue.
+    /// The I/O goes to a poll queue.
     POLLED = 4;
     /// Never merged with a neighbour.
     NOMERGE = 5;
@@ -94,8 +94,8 @@ op_flags! {
     /// reserved tags. It also fails if it is a flush or has [`OpFlags::FUA`], because a flush sequence waits for
     /// normal tags.
     RESERVED = 8;
-    /// The submitter expects to issue no more of this kind. A write with this and [`OpFlags::SYNC`] is a direct
-    /// write, which write-back throttling ignores.
+    /// The submitter does not expect to issue more I/O of this kind. A write with this flag and [`OpFlags::SYNC`] is a
+    /// direct write, which write-back throttling ignores.
     IDLE = 9;
     /// Write-back that is in no hurry.
     BACKGROUND = 10;
@@ -131,7 +131,7 @@ impl OpFlags {
         all.0.count_ones() as usize == OpFlags::NAMED.len()
     }
 
-    /// The modifiers of a table, for [`OpFlags::are_all`].
+    /// Returns the modifiers in a table, for [`OpFlags::are_all`].
     pub const fn of_table<T, const N: usize>(table: &[(OpFlags, T); N]) -> [OpFlags; N] {
         let mut flags = [OpFlags::NONE; N];
         let mut i = 0;
@@ -154,19 +154,19 @@ impl OpFlags {
         self.0 & other.0 != 0
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     #[inline]
     pub const fn union(self, other: OpFlags) -> OpFlags {
         OpFlags(self.0 | other.0)
     }
 
-    /// This set without the bits of `other`.
+    /// Returns this set without the bits of `other`.
     #[inline]
     pub const fn without(self, other: OpFlags) -> OpFlags {
         OpFlags(self.0 & !other.0)
     }
 
-    /// Whether a thread is taken to wait for an operation with these modifiers (`op_is_sync`).
+    /// Whether an operation with these modifiers counts as synchronous (`op_is_sync`).
     #[inline]
     pub(crate) const fn is_sync(self, op: Op) -> bool {
         matches!(op, Op::Read) || self.intersects(OpFlags::SYNC.union(OpFlags::FUA).union(OpFlags::PREFLUSH))
@@ -194,7 +194,7 @@ pub enum IoPrioClass {
     Rt = 1,
     /// Best effort.
     Be = 2,
-    /// Served when nothing else wants the disk.
+    /// Served when the disk has no other I/O.
     Idle = 3,
 }
 
@@ -206,7 +206,7 @@ const LEVEL_BITS: u16 = 3;
 const HINT_BITS: u16 = 10;
 
 impl IoPrio {
-    /// From class and level; panics when `level` is above 7.
+    /// Makes a priority from class and level; panics when `level` is above 7.
     #[inline]
     pub const fn new(class: IoPrioClass, level: u8) -> IoPrio {
         assert!(level <= 7, "I/O priority level out of range");
@@ -225,7 +225,7 @@ impl IoPrio {
     /// The greatest hint.
     pub const MAX_HINT: u16 = (1 << HINT_BITS) - 1;
 
-    /// The class.
+    /// Returns the class.
     #[inline]
     pub const fn class(self) -> IoPrioClass {
         match self.0 >> 13 {
@@ -236,7 +236,7 @@ impl IoPrio {
         }
     }
 
-    /// The level inside the class, 0..=7.
+    /// Returns the level inside the class, 0..=7.
     #[inline]
     pub const fn level(self) -> u8 {
         (self.0 & 7) as u8
@@ -253,8 +253,8 @@ impl IoPrio {
     }
 }
 
-/// Where a bio's data lies, in the address space of the submitter and of the driver: a memory region number and a byte
-/// offset in it. `blk` only adds offsets; the code that follows the reference checks it against the region.
+/// A reference to a bio's data, which submitter and driver interpret in the same way: a memory region number and a byte
+/// offset in it. `blk` only adds offsets; the code that accesses the data checks the reference against the region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataRef(u64);
 
@@ -264,26 +264,26 @@ impl DataRef {
     /// Largest offset in a region: 48 bits.
     pub const MAX_OFFSET: u64 = (1 << 48) - 1;
 
-    /// Data at `offset` of region `region`. Panics when the offset is above [`DataRef::MAX_OFFSET`].
+    /// Makes a reference to `offset` in region `region`. Panics when the offset is above [`DataRef::MAX_OFFSET`].
     #[inline]
     pub const fn new(region: u16, offset: u64) -> DataRef {
         assert!(offset <= Self::MAX_OFFSET, "data offset out of range");
         DataRef((region as u64) << 48 | offset)
     }
 
-    /// The memory region.
+    /// Returns the number of the memory region.
     #[inline]
     pub const fn region(self) -> u16 {
         (self.0 >> 48) as u16
     }
 
-    /// Byte offset in the region.
+    /// Returns the byte offset in the region.
     #[inline]
     pub const fn offset(self) -> u64 {
         self.0 & Self::MAX_OFFSET
     }
 
-    /// The reference `bytes` further on. Panics when it leaves the region's address range.
+    /// Returns the reference advanced by `bytes`. Panics when the offset gets above [`DataRef::MAX_OFFSET`].
     #[inline]
     pub const fn advance(self, bytes: u64) -> DataRef {
         DataRef::new(self.region(), self.offset() + bytes)
@@ -300,12 +300,12 @@ impl DataRef {
     }
 }
 
-/// One I/O as its submitter asks for it.
+/// One I/O, as submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Bio {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// How.
+    /// Modifiers of the operation.
     pub flags: OpFlags,
     /// Priority; the default is "not set".
     pub prio: IoPrio,
@@ -315,22 +315,22 @@ pub struct Bio {
     pub nr_sectors: u32,
     /// The data, `nr_sectors` x 512 contiguous bytes, for operations that carry some.
     pub data: DataRef,
-    /// Comes back unchanged when the bio ends.
+    /// Returned unchanged when the bio completes.
     pub user_data: u64,
 }
 
 impl Bio {
-    /// A read of `nr_sectors` from `sector` into `data`.
+    /// Makes a read of `nr_sectors` from `sector` into `data`.
     pub const fn read(sector: Sector, nr_sectors: u32, data: DataRef) -> Bio {
         Bio { op: Op::Read, flags: OpFlags::NONE, prio: IoPrio(0), sector, nr_sectors, data, user_data: 0 }
     }
 
-    /// A write of `nr_sectors` to `sector` from `data`.
+    /// Makes a write of `nr_sectors` to `sector` from `data`.
     pub const fn write(sector: Sector, nr_sectors: u32, data: DataRef) -> Bio {
         Bio { op: Op::Write, flags: OpFlags::NONE, prio: IoPrio(0), sector, nr_sectors, data, user_data: 0 }
     }
 
-    /// A flush of the volatile write cache.
+    /// Makes a flush of the volatile write cache.
     pub const fn flush() -> Bio {
         Bio {
             op: Op::Flush,
@@ -343,7 +343,7 @@ impl Bio {
         }
     }
 
-    /// Segments its data makes under `max_segment_size`: the data is one contiguous range.
+    /// Returns the number of segments of the data, one contiguous range, under `max_segment_size`.
     #[inline]
     pub(crate) fn segments(&self, max_segment_size: u32) -> u32 {
         if !self.op.has_data() {
@@ -353,20 +353,20 @@ impl Bio {
         if bytes <= max_segment_size { 1 } else { bytes.div_ceil(max_segment_size) }
     }
 
-    /// The same bio with `user_data`.
+    /// Returns the bio with this `user_data`.
     pub const fn with_user_data(mut self, user_data: u64) -> Bio {
         self.user_data = user_data;
         self
     }
 
-    /// The same bio with `flags` added.
+    /// Returns the bio with `flags` added.
     pub const fn with_flags(mut self, flags: OpFlags) -> Bio {
         self.flags = self.flags.union(flags);
         self
     }
 }
 
-/// Slot of a bio in all pools of a disk: submitter and index.
+/// Identifies a bio slot among all pools of a disk: submitter and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BioId(u32);
 
@@ -374,7 +374,7 @@ const BIO_INDEX_BITS: u32 = 22;
 const BIO_INDEX_MASK: u32 = (1 << BIO_INDEX_BITS) - 1;
 /// Most bio slots of one submitter.
 pub const MAX_BIOS_PER_SUBMITTER: u32 = (1 << BIO_INDEX_BITS) - 1 - PIECE_SLOTS;
-/// Slots of each submitter that only pieces of split bios use. So the first of several waiting bios always finds room
+/// Slots of each submitter that only pieces of split bios use. So the first of several waiting bios always gets slots
 /// for its pieces and completes.
 pub(crate) const PIECE_SLOTS: u32 = 8;
 const _: () = assert!(MAX_SUBMITTERS <= 1 << (32 - BIO_INDEX_BITS));
@@ -423,15 +423,15 @@ pub(crate) struct BioSlot {
     pub(crate) next: FieldU32,
     /// For a piece of a split bio: index of the parent in the same pool; otherwise its own index.
     pub(crate) parent: FieldU32,
-    /// For a parent: pieces that have not ended; only its submitter writes it.
+    /// For a parent: number of pieces, itself included, that have not completed; only its submitter writes it.
     pub(crate) remaining: FieldU32,
     pub(crate) prio: FieldU16,
     pub(crate) flags: FieldU16,
     pub(crate) op: FieldU8,
     pub(crate) status: FieldU8,
-    /// How it was merged, if it was: 1 = in front. Says nothing of others.
+    /// For a merged bio: 1 = merged in front. Has no meaning for other bios.
     pub(crate) front_merged: FieldU8,
-    /// The token of write-back throttling it has: kind + 1, 0 = none.
+    /// The bio's token of write-back throttling: kind + 1; 0 = none.
     pub(crate) wbt: FieldU8,
 }
 
@@ -456,7 +456,8 @@ impl BioSlot {
         debug_assert_eq!(self.wbt.get(), 0, "a token was left in the slot");
     }
 
-    /// Becomes the first `nr_sectors` of `parent`; not merged further, as it has the largest size there is.
+    /// Makes this slot the piece with the first `nr_sectors` of `parent`. The piece is not merged, because it has the
+    /// maximum size already.
     pub(crate) fn copy_front(&self, parent: &BioSlot, nr_sectors: u32, parent_index: u32) {
         self.sector.set(parent.sector.get());
         self.data.set(parent.data.get());
@@ -470,13 +471,13 @@ impl BioSlot {
         self.status.set(BlkStatus::Ok.as_u8());
     }
 
-    /// Its token of write-back throttling, if it has one, is `other`'s.
+    /// Moves the token of write-back throttling, if there is one, to `other`.
     pub(crate) fn move_token_to(&self, other: &BioSlot) {
         other.wbt.set(self.wbt.get());
         self.wbt.set(0);
     }
 
-    /// Loses its first `nr_sectors`: a piece carries them. What was split is not polled for.
+    /// Removes the first `nr_sectors`, which are in a piece now. Split bios do not use poll queues.
     pub(crate) fn drop_front(&self, nr_sectors: u32) {
         self.flags.set(self.flags().without(OpFlags::POLLED).bits());
         self.sector.set(self.sector.get() + u64::from(nr_sectors));
@@ -502,13 +503,13 @@ impl BioSlot {
         self.sector.get() + u64::from(self.nr_sectors.get())
     }
 
-    /// Segments the bio's data makes under `max_segment_size`.
+    /// Returns the number of segments of the bio's data under `max_segment_size`.
     #[inline]
     pub(crate) fn segments(&self, max_segment_size: u32) -> u32 {
         self.bio().segments(max_segment_size)
     }
 
-    /// What is left of the bio as it was asked for.
+    /// Returns the part of the submitted bio that is left.
     #[inline]
     pub(crate) fn bio(&self) -> Bio {
         Bio {
@@ -532,14 +533,14 @@ pub(crate) struct BioPool {
 }
 
 impl BioPool {
-    /// `nr_bios` slots for bios, and behind them those for pieces only.
+    /// Makes `nr_bios` slots for bios, followed by the slots for pieces only.
     pub(crate) fn new(nr_bios: u32) -> BioPool {
         assert!(nr_bios <= MAX_BIOS_PER_SUBMITTER);
         let slots = (0..nr_bios + PIECE_SLOTS).map(|_| BioSlot::default()).collect();
         BioPool { slots, weight: FieldU16::default() }
     }
 
-    /// Slots for bios.
+    /// Returns the number of slots for bios.
     pub(crate) fn nr_bios(&self) -> u32 {
         self.slots.len() as u32 - PIECE_SLOTS
     }
@@ -550,8 +551,8 @@ impl BioPool {
     }
 }
 
-/// The pools of all submitters of a disk. A submitter number gets its pool on first use. The next submitter with that
-/// number uses the same pool, so a chain can be followed without a lock.
+/// The pools of all submitters of a disk. A submitter number gets its pool on first use. Later submitters with that
+/// number use the same pool, so chains can be followed without a lock.
 #[derive(Debug)]
 pub struct BioPools {
     pools: Box<[OnceLock<Arc<BioPool>>]>,
@@ -563,18 +564,18 @@ impl BioPools {
         BioPools { pools: (0..MAX_SUBMITTERS).map(|_| OnceLock::new()).collect(), bios_per_submitter }
     }
 
-    /// The pool of a submitter, made on first use.
+    /// Returns the pool of a submitter, and makes it on first use.
     pub(crate) fn pool_or_init(&self, submitter: SubmitterId) -> &Arc<BioPool> {
         self.pools[submitter.index()].get_or_init(|| Arc::new(BioPool::new(self.bios_per_submitter)))
     }
 
-    /// The weight set for a submitter; 0 when none is.
+    /// Returns the weight that was set for a submitter; 0 = none.
     #[inline]
     pub(crate) fn weight(&self, submitter: usize) -> u16 {
         self.pools[submitter].get().map_or(0, |pool| pool.weight.get())
     }
 
-    /// Sets a submitter's weight; 0 takes it back.
+    /// Sets a submitter's weight; 0 removes it.
     pub(crate) fn set_weight(&self, submitter: SubmitterId, weight: u16) {
         self.pool_or_init(submitter).weight.set(weight);
     }

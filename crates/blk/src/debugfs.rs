@@ -2,12 +2,12 @@
 //! The state of a disk in use, file by file as the kernel shows it under `/sys/kernel/debug/block/DISK`.
 //!
 //! Guarantees: names, order of lines and field names are the kernel's, so tools that read the kernel's can read these.
-//! It may be read while I/O runs, from any thread. Locks of lists are held one at a time and briefly, and nothing is
-//! stopped. So the files do not show one moment, and a request that moves meanwhile may be shown half changed.
+//! It may be read while I/O runs, from any thread. Locks of lists are held one at a time and briefly, and I/O is not
+//! stopped. So the files do not show a single moment, and a request that moves meanwhile may be shown in a mixed state.
 //!
-//! Different from the kernel: a request is named by its number in the disk's slab, with its place on the disk behind the
-//! kernel's fields; allocation hints belong to submitters and are not shown; counters of a hardware queue (`queued`,
-//! `run`, `dispatched`), which the kernel dropped in 5.18, are here. Source: block/blk-mq-debugfs.c, lib/sbitmap.c.
+//! Different from the kernel: a request is identified by its number in the disk's slab, and its sectors follow the
+//! kernel's fields. Allocation hints belong to submitters and are not shown. The counters of a hardware queue (`queued`,
+//! `run`, `dispatched`), which the kernel dropped in 5.18, are shown. Source: block/blk-mq-debugfs.c, lib/sbitmap.c.
 
 use crate::bio::{Op, OpFlags};
 use crate::cpumap::HctxType;
@@ -27,13 +27,13 @@ use core::fmt::Write;
 pub struct DebugFile {
     /// Its path below the disk's directory: `hctx0/tags`.
     pub path: String,
-    /// What it holds.
+    /// Its content.
     pub text: String,
 }
 
 impl<L: Lock> RequestQueue<L> {
-    /// All files, in the order `find | sort` gives within a directory: the disk's own, its elevator's, each hardware
-    /// queue's. Nothing is shown of a queue that is drained and about to be rebuilt but `state`.
+    /// Returns all files: the disk's own, its elevator's, each hardware queue's, within a directory in the order of
+    /// `find | sort`. For a queue that is drained and about to be rebuilt, only `state` is shown.
     pub fn debugfs(&self) -> Vec<DebugFile> {
         let st = self.state();
         let mut files = Files(Vec::new());
@@ -63,7 +63,7 @@ impl<L: Lock> RequestQueue<L> {
         files.0
     }
 
-    /// Requests that the driver has: reads, and all else (`/sys/block/DISK/inflight`).
+    /// Returns how many requests the driver has: reads, and all others (`/sys/block/DISK/inflight`).
     pub fn inflight(&self) -> [u64; 2] {
         let st = self.state();
         let mut n = [0, 0];
@@ -74,8 +74,8 @@ impl<L: Lock> RequestQueue<L> {
         n
     }
 
-    /// Requests that exist: the ninth field of `/sys/block/DISK/stat`. A tag that a submitter keeps for its next I/O
-    /// counts until it rests.
+    /// Returns how many requests exist: the ninth field of `/sys/block/DISK/stat`. A tag that a submitter keeps for its
+    /// next I/O counts until the submitter gives it back.
     pub fn in_progress(&self) -> u64 {
         u64::from(self.state().requests_in_use())
     }
@@ -166,7 +166,7 @@ fn requeue_list<L: Lock>(h: &Hctx<L>) -> Vec<RequestId> {
     h.requeue.lock().iter().map(Rq::id).collect()
 }
 
-/// Requests of an hctx that were given to the driver and have not come back.
+/// Returns the requests of an hctx that are at the driver.
 fn ids_at_driver<L: Lock>(st: &QueueState<L>, hctx: usize) -> Vec<RequestId> {
     let first = hctx * st.stride as usize;
     let all = (first..(first + st.stride as usize).min(st.slab.len())).map(|i| RequestId::new(i as u32));
@@ -213,7 +213,7 @@ fn op_name(op: Op) -> &'static str {
     }
 }
 
-/// In the kernel's order.
+/// The flags that are shown, in the kernel's order.
 const CMD_FLAGS: [OpFlags; 11] = [
     OpFlags::SYNC,
     OpFlags::META,
@@ -227,7 +227,8 @@ const CMD_FLAGS: [OpFlags; 11] = [
     OpFlags::NOUNMAP,
     OpFlags::POLLED,
 ];
-/// The kernel shows the first as a flag of the request, and has the second in `blkdev_issue_zeroout` only.
+/// Flags that are not shown. The kernel shows the first as a flag of the request, and the second exists only in
+/// `blkdev_issue_zeroout`.
 const NO_CMD_FLAGS: [OpFlags; 2] = [OpFlags::RESERVED, OpFlags::NOFALLBACK];
 const _: () = assert!(OpFlags::are_all(&[&CMD_FLAGS, &NO_CMD_FLAGS]));
 
@@ -246,7 +247,7 @@ fn rq_flags(rq: &Request, elevator: bool) -> String {
     ])
 }
 
-/// `users`: disks that count as active on them.
+/// Returns the text of a tag map. `users`: number of active disks on the map.
 fn tags_text<L: Lock>(tags: &HctxTags<L>, users: u32) -> String {
     let q = tags.queue();
     let sb = q.sb();
@@ -265,7 +266,7 @@ fn tags_text<L: Lock>(tags: &HctxTags<L>, users: u32) -> String {
     )
 }
 
-/// As `sbitmap_bitmap_show`: bytes of the map from bit 0 on, 16 in a line.
+/// Returns the bytes of the map from bit 0 on, 16 in a line, as `sbitmap_bitmap_show`.
 fn hexdump(map: &Sbitmap) -> String {
     let mut bytes = vec![0u8; map.depth().div_ceil(8) as usize];
     map.for_each_set(0, |bit| {

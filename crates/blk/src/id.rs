@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Identifiers: small newtypes whose constructors check the range, so that a tag is never used as a CPU number.
 
-/// 512-byte sectors are the unit of every address and length, whatever the logical block size of the disk is.
+/// log2 of the sector size. Sectors of 512 bytes are the unit of every address and length, for any logical block size.
 pub const SECTOR_SHIFT: u32 = 9;
 /// Bytes of one sector.
 pub const SECTOR_SIZE: u32 = 1 << SECTOR_SHIFT;
 
 /// Most tags a tag set may have (`BLK_MQ_MAX_DEPTH`, block/blk-mq.h).
 pub const BLK_MQ_MAX_DEPTH: u32 = 10240;
-/// Most CPUs of one stack. The kernel's NR_CPUS on large distributions is 8192; two bytes of request are spent on it here.
+/// Most CPUs of one stack. NR_CPUS of large distributions' kernels is 8192. A CPU number takes two bytes of a request
+/// here.
 pub const MAX_CPUS: u32 = 4096;
 /// Most submitters of one disk.
 pub const MAX_SUBMITTERS: u32 = 1024;
@@ -25,25 +26,25 @@ pub struct CpuId(u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HctxId(u16);
 
-/// A driver tag: the number under which the driver knows a request; unique within its hctx while in use.
+/// A driver tag: the number that identifies a request at the driver; unique within its hctx while in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u16);
 
-/// A submitter of one disk: one thread's (or one virtual CPU's) way in.
+/// Number of a submitter of one disk. A submitter is the entry of one thread, or one virtual CPU, to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubmitterId(u16);
 
 macro_rules! bounded_id {
     ($name:ident, $bound:expr) => {
         impl $name {
-            /// From a number. Panics when it is out of range: such a number is a bug of the caller.
+            /// Makes it from a number. Panics when the number is out of range, which is a bug of the caller.
             #[inline]
             pub const fn new(n: u32) -> Self {
                 assert!(n < $bound, "identifier out of range");
                 Self(n as u16)
             }
 
-            /// As an index.
+            /// Returns the number as an index.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize

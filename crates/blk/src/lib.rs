@@ -21,21 +21,21 @@
 //! # What the caller does
 //!
 //! - **Threads**: any number, each with a submitter of its own. Nothing here blocks or spins. Before a thread sleeps it calls
-//!   [`Submitter::rest`]; [`Notify`] wakes it when another thread has something for it, and [`RequestQueue::next_timer`]
-//!   says when it must poll at the latest.
-//! - **Time**: an [`Instant`] with each call, in nanoseconds of any clock that does not go back.
+//!   [`Submitter::rest`]. [`Notify`] wakes it when it has to poll because of another thread, and [`RequestQueue::next_timer`]
+//!   returns when it must poll at the latest.
+//! - **Time**: the caller passes an [`Instant`] with each call, in nanoseconds of any monotonic clock.
 //! - **Memory**: a [`DataRef`] is a region number and an offset. Only the caller and the driver follow it.
 //! - **Settings**: [`QueueConfig`] has the kernel's names, units and defaults. [`RequestQueue::set_live`] changes some
 //!   while I/O runs; the others need a freeze ([`RequestQueue::begin_freeze`], [`RequestQueue::rebuild`]).
 //!
 //! # Other modules
 //!
-//! [`multipath`] and [`stripe`] are disks over disks, [`scsi`] is a midlayer for drivers of SCSI devices. [`stat`], [`trace`]
-//! and [`debugfs`] show what happens, in the kernel's formats. The example `own_driver` keeps data and has a latency; `own_elevator`
-//! adds a scheduler.
+//! [`multipath`] and [`stripe`] make one disk from several, and [`scsi`] is a midlayer for drivers of SCSI devices. [`stat`],
+//! [`trace`] and [`debugfs`] report statistics, events and state in the kernel's formats. The example `own_driver` keeps data and
+//! has a latency; `own_elevator` adds a scheduler.
 //!
-//! Guarantees: every accepted bio ends once; no allocation per I/O; the same calls at the same times give the same
-//! results. Does not: cache data, or find a driver. Source: Linux block/; each file names its part.
+//! Guarantees: every accepted bio completes once; there is no allocation per I/O; the same calls at the same times give
+//! the same results. Does not: cache data, or find a driver. Source: Linux block/; each file names its part.
 #![forbid(unsafe_code)]
 
 // Words and units.
@@ -64,13 +64,13 @@ pub mod tags;
 pub mod elevator;
 pub mod driver;
 
-// Drivers over drivers.
+// Drivers on top of drivers.
 pub mod multipath;
 
 // Above disks.
 pub mod stripe;
 
-// Disks that speak SCSI.
+// SCSI disks.
 pub mod scsi;
 
 // Statistics and traces.
@@ -82,7 +82,7 @@ pub mod debugfs;
 pub mod queue;
 mod sq;
 
-// The names that a user of the crate needs first, and those in their signatures.
+// The names that a user of the crate needs first, and the names in their signatures.
 pub use bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
 pub use cpumap::{CpuTopology, QueueMap};
 pub use driver::{Completions, Driver, InFlight, Lent, RqBatch, RqRef, TimedOut, TimeoutAnswer, Verdict};

@@ -28,19 +28,20 @@ pub struct Limits {
     pub discard_granularity: u32,
     /// Most sectors of one write zeroes; 0 = none.
     pub max_write_zeroes_sectors: u32,
-    /// The disk has a volatile write cache: flushes mean something.
+    /// The disk has a volatile write cache, so flushes have an effect.
     pub write_cache: bool,
     /// The disk honours FUA writes itself.
     pub fua: bool,
     /// Writes fail.
     pub read_only: bool,
-    /// The medium rotates (chooses wbt's latency target and the advice given, nothing in the data path).
+    /// The medium rotates. This affects the default target of write-back throttling and the advice that is given, not
+    /// the data path.
     pub rotational: bool,
 }
 
-/// `BLK_SAFE_MAX_SECTORS`: taken when a driver says nothing.
+/// `BLK_SAFE_MAX_SECTORS`: default when a driver reports no limit.
 pub const BLK_SAFE_MAX_SECTORS: u32 = 255;
-/// `BLK_DEF_MAX_SECTORS_CAP` (4 MiB): the block layer builds no larger request unless told to.
+/// `BLK_DEF_MAX_SECTORS_CAP` (4 MiB): the block layer builds no larger request unless `max_sectors_kb` is set.
 pub(crate) const BLK_DEF_MAX_SECTORS_CAP: u32 = 4 << 11;
 /// `BLK_MAX_SEGMENTS`.
 pub(crate) const BLK_MAX_SEGMENTS: u16 = 128;
@@ -69,8 +70,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits of a disk whose hardware takes `max_hw_sectors` at once, `max_sectors` following the kernel's rule:
-    /// the smaller of that and 4 MiB.
+    /// Returns the limits of a disk whose hardware takes `max_hw_sectors` at once. By the kernel's rule, `max_sectors`
+    /// is that or 4 MiB, whichever is smaller.
     pub fn with_max_hw_sectors(max_hw_sectors: u32) -> Limits {
         Limits { max_hw_sectors, max_sectors: max_hw_sectors.min(BLK_DEF_MAX_SECTORS_CAP), ..Limits::default() }
     }
@@ -98,7 +99,7 @@ impl Limits {
             return Err(format!("chunk_sectors={}: must be 0 or a power of two", self.chunk_sectors));
         }
         let block = lbs >> SECTOR_SHIFT;
-        // Pieces are whole blocks: a limit below one could not be kept.
+        // Pieces are whole blocks, so a limit below one block cannot be met.
         for (name, v) in [
             ("chunk_sectors", self.chunk_sectors),
             ("max_discard_sectors", self.max_discard_sectors),
@@ -122,11 +123,12 @@ impl Limits {
         Ok(())
     }
 
-    /// What a disk can take whose bios go to any of these, and may be cut before: of each limit the strictest
-    /// (`blk_stack_limits`). It knows no boundary of its own, and a discard or write zeroes is there only if all have it.
+    /// Returns the limits of a disk whose bios go to any of these disks, and may be split on the way: the strictest value
+    /// of each limit (`blk_stack_limits`). There is no chunk boundary; discards and write zeroes are supported only if
+    /// all support them.
     pub fn stacked<'a>(all: impl IntoIterator<Item = &'a Limits>) -> Limits {
         let both = |a: &Limits, b: &Limits| {
-            // 0 = none at all, so the smaller one is right as it is.
+            // 0 = not supported, so the minimum is correct for 0, too.
             let discard = a.max_discard_sectors.min(b.max_discard_sectors);
             Limits {
                 logical_block_size: a.logical_block_size.max(b.logical_block_size),
@@ -156,7 +158,8 @@ impl Limits {
     }
 }
 
-/// The least one of two granularities, in which 0 stands for any; 0 if it is too large to be one.
+/// Returns the least common multiple of two granularities; 0 means any granularity. Returns 0 if the multiple is too
+/// large.
 fn common_multiple(a: u32, b: u32) -> u32 {
     let (mut x, mut y) = (a, b);
     while y != 0 {

@@ -3,8 +3,8 @@
 //!
 //! A request or bio slot always has exactly one owner: the submitter, a list under its lock, or the driver. The slot
 //! changes hands through a lock, the tag bitmap or the driver's completion, and each of those orders memory. So the
-//! fields need no ordering of their own: relaxed loads and stores, which compile to plain moves. A bug in the hand-over
-//! shows as a wrong value that an assertion catches, never as undefined behaviour.
+//! fields need no ordering of their own: relaxed loads and stores, which compile to plain moves. A bug in the transfer
+//! causes a wrong value that an assertion catches, never undefined behaviour.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -37,13 +37,13 @@ relaxed!(FieldU32, AtomicU32, u32);
 relaxed!(FieldU64, AtomicU64, u64);
 
 impl FieldU64 {
-    /// Adds to a counter that only its owner writes; readers elsewhere see some recent value.
+    /// Adds to a counter that only its owner writes; other readers see a recent value.
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
         self.set(self.get().wrapping_add(n));
     }
 
-    /// Takes from a gauge that only its owner writes.
+    /// Subtracts from a gauge that only its owner writes.
     #[inline(always)]
     pub(crate) fn sub(&self, n: u64) {
         self.set(self.get().wrapping_sub(n));

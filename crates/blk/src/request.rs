@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A request: the unit of dispatch, one bio or several merged ones, and the slab all requests of a disk live in.
+//! A request: the unit of dispatch, made of one bio or several merged bios; and the slab that has all requests of a
+//! disk.
 //!
 //! The slab is allocated when tags are; a request is found by its number ([`RequestId`]). The handle [`Rq`] is the
-//! right to touch it. It is neither `Clone` nor `Copy`, so a request is on one list, in one elevator or at the driver,
-//! never in two places.
+//! right to access a request. It is neither `Clone` nor `Copy`, so a request is on one list, in one elevator or at the
+//! driver, never in two places.
 
 use crate::bio::{BioId, BioPools, DataRef, IoPrio, Op, OpFlags};
 use crate::id::{CpuId, HctxId, Sector};
@@ -15,7 +16,7 @@ use crate::time::Instant;
 pub struct RequestId(u32);
 
 impl RequestId {
-    /// As an index into tables with one entry per request.
+    /// Returns the number as an index into tables with one entry per request.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -27,28 +28,29 @@ impl RequestId {
     }
 }
 
-/// The right to touch one request. Made when its tag is allocated and wherever a list
-/// that keeps numbers gives it out again; it ends where the driver takes over or the tag is freed.
+/// The right to access one request. It is made when the request's tag is allocated, and when a list that stores numbers
+/// returns the request. It ends when the driver accepts the request or the tag is freed.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a request that is dropped is never completed and its tag never freed"]
 pub struct Rq(RequestId);
 
 impl Rq {
-    /// Which request.
+    /// Returns the number of the request.
     #[inline]
     pub fn id(&self) -> RequestId {
         self.0
     }
 
-    /// The caller asserts that it holds the only right to `id` (an elevator giving back what it was given, the tag
-    /// allocator).
+    /// Makes the handle for `id`. The caller must hold the only right to `id`: it is the tag allocator, or an elevator
+    /// that returns a request.
     #[inline]
     pub(crate) fn from_id(id: RequestId) -> Rq {
         Rq(id)
     }
 }
 
-/// The present owner. Asserted when it is filled (with debug assertions), handed to the driver, and when it comes back.
+/// Whether the driver owns the request. Asserted when a request is filled (with debug assertions), when the driver
+/// accepts it, and when the driver returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RqState {
@@ -58,31 +60,31 @@ pub(crate) enum RqState {
 
 /// Marks on a request (`RQF_*`).
 pub(crate) mod rqf {
-    /// Part of a flush sequence: the flush machine sees its completion first.
+    /// Part of a flush sequence: its completion goes to the flush machine first.
     pub(crate) const FLUSH_SEQ: u16 = 1 << 0;
     /// May not be merged any more.
     pub(crate) const NOMERGE: u16 = 1 << 1;
-    /// Went through the elevator (its `completed` is owed a call).
+    /// Went through the elevator, whose `completed` must be called.
     pub(crate) const ELV: u16 = 1 << 2;
     /// Came from the reserved tags.
     pub(crate) const RESERVED: u16 = 1 << 3;
-    /// The flush machine's own flush command, not a request of the slab's tags.
+    /// The flush machine's own flush command, which has no tag of its own.
     pub(crate) const FLUSH_RQ: u16 = 1 << 4;
-    /// Its driver tag is at the driver for the flush command, until that completes.
+    /// The flush command uses its driver tag until that command completes.
     pub(crate) const TAG_LENT: u16 = 1 << 5;
     /// Single-queue mode: counted in the list of synchronous requests.
     pub(crate) const RL_SYNC: u16 = 1 << 6;
-    /// Allocated and not ended. Maintained only for tags that several hctxs or disks share.
+    /// Allocated and not completed. Valid only if several hctxs or disks share tags.
     pub(crate) const LIVE: u16 = 1 << 7;
-    /// Its bio was queued before: it is a piece of one, or had to wait.
+    /// Its bio was queued before, because it is a piece of a split bio or had to wait.
     pub(crate) const LATE: u16 = 1 << 8;
-    /// The trace has its beginning.
+    /// The trace has the first event of this request.
     pub(crate) const TOLD: u16 = 1 << 9;
     /// Has a token of write-back throttling, for writes.
     pub(crate) const WBT_WRITE: u16 = 1 << 10;
     /// As `WBT_WRITE`, for discards.
     pub(crate) const WBT_DISCARD: u16 = 1 << 11;
-    /// Its driver has given it back to be issued again: `first_issue_ns` is of the first time, by whichever path that was.
+    /// The driver has given it back to be issued again. `first_issue_ns` is the time of the first try, on any path.
     pub(crate) const TRIED: u16 = 1 << 12;
 }
 
@@ -106,7 +108,7 @@ pub struct Request {
     pub(crate) hctx: FieldU16,
     pub(crate) op: FieldU8,
     pub(crate) state: FieldU8,
-    /// How often its driver had it tried again, saturating.
+    /// How often the driver gave it back for a retry, saturating.
     pub(crate) retries: FieldU8,
     /// Steps of the flush sequence that are done (see the flush module).
     pub(crate) flush_seq: FieldU8,
@@ -114,7 +116,7 @@ pub struct Request {
     pub(crate) start_ns: FieldU64,
     /// When the request was allocated: `alloc - start` is the wait for a tag.
     pub(crate) alloc_ns: FieldU64,
-    /// When it was handed to the elevator, the ctx list or the driver: `insert - alloc` is the stay in plug and ctx.
+    /// When it was passed to the elevator, the ctx list or the driver: `insert - alloc` is its time in plug and ctx.
     pub(crate) insert_ns: FieldU64,
     /// When it left the elevator or list: `dispatch - insert` is the elevator's time.
     pub(crate) dispatch_ns: FieldU64,
@@ -122,9 +124,9 @@ pub struct Request {
     pub(crate) issue_ns: FieldU64,
     /// With [`rqf::TRIED`]: `issue_ns` of the first try.
     pub(crate) first_issue_ns: FieldU64,
-    /// Not late before this, if the driver asked for more time. This and the next belong to `path::timeout`.
+    /// The deadline after the driver has asked for more time. Only `path::timeout` uses this field and the next.
     pub(crate) deadline_ns: FieldU64,
-    /// `issue_ns` of the request for which `Driver::timeout` answered that it has ended.
+    /// `issue_ns` of the request when `Driver::timeout` returned that it has completed.
     pub(crate) ended_by_timeout_ns: FieldU64,
     /// While it is on the requeue list of its hctx: when it may be issued again.
     pub(crate) requeue_at_ns: FieldU64,
@@ -134,7 +136,7 @@ pub struct Request {
 const _: () = assert!(size_of::<Request>() == 128);
 
 impl Request {
-    /// What it does.
+    /// Returns the operation.
     #[inline]
     pub fn op(&self) -> Op {
         Op::from_u8(self.op.get())
@@ -158,7 +160,7 @@ impl Request {
         self.nr_sectors.get()
     }
 
-    /// First sector behind it.
+    /// Returns the first sector after the request.
     #[inline]
     pub fn end_sector(&self) -> Sector {
         Sector(self.sector.get() + u64::from(self.nr_sectors.get()))
@@ -176,7 +178,7 @@ impl Request {
         CpuId::new(u32::from(self.cpu.get()))
     }
 
-    /// The hardware queue it belongs to.
+    /// Returns the hardware queue of the request.
     #[inline]
     pub fn hctx(&self) -> HctxId {
         HctxId::new(u32::from(self.hctx.get()))
@@ -194,13 +196,13 @@ impl Request {
         Instant::from_ns(self.start_ns.get())
     }
 
-    /// Whether a neighbour may still be merged into it.
+    /// Whether a neighbour may still be merged into the request.
     #[inline]
     pub fn is_mergeable(&self) -> bool {
         self.rqf.get() & rqf::NOMERGE == 0
     }
 
-    /// Goes from the submitter to the driver at once, without a stay in a list or elevator.
+    /// Sets the times of a request that goes from the submitter to the driver at once, without a list or elevator.
     #[inline]
     pub(crate) fn stamp_issue(&self, now: Instant) {
         self.insert_ns.set(now.as_ns());
@@ -234,7 +236,7 @@ impl Request {
     }
 }
 
-/// All requests of a disk, allocated once per set of tags.
+/// All requests of a disk, allocated with the tags.
 #[derive(Debug)]
 pub struct RequestSlab {
     requests: Box<[Request]>,
@@ -255,7 +257,7 @@ impl RequestSlab {
         self.requests.is_empty()
     }
 
-    /// The request behind a handle.
+    /// Returns the request with this number.
     #[inline]
     pub fn get(&self, id: RequestId) -> &Request {
         &self.requests[id.index()]
@@ -265,7 +267,7 @@ impl RequestSlab {
 /// One contiguous piece of a request's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts.
+    /// Start of the segment.
     pub data: DataRef,
     /// Its length in bytes.
     pub len_bytes: u32,

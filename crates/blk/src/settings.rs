@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The settings of one disk's stack, under the kernel's names (`/sys/block/X/queue`, module parameters).
 //!
-//! [`QueueConfig::set`] is the one place where a `key=value` becomes a setting. Unknown names and values out of range
-//! are rejected; the message has the rule, the value and the remedy.
+//! Only [`QueueConfig::set`] turns a `key=value` into a setting. Unknown names and values out of range are rejected;
+//! the message has the rule, the value and the remedy.
 
 use crate::bio::MAX_BIOS_PER_SUBMITTER;
 use crate::cpumap::CpuTopology;
@@ -11,7 +11,7 @@ use crate::id::{BLK_MQ_MAX_DEPTH, MAX_CPUS};
 use crate::qos::rates::IoLimits;
 use crate::suggest::nearest;
 
-/// Single-queue (legacy) or multi-queue.
+/// The I/O path: single-queue (legacy) or multi-queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// One request queue, one `queue_lock` (Linux up to 4.20).
@@ -54,7 +54,7 @@ pub struct QueueConfig {
     pub nr_poll_queues: u16,
     /// Driver tags per hardware queue.
     pub queue_depth: u32,
-    /// How many of them are reserved.
+    /// How many of the driver tags are reserved.
     pub reserved_tags: u32,
     /// `queue_depth` and `nr_requests` are for all hardware queues together (`BLK_MQ_F_TAG_HCTX_SHARED`).
     pub host_tagset: bool,
@@ -62,7 +62,7 @@ pub struct QueueConfig {
     pub nr_requests: Option<u32>,
     /// Elevator; `None` = the kernel's default for this number of queues.
     pub scheduler: Option<String>,
-    /// Elevators that `scheduler` may name beside the built-in ones (mq).
+    /// Elevators that `scheduler` may name in addition to the built-in ones (mq).
     pub custom_elevators: &'static [CustomElevator],
     /// The default of `scheduler` is `none` (`BLK_MQ_F_NO_SCHED_BY_DEFAULT`): the layer below or above has an
     /// elevator.
@@ -73,14 +73,14 @@ pub struct QueueConfig {
     pub nomerges: u8,
     /// 0 = complete on the CPU that polls, 1 = on a CPU sharing the submitter's cache, 2 = on the submitting CPU.
     pub rq_affinity: u8,
-    /// Whether I/O is counted in the disk's statistics.
+    /// Whether the disk's statistics count I/O.
     pub iostats: bool,
-    /// How long the driver may have a request before it is asked about it
+    /// How long the driver may have a request before it is called for the timeout
     /// ([`Driver::timeout`](crate::driver::Driver::timeout)), milliseconds.
     pub io_timeout_ms: u32,
     /// Largest request in KiB; `None` = the driver's limit, at most 4 MiB.
     pub max_sectors_kb: Option<u32>,
-    /// `read_ahead_kb`: what a buffered file is read ahead by at most; `None` = as the system does by itself.
+    /// `read_ahead_kb`: most read-ahead of a buffered file, in KiB; `None` = the operating system's default.
     pub read_ahead_kb: Option<u32>,
     /// `wbt_lat_usec`: target latency of reads for write-back throttling, microseconds; 0 = off, `None` (-1) = the
     /// kernel's default for the disk.
@@ -168,7 +168,7 @@ impl SettingInfo {
         SettingInfo { is_of_tag_set: true, ..self }
     }
 
-    /// The row of [`SETTINGS`] with this name.
+    /// Returns the row of [`SETTINGS`] with this name.
     pub fn named(name: &str) -> Option<&'static SettingInfo> {
         SETTINGS.iter().find(|s| s.name == name)
     }
@@ -297,7 +297,7 @@ impl QueueConfig {
         Ok(())
     }
 
-    /// Default-type hardware queues after defaults.
+    /// Returns the number of default-type hardware queues, after defaults.
     pub fn hw_queues(&self) -> u16 {
         match (self.mode, self.nr_hw_queues) {
             (Mode::Sq, _) => 1,
@@ -306,7 +306,7 @@ impl QueueConfig {
         }
     }
 
-    /// Checks the settings against each other. The error names the first that does not fit.
+    /// Checks the settings against each other. The error names the first setting that is not valid.
     pub fn check(&self) -> Result<(), SettingError> {
         let err = |text: String| Err(SettingError(text));
         let cpus = self.topology.nr_cpus;

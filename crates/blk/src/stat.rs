@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counters: diskstats-like totals and the time requests spend per stage.
+//! Counters: totals as in diskstats, and the time that requests spend in each stage.
 //!
-//! Each submitter has counters of its own that only it writes (plain stores); a reader sums over submitters, so a
-//! total read while I/O runs may mix moments a few batches apart. Sources: Documentation/admin-guide/iostats.rst.
+//! Each submitter has its own counters, which only it writes (plain stores). A reader adds up the counters of all
+//! submitters, so a total that is read while I/O runs may mix moments a few batches apart. Sources:
+//! Documentation/admin-guide/iostats.rst.
 
 use crate::bio::Op;
 use crate::relaxed::FieldU64;
@@ -15,7 +16,7 @@ const NS_PER_MS: u64 = 1_000_000;
 pub struct OpStats {
     /// Requests completed.
     pub ios: u64,
-    /// Bios merged into a request that was already there.
+    /// Bios merged into an existing request.
     pub merges: u64,
     /// Sectors transferred.
     pub sectors: u64,
@@ -30,8 +31,8 @@ pub struct OpStats {
 pub struct StageStats {
     /// Requests counted.
     pub requests: u64,
-    /// Held back by a limit or by write-back throttling; waiting for a tag (with an elevator: a scheduler tag) or,
-    /// single-queue, for a place in the request list.
+    /// Held back by a limit or by write-back throttling; waiting for a tag (with an elevator: a scheduler tag) or, in
+    /// single-queue mode, for a request.
     pub tag_wait_ns: u64,
     /// In the plug and the software queue.
     pub ctx_ns: u64,
@@ -39,7 +40,7 @@ pub struct StageStats {
     pub scheduler_ns: u64,
     /// Between the elevator and the driver's acceptance: driver tag, dispatch list, busy driver.
     pub dispatch_ns: u64,
-    /// At the driver, until its completion was polled out.
+    /// At the driver, until a poll returned the completion.
     pub device_ns: u64,
 }
 
@@ -50,17 +51,17 @@ pub struct DiskStats {
     pub ops: [OpStats; Op::COUNT],
     /// Stage times.
     pub stages: StageStats,
-    /// Bios submitted and not yet ended.
+    /// Bios submitted and not yet completed.
     pub in_flight: u64,
-    /// Nanoseconds (in steps of one millisecond) during which something was in flight.
+    /// Nanoseconds (in steps of one millisecond) during which I/O was in flight.
     pub io_ticks_ns: u64,
-    /// Requests that ended with an error.
+    /// Requests that failed.
     pub errors: u64,
 }
 
 impl DiskStats {
-    /// The 17 fields of `/sys/block/DISK/stat`, in its units: milliseconds, sectors of 512 bytes. `in_progress` is its
-    /// ninth. Write zeroes count as writes there.
+    /// Returns the 17 fields of `/sys/block/DISK/stat`, in that file's units: milliseconds, sectors of 512 bytes.
+    /// `in_progress` is the ninth field. Write zeroes count as writes.
     pub fn fields(&self, in_progress: u64) -> [u64; 17] {
         let mut write = *self.op(Op::Write);
         let zeroes = self.op(Op::WriteZeroes);
@@ -92,8 +93,8 @@ impl DiskStats {
         self.ops.iter().map(|o| o.merges).sum()
     }
 
-    /// Becomes the total of both: of disks that make one together. Of the times with something in flight it has the longer
-    /// one: how far they overlap is not known.
+    /// Adds the counters of another disk, for disks that make one together. Takes the longer one of the two `io_ticks_ns`,
+    /// because their overlap is not known.
     pub fn add(&mut self, other: &DiskStats) {
         for (o, e) in self.ops.iter_mut().zip(&other.ops) {
             o.ios += e.ios;
@@ -112,7 +113,7 @@ impl DiskStats {
         self.errors += other.errors;
     }
 
-    /// What was counted since `earlier` (gauges keep their present value).
+    /// Returns what was counted since `earlier` (gauges keep their present value).
     pub fn since(&self, earlier: &DiskStats) -> DiskStats {
         let mut d = *self;
         for (o, e) in d.ops.iter_mut().zip(&earlier.ops) {
@@ -136,22 +137,22 @@ impl DiskStats {
 /// Counters of one hardware queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HctxStats {
-    /// Requests handed to it.
+    /// Requests queued to it.
     pub queued: u64,
     /// Times its dispatch loop ran.
     pub run: u64,
     /// Requests the driver accepted.
     pub dispatched: u64,
-    /// Calls of the driver: `dispatched / batches` requests shared one doorbell.
+    /// Calls of the driver: on average, `dispatched / batches` requests shared one doorbell write.
     pub batches: u64,
     /// Requests the driver gave back because it was busy.
     pub requeues: u64,
-    /// Requests the driver was asked about because they were late.
+    /// Requests for which the driver's timeout function was called.
     pub timeouts: u64,
 }
 
 impl HctxStats {
-    /// What was counted since `earlier`.
+    /// Returns what was counted since `earlier`.
     pub fn since(&self, earlier: &HctxStats) -> HctxStats {
         HctxStats {
             queued: self.queued - earlier.queued,
@@ -163,7 +164,7 @@ impl HctxStats {
         }
     }
 
-    /// Becomes the total of both: of disks that make one together.
+    /// Adds the counters of another disk, for disks that make one together.
     pub fn add(&mut self, other: &HctxStats) {
         self.queued += other.queued;
         self.run += other.run;
@@ -204,7 +205,7 @@ struct OpCounters {
     time_ns: FieldU64,
 }
 
-/// One submitter's counters. Written by it alone.
+/// One submitter's counters. Only that submitter writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     ops: [OpCounters; Op::COUNT],
@@ -214,7 +215,7 @@ pub(crate) struct Counters {
     dispatch_ns: FieldU64,
     device_ns: FieldU64,
     errors: FieldU64,
-    /// Bios submitted and not yet ended.
+    /// Bios submitted and not yet completed.
     pub(crate) in_flight: FieldU64,
 }
 
@@ -235,8 +236,8 @@ impl Counters {
         }
     }
 
-    /// The stages before the driver; all of them are zero for a request that reached it with the clock reading it was
-    /// submitted with.
+    /// Adds the times of the stages before the driver. All are zero for a request whose submit and issue times are
+    /// equal.
     #[inline]
     fn account_stages(&self, rq: &Request, start: u64, issue: u64) {
         let (alloc, insert, dispatch) = (rq.alloc_ns.get(), rq.insert_ns.get(), rq.dispatch_ns.get());

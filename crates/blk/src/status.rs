@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How an I/O ended ([`BlkStatus`]), and a driver's answer when it is given requests ([`QueueRqStatus`]).
+//! The outcome of an I/O ([`BlkStatus`]), and the status that a driver returns for a batch of requests
+//! ([`QueueRqStatus`]).
 //!
 //! Source: include/linux/blk_types.h and block/blk-core.c of Linux 6.19.
 
@@ -7,7 +8,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum BlkStatus {
-    /// Done.
+    /// Success.
     #[default]
     Ok = 0,
     /// The operation is not supported by this disk.
@@ -20,7 +21,7 @@ pub enum BlkStatus {
     Transport,
     /// The device itself failed; another path would fail in the same way.
     Target,
-    /// A reservation of another host forbids it.
+    /// A reservation of another host forbids the I/O.
     ResvConflict,
     /// Unrecoverable medium error.
     Medium,
@@ -36,7 +37,7 @@ pub enum BlkStatus {
     DevResource,
     /// The device is gone.
     Offline,
-    /// The command's duration limit passed.
+    /// The command exceeded its duration limit.
     DurationLimit,
     /// The request breaks a limit of the disk.
     Inval,
@@ -68,7 +69,7 @@ impl BlkStatus {
         matches!(self, BlkStatus::Ok)
     }
 
-    /// The Linux errno this status is reported as (0 for Ok).
+    /// Returns the Linux errno for this status (0 for Ok).
     pub const fn errno(self) -> i32 {
         match self {
             BlkStatus::Ok => 0,
@@ -90,7 +91,7 @@ impl BlkStatus {
         }
     }
 
-    /// The status a system call's errno means; unknown numbers are [`BlkStatus::IoErr`].
+    /// Returns the status for a system call's errno; [`BlkStatus::IoErr`] for unknown numbers.
     pub fn from_errno(errno: i32) -> BlkStatus {
         ALL.into_iter().find(|s| s.errno() == errno).unwrap_or(BlkStatus::IoErr)
     }
@@ -145,17 +146,17 @@ impl core::fmt::Display for BlkStatus {
     }
 }
 
-/// A driver's answer about the first request that it did *not* accept
+/// A driver's status for the first request that it did *not* accept
 /// ([`Driver::queue_rqs`](crate::driver::Driver::queue_rqs)).
 ///
-/// The answer says what runs the hctx again:
+/// The status determines what runs the hctx again:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum QueueRqStatus {
     /// Everything was accepted; no re-run is needed.
     Queued,
-    /// A resource not tied to this device is short (memory, a host slot). The *core* runs the hctx again after
-    /// `BLK_MQ_RESOURCE_DELAY` (3 ms).
+    /// A resource that does not belong to this device is missing (memory, a host slot). The *core* runs the hctx again
+    /// after `BLK_MQ_RESOURCE_DELAY` (3 ms).
     Resource,
     /// The device itself is busy. The driver promises that a request of this device is in flight; the core runs the
     /// hctx again at its *completion*.

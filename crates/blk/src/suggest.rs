@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The nearest known name to one that was mistyped: settings, tunables, targets, job file options.
+//! Finds the known name nearest to a mistyped one: settings, tunables, targets, job file options.
 //!
-//! Guarantees: deterministic (the first of equally near names in the given order), bounded work per name; case and the
-//! difference between `-` and `_` do not count. Does not do: guess when nothing is near: a wrong suggestion costs the
-//! reader more than none.
+//! Guarantees: the result is deterministic (the first of equally near names in the given order), with bounded work per
+//! name; case and the difference between `-` and `_` are ignored. Does not do: suggest a name that is not near, because
+//! a wrong suggestion is worse than none.
 
-/// Longer words are not compared; no name comes close.
+/// Longer words are not compared, because all known names are much shorter.
 const LENGTH_MAX: usize = 64;
 
-/// The known name nearest to `typed`, if it is near: at most a third of the letters differ, or one contains the other.
+/// Returns the known name nearest to `typed`, if it is near: at most a third of the letters differ, or one contains the
+/// other.
 pub fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if typed.is_empty() || typed.len() > LENGTH_MAX {
         return None;
@@ -25,7 +26,7 @@ pub fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<
     near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
-/// `did you mean 'x'? ` for a message, or nothing when no name is near.
+/// Returns `did you mean 'x'? ` for a message, or an empty text when no name is near.
 pub fn did_you_mean<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(typed, known).map_or_else(String::new, |name| format!("did you mean '{name}'? "))
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Points in time and spans of time, as plain nanosecond counts.
+//! Points in time and durations, as plain nanosecond counts.
 //!
 //! `blk` never reads a clock: every entry point takes `now` from its caller, which is a real clock in `host` and the
-//! virtual clock in `sim`. The zero point is the caller's; only differences have a meaning.
+//! virtual clock in `sim`. The caller chooses the zero point; only differences have a meaning.
 
 use core::ops::{Add, Sub};
 
@@ -17,7 +17,7 @@ pub struct Duration(u64);
 impl Instant {
     /// The zero point.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every other instant: "never".
+    /// The latest instant; it stands for "never".
     pub const MAX: Instant = Instant(u64::MAX);
 
     /// From nanoseconds since the zero point.

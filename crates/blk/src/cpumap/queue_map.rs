@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map from (CPU, type of request) to hardware queue, and back.
+//! The map from (CPU, type of request) to hardware queue, and from a hardware queue to its CPUs.
 //!
 //! Guarantees: each (CPU, type) has one hardware queue; the queues of a type are numbered without gaps, Default first, then
 //! Read, then Poll; a type without queues uses those of Default. Lookups are one load each.
@@ -16,11 +16,11 @@ use thiserror::Error;
 /// Types of hardware queue.
 const NR_TYPES: usize = 3;
 
-/// What a hardware queue is for.
+/// The type of a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum HctxType {
-    /// Everything that has no queue of its own.
+    /// Requests of all types that have no queues of their own.
     Default = 0,
     /// Plain reads.
     Read = 1,
@@ -32,7 +32,7 @@ impl HctxType {
     /// All types, in the order of their queues.
     pub const ALL: [HctxType; NR_TYPES] = [HctxType::Default, HctxType::Read, HctxType::Poll];
 
-    /// The type a request goes to: polled I/O, plain reads, everything else. Source: `blk_mq_get_hctx_type`.
+    /// Returns the queue type of a request: polled I/O, plain reads, everything else. Source: `blk_mq_get_hctx_type`.
     #[inline]
     pub(crate) fn of(op: Op, flags: OpFlags) -> HctxType {
         if flags.contains(OpFlags::POLLED) {
@@ -44,7 +44,7 @@ impl HctxType {
         }
     }
 
-    /// Lower-case name, as debugfs prints it.
+    /// Returns the lower-case name, as debugfs prints it.
     pub fn name(self) -> &'static str {
         match self {
             HctxType::Default => "default",
@@ -54,7 +54,7 @@ impl HctxType {
     }
 }
 
-/// Why a queue map was refused.
+/// Why a queue map was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MapError {
     /// No default queue.
@@ -66,14 +66,14 @@ pub enum MapError {
     /// More queues of one type than CPUs: some would never be used.
     #[error("{} queues={nr_queues}: must be at most {nr_cpus}, the number of CPUs; ask for fewer", .ty.name())]
     TooManyQueues {
-        /// The type asked for.
+        /// The requested type.
         ty: HctxType,
-        /// How many of it.
+        /// The requested number of queues.
         nr_queues: u16,
         /// CPUs of the topology.
         nr_cpus: u16,
     },
-    /// All types together are more than a 16-bit number can name.
+    /// All types together have more queues than a 16-bit number can count.
     #[error("hardware queues of all types together: {0}, must be at most 65535; configure fewer")]
     TooManyInAll(u32),
 }
@@ -130,7 +130,7 @@ impl QueueMap {
         })
     }
 
-    /// The hardware queue for requests of type `ty` submitted on `cpu`.
+    /// Returns the hardware queue for requests of type `ty` that are submitted on `cpu`.
     ///
     /// # Panics
     /// If `cpu` is not below the number of CPUs.
@@ -140,31 +140,31 @@ impl QueueMap {
         self.hctx_of[ty as usize * usize::from(self.nr_cpus) + usize::from(cpu)]
     }
 
-    /// Number of hardware queues of all types.
+    /// Returns the number of hardware queues of all types.
     #[inline]
     pub fn nr_hw_queues(&self) -> u16 {
         self.nr_queues.iter().sum()
     }
 
-    /// Number of hardware queues of one type; 0 if it uses those of Default.
+    /// Returns the number of hardware queues of one type; 0 if it uses those of Default.
     #[inline]
     pub fn nr_queues(&self, ty: HctxType) -> u16 {
         self.nr_queues[ty as usize]
     }
 
-    /// Number of the first hardware queue of one type, if it has queues of its own.
+    /// Returns the number of the first hardware queue of one type, if it has queues of its own.
     #[inline]
     pub(crate) fn queue_offset(&self, ty: HctxType) -> u16 {
         self.queue_offset[ty as usize]
     }
 
-    /// Number of CPUs.
+    /// Returns the number of CPUs.
     #[inline]
     pub fn nr_cpus(&self) -> u16 {
         self.nr_cpus
     }
 
-    /// The CPUs that submit to `hctx`, rising; never empty.
+    /// Returns the CPUs that submit to `hctx`, in rising order; never empty.
     ///
     /// # Panics
     /// If `hctx` is not below the number of hardware queues.
@@ -174,7 +174,7 @@ impl QueueMap {
         &self.cpus[self.cpus_at[hctx] as usize..self.cpus_at[hctx + 1] as usize]
     }
 
-    /// What `hctx` is for.
+    /// Returns the type of `hctx`.
     ///
     /// # Panics
     /// If `hctx` is not below the number of hardware queues.
@@ -185,7 +185,7 @@ impl QueueMap {
     }
 }
 
-/// Offsets of the types' queues, if the numbers are sound.
+/// Returns the offsets of the types' queues, if the numbers are valid.
 fn check_counts(nr_cpus: u16, nr_queues: [u16; NR_TYPES]) -> Result<[u16; NR_TYPES], MapError> {
     if nr_queues[HctxType::Default as usize] == 0 {
         return Err(MapError::NoDefaultQueue { nr_cpus });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs in groups of about the same size, those of a node and of a core together. Source: Linux lib/group_cpus.c.
+//! Spreads CPUs over groups of about the same size; keeps CPUs of a node and of a core together. Source: Linux
+//! lib/group_cpus.c.
 
 use super::topology::CpuTopology;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ pub(crate) type CpuGroup = Vec<u16>;
 ///
 /// CPUs of one NUMA node share groups with another node only if there are more nodes than groups; SMT siblings land in the
 /// same group where its size allows; within a node the sizes differ by at most one per round. Returns fewer groups than
-/// asked for if there are fewer CPUs.
+/// requested if there are fewer CPUs.
 ///
 /// # Panics
 /// If `numgrps` is 0 or `topo` is not consistent (see [`CpuTopology`]).
@@ -67,8 +68,8 @@ fn by_node(topo: &CpuTopology, cpus: &[u16]) -> Vec<Vec<u16>> {
     nodes.into_values().collect()
 }
 
-/// Deals `groups_left` groups to the nodes in proportion to their CPUs, the smallest node first: what rounding down takes
-/// from a small node goes to a larger one, and no node is left without.
+/// Distributes `groups_left` groups to the nodes in proportion to their CPUs, the smallest node first. So groups that
+/// rounding down takes from a small node go to a larger one, and every node gets a group.
 fn deal_groups(mut nodes: Vec<Vec<u16>>, mut groups_left: usize) -> Vec<(Vec<u16>, usize)> {
     nodes.sort_by_key(Vec::len);
     let mut cpus_left: usize = nodes.iter().map(Vec::len).sum();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the spreading of CPUs knows about the machine: NUMA nodes, cores, shared caches, and which CPUs are there.
+//! The machine's topology for the spreading of CPUs: NUMA nodes, cores, shared caches, and which CPUs are present.
 //!
 //! Guarantees: a topology made by a constructor is consistent. Needs from callers: code that builds one field by field
 //! keeps all lists `nr_cpus` long. Does not do: reading a machine's topology.
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// The CPUs 0..`nr_cpus` that are possible, and how they are related. Each list has one entry per CPU.
 ///
-/// Node, core and cache numbers are names only: equal means shared.
+/// Node, core and cache numbers are only identifiers: CPUs with equal numbers share the node, core or cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuTopology {
     /// Number of possible CPUs, 1 or more.
@@ -20,17 +20,17 @@ pub struct CpuTopology {
     pub core_of: Vec<u16>,
     /// Last-level cache of each CPU, for completion steering; not used in spreading.
     pub cache_group_of: Vec<u16>,
-    /// Whether the CPU is there now, or may only be plugged in later.
+    /// Whether the CPU is present. Other CPUs may be plugged in later.
     pub present: Vec<bool>,
 }
 
-/// Why a topology was refused.
+/// Why a topology was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TopologyError {
     /// No CPU at all.
     #[error("number of CPUs is 0: must be 1..=65535; give at least one CPU")]
     NoCpus,
-    /// More CPUs than a number of 16 bits can name.
+    /// More CPUs than a 16-bit number can count.
     #[error("number of CPUs is {0}: must be 1..=65535; leave CPUs out or split the machine")]
     TooManyCpus(usize),
     /// A list is not as long as the list of nodes.
@@ -46,7 +46,7 @@ pub enum TopologyError {
 }
 
 impl CpuTopology {
-    /// `nr_cpus` present CPUs in one NUMA node, each a core of its own, sharing one cache.
+    /// Makes `nr_cpus` present CPUs in one NUMA node, each a core of its own, sharing one cache.
     ///
     /// # Panics
     /// If `nr_cpus` is 0.
@@ -54,10 +54,11 @@ impl CpuTopology {
         CpuTopology::symmetric(1, nr_cpus, 1)
     }
 
-    /// `nodes` NUMA nodes of `cores` cores with `threads` SMT threads each, all present, one cache per node.
+    /// Makes `nodes` NUMA nodes of `cores` cores with `threads` SMT threads each, all present, one cache per node.
     ///
-    /// Numbered as firmware of x86-64 servers mostly does: thread 0 of every core, node by node, then thread 1 of every
-    /// core. With 2 nodes, 2 cores and 2 threads, node 0 has CPUs 0, 1, 4, 5, and CPU 4 is the sibling of CPU 0.
+    /// CPUs are numbered as mostly by the firmware of x86-64 servers: thread 0 of every core, node by node, then thread
+    /// 1 of every core. With 2 nodes, 2 cores and 2 threads, node 0 has CPUs 0, 1, 4, 5, and CPU 4 is the sibling of
+    /// CPU 0.
     ///
     /// # Panics
     /// If one of the numbers is 0, or there would be more than 65535 CPUs.
@@ -76,7 +77,7 @@ impl CpuTopology {
         }
     }
 
-    /// A topology from its lists, one entry per possible CPU.
+    /// Makes a topology from its lists, with one entry per possible CPU.
     ///
     /// # Errors
     /// If there is no CPU, there are more than 65535, or the lists differ in length.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Support for stacked drivers: the upper driver lends its requests and sees their results before the core does.
+//! Support for stacked drivers: the upper driver (the lender) lends its requests to lower drivers and sees the results
+//! before the core does.
 //!
-//! Guarantees: a lower driver gets the request itself (its tag, its data), not a copy. What it accepts counts as accepted
-//! from the lender's batch; what it completes comes up through the lender's completions. The lender is asked before the core
-//! sees any of that. It lets a request end, with this status or another, or takes it back to issue it once more. If a lower
-//! driver breaks a rule, the panic names that driver. Plain drivers pay nothing: their batches and completions do not
-//! change.
+//! Guarantees: a lower driver gets the request itself (its tag, its data), not a copy. Requests that it accepts count as
+//! accepted from the lender's batch; requests that it completes arrive in the lender's completions. The lender is called
+//! before the core sees a result. It lets the request complete, with this status or another, or takes the request back to
+//! issue it again. If a lower driver breaks a rule, the panic names that driver. Plain drivers have no extra cost: their
+//! batches and completions do not change.
 //!
-//! Needs from callers: every lower driver is started with the lender's hardware queues, and is asked only about requests
-//! that were lent to it. Does not do: count requests, or remember which driver has which. The kernel's request-based device
-//! mapper makes a clone with a tag of the lower queue here (drivers/md/dm-rq.c). Why this code does not:
-//! `docs/decisions/030-multipath-is-a-driver-over-drivers.md`.
+//! Needs from callers: every lower driver is started with the lender's hardware queues, and its timeout function is called
+//! only for requests that were lent to it. Does not do: count requests, or remember which driver has which request. The
+//! kernel's request-based device mapper makes a clone with a tag of the lower queue instead (drivers/md/dm-rq.c). For the
+//! reason why this code does not, see `docs/decisions/030-multipath-is-a-driver-over-drivers.md`.
 
 use super::{Completions, Driver, Ended, InFlight, Requeued, RqBatch, RqRef, TimedOut, TimeoutAnswer, Tries};
 use crate::bio::BioPools;
@@ -22,33 +23,34 @@ use crate::time::{Duration, Instant};
 /// A lender's decision about a request that a lower driver has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It ends, with this status.
+    /// The request completes with this status.
     Ends(BlkStatus),
-    /// It is issued again, after this delay if there is one.
+    /// The request is issued again, after this delay if there is one.
     Again(Option<Duration>),
 }
 
-/// What became of the requests that [`RqBatch::lend`] offered.
+/// The result of [`RqBatch::lend`] for the offered requests.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what was ended on the spot goes to the core unseen"]
 pub struct Lent {
     /// How many were accepted or completed, counted from the first.
     pub taken: usize,
-    /// The answer about the first request that was not accepted; [`QueueRqStatus::Queued`] if there is none.
+    /// The status of the first request that was not accepted; [`QueueRqStatus::Queued`] if there is none.
     pub status: QueueRqStatus,
-    /// Index of the first request that completed on the spot.
+    /// Index of the first request that completed while it was being issued.
     first_ended: usize,
 }
 
 impl<'a> RqBatch<'a> {
-    /// The request that comes `n` after the [front](RqBatch::front).
+    /// Returns the request `n` places after the [front](RqBatch::front).
     #[inline]
     pub fn peek(&self, n: usize) -> Option<RqRef<'a>> {
         let id = self.ids.get(self.accepted + n)?;
         Some(RqRef { rq: self.slab.get(*id), bios: self.bios })
     }
 
-    /// Offers the first `n` requests not yet accepted to a lower driver. What that accepts or ends leaves this batch.
+    /// Offers the first `n` requests that are not yet accepted to a lower driver. Requests that the lower driver
+    /// accepts or completes leave this batch.
     ///
     /// Panics when fewer than `n` remain, and when the lower driver breaks a rule of [`Driver::queue_rqs`].
     #[inline]
@@ -77,9 +79,9 @@ impl<'a> RqBatch<'a> {
         panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {taken} of {n}, and answered Queued")
     }
 
-    /// Calls `look` for each request that the lower driver completed on the spot. If `look` has it issued again, it
-    /// stays in flight for the core, and `keep` gets it with the delay. The lender must [give it
-    /// back](Completions::requeue) in a coming poll.
+    /// Calls `look` for each request that the lower driver completed while it was being issued. If `look` returns
+    /// [`Verdict::Again`], the request stays in flight for the core, and `keep` gets it with the delay. The lender must
+    /// [give it back](Completions::requeue) in a coming poll.
     #[inline]
     pub fn review_ended(
         &mut self,
@@ -103,16 +105,16 @@ impl<'a> RqBatch<'a> {
     }
 }
 
-/// How much there was before a lower driver was asked.
+/// How many completions and requeues there were before a lower driver was called.
 struct Mark {
     items: usize,
     requeues: usize,
 }
 
 impl Completions {
-    /// Polls a lower driver for the hardware queue that is being polled. Calls `look` for each request that the lower driver
-    /// ended, with its status. Also calls it with `None` for each request that was given back. That answer does not count:
-    /// the request is issued again as the lower driver wants it.
+    /// Polls a lower driver for the hardware queue that is being polled. Calls `look` with the status of each request that
+    /// the lower driver completed, and with `None` for each request that the lower driver gave back. For the latter, the
+    /// verdict is ignored: the request is issued again as the lower driver requested.
     ///
     /// Panics when the lower driver breaks a rule.
     #[inline]
@@ -129,7 +131,8 @@ impl Completions {
         self.review(&mark, look);
     }
 
-    /// Asks a lower driver about a late request that it was lent; as [`Completions::poll_below`].
+    /// Calls a lower driver's timeout function for a late request that was lent to it; otherwise as
+    /// [`Completions::poll_below`].
     pub fn timeout_below(
         &mut self,
         lower: &dyn Driver,
@@ -164,7 +167,7 @@ impl Completions {
                 }
                 Verdict::Again(delay) => {
                     let (tag, _): Ended = self.items.remove(at);
-                    // The driver that gets it next has not tried it yet.
+                    // The driver that gets the request next has not tried it yet.
                     self.requeues.push(Requeued { tag, delay, tries: Tries::Afresh });
                 }
             }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The driver interface: what a driver guarantees the block layer, and what the block layer guarantees a driver.
 //!
-//! - The core hands a driver a batch ([`RqBatch`]); the driver [`accept`](RqBatch::accept)s requests from its front and
-//!   gets an [`InFlight`] for each: the duty to complete it, once. What it does not accept stays with the core.
-//! - Completions are *pulled*: [`Driver::poll`] moves what has finished into a [`Completions`]. If another thread
-//!   notifies a driver of completions, the driver keeps them until it is polled. Only a request that finishes while
-//!   it is being issued may be [`end`](RqBatch::end)ed on the spot.
+//! - The core passes a batch ([`RqBatch`]) to a driver. The driver [`accept`](RqBatch::accept)s requests from its front
+//!   and gets an [`InFlight`] for each, which it must complete once. Requests that it does not accept stay with the
+//!   core.
+//! - Completions are *polled*: [`Driver::poll`] moves completed requests into a [`Completions`]. If another thread
+//!   notifies a driver of completions, the driver keeps them until it is polled. Only a request that completes while it
+//!   is being issued may be [`end`](RqBatch::end)ed at once.
 //! - `queue_rqs` and `poll` may be called by several threads at once, also for one hctx; the driver does its own
 //!   locking. It never calls back into the core.
 //! - A driver may be stacked on others and lend them its requests: [`RqBatch::lend`], [`Completions::poll_below`].
@@ -24,13 +25,13 @@ use crate::request::{Request, RequestId, RequestSlab, RqState, Segments, rqf};
 use crate::status::{BlkStatus, QueueRqStatus};
 use crate::time::{Duration, Instant};
 
-/// The duty to complete one request: given out by [`RqBatch::accept`], paid by [`Completions::push`] or
-/// returned by [`Completions::requeue`].
+/// An accepted request, which the driver must complete. It is made by [`RqBatch::accept`], and consumed by
+/// [`Completions::push`], or by [`Completions::requeue`], which gives the request back.
 ///
 /// It is neither `Clone` nor `Copy`, so a driver cannot complete a request twice. Dropping it loses the request: a
-/// panic in builds with debug assertions (tests, simulation). In release only the driver notices, when it is asked
-/// about it after `io_timeout`. It remembers its disk and hardware queue: completing it at another one is a panic that
-/// names the driver, and doesn't end an unrelated request.
+/// panic in builds with debug assertions (tests, simulation). In release builds only the driver can notice, when its
+/// timeout function is called after `io_timeout`. An `InFlight` has the request's disk and hardware queue: completing
+/// it elsewhere causes a panic that names the driver, instead of completing an unrelated request.
 ///
 /// A request that was completed is gone:
 ///
@@ -42,7 +43,7 @@ use crate::time::{Duration, Instant};
 /// }
 /// ```
 ///
-/// It cannot be kept for later as a copy:
+/// It cannot be copied to be completed later:
 ///
 /// ```compile_fail,E0599
 /// # use mqblk_blk::{driver::{Completions, InFlight}, status::BlkStatus};
@@ -52,7 +53,7 @@ use crate::time::{Duration, Instant};
 /// }
 /// ```
 ///
-/// Nor can one be made of a tag that was never given, in range or not:
+/// It cannot be made from a tag that the core did not pass to the driver, in range or not:
 ///
 /// ```compile_fail,E0451
 /// # use mqblk_blk::{driver::InFlight, id::Tag};
@@ -74,7 +75,8 @@ pub(crate) struct DiskHctx {
 }
 
 impl InFlight {
-    /// The tag: unique within the hctx until the request is completed; an index for the driver's own tables.
+    /// Returns the tag, unique within the hctx until the request is completed; it can be an index for the driver's own
+    /// tables.
     #[inline]
     pub fn tag(&self) -> Tag {
         self.tag
@@ -92,7 +94,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A request as its driver sees it.
+/// The driver's view of a request.
 #[derive(Clone, Copy)]
 pub struct RqRef<'a> {
     rq: &'a Request,
@@ -100,25 +102,25 @@ pub struct RqRef<'a> {
 }
 
 impl<'a> RqRef<'a> {
-    /// What to do.
+    /// Returns the operation.
     #[inline]
     pub fn op(&self) -> Op {
         self.rq.op()
     }
 
-    /// Modifiers of the operation ([`OpFlags::FUA`] is set only if the driver's limits say it honours it).
+    /// Returns the modifiers of the operation ([`OpFlags::FUA`] is set only if the driver's limits support it).
     #[inline]
     pub fn flags(&self) -> OpFlags {
         self.rq.flags()
     }
 
-    /// Its tag, the same that [`InFlight::tag`] returns once it is accepted.
+    /// Returns the tag, which is the same as [`InFlight::tag`] of the accepted request.
     #[inline]
     pub fn tag(&self) -> Tag {
         Tag::new(u32::from(self.rq.driver_tag.get()))
     }
 
-    /// The CPU it was submitted on.
+    /// Returns the CPU on which the request was submitted.
     #[inline]
     pub fn cpu(&self) -> CpuId {
         self.rq.cpu()
@@ -136,32 +138,32 @@ impl<'a> RqRef<'a> {
         self.rq.nr_sectors()
     }
 
-    /// Number of segments that [`RqRef::segments`] yields at most.
+    /// Returns an upper bound for the number of segments of [`RqRef::segments`].
     #[inline]
     pub fn nr_segments(&self) -> u16 {
         self.rq.nr_segments()
     }
 
-    /// How often its driver has had it retried ([`Completions::retry`]), at most 255.
+    /// Returns how often the driver has requested a retry ([`Completions::retry`]), at most 255.
     #[inline]
     pub fn retries(&self) -> u8 {
         self.rq.retries.get()
     }
 
-    /// When the request was made from its first bio.
+    /// Returns when the request was made from its first bio.
     #[inline]
     pub fn made(&self) -> Instant {
         Instant::from_ns(self.rq.alloc_ns.get())
     }
 
-    /// When the driver accepted it for the first time; `None` in the first try. Before that time it waited elsewhere:
-    /// in an elevator, or for a path to the device.
+    /// Returns when the driver accepted the request for the first time; `None` in the first try. Before that time the
+    /// request waited elsewhere: in an elevator, or for a path to the device.
     #[inline]
     pub fn first_issued(&self) -> Option<Instant> {
         self.rq.has_rqf(rqf::TRIED).then(|| Instant::from_ns(self.rq.first_issue_ns.get()))
     }
 
-    /// The data, in sector order; empty for operations without data.
+    /// Returns the data segments in sector order; empty for operations without data.
     #[inline]
     pub fn segments(&self) -> Segments<'a> {
         let next = if self.rq.op().has_data() { self.rq.bio_head() } else { crate::bio::BioId::NONE };
@@ -171,7 +173,7 @@ impl<'a> RqRef<'a> {
 
 /// Requests of one hctx on their way to the driver, oldest first.
 pub struct RqBatch<'a> {
-    /// The driver that gets the batch: a panic names it when it breaks a rule.
+    /// The driver that gets the batch. If it breaks a rule, the panic names it.
     pub(crate) driver: &'a dyn Driver,
     pub(crate) place: DiskHctx,
     pub(crate) ids: &'a [RequestId],
@@ -181,30 +183,30 @@ pub struct RqBatch<'a> {
     pub(crate) ended: &'a mut Vec<Ended>,
 }
 
-/// A request, by its tag, that the device has finished.
+/// A completed request: its tag and status.
 pub(crate) type Ended = (Tag, BlkStatus);
 
 impl<'a> RqBatch<'a> {
-    /// The hardware queue they belong to.
+    /// Returns the hardware queue of the requests.
     #[inline]
     pub fn hctx(&self) -> HctxId {
         self.place.hctx
     }
 
-    /// Requests not yet accepted.
+    /// Returns how many requests are not yet accepted.
     #[inline]
     pub fn remaining(&self) -> usize {
         self.ids.len() - self.accepted
     }
 
-    /// The oldest request not yet accepted.
+    /// Returns the oldest request that is not yet accepted.
     #[inline]
     pub fn front(&self) -> Option<RqRef<'a>> {
         let id = self.ids.get(self.accepted)?;
         Some(RqRef { rq: self.slab.get(*id), bios: self.bios })
     }
 
-    /// Takes over the front request. Panics when none remains.
+    /// Accepts the front request. Panics when none remains.
     #[inline]
     pub fn accept(&mut self) -> InFlight {
         let Some(id) = self.ids.get(self.accepted) else { self.has_no_more() };
@@ -232,10 +234,11 @@ impl<'a> RqBatch<'a> {
     }
 }
 
-/// What a driver's [`poll`](Driver::poll) found finished; a list of bounded length that is emptied by the core.
+/// The completed requests that a driver's [`poll`](Driver::poll) returns; a list of bounded length that the core
+/// empties.
 #[derive(Debug)]
 pub struct Completions {
-    /// The driver that is polled: a panic names it when it breaks a rule.
+    /// The driver that is polled. If it breaks a rule, the panic names it.
     driver: &'static str,
     /// The disk and hardware queue that is polled.
     pub(crate) place: DiskHctx,
@@ -254,11 +257,11 @@ pub(crate) struct Requeued {
 /// How the number of retries changes when a request is given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tries {
-    /// It stays.
+    /// The number stays.
     Same,
-    /// It is one more.
+    /// The number is incremented.
     OneMore,
-    /// It begins again.
+    /// The number starts again at 0.
     Afresh,
 }
 
@@ -271,7 +274,7 @@ impl Completions {
         Completions { driver, place, items: Vec::with_capacity(POLL_BATCH), requeues: Vec::new() }
     }
 
-    /// How many more fit.
+    /// Returns how many more completions fit.
     #[inline]
     pub fn room(&self) -> usize {
         POLL_BATCH - self.items.len()
@@ -288,7 +291,7 @@ impl Completions {
         core::mem::forget(rq);
     }
 
-    /// Panics with the rule that the driver broke.
+    /// Panics with a message about the rule that the driver broke.
     #[cold]
     fn refuse(&self, rq: &InFlight) -> ! {
         let (name, DiskHctx { disk, hctx }, tag) = (self.driver, self.place, rq.tag);
@@ -305,9 +308,9 @@ impl Completions {
         panic!("driver '{name}', hctx {hctx}, tag {tag}: completed here, but it was given to another disk")
     }
 
-    /// Gives a request back unfinished. It is issued again before the requests queued behind it: at once, or after
-    /// `delay`. Another request may get its tag from now on. It takes no room, but each requeue costs as much as an
-    /// insertion. Panics when it is not a request of the hardware queue that was polled.
+    /// Gives a request back unfinished. The request is issued again, before requests that are queued, at once or after
+    /// `delay`. Another request may get its tag from now on. A requeue does not count towards [`Completions::room`],
+    /// but costs as much as an insertion. Panics when it is not a request of the hardware queue that was polled.
     pub fn requeue(&mut self, rq: InFlight, delay: Option<Duration>) {
         self.give_back(rq, delay, Tries::Same);
     }
@@ -330,20 +333,20 @@ impl Completions {
 /// A request that has been at the driver for longer than `io_timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedOut {
-    /// Its tag.
+    /// Tag of the request.
     pub tag: Tag,
-    /// When it was issued: the time of its [`Driver::queue_rqs`]. The tag may now belong to a request that was issued
-    /// later; this call is not about that one.
+    /// When the request was issued: the time of its [`Driver::queue_rqs`]. The tag may now belong to a request that was
+    /// issued later; the timeout does not apply to that request.
     pub issued: Instant,
 }
 
-/// A driver's answer about a late request (`BLK_EH_*`).
+/// The result of a driver's timeout function for a late request (`BLK_EH_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutAnswer {
-    /// It has completed, or will without another question: it is in the completions of this call, or a coming poll
-    /// finds it.
+    /// The request has completed, or will complete without another call: it is in the completions of this call, or a
+    /// later poll returns it.
     Done,
-    /// It is still in progress: ask again when the same time has passed once more.
+    /// The request is still in progress: call again after another `io_timeout`.
     ResetTimer,
 }
 
@@ -355,7 +358,7 @@ pub trait Driver: Send + Sync {
     /// Limits and features; constant while the driver lives.
     fn limits(&self) -> Limits;
 
-    /// Size of the disk in sectors. The core asks once; if the size changes later, call
+    /// Size of the disk in sectors. The core calls this once; if the size changes later, call
     /// [`RequestQueue::set_capacity`](crate::queue::RequestQueue::set_capacity).
     fn capacity(&self) -> Sector;
 
@@ -363,26 +366,26 @@ pub trait Driver: Send + Sync {
     /// with nothing in flight, when the numbers change. The error text names what was not available.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String>;
 
-    /// Starts requests of one hctx, in order, until the batch is empty or the driver can take no more; then makes the
-    /// device see them (the kernel's `commit_rqs` is part of this call). The answer is about the first request not
-    /// accepted. It is [`QueueRqStatus::Queued`] exactly when all were accepted; a wrong answer is a panic that names
+    /// Starts requests of one hctx, in order, until the batch is empty or the driver can take no more; then notifies
+    /// the device (the kernel's `commit_rqs` is part of this call). Returns the status of the first request that was
+    /// not accepted: [`QueueRqStatus::Queued`] exactly when all were accepted. A wrong status causes a panic that names
     /// the driver.
     fn queue_rqs(&self, batch: &mut RqBatch<'_>, now: Instant) -> QueueRqStatus;
 
     /// Returns how many requests the device could take now, over all its hardware queues (the kernel's `get_budget`).
-    /// The core asks before it takes a request from where it could still be merged or overtaken; it may issue more
-    /// nevertheless. A driver returns 0 only while a request of the device is in flight or being offered, because the
-    /// core asks again when that request completes or is rejected.
+    /// The core calls this before it takes a request from a list where the request could still be merged or overtaken;
+    /// it may issue more requests nevertheless. A driver returns 0 only while a request of the device is in flight or
+    /// being offered, because the core calls again when that request completes or is rejected.
     fn budget(&self, _hctx: HctxId) -> u32 {
         u32::MAX
     }
 
-    /// Asks about a late request. The driver may complete it now through `done`, which has room for it, or give it
-    /// more time, as the default does. If another thread has polled it meanwhile, the answer is `Done`.
+    /// Handles a late request. The driver may complete it now through `done`, which has room for it, or give it more
+    /// time, as the default does. If another thread has polled its completion meanwhile, the driver returns `Done`.
     fn timeout(&self, _hctx: HctxId, _late: TimedOut, _done: &mut Completions, _now: Instant) -> TimeoutAnswer {
         TimeoutAnswer::ResetTimer
     }
 
-    /// Moves finished requests of `hctx` to `done`, as many as there are and fit, without waiting.
+    /// Moves completed requests of `hctx` to `done`, as many as fit, without waiting.
     fn poll(&self, hctx: HctxId, done: &mut Completions, now: Instant);
 }

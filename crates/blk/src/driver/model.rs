@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A device of given speed as arithmetic: caps, units of service, latency with a spread.
+//! A device of given speed, modelled by arithmetic: rate caps, units of service, latency with jitter.
 //!
-//! Guarantees: the completion time of an I/O depends only on the I/Os before it and the seed; caps hold exactly over any run
-//! length. The host's driver `model` uses it in real time, the simulator in virtual time. So a capped cloud disk is the same
-//! disk in both. Needs from callers: times that do not go back. Does not do: data, completions.
+//! Guarantees: the completion time of an I/O depends only on the I/Os before it and the seed; caps hold exactly over a run
+//! of any length. The host's driver `model` uses it in real time, the simulator in virtual time. So a capped cloud disk
+//! behaves in the same way in both. Needs from callers: monotonic times. Does not do: data, completions.
 
 use crate::time::{Duration, Instant};
 use core::cmp::Reverse;
@@ -12,15 +12,15 @@ use std::collections::{BinaryHeap, VecDeque};
 /// How fast a [`Device`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speed {
-    /// Each latency is spread evenly by up to this many percent either way, 0..=100.
+    /// Each latency varies evenly by up to this many percent in both directions, 0..=100.
     pub jitter_pct: u32,
-    /// Seed of the spread.
+    /// Seed of the jitter.
     pub seed: u64,
     /// Most I/Os per second; 0 = no cap.
     pub iops: u64,
     /// Most bytes per second; 0 = no cap.
     pub bytes_per_sec: u64,
-    /// What the caps let through at once after a pause, as time.
+    /// The burst after a pause, as a time: the caps let through at once what they admit in this time.
     pub burst: Duration,
     /// I/Os in service at once, 1 or more (the driver `model` takes 1..=65536).
     pub parallel: u32,
@@ -32,7 +32,7 @@ impl Default for Speed {
     }
 }
 
-/// A token bucket, kept as the time at which it is full again (GCRA): one number, no refill step.
+/// A token bucket, stored as the time at which it is full again (GCRA): one number, no refill step.
 #[derive(Debug)]
 pub struct TokenBucket {
     per_sec: u64,
@@ -43,12 +43,12 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket that fills with `per_sec` tokens a second and holds `depth` worth of them; 0 = no cap.
+    /// Makes a full bucket that gets `per_sec` tokens a second (0 = no cap) and holds as many as it gets in `depth`.
     pub fn new(per_sec: u64, depth: Duration) -> TokenBucket {
         TokenBucket { per_sec, depth_ns: depth.as_ns(), full_at_ns: 0, rest: 0 }
     }
 
-    /// The earliest time from `now` on at which `tokens` may pass; takes them.
+    /// Takes `tokens`. Returns the earliest time from `now` on at which they may pass.
     pub fn take(&mut self, tokens: u64, now: Instant) -> Instant {
         if self.per_sec == 0 || tokens == 0 {
             return now;
@@ -58,22 +58,24 @@ impl TokenBucket {
         self.rest = (cost % u128::from(self.per_sec)) as u64;
         let full_at = self.full_at_ns.max(now.as_ns()).saturating_add(cost_ns);
         self.full_at_ns = full_at;
-        // What fits into the bucket passes at once; an I/O larger than the bucket waits for the rest of itself.
+        // An I/O within the tokens of the bucket passes at once. An I/O larger than the bucket waits until the bucket
+        // is full.
         Instant::from_ns(full_at.saturating_sub(self.depth_ns.max(cost_ns)).max(now.as_ns()))
     }
 }
 
-/// When each unit is free. Times come nearly in order, and there may be tens of thousands of units. A time that belongs near
-/// the end of the sorted row goes there, which touches the same few lines of memory. Only the others go through a heap.
+/// The times at which the units become free. Times are added nearly in order, and there may be tens of thousands of units. A
+/// time that belongs near the end of the sorted queue is inserted there, which touches the same few cache lines. Only the
+/// others go into a heap.
 #[derive(Debug)]
 struct Units {
-    /// Units that nothing was done on yet.
+    /// Units that were not used yet.
     unused: u32,
     sorted: VecDeque<u64>,
     others: BinaryHeap<Reverse<u64>>,
 }
 
-/// So far from the end of the row a time is looked for its place.
+/// How far from the end of the sorted queue a time may be inserted.
 const NEAR_THE_END: usize = 64;
 
 impl Units {
@@ -81,7 +83,7 @@ impl Units {
         Units { unused: count, sorted: VecDeque::new(), others: BinaryHeap::new() }
     }
 
-    /// Takes the unit that is free first; says since or from when it is.
+    /// Takes the unit that is free first. Returns the time from which it is free, which may have passed.
     #[inline]
     fn take_first(&mut self) -> u64 {
         if self.unused > 0 {
@@ -95,7 +97,7 @@ impl Units {
         }
     }
 
-    /// A unit is free from `at` on.
+    /// Adds a unit that is free from `at` on.
     #[inline]
     fn put(&mut self, at: u64) {
         let len = self.sorted.len();
@@ -109,7 +111,7 @@ impl Units {
     }
 }
 
-/// The device: says when an I/O issued now will be done.
+/// The device, which computes when an I/O that is issued now completes.
 #[derive(Debug)]
 pub struct Device {
     iops: TokenBucket,
@@ -120,7 +122,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// An idle device. Panics when it has no unit.
+    /// Makes an idle device. [`Device::admit`] panics if the device has no unit.
     pub fn new(o: &Speed) -> Device {
         Device {
             iops: TokenBucket::new(o.iops, o.burst),
@@ -131,7 +133,7 @@ impl Device {
         }
     }
 
-    /// When an I/O issued at `now` that moves `bytes` and takes `latency` in service is done.
+    /// Returns when an I/O completes that is issued at `now`, transfers `bytes` and takes `latency` in service.
     pub fn admit(&mut self, bytes: u64, latency: Duration, now: Instant) -> Instant {
         let admitted = self.iops.take(1, now).max(self.bandwidth.take(bytes, now));
         let latency = self.spread(latency);
@@ -170,7 +172,7 @@ mod tests {
         Speed { parallel: 4, burst: Duration::ZERO, ..Speed::default() }
     }
 
-    /// Issues `n` I/Os of `bytes` at time 0; when each is done, in microseconds.
+    /// Issues `n` I/Os of `bytes` at time 0. Returns when each completes, in microseconds.
     fn done_us(o: &Speed, n: usize, bytes: u64) -> Vec<u64> {
         let mut d = Device::new(o);
         (0..n).map(|_| d.admit(bytes, Duration::from_us(100), Instant::from_ns(0)).as_ns() / US).collect()

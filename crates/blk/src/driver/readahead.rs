@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Read-ahead: which sectors to fetch into a cache before they are asked for.
+//! Read-ahead: which sectors to fetch into a cache before they are read.
 //!
-//! Guarantees: the sectors to fetch lie behind the read that caused them and inside the disk. Windows grow as the kernel's
-//! do and never beyond `read_ahead_kb`. Each sector of a stream is fetched once, as long as the stream is remembered. Random
-//! reads cause nothing. The kernel remembers one place per open file and guesses others from its page cache. This code keeps
-//! several streams apart, as many as clients usually share one disk.
+//! Guarantees: the sectors to fetch come after the read that caused the fetch, and are inside the disk. Windows grow as in
+//! the kernel, and never beyond `read_ahead_kb`. Each sector of a stream is fetched once, as long as the stream is
+//! remembered. Random reads cause no read-ahead. The kernel remembers one position per open file and guesses others from its
+//! page cache. This code remembers several streams, about as many as the clients that usually share one disk.
 //!
 //! Needs from callers: every read of the cache's user, in order of arrival, and a lock around the calls. Does not do: store
 //! data; the owner of the cache starts the reads (the file driver has the kernel's page cache). Source: mm/readahead.c
@@ -12,7 +12,7 @@
 
 use crate::id::{SECTOR_SHIFT, Sector};
 
-/// Streams remembered at a time; the one that was not read for the longest time is forgotten.
+/// Most streams that are remembered; a new stream replaces the least recently read one.
 const STREAMS: usize = 16;
 
 /// Sectors to be fetched.
@@ -27,13 +27,13 @@ pub struct Range {
 /// A sequential reader.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// Where its next read is expected.
+    /// Sector at which the next read is expected.
     next: u64,
-    /// End of what was asked for so far; 0 while nothing was.
+    /// End of the sectors that were fetched so far; 0 = none.
     end: u64,
     /// Length of the last window.
     size: u64,
-    /// A read that reaches this sector asks for the next window.
+    /// A read that ends beyond this sector causes the next window.
     marker: u64,
     /// When it was read last.
     used: u64,
@@ -49,13 +49,14 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// For a disk of `capacity` sectors, with windows of at most `read_ahead_kb` KiB; 0 = none at all.
+    /// Makes the read-ahead for a disk of `capacity` sectors, with windows of at most `read_ahead_kb` KiB; 0 = no
+    /// read-ahead.
     pub fn new(read_ahead_kb: u32, capacity: Sector) -> ReadAhead {
         let max = u64::from(read_ahead_kb) << (10 - SECTOR_SHIFT);
         ReadAhead { max, capacity: capacity.0, streams: [Stream::default(); STREAMS], reads: 0 }
     }
 
-    /// Notes a read; what to fetch because of it.
+    /// Notes a read. Returns the sectors to fetch because of it.
     #[inline]
     pub fn read(&mut self, sector: Sector, nr_sectors: u32) -> Option<Range> {
         if self.max == 0 {
@@ -63,7 +64,7 @@ impl ReadAhead {
         }
         self.reads += 1;
         let (start, len) = (sector.0, u64::from(nr_sectors));
-        // Place 0 is where streams begin that have not been read yet, as in the kernel.
+        // A read at sector 0 begins a stream at once, as in the kernel.
         let known = self.streams.iter().position(|s| s.used != 0 && s.next == start);
         let Some(i) = known else {
             let i = (0..STREAMS).min_by_key(|i| self.streams[*i].used).expect("there are some");
@@ -78,7 +79,7 @@ impl ReadAhead {
         if s.next <= s.marker {
             return None;
         }
-        // Behind what was asked for, if the read itself has gone beyond it.
+        // After the fetched sectors, or after the read if it ends beyond them.
         let from = s.end.max(s.next);
         s.size = next_size(s.size, self.max);
         s.end = from + s.size;
@@ -137,7 +138,7 @@ mod tests {
         ReadAhead::new(kb, Sector(1 << 30))
     }
 
-    /// First and length in KiB.
+    /// First sector and length, in KiB.
     fn kib(r: Option<Range>) -> Option<(u64, u64)> {
         r.map(|r| (r.sector.0 / KB, u64::from(r.nr_sectors) / KB))
     }
@@ -148,7 +149,7 @@ mod tests {
         let mut ra = ra(128);
         let windows: Vec<_> = (0..120).filter_map(|n| kib(ra.read(Sector(n * 8), 8))).collect();
         assert_eq!(windows[..6], [(4, 12), (16, 32), (48, 64), (112, 128), (240, 128), (368, 128)]);
-        // Larger reads begin with more: 64 KiB of 128 at once has all.
+        // Larger reads begin with a larger window: a read of 64 KiB with 128 KiB gets the largest at once.
         let mut ra = super::ReadAhead::new(128, Sector(1 << 30));
         let windows: Vec<_> = (0..6).filter_map(|n| kib(ra.read(Sector(n * 128), 128))).collect();
         assert_eq!(windows[..3], [(64, 64), (128, 128), (256, 128)]);

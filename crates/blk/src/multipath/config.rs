@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What names and bounds the paths of a disk, and what the disk is told to do.
+//! Path numbers, limits on paths and groups, and the settings of a multipath disk.
 
 use crate::time::Duration;
 
 /// Most paths of a disk at a time.
 pub const MAX_PATHS: usize = 64;
-/// Most priority groups (`MAX_GROUPS` of multipath-tools is larger than any array has).
+/// Most priority groups of a disk (`MAX_GROUPS` of multipath-tools), which is more than any array has.
 pub const MAX_GROUPS: usize = 64;
 
 /// Number of a path. It is small, and is reused after the path was removed.
@@ -13,7 +13,7 @@ pub const MAX_GROUPS: usize = 64;
 pub struct PathId(pub(super) u8);
 
 impl PathId {
-    /// As an index, below [`MAX_PATHS`].
+    /// Returns the number as an index, below [`MAX_PATHS`].
     pub fn index(self) -> usize {
         self.0.into()
     }
@@ -26,7 +26,7 @@ pub struct Features {
     pub queue_if_no_path: bool,
     /// After this long without a path `queue_if_no_path` is turned off; zero = never.
     pub no_path_timeout: Duration,
-    /// How often activation is tried again, 0..=50.
+    /// Most retries of an activation, 0..=50.
     pub pg_init_retries: u32,
     /// Delay of those retries, at most a minute; 2 s unless given.
     pub pg_init_delay: Option<Duration>,
@@ -37,12 +37,13 @@ pub struct Features {
 pub enum PgInit {
     /// The path is active.
     Done,
-    /// The controller is busy for now (`SCSI_DH_DEV_TEMP_BUSY`): another group is tried.
+    /// The controller is busy for now (`SCSI_DH_DEV_TEMP_BUSY`): the disk bypasses this path's group and chooses
+    /// another.
     Busy,
     /// Try again after `pg_init_delay`.
     Retry,
     /// Try again at once.
     RetryNow,
-    /// The path fails.
+    /// Activation failed, so the path fails.
     Failed,
 }

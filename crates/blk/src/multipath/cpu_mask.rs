@@ -3,8 +3,8 @@
 
 use crate::id::MAX_CPUS;
 
-/// CPUs of a mask as the kernel reads it: hexadecimal, groups of up to 8 digits separated by `,`. `None` if it is none, or names a CPU from
-/// [`MAX_CPUS`] on.
+/// Returns the CPUs of a mask as the kernel reads it: hexadecimal, groups of up to 8 digits separated by `,`. `None` if the text
+/// is not a mask, or names a CPU number of [`MAX_CPUS`] or above.
 pub fn parse_cpu_mask(text: &str) -> Option<Vec<u16>> {
     let mut cpus = Vec::new();
     for (group, digits) in text.rsplit(',').enumerate() {
@@ -18,7 +18,7 @@ pub fn parse_cpu_mask(text: &str) -> Option<Vec<u16>> {
     Some(cpus)
 }
 
-/// The mask of CPUs as the kernel prints it.
+/// Returns the mask of CPUs as the kernel prints it.
 pub(super) fn format_cpu_mask(cpus: &[u16]) -> String {
     let groups = cpus.iter().map(|c| usize::from(*c) / 32 + 1).max().unwrap_or(1);
     let mut bits = vec![0u32; groups];

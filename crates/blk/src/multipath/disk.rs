@@ -18,11 +18,11 @@ use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use std::sync::{Arc, OnceLock};
 
-/// Number of different drivers that a disk keeps in its lifetime. Drivers of removed paths are kept; one that is
-/// added again does not count again.
+/// Number of different drivers that a disk keeps in its lifetime. Drivers of removed paths are kept; adding the same
+/// driver again does not count again.
 pub(crate) const MAX_LIVES: usize = 1024;
 
-/// In [`Multipath::at`]: nothing may be sent there any more.
+/// Flag in [`Multipath::at`]: the path is being removed and gets no more requests.
 pub(super) const LEAVING: u16 = 1 << 15;
 const NO_DRIVER: u16 = LEAVING | (LEAVING - 1);
 
@@ -32,7 +32,7 @@ pub struct NewPath {
     pub name: String,
     /// The driver that reaches the disk by this path.
     pub driver: Arc<dyn Driver>,
-    /// For the group's selector.
+    /// Arguments for the group's selector.
     pub args: PathArgs,
 }
 
@@ -47,11 +47,11 @@ pub struct NewGroup {
 /// A hardware handler: makes the controller behind a path serve it (ALUA, or a vendor's method) before I/O goes
 /// there.
 pub trait Handler: Send + Sync {
-    /// As in the table: "alua".
+    /// Name as in the table: "alua".
     fn name(&self) -> &str;
 
-    /// Activates this path after the time `after`, without waiting here. The handler calls
-    /// [`Multipath::pg_init_done`] once for it. Called with no lock held, also from inside I/O.
+    /// Starts the activation of this path after the time `after`, and does not block. The handler calls
+    /// [`Multipath::pg_init_done`] once when the activation is done. Called without a lock held, also from inside I/O.
     fn activate(&self, path: PathId, after: Duration);
 }
 
@@ -62,7 +62,7 @@ pub enum PathEvent {
     PathFailed(PathId),
     /// A path is usable again, or new.
     PathReinstated(PathId),
-    /// Waiting requests may be sent: run the queue ([`quiesce`](crate::queue::RequestQueue::quiesce), then
+    /// Waiting requests may be issued: run the queue ([`quiesce`](crate::queue::RequestQueue::quiesce), then
     /// `unquiesce`).
     RunQueue,
 }
@@ -79,20 +79,20 @@ fn refused<T>(text: String) -> Result<T, MultipathError> {
 /// Receiver of events.
 pub type Listener = Box<dyn Fn(PathEvent) + Send + Sync>;
 
-/// One that was started once is there for ever.
+/// A hardware queue that was started once is never removed.
 type HctxPlace<L> = OnceLock<Box<CachePadded<MultipathHctx<L>>>>;
 
 /// See the module's text.
 pub struct Multipath<L: Lock> {
-    /// Usable paths of the current group, if a request may take one without a decision. 0 = ask [`GroupsState`].
+    /// Usable paths of the current group as a mask. 0 = a group has to be chosen or activated: ask [`GroupsState`].
     pub(super) open: CachePadded<AtomicU64>,
-    /// The group of each number's path.
+    /// By path number: the path's group.
     pub(super) group_of: [FieldU8; MAX_PATHS],
-    /// Usable paths of each group.
+    /// Number of usable paths of each group.
     pub(super) valid: [FieldU8; MAX_GROUPS],
-    /// Numbers that have a path, leaving ones included.
+    /// Path numbers in use as a mask, including paths that are being removed.
     pub(super) known: AtomicU64,
-    /// By number: index in `drivers`, and whether it is [`LEAVING`].
+    /// By path number: index in `drivers`, and the flag [`LEAVING`].
     pub(super) at: [AtomicU16; MAX_PATHS],
     /// Never removed, so that I/O uses them without a lock.
     pub(super) drivers: Box<[OnceLock<Arc<dyn Driver>>]>,
@@ -108,7 +108,7 @@ pub struct Multipath<L: Lock> {
     pub(super) started: Mutex<L, Option<(u16, u32)>>,
 }
 
-/// The strictest limits of all. A chunk boundary is kept, because requests are not split again here.
+/// Returns the strictest of all limits. A chunk boundary stays in force, because requests are not split again here.
 fn stacked<'a>(all: impl Iterator<Item = &'a Limits> + Clone) -> Limits {
     let chunk = all.clone().map(|l| l.chunk_sectors).filter(|c| *c > 0).min().unwrap_or(0);
     Limits { chunk_sectors: chunk, ..Limits::stacked(all) }
@@ -118,8 +118,9 @@ impl<L: Lock> Multipath<L> {
     /// Makes a disk of these groups; the first has the highest priority. `node_of` has the NUMA node of each CPU, for
     /// io-affinity; it is empty if all CPUs are of one node.
     ///
-    /// # Errors There is no path, there are too many paths or groups, two paths have one name, or paths cannot lead
-    /// to the same disk.
+    /// # Errors
+    /// There is no path, there are too many paths or groups, two paths have one name, or paths cannot lead to the same
+    /// disk.
     pub fn new(
         groups: Vec<NewGroup>,
         features: Features,
@@ -177,9 +178,10 @@ impl<L: Lock> Multipath<L> {
 
     /// Adds a path to a group; it is usable at once.
     ///
-    /// # Errors The group does not exist, no path number is free, or the name is in use. The driver differs from the
-    /// disk in capacity or blocks, has stricter limits, or cannot be started. With io-affinity, CPUs are rejected as
-    /// well, because that selector keeps the CPUs of each path number from the start.
+    /// # Errors
+    /// The group does not exist, no path number is free, or the name is in use. The driver differs from the disk in
+    /// capacity or blocks, has stricter limits, or cannot be started. With io-affinity, CPUs are rejected as well,
+    /// because that selector keeps the CPUs of each path number from the start.
     pub fn add_path(&self, group: usize, new: NewPath) -> Result<PathId, MultipathError> {
         if matches!(self.policies.get(group), Some(Policy::IoAffinity(_))) && !new.args.cpus.is_empty() {
             return refused(format!(
@@ -258,10 +260,12 @@ impl<L: Lock> Multipath<L> {
         Some(index as u16)
     }
 
-    /// Removes a path. It gets no more requests, and is gone when none is in flight there. Returns whether it is gone
-    /// already; otherwise ask [`Multipath::has_gone`]. Its driver is kept, unused, for as long as the disk.
+    /// Removes a path. The path gets no more requests, and is gone when none of its requests is in flight. Returns
+    /// whether it is gone already; if not, ask [`Multipath::has_gone`]. The disk keeps the path's driver, unused, until
+    /// it is dropped.
     ///
-    /// # Errors The path does not exist.
+    /// # Errors
+    /// The path does not exist.
     pub fn remove_path(&self, id: PathId, now: Instant) -> Result<bool, MultipathError> {
         let mut state = self.state.lock();
         let Some(path) = state.paths.get_mut(id.index()).and_then(Option::as_mut).filter(|p| !p.is_leaving) else {
@@ -276,7 +280,8 @@ impl<L: Lock> Multipath<L> {
         Ok(state.paths[id.index()].is_none())
     }
 
-    /// Whether a removed path is gone. Also true for a path that never existed, and when another path has its number.
+    /// Whether a removed path is gone. Also true for a path that never existed, and when another path has got its
+    /// number.
     pub fn has_gone(&self, id: PathId) -> bool {
         let mut state = self.state.lock();
         self.forget_removed(&mut state);
@@ -329,8 +334,8 @@ impl<L: Lock> Multipath<L> {
 
     /// `switch_group`: the next request goes to this group, numbered from 0.
     ///
-    /// # Errors The group does not exist. [`Multipath::disable_group`] and [`Multipath::enable_group`] fail for the
-    /// same reason.
+    /// # Errors
+    /// The group does not exist. [`Multipath::disable_group`] and [`Multipath::enable_group`] fail for the same reason.
     pub fn switch_group(&self, group: usize) -> Result<(), MultipathError> {
         self.change_group(group, |state| state.switch(group))
     }
@@ -359,8 +364,9 @@ impl<L: Lock> Multipath<L> {
     /// has a usable path. If there is a handler, it activates that group's paths. The disk's other groups become
     /// empty.
     ///
-    /// # Errors There are more groups than the disk has. A path is missing, named twice or unknown. The groups have
-    /// different selectors, or io-affinity, which keeps its paths. Nothing has changed then.
+    /// # Errors
+    /// There are more groups than the disk has. A path is missing, named twice or unknown. The groups have different
+    /// selectors, or io-affinity, which keeps its paths. Nothing has changed then.
     pub fn regroup(&self, groups: &[Vec<PathId>]) -> Result<(), MultipathError> {
         let mut state = self.state.lock();
         let n = state.groups.len();
@@ -387,25 +393,25 @@ impl<L: Lock> Multipath<L> {
         Ok(())
     }
 
-    /// `queue_if_no_path`: requests wait while there is no path. `no_path_timeout` begins anew.
+    /// `queue_if_no_path`: requests wait while there is no path. `no_path_timeout` restarts.
     pub fn queue_if_no_path(&self, now: Instant) {
         self.change(|state| state.set_queueing(true, now));
     }
 
-    /// `fail_if_no_path`: without a usable path waiting requests fail.
+    /// `fail_if_no_path`: while there is no usable path, waiting and new requests fail.
     pub fn fail_if_no_path(&self, now: Instant) {
         self.change(|state| state.set_queueing(false, now));
     }
 
-    /// While this is on, a path's error ends the request even if other paths are left, and nothing waits for a path.
-    /// It is for the time in which the paths' drivers may fail requests that they could not stop. So turn it on
-    /// before the drivers get that order, and off after they got the opposite one. A request issued before it was
-    /// turned off also ends with its path's error.
+    /// Turns giving up on or off. While it is on, a request fails with its path's error even if other paths are left,
+    /// and no request waits for a path. Use it while the paths' drivers may fail requests that they could not stop. So
+    /// turn it on before the drivers are told to fail requests, and off after they are told to stop doing so. A request
+    /// issued before giving up is turned off also fails with its path's error.
     pub fn set_give_up(&self, on: bool, now: Instant) {
         self.change(|state| state.set_give_up(on, now));
     }
 
-    /// Takes the result of the activation that [`Handler::activate`] was asked for.
+    /// Takes the result of an activation that [`Handler::activate`] started.
     pub fn pg_init_done(&self, path: PathId, result: PgInit, now: Instant) {
         self.change(|state| state.pg_init_done(path, result, now));
     }
@@ -418,7 +424,7 @@ impl<L: Lock> Multipath<L> {
         self.see_to(wanted);
     }
 
-    /// Makes a change visible to I/O. The state is locked, so that no older change overtakes it.
+    /// Makes a change visible to I/O. The caller holds the lock of the state, so that changes are published in order.
     pub(super) fn publish(&self, state: &GroupsState) {
         let mut valid = [0; MAX_GROUPS];
         state.present().filter(|(_, p)| p.is_active).for_each(|(_, p)| valid[p.group] += 1);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Priority groups and the state of paths: which group is current, which paths have failed, which requests wait.
 //!
-//! Guarantees the rules of dm-multipath. A group that was asked for by a switch comes first, then the current group,
-//! each if it has a usable path. Otherwise the first group with a usable path becomes current; a bypassed group only
-//! if no other has one. With a hardware handler a group is used only after its paths have been activated. Retries of
-//! that are bounded, and may be delayed. A path fails once, however often its failure is reported. Without a path
-//! requests wait (`queue_if_no_path`) until one returns or `no_path_timeout` is over.
+//! Guarantees the rules of dm-multipath. The group of a requested switch is tried first, then the current group; a
+//! group is used only if it has a usable path. Otherwise the first group with a usable path becomes current; a bypassed
+//! group only if no other has one. With a hardware handler, a group is used only after its paths have been activated.
+//! Retries of activations are bounded, and may be delayed. A path fails once, even if its failure is reported several
+//! times. Without a usable path, requests wait (`queue_if_no_path`) until a path is reinstated or `no_path_timeout`
+//! expires.
 //!
-//! This is a plain value: its owner locks it, and carries out what it returns in [`Wanted`]. Does not do: I/O.
-//! Source: drivers/md/dm-mpath.c (`choose_pgpath`, `__switch_pg`, `fail_path`, `reinstate_path`, `pg_init_done`).
+//! The state is a plain value: its owner locks it, and carries out the actions that it returns in [`Wanted`]. Does not
+//! do: I/O. Source: drivers/md/dm-mpath.c (`choose_pgpath`, `__switch_pg`, `fail_path`, `reinstate_path`,
+//! `pg_init_done`).
 
 use super::config::{Features, MAX_PATHS, PathId, PgInit};
 use super::selector::{PathArgs, Selector};
@@ -16,10 +18,10 @@ use crate::time::{Duration, Instant};
 
 /// `DM_PG_INIT_DELAY_MSECS`.
 const PG_INIT_DELAY: Duration = Duration::from_ms(2000);
-/// Delay before a request that can be sent nowhere is tried again (the kernel's delay of a requeue in dm-rq.c).
+/// Delay before a request without a usable path is tried again (the kernel's delay of a requeue in dm-rq.c).
 const REQUEUE_DELAY: Duration = Duration::from_ms(100);
 
-/// A path's part of the state.
+/// The state of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     pub(super) name: String,
@@ -27,7 +29,7 @@ pub(super) struct Path {
     pub(super) args: PathArgs,
     pub(super) is_active: bool,
     pub(super) fail_count: u64,
-    /// Removed, while requests were still in flight there.
+    /// The path was removed while requests were in flight there.
     pub(super) is_leaving: bool,
 }
 
@@ -45,7 +47,7 @@ pub(super) struct Wanted {
     pub(super) after: Duration,
     /// A path that this change has failed.
     pub(super) failed: Option<PathId>,
-    /// Waiting requests may be sent now.
+    /// Waiting requests may be issued now.
     pub(super) run: bool,
 }
 
@@ -58,9 +60,9 @@ impl Wanted {
 pub(super) enum Found {
     /// Paths of the current group, as a mask.
     Paths(u64),
-    /// Nowhere now: try again after this time.
+    /// To no path now: try again after this time.
     Wait(Duration),
-    /// Nowhere: there is no path, and nothing to wait for.
+    /// To no path: there is none, and the request must not wait for one.
     Fail,
 }
 
@@ -81,10 +83,10 @@ pub(super) struct GroupsState {
     delay_retry: bool,
     /// Since when there has been no path.
     no_path_since: Option<Instant>,
-    /// A path's error ends its request, and nothing waits for a path.
+    /// A request fails with its path's error, and no request waits for a path.
     gives_up: bool,
-    /// When `gives_up` last changed. A request issued until then may have been given up and may not have been
-    /// reported yet.
+    /// When `gives_up` last changed. A path may have failed a request issued until then because it was told to give up,
+    /// and may not have reported it yet.
     gave_up_until: Option<Instant>,
 }
 
@@ -135,7 +137,7 @@ impl GroupsState {
         }
     }
 
-    /// Returns where a request may go when [`GroupsState::open`] is 0. Changes the group if that is due.
+    /// Returns where a request may go when [`GroupsState::open`] is 0. Chooses another group if necessary.
     pub(super) fn find(&mut self, now: Instant) -> (Found, Wanted) {
         let mut wanted = Wanted::default();
         let Some(group) = self.choose_group() else {
@@ -176,7 +178,8 @@ impl GroupsState {
         })
     }
 
-    /// Returns how long a request waits while there is no path. Turns `queue_if_no_path` off when its time is over.
+    /// Returns how long a request waits while there is no path. Turns `queue_if_no_path` off when `no_path_timeout` has
+    /// expired.
     fn without_path(&mut self, now: Instant) -> Found {
         if self.gives_up || !self.features.queue_if_no_path {
             return Found::Fail;
@@ -248,7 +251,7 @@ impl GroupsState {
     pub(super) fn came_up(&mut self, id: PathId, group: usize) -> Wanted {
         self.no_path_since = None;
         if self.nr_valid() > 1 && self.has_handler && self.current == Some(group) {
-            // The group is in use already: only this path has to be activated.
+            // The group is current already, so only this path has to be activated.
             self.pg_init_running += 1;
             return Wanted { activate: vec![id], ..Wanted::RUN };
         }
@@ -271,8 +274,8 @@ impl GroupsState {
         Wanted::RUN
     }
 
-    /// Moves all paths to these groups, as in a table that is loaded again. Activations in progress still complete;
-    /// new ones begin after that.
+    /// Moves all paths to these groups, as when a table is loaded again. Activations in progress still complete; new
+    /// activations begin after them.
     pub(super) fn regroup(&mut self, groups: &[Vec<PathId>]) -> Wanted {
         for (group, paths) in groups.iter().enumerate() {
             for id in paths {
@@ -295,7 +298,7 @@ impl GroupsState {
         Wanted::RUN
     }
 
-    /// Turns giving up on or off. `queue_if_no_path` stays as it is, and `no_path_timeout` begins anew.
+    /// Turns giving up on or off. `queue_if_no_path` stays as it is, and `no_path_timeout` restarts.
     pub(super) fn set_give_up(&mut self, on: bool, now: Instant) -> Wanted {
         if self.gives_up == on {
             return Wanted::default();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a multipath disk keeps for each hardware queue: which path has which tag, and what waits to be given back.
+//! State of a multipath disk for each hardware queue: the path of each tag, and requests that wait to be requeued.
 //!
 //! Guarantees: no lock on the I/O path. The thread that issues a tag writes its slot before the path gets it; the
-//! thread that completes it reads the slot. The path hands the request over in between, which orders both. Slots are
-//! made at the start and never move, so a disk that is started again with more tags only gets more.
+//! thread that completes it reads the slot. Passing the request through the path's driver in between orders the two
+//! accesses. Slots are made at the start and never move, so a disk that is started again with more tags only gets more
+//! slots.
 
 use super::config::MAX_PATHS;
 use super::selector::Turns;
@@ -15,11 +16,11 @@ use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::time::Duration;
 use std::sync::OnceLock;
 
-/// log2 of the tags of the first part; each part after it is as large as all before.
+/// log2 of the tags of the first part; each later part is as large as all parts before it.
 const FIRST_SHIFT: u32 = 6;
 const NR_PARTS: usize = (BLK_MQ_MAX_DEPTH.ilog2() - FIRST_SHIFT + 2) as usize;
 
-/// Which path a request is at.
+/// The path of a request in flight.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) path: FieldU8,
@@ -30,7 +31,7 @@ pub(super) struct Slot {
 /// See the module's text.
 pub(super) struct MultipathHctx<L: Lock> {
     slots: [OnceLock<Box<[Slot]>>; NR_PARTS],
-    /// Requests at each path.
+    /// Requests in flight at each path.
     pub(super) in_flight: [AtomicU32; MAX_PATHS],
     pub(super) turns: Turns,
     /// The path that is polled first.
@@ -39,7 +40,7 @@ pub(super) struct MultipathHctx<L: Lock> {
     held: Mutex<L, Vec<(InFlight, Option<Duration>)>>,
 }
 
-/// The part a tag is in, and its place there.
+/// Returns the part of a tag, and the tag's index in that part.
 #[inline(always)]
 fn place(tag: usize) -> (usize, usize) {
     let size = 1 << FIRST_SHIFT;
@@ -74,21 +75,21 @@ impl<L: Lock> MultipathHctx<L> {
         held.reserve(more);
     }
 
-    /// Panics for a tag beyond what the disk was started with.
+    /// Returns the slot of a tag. Panics for a tag that the disk was not started with.
     #[inline(always)]
     pub(super) fn slot(&self, tag: Tag) -> &Slot {
         let (part, at) = place(tag.index());
         &self.slots[part].get().expect("a tag of those it was started with")[at]
     }
 
-    /// Whether [`MultipathHctx::take_held`] has something.
+    /// Whether there are held requests for [`MultipathHctx::take_held`].
     #[inline(always)]
     pub(super) fn has_held(&self) -> bool {
         // Pairs with: MultipathHctx::hold
         self.nr_held.load(Ordering::Acquire) > 0
     }
 
-    /// Keeps what a path ended on the spot and is to be issued again.
+    /// Holds a request that a path failed while it was being issued, and that is to be issued again.
     #[cold]
     pub(super) fn hold(&self, rq: InFlight, delay: Option<Duration>) {
         let mut held = self.held.lock();

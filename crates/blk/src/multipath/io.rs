@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way of a request: a path is chosen, gets the request, and its result is judged.
+//! The path of a request: a path is chosen, the request is issued there, and its result is judged.
 //!
-//! Guarantees: consecutive requests to the same path are one batch. Each is counted at its path before the path gets
-//! it, until the path has completed it or given it back. A path that refuses a request with a path error fails, and
-//! the request is offered to the next path. A busy path is skipped for the rest of the call. If a poll fills up
-//! before all paths were polled, the next poll begins with the remaining ones.
+//! Guarantees: consecutive requests to the same path are one batch. Each request is counted at its path from before the
+//! path gets it until the path has completed it or given it back. A path that refuses a request with a path error
+//! fails, and the request is offered to the next path. A busy path is skipped for the rest of the call. If a poll fills
+//! up before all paths were polled, the next poll begins with the remaining ones.
 //!
-//! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel answers RESOURCE when the
-//! one path that was chosen is busy; here that needs all paths of the group.
+//! Source: drivers/md/dm-mpath.c (`multipath_clone_and_map`, `multipath_end_io`), dm-rq.c. The kernel returns RESOURCE when the
+//! chosen path is busy; here the driver is busy only when all paths of the group are.
 
 use super::config::{MAX_PATHS, PathId};
 use super::disk::{LEAVING, Multipath, PathEvent};
@@ -25,14 +25,14 @@ use crossbeam_utils::CachePadded;
 /// A request that completes with RESOURCE is issued again after this time.
 const DELAY: Duration = Duration::from_ms(100);
 
-/// Where a request goes: counted there.
+/// The chosen path of a request, which is counted there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Choice {
     path: usize,
     driver: u16,
 }
 
-/// Paths that were busy during this call, and their answers.
+/// Paths that were busy during this call, and their combined status.
 #[derive(Default)]
 struct Busy {
     paths: u64,
@@ -40,8 +40,8 @@ struct Busy {
 }
 
 impl Busy {
-    /// Combines the answers of busy paths. A retry time takes precedence over waiting for a completion, and the
-    /// shortest retry time over longer ones.
+    /// Adds a busy path and combines its status with the others. A retry time takes precedence over waiting for a
+    /// completion, and the shortest retry time over longer ones.
     fn add(&mut self, path: usize, said: QueueRqStatus) {
         let rank = |s: QueueRqStatus| match s {
             QueueRqStatus::Resource => 0,
@@ -66,7 +66,8 @@ impl<L: Lock> Multipath<L> {
         self.drivers[usize::from(index)].get().expect("kept before its number was published").as_ref()
     }
 
-    /// Chooses a path for a request and counts it there. `Err` is the answer if there is none.
+    /// Chooses a path for a request and counts the request there. If there is no path, the error is the status to
+    /// return.
     #[inline]
     fn choose(
         &self,
@@ -89,14 +90,14 @@ impl<L: Lock> Multipath<L> {
             }
             let policy = &self.policies[usize::from(self.group_of[usable.trailing_zeros() as usize].get())];
             let path = self.selectors.select(policy, usable, &hctx.turns, bytes, rq.cpu(), now.as_ns());
-            // Counted, then the mark is checked; a thread that removes marks checks the count afterwards.
+            // Counted, then the mark is checked. A thread that removes the path sets the mark, then checks the count.
             hctx.in_flight[path].fetch_add(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
             let driver = self.at[path].load(Ordering::SeqCst); // Pairs with: Multipath::remove_path
             if driver & LEAVING != 0 {
                 hctx.in_flight[path].fetch_sub(1, Ordering::SeqCst); // Pairs with: Multipath::in_flight
                 continue;
             }
-            // Of the path that is there now: it cannot go while this is counted.
+            // The policy of the present path: that path cannot be removed while the request is counted.
             let policy = &self.policies[usize::from(self.group_of[path].get())];
             self.selectors.started(policy, path, bytes);
             let slot = hctx.slot(rq.tag());
@@ -117,7 +118,7 @@ impl<L: Lock> Multipath<L> {
         self.see_to(wanted);
         match found {
             Found::Paths(mask) => Ok(mask),
-            // Rounded up: a request retried before its time is over would have to be retried once more.
+            // Rounded up, because a request that is retried too early would have to wait again.
             Found::Wait(after) => {
                 let ms = after.as_ns().div_ceil(1_000_000);
                 Err(QueueRqStatus::DelayMs(ms.min(u64::from(u16::MAX)) as u16))
@@ -223,7 +224,7 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// Paths, as a mask by their numbers, that have requests of this hardware queue.
+    /// Returns the paths that have requests of this hardware queue in flight, as a mask by path number.
     pub fn busy_paths(&self, hctx: HctxId) -> u64 {
         let Some(h) = self.hctxs[hctx.index()].get() else { return 0 };
         let mut known = self.known.load(Ordering::Relaxed);
@@ -237,8 +238,8 @@ impl<L: Lock> Multipath<L> {
         busy
     }
 
-    /// Whether a poll of this hardware queue returns something even if no path has a completion. A thread that waits
-    /// for the paths then does not wait.
+    /// Whether a poll of this hardware queue returns a request even if no path has a completion. A thread must then
+    /// poll instead of waiting for the paths.
     pub fn is_ready(&self, hctx: HctxId) -> bool {
         self.hctxs[hctx.index()].get().is_some_and(|h| h.has_held())
     }
@@ -295,7 +296,8 @@ impl<L: Lock> Driver for Multipath<L> {
             let before = batch.remaining();
             let stop = self.lend(batch, hctx, (choice, n), &mut busy, now);
             let left = n - (before - batch.remaining());
-            // If requests were left over, the choice after them is undone: it is made again when its turn comes.
+            // If the path did not accept all requests, the choice for the request after them is undone, and made again
+            // later.
             if left > 0
                 && let Some(Ok(_)) = next.take()
             {
@@ -315,7 +317,7 @@ impl<L: Lock> Driver for Multipath<L> {
             return TimeoutAnswer::Done;
         }
         let index = self.at[usize::from(slot.path.get())].load(Ordering::Relaxed) & !LEAVING;
-        // One that has ended is unknown there; one that is held is given back by the next poll.
+        // The path does not know a request that has completed; the next poll gives back a held request.
         done.timeout_below(self.driver(index), late, now, |tag, status| self.judge(h, tag, status, now))
     }
 

@@ -2,22 +2,22 @@
 //! Multipath: one disk that can be reached by several paths, each of them a driver.
 //!
 //! [`Multipath`] is a driver over drivers. A [`RequestQueue`](crate::queue::RequestQueue) above it merges and schedules.
-//! Each request goes down one path, itself and under its own tag ([`RqBatch::lend`](crate::driver::RqBatch::lend)); the
-//! kernel's request-based device mapper sends a clone. Path errors are retried on another path.
+//! Each request itself is issued to one path, under its own tag ([`RqBatch::lend`](crate::driver::RqBatch::lend)), while
+//! the kernel's request-based device mapper issues a clone. Path errors are retried on another path.
 //!
-//! Guarantees: no request ends with a path's error while another path is left, or while `queue_if_no_path` holds. The
-//! exception is a disk that is [to give up](Multipath::set_give_up). Each request is at one path at a time. A busy path is
-//! passed over while another is not busy; if all are busy, so is the disk. Per request one load tells the usable paths; a
-//! lock is taken only when a path or group changes.
+//! Guarantees: no request fails with a path's error while another path is usable, or while `queue_if_no_path` is on. The
+//! exception is a disk that is [to give up](Multipath::set_give_up). Each request is in flight at one path at a time. A
+//! busy path is skipped while another is not busy; if all are busy, the disk is busy. Per request, one load returns the
+//! usable paths; a lock is taken only when a path or group changes.
 //!
 //! Needs from callers: paths that lead to the same disk (equal capacity and blocks are checked, identity is not). The caller
-//! acts on events as [`PathEvent`] says; checkers call [`Multipath::fail_path`] and [`Multipath::reinstate_path`]. A driver
-//! whose path failed may still have a request in execution: it must stop that before it ends the request with an error. Does
-//! not do: check paths, sort them into groups, speak to hardware. Source: drivers/md/dm-mpath.c, dm-rq.c.
+//! acts on events as [`PathEvent`] says; checkers call [`Multipath::fail_path`] and [`Multipath::reinstate_path`]. When a
+//! driver fails a request because its path failed, it must first make sure that the target does not execute the request any
+//! more. Does not do: check paths, sort them into groups, access hardware. Source: drivers/md/dm-mpath.c, dm-rq.c.
 //!
-//! - `disk`: [`Multipath`], its paths and groups; `config`: what names and bounds them; `group`: which group is current, and
-//!   its activation.
-//! - `io`, `hctx`: the way of a request; `selector`: which path of a group it takes, one rule a file.
+//! - `disk`: [`Multipath`], its paths and groups; `config`: path numbers, limits and settings; `group`: which group is
+//!   current, and its activation.
+//! - `io`, `hctx`: the path of a request; `selector`: which path of a group it takes, one file per selector.
 //! - `table`: the table of the kernel's device mapper, with `cpu_mask`; `status`: its status line.
 
 mod config;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Path selectors: which of a group's usable paths gets the next request.
 //!
-//! Guarantees: the kernel's rules and arguments, one file each. Among equally good paths the hardware queue takes the
+//! Guarantees: the kernel's rules and arguments, one file each. Among equally good paths, a hardware queue takes the
 //! one that it chose longest ago. (The kernel moves the chosen path to the tail of its list.) There is no lock. All
-//! CPUs share one counter per path of what is in flight there; everything else belongs to the hardware queue. A
-//! reader of the counter may miss the last request. [Starting](Selectors::started) a request adds to the counter, and
-//! [ending](Selectors::ended) it subtracts the same.
+//! CPUs share the load counter and the latency history of each path; the order of choices belongs to the hardware
+//! queue. A reader of the counter may miss the last request. [Starting](Selectors::started) a request adds to the
+//! counter, and [ending](Selectors::ended) it subtracts the same.
 //!
 //! Does not do: know which paths are usable. Sources: drivers/md/dm-ps-*.c (see the files).
 
@@ -37,19 +37,20 @@ pub enum Selector {
     /// Least bytes in flight relative to throughput; the default, as in multipath-tools.
     #[default]
     ServiceTime,
-    /// Least expected time, by what earlier requests took.
+    /// Least expected service time, from the service times of earlier requests.
     HistoricalServiceTime {
-        /// Weight of the past, of 1024; 0..=[`MAX_WEIGHT`], default [`BASE_WEIGHT`].
+        /// Weight of the past, in 1024ths; 0..=[`MAX_WEIGHT`], default [`BASE_WEIGHT`].
         base_weight: u16,
-        /// Averages within this factor count as equal; 0 (the default) turns that off.
+        /// Paths whose averages differ by at most this factor count as equally fast; 0 (the default) turns this rule
+        /// off.
         threshold_multiplier: u16,
     },
-    /// The path of the submitting CPU.
+    /// The path assigned to the submitting CPU.
     IoAffinity,
 }
 
 impl Selector {
-    /// The kernel's name.
+    /// Returns the kernel's name of the selector.
     pub fn name(&self) -> &'static str {
         match self {
             Selector::RoundRobin => "round-robin",
@@ -60,7 +61,7 @@ impl Selector {
         }
     }
 
-    /// Its arguments, as in the table.
+    /// Returns the selector's arguments, as in the table.
     pub fn args(&self) -> Vec<u16> {
         match *self {
             Selector::HistoricalServiceTime { base_weight, threshold_multiplier } => {
@@ -76,7 +77,7 @@ impl Selector {
 pub struct PathArgs {
     /// service-time: relative throughput, 0..=[`MAX_THROUGHPUT`], default 1.
     pub throughput: u8,
-    /// io-affinity: its CPUs.
+    /// io-affinity: the CPUs assigned to the path.
     pub cpus: Vec<u16>,
 }
 
@@ -86,7 +87,7 @@ impl Default for PathArgs {
     }
 }
 
-/// What one hardware queue remembers of its choices.
+/// The order in which one hardware queue has chosen paths.
 #[derive(Debug)]
 pub(super) struct Turns {
     last: FieldU64,
@@ -102,19 +103,19 @@ impl Default for Turns {
             clock: FieldU64::default(),
             chosen: core::array::from_fn(|_| FieldU64::default()),
         };
-        // The first turn is path 0's.
+        // Path 0 is chosen first.
         turns.last.set(MAX_PATHS as u64 - 1);
         turns
     }
 }
 
-/// What the selectors of a disk know of its paths, all by the path's number.
+/// The data of a disk's selectors about its paths, by path number.
 pub(super) struct Selectors {
-    /// In flight: requests, or bytes for service-time.
+    /// Requests in flight, or bytes in flight for service-time.
     loads: [AtomicU64; MAX_PATHS],
     /// service-time.
     throughput: [FieldU64; MAX_PATHS],
-    /// historical-service-time, in ns; the average in fixed point.
+    /// For historical-service-time, in ns; the average in fixed point.
     average: [FieldU64; MAX_PATHS],
     last_finish: [FieldU64; MAX_PATHS],
     stale_after: [FieldU64; MAX_PATHS],
@@ -160,7 +161,7 @@ impl Selectors {
         }
     }
 
-    /// A path comes to a number that had none; nothing of it is in flight.
+    /// Adds a path under a free number; the path has no request in flight.
     pub(super) fn add(&self, path: usize, throughput: u8) {
         self.throughput[path].set(throughput.min(MAX_THROUGHPUT).into());
         self.average[path].set(historical_service_time::FIRST_AVERAGE);
@@ -173,7 +174,7 @@ impl Selectors {
         self.loads[path].load(Ordering::Relaxed)
     }
 
-    /// Chooses of `usable`, which is not empty, for a request of so many bytes.
+    /// Chooses a path of `usable`, which is not empty, for a request of this many bytes.
     #[inline]
     pub(super) fn select(
         &self,
@@ -213,7 +214,7 @@ impl Selectors {
         }
     }
 
-    /// A request of so many bytes goes to a path.
+    /// Adds a request of this many bytes to the load of a path.
     #[inline(always)]
     pub(super) fn started(&self, policy: &Policy, path: usize, bytes: u32) {
         let n = policy.weight(bytes);
@@ -231,7 +232,8 @@ impl Selectors {
         }
     }
 
-    /// Takes off a request that the path has ended; `valid`: usable paths of its group.
+    /// Subtracts a request that the path has completed, and updates the history. `valid`: number of usable paths of its
+    /// group.
     #[inline(always)]
     pub(super) fn ended(&self, policy: &Policy, path: usize, bytes: u32, start: u64, now: u64, valid: u8) {
         self.undone(policy, path, bytes);
@@ -245,7 +247,7 @@ impl Selectors {
         }
     }
 
-    /// The numbers that `dmsetup status` shows after a path's fail count, each with a space behind it.
+    /// Returns the numbers that `dmsetup status` shows after a path's fail count, each followed by a space.
     pub(super) fn info(&self, policy: &Policy, path: usize, cpus: &[u16]) -> String {
         match policy {
             Policy::RoundRobin => String::new(),
@@ -269,7 +271,7 @@ impl Policy {
         }
     }
 
-    /// How many numbers [`Selectors::info`] gives.
+    /// How many numbers [`Selectors::info`] returns.
     pub(super) fn nr_info(&self) -> usize {
         match self {
             Policy::RoundRobin => 0,
@@ -281,7 +283,8 @@ impl Policy {
 }
 
 impl Turns {
-    /// The best of `usable`; of equals the one chosen longest ago. It is now the one chosen last.
+    /// Returns the best path of `usable`; among equal paths, the one chosen longest ago. Records the path as chosen
+    /// last.
     #[inline(always)]
     fn best<T>(&self, mut usable: u64, compare: impl Fn(&T, &T) -> cmp::Ordering, of: impl Fn(usize) -> T) -> usize {
         let mut best = usable.trailing_zeros() as usize;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a multipath disk is doing, for people and programs.
+//! Status of a multipath disk, for people and programs.
 //!
 //! Guarantees: paths and groups are shown in one consistent state. Counts of requests in flight are read separately
 //! and may be older. The printed form is what `dmsetup status` shows after the target's name. Source:
@@ -11,12 +11,12 @@ use super::table::{GroupTable, PathTable, Table};
 use crate::lock::Lock;
 use core::fmt;
 
-/// What a group is.
+/// State of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupState {
     /// In use.
     Active,
-    /// Could be used.
+    /// Usable, but not current.
     Enabled,
     /// Bypassed.
     Disabled,
@@ -29,20 +29,20 @@ pub struct PathStatus {
     pub id: PathId,
     /// Its name.
     pub name: String,
-    /// It may be used.
+    /// Whether the path may be used.
     pub is_active: bool,
     /// How often it failed.
     pub fail_count: u64,
-    /// Requests at it.
+    /// Requests in flight at the path.
     pub in_flight: u32,
-    /// Its selector's numbers, each with a space behind it.
+    /// The selector's numbers, each followed by a space.
     pub info: String,
 }
 
 /// A priority group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
-    /// Whether it is used.
+    /// State of the group.
     pub state: GroupState,
     /// Its selector's name.
     pub selector: &'static str,
@@ -54,12 +54,12 @@ pub struct GroupStatus {
     pub paths: Vec<PathStatus>,
 }
 
-/// The disk.
+/// Status of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Requests wait for an activation.
+    /// Whether requests wait for an activation.
     pub queue_io: bool,
-    /// Activations of the current group.
+    /// Number of activations of the current group.
     pub pg_init_count: u32,
     /// The features in effect (`no_path_timeout` may have turned `queue_if_no_path` off).
     pub features: Features,
@@ -70,7 +70,7 @@ pub struct Status {
 }
 
 impl<L: Lock> Multipath<L> {
-    /// What it is doing.
+    /// Returns the status of the disk.
     pub fn status(&self) -> Status {
         let mut state = self.state.lock();
         self.forget_removed(&mut state);
@@ -106,7 +106,7 @@ impl<L: Lock> Multipath<L> {
         }
     }
 
-    /// Its table line's arguments, as it is now.
+    /// Returns the arguments of the disk's table line in its present state.
     pub fn table(&self) -> Table {
         let state = self.state.lock();
         let groups = state.groups.iter().enumerate().map(|(g, group)| GroupTable {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The kernel's table line of a multipath disk (`dmsetup table`), read and written.
+//! The kernel's table line of a multipath disk (`dmsetup table`): parsing and printing.
 //!
-//! Guarantees: what is printed is read back equal. Every error names the word, its position in the line, and what it
-//! must be. Lines may come from untrusted sources: counts are bounded before anything is allocated for them.
-//! `repeat_count` is read but always 1, as in the kernel. `queue_mode bio` is rejected, because this code sends
+//! Guarantees: a printed table is parsed back equal. Every error names the word, its position in the line, and the rule
+//! that it breaks. Lines may come from untrusted sources: counts are bounded before anything is allocated for them.
+//! `repeat_count` is read but always 1, as in the kernel. `queue_mode bio` is rejected, because this driver works on
 //! requests.
 //!
 //! Does not do: find the devices that are named. Source: drivers/md/dm-mpath.c (`multipath_ctr`, `multipath_status`), dm-ps-*.c.
@@ -16,48 +16,48 @@ use crate::time::Duration;
 use core::fmt;
 use core::str::FromStr;
 
-/// What is wrong with a line.
+/// An error in a table line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("word {word} of the table, '{value}': {rule}")]
 pub struct TableError {
-    /// Its number, from 1; one more than there are when the line ends too soon.
+    /// Number of the wrong word, from 1; one more than the number of words when the line ends too soon.
     pub word: usize,
     /// The word, or nothing.
     pub value: String,
-    /// What it must be.
+    /// What the word must be.
     pub rule: String,
 }
 
 /// A path by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathTable {
-    /// As written.
+    /// Name as written in the table.
     pub name: String,
-    /// For the selector.
+    /// Arguments for the selector.
     pub args: PathArgs,
 }
 
 /// A group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupTable {
-    /// With its arguments.
+    /// Selector with its arguments.
     pub selector: Selector,
     /// Its paths.
     pub paths: Vec<PathTable>,
 }
 
-/// The arguments behind `multipath`.
+/// The arguments after `multipath`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// `queue_if_no_path`, `pg_init_retries`, `pg_init_delay_msecs`. A time for queueing is not of the table.
+    /// `queue_if_no_path`, `pg_init_retries`, `pg_init_delay_msecs`. The table has no `no_path_timeout`.
     pub features: Features,
     /// `retain_attached_hw_handler`.
     pub retain_attached_handler: bool,
     /// Hardware handler and its arguments; empty = none.
     pub handler: Vec<String>,
-    /// Group to begin with, from 1; 0 without groups.
+    /// Number of the group to begin with, from 1; 0 without groups.
     pub first_group: usize,
-    /// In order of preference.
+    /// Groups in order of preference.
     pub groups: Vec<GroupTable>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Words<'a> {
         if self.last.1.is_empty() { self.wrong(format!("the line ends where {what} must be")) } else { Ok(self.last.1) }
     }
 
-    /// The last word is wrong.
+    /// Returns an error for the last word.
     fn wrong<T>(&self, rule: String) -> Result<T, TableError> {
         Err(TableError { word: self.last.0, value: self.last.1.to_owned(), rule })
     }
@@ -88,7 +88,7 @@ impl<'a> Words<'a> {
 impl FromStr for Table {
     type Err = TableError;
 
-    /// Of the words behind `multipath`.
+    /// Parses the words after `multipath`.
     fn from_str(line: &str) -> Result<Table, TableError> {
         let mut w = Words { words: line.split_ascii_whitespace().enumerate(), last: (0, "") };
         let mut table = Table::default();
@@ -241,7 +241,7 @@ impl fmt::Display for Table {
 mod tests {
     use super::*;
 
-    /// The lines of oracle/multipath-6.1.txt, and one with all there is.
+    /// The lines of oracle/multipath-6.1.txt, and a line with every feature.
     #[test]
     fn lines_are_read_and_printed() {
         for line in [

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the driver's completion to the end of the bio: completion on the submitting CPU, flush steps, statistics,
-//! freeing of tags, restarts.
+//! From the driver's completion to the completion of the bio: completion on the submitting CPU, flush steps,
+//! statistics, freeing of tags, restarts.
 //!
-//! Guarantees: each bio of a completed request ends exactly once, on its submitter's list, before the request's tag can be
-//! taken again. Freeing a tag runs an hctx that waited for it. Source: block/blk-mq.c, blk-flush.c.
+//! Guarantees: each bio of a completed request is put on its submitter's list exactly once, before the request's tag can
+//! be taken again. Freeing a tag runs an hctx that waited for it. Source: block/blk-mq.c, blk-flush.c.
 
 use crate::bio::{BioId, BioSlot, Op};
 use crate::driver::{Ended, POLL_BATCH};
@@ -21,7 +21,7 @@ use crate::tags::sbitmap::TagAllocHint;
 use crate::time::Instant;
 
 impl<L: Lock> Env<L> {
-    /// Collects completions of every hctx this submitter's requests go to.
+    /// Polls every hctx that this submitter's requests go to, and handles the completions.
     #[inline]
     pub(crate) fn poll_hctxs(&self, local: &mut Local, now: Instant) {
         for hctx in self.polled() {
@@ -40,7 +40,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Completes what the driver put into the completions; how many those were.
+    /// Completes the requests that the driver put into the completions. Returns how many they were.
     #[inline(always)] // Once per poll, which is one request at a depth of one.
     pub(crate) fn take_polled(&self, local: &mut Local, hctx: usize, now: Instant) -> usize {
         if !local.completions.requeues.is_empty() {
@@ -62,8 +62,8 @@ impl<L: Lock> Env<L> {
         n
     }
 
-    /// Completes what the driver ended while it was being issued. Runs of hctxs that this makes necessary are owed: they
-    /// would call the driver from inside a call of the driver.
+    /// Completes the requests that the driver completed while they were being issued. Hctx runs that become necessary
+    /// are left pending, because they would call the driver from inside a call of the driver.
     #[inline(always)] // Part of a call of the driver.
     pub(crate) fn complete_ended(&self, local: &mut Local, hctx: usize, now: Instant) {
         let nested = core::mem::replace(&mut local.in_driver, true);
@@ -77,12 +77,12 @@ impl<L: Lock> Env<L> {
             local.scratch.ended_inline = items;
         }
         local.in_driver = nested;
-        // Some other hctx may have been given what it waited for by the elevator.
+        // The elevator may have released requests that another hctx waited for.
         let marked = self.st.elevator.is_some() && self.q.work_pending.load(Ordering::Relaxed);
         local.owes |= marked || !local.waiting.is_empty();
     }
 
-    /// A batch of one: what a queue depth of one makes of each I/O.
+    /// Completes a batch of one request, which is every batch at a queue depth of one.
     fn complete_one(&self, local: &mut Local, hctx: usize, ended: Ended, now: Instant) {
         let (id, rq) = self.ended_rq(hctx, ended);
         self.trace_ended_one(local, id, ended.1, now);
@@ -92,7 +92,7 @@ impl<L: Lock> Env<L> {
             if !(self.direct && local.plug.keep_tag(hctx, tag, tags)) {
                 self.put_alloc_tag(local, hctx, tag);
                 if !local.plug.is_open() {
-                    // Kept for an hctx that is not the one in use now, or wanted by others since.
+                    // The tag was kept for another hctx than the current one, or other submitters wait for a tag now.
                     self.return_cached_tags(local);
                 }
             }
@@ -115,7 +115,8 @@ impl<L: Lock> Env<L> {
             let Some(tags) = tags else { continue };
             let tag = self.st.tag_of_rq(id, hctx);
             if self.st.elevator.is_some() || self.st.alloc_share().is_some() {
-                // One by one, as the kernel frees scheduler tags: what a limited depth finds free depends on it.
+                // Tag by tag, as the kernel frees scheduler tags: this decides which tags a search with a limited depth
+                // finds free.
                 self.put_alloc_tag(local, hctx, tag);
             } else {
                 self.st.note_ended(hctx, tag);
@@ -128,14 +129,14 @@ impl<L: Lock> Env<L> {
         self.after_finish(local, hctx, now);
     }
 
-    /// The request behind a driver tag.
+    /// Returns the request that holds a driver tag.
     #[inline(always)] // Into the loop over a batch.
     fn ended_rq(&self, hctx: usize, (tag, _): Ended) -> (RequestId, &Request) {
         let id = self.rq_of_driver_tag(hctx, tag.index());
         (id, self.st.slab.get(id))
     }
 
-    /// Ends a request. True: its internal tag is the caller's to free.
+    /// Completes a request. True: the caller frees its internal tag.
     #[inline(always)] // As `ended_rq`.
     fn take_back(
         &self,
@@ -156,7 +157,7 @@ impl<L: Lock> Env<L> {
         self.finish_rq(local, hctx, id, rq, status, now)
     }
 
-    /// Names what a driver did that the types do not forbid to `unsafe` code.
+    /// Panics with a message about a driver that used `unsafe` code to break a rule which the types enforce otherwise.
     #[cold]
     pub(crate) fn not_in_flight(&self, hctx: usize, tag: Tag, what: &str) -> ! {
         let name = self.q.driver.name();
@@ -193,7 +194,7 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// A completion outside a batch: one that another CPU passed on, or of a request that never started.
+    /// Completes a request outside a batch: another CPU passed its completion on, or the request was never issued.
     #[cold]
     pub(crate) fn complete_rq(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
         if self.finish_rq(local, hctx, id, self.st.slab.get(id), status, now) {
@@ -202,15 +203,15 @@ impl<L: Lock> Env<L> {
         self.after_finish(local, hctx, now);
     }
 
-    /// Ends a request the driver refused with an error.
+    /// Completes a request that the driver refused with an error.
     #[cold]
     pub(crate) fn end_unissued(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
         self.trace_unissued(local, id, status, now);
         self.complete_rq(local, hctx, id, status, now);
     }
 
-    /// Ends a completed request. True: its internal tag is the caller's to free; otherwise, as always in single-queue mode,
-    /// that happens later.
+    /// Finishes a completed request. True: the caller frees its internal tag. False: the tag is freed later, as always in
+    /// single-queue mode.
     #[inline(always)] // Into the loop over a batch.
     fn finish_rq(
         &self,
@@ -242,8 +243,8 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// What follows the tags of completed requests: in single-queue mode they are freed here, otherwise the hctx is run
-    /// if a submitter found no tag there.
+    /// The step after the tags of completed requests were freed: runs the hctx if a request waited there for a tag. In
+    /// single-queue mode, frees the requests instead.
     #[inline]
     fn after_finish(&self, local: &mut Local, hctx: usize, now: Instant) {
         if self.st.sq.is_some() {
@@ -255,8 +256,9 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// The hint that a freed tag of this hctx moves: with an elevator, as in the kernel, because where a search starts
-    /// decides what a limited depth leaves free. Without one every tag is as good as another.
+    /// Returns the hint that a freed tag of this hctx updates. Only with an elevator, as in the kernel, because the
+    /// start of a search decides which tags a search with a limited depth leaves free. Without an elevator the choice
+    /// of a tag does not matter.
     #[inline]
     pub(crate) fn hint_after_free<'a>(&self, local: &'a mut Local, hctx: usize) -> Option<&'a mut TagAllocHint> {
         self.st.elevator.as_ref()?;
@@ -273,7 +275,7 @@ impl<L: Lock> Env<L> {
         self.after_free(local, hctx, now);
     }
 
-    /// Statistics, then every bio of the chain.
+    /// Updates the statistics, then completes every bio of the chain.
     #[inline(always)] // As `finish_rq`.
     fn end_rq(&self, local: &mut Local, id: RequestId, rq: &Request, status: BlkStatus, now: Instant) {
         if self.wbt_is_on() || rq.has_rqf(rqf::WBT_WRITE | rqf::WBT_DISCARD) {
@@ -283,7 +285,7 @@ impl<L: Lock> Env<L> {
         self.end_bios_only(local, rq, status);
     }
 
-    /// A bio or request of this kind became part of another request.
+    /// Counts a bio or request that was merged into another request.
     #[inline]
     pub(crate) fn account_merge(&self, op: Op) {
         if self.q.live.iostats.load(Ordering::Relaxed) {
@@ -298,7 +300,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Ends a bio: at its submitter, a piece of a split one into its parent.
+    /// Completes a bio at its submitter. A piece of a split bio counts towards its parent.
     #[inline]
     pub(crate) fn end_bio(&self, local: &mut Local, id: BioId, status: BlkStatus) {
         if id.submitter() != self.id.index() {
@@ -331,7 +333,7 @@ impl<L: Lock> Env<L> {
         self.q.notify.notify(SubmitterId::new(id.submitter() as u32));
     }
 
-    /// At most once a millisecond, however many I/Os start and end in it.
+    /// Updates the busy time of the disk, at most once a millisecond.
     #[inline]
     pub(crate) fn update_io_ticks(&self, local: &mut Local, now: Instant, starting: usize) {
         if now >= local.next_tick {
@@ -339,10 +341,10 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Runs the hctx if a submitter found no tag there.
+    /// Runs the hctx if requests wait there for a tag.
     #[inline]
     pub(crate) fn after_free(&self, local: &mut Local, hctx: usize, now: Instant) {
-        // Others may have waited longer for the place at the device than the hctx it has come free at.
+        // Other hctxs may have waited longer for the device than the hctx of the completed request.
         let by_turns = self.q.take_device_busy();
         if self.st.hctxs[hctx].take_flag(state::SCHED_RESTART) {
             fence(Ordering::SeqCst); // Pairs with: Env::leave_over
@@ -366,7 +368,7 @@ impl<L: Lock> Env<L> {
         self.put_alloc_tag(local, hctx, self.st.tag_of_rq(rq.id(), hctx));
     }
 
-    /// A request of the flush machine completed: the flush command itself, or the data step of a sequence.
+    /// Handles the completion of a flush command, or of the data step of a flush sequence.
     #[cold]
     fn flush_completed(&self, local: &mut Local, hctx: usize, id: RequestId, status: BlkStatus, now: Instant) {
         let h = &self.st.hctxs[hctx];
@@ -393,7 +395,7 @@ impl<L: Lock> Env<L> {
         self.kick_flush(local, hctx, now);
     }
 
-    /// One step of a sequence is done: start the next or end the request.
+    /// Marks one step of a flush sequence as done, and starts the next step or completes the request.
     pub(crate) fn flush_step_done(
         &self,
         local: &mut Local,
@@ -427,13 +429,13 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Every bio of the chain. For an empty flush this is all: it is counted where its flush command is.
+    /// Completes every bio of the chain. An empty flush needs nothing else: the statistics count its flush command.
     #[inline(always)] // As `finish_rq`.
     fn end_bios_only(&self, local: &mut Local, rq: &Request, status: BlkStatus) {
         let mut next = rq.bio_head();
         while next != BioId::NONE {
             let id = next;
-            // A slot is not read after its bio has ended.
+            // A slot must not be read after its bio has completed.
             if id.submitter() == self.id.index() {
                 let slot = self.pool().slot(id.index());
                 next = BioId::from_bits(slot.next.get());

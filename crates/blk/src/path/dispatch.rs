@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dispatch loop: from `hctx->dispatch`, the elevator or the ctx lists to the driver.
 //!
-//! Guarantees: a request that cannot be sent now is on `hctx->dispatch`, and something runs the hctx again. That is
-//! the next freed tag (SCHED_RESTART), the driver's completion (DEV_RESOURCE) or a delayed run (RESOURCE, and a delay
-//! that the driver names). Several threads may run one hctx at once; only the lists are locked. Sources:
+//! Guarantees: a request that cannot be sent now is on `hctx->dispatch`, and something runs the hctx again. That is the
+//! next freed tag (SCHED_RESTART), a completion of the device (DEV_RESOURCE) or a delayed run (RESOURCE, or a delay
+//! that the driver returns). Several threads may run one hctx at once; only the lists are locked. Sources:
 //! block/blk-mq-sched.c, `blk_mq_dispatch_rq_list`.
 
 use crate::driver::{DiskHctx, RqBatch};
@@ -20,10 +20,10 @@ use crate::tags::sbitmap::TagAllocHint;
 use crate::time::{Duration, Instant};
 use crate::trace::event::EventKind;
 
-/// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: when to look again without a completion to wait for.
+/// `BLK_MQ_RESOURCE_DELAY`, `BLK_MQ_BUDGET_DELAY`: retry time when there is no completion to wait for.
 pub(crate) const BLK_MQ_RESOURCE_DELAY: Duration = Duration::from_ms(3);
 
-/// After what time the core looks again by itself, for answers that ask for it.
+/// Returns after what time the core retries by itself; `None` for statuses without a retry time.
 pub(crate) fn run_again_after(status: QueueRqStatus) -> Option<Duration> {
     match status {
         QueueRqStatus::Resource => Some(BLK_MQ_RESOURCE_DELAY),
@@ -37,8 +37,8 @@ pub(crate) fn run_again_after(status: QueueRqStatus) -> Option<Duration> {
 const MAX_PASSES: u32 = 64;
 
 impl<L: Lock> Env<L> {
-    /// Hands requests that hold driver tags to the driver. Returns how many of `ids` are dealt with (accepted or ended)
-    /// and, when not all, why it stopped. `is_new`: they were made just now and not put into the plug.
+    /// Issues requests that hold driver tags. Returns how many of `ids` the driver accepted or failed and, when that is
+    /// not all of them, why it stopped. `is_new`: the requests were made just now and were not in the plug.
     #[inline(always)] // Nearly always one call of the driver and nothing else.
     pub(crate) fn queue_rqs(
         &self,
@@ -55,7 +55,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// One batch for the driver. Returns how many it accepted, which is all of them if it says `Queued`.
+    /// Offers one batch to the driver. Returns how many requests it accepted: all of them if the status is `Queued`.
     #[inline(always)] // As its caller.
     fn call_driver(
         &self,
@@ -107,8 +107,8 @@ impl<L: Lock> Env<L> {
         panic!("driver '{name}', hctx {hctx}, tag {tag}: left behind as number {accepted} of {n}, and answered Queued")
     }
 
-    /// Continues after the driver refused the request at `from` with `status`: one that failed is ended, and the rest is
-    /// offered again until the driver is busy.
+    /// Continues after the driver refused the request at `from` with `status`: a request that failed is completed, and
+    /// the rest is offered again until the driver is busy.
     #[cold]
     fn queue_refused(
         &self,
@@ -123,8 +123,8 @@ impl<L: Lock> Env<L> {
             match status {
                 QueueRqStatus::Queued => return (from, status),
                 QueueRqStatus::Error(s) => {
-                    // What ends here may free a tag that a submitter waits for. That run is owed, not made from inside
-                    // this one, or a driver that fails everything would cause recursion.
+                    // This completion may free a tag that an hctx waits for. The run of that hctx is left pending
+                    // instead of made from inside this run, or a driver that fails every request would cause recursion.
                     let nested = core::mem::replace(&mut local.in_driver, true);
                     self.end_unissued(local, hctx, ids[from], s, now);
                     local.in_driver = nested;
@@ -185,7 +185,7 @@ impl<L: Lock> Env<L> {
         !h.dispatch.is_empty() || h.ctx_map.any_bit_set() || self.st.elevator.as_ref().is_some_and(|e| e.has_work(h.id))
     }
 
-    /// Passes over the elevator until it gives nothing more or the hctx is out of tags.
+    /// Takes requests from the elevator until it returns none or the hctx has no tag left.
     fn dispatch_elevator(&self, local: &mut Local, hctx: usize, rqs: &mut Vec<Rq>, now: Instant) {
         let elevator = self.st.elevator.as_ref().expect("caller saw an elevator");
         let h = &self.st.hctxs[hctx];
@@ -199,8 +199,8 @@ impl<L: Lock> Env<L> {
             let Some(budget) = self.budget_of(h) else { return };
             let busy = h.dispatch_busy() > 0;
             let max = if busy { 1 } else { self.st.nr_requests.min(budget) };
-            // One more than there are tags: the request chosen last waits on hctx->dispatch for the next tag. The kernel
-            // does the same, because it chooses before it asks for the tag.
+            // One more than there are tags: the last request waits on hctx->dispatch for the next tag. The kernel does
+            // the same, because it chooses a request before it asks for its tag.
             let free = self.free_driver_tags();
             elevator.dispatch(&self.elv_cx(now), h.id, max.min(free + 1) as usize, rqs);
             if rqs.is_empty() {
@@ -213,7 +213,8 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// After completions: what the elevator held back for them, it may give out now, or at a time known only now.
+    /// After completions: runs the hctx if the elevator held requests back until these completions. If the elevator
+    /// names a later time for them, arms a delayed run.
     #[cold]
     pub(crate) fn after_hold(&self, local: &mut Local, hctx: usize, now: Instant) {
         let Some(at) = self.st.elevator.as_ref().and_then(|e| e.next_run()) else { return };
@@ -224,7 +225,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Requests of several hctxs, each hctx's in the elevator's order. True when all were sent.
+    /// Sends requests of several hctxs, for each hctx in the elevator's order. True when all were sent.
     fn dispatch_by_hctx(&self, local: &mut Local, rqs: &mut Vec<Rq>, now: Instant) -> bool {
         let hctx_of = |rq: &Rq| usize::from(self.st.slab.get(rq.id()).hctx.get());
         let mut all_sent = true;
@@ -254,8 +255,8 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// One request at a time, round robin over the ctxs: the driver is busy, so the rest had better stay where it can
-    /// be merged.
+    /// Dispatches one request at a time, round robin over the ctxs. The driver is busy, so the other requests stay in
+    /// the ctx lists, where they can be merged.
     fn dispatch_ctx_one_by_one(&self, local: &mut Local, h: &Hctx<L>, rqs: &mut Vec<Rq>, now: Instant) {
         let ty = self.st.map.hctx_type(h.id.index() as u16);
         for _ in 0..self.st.nr_requests {
@@ -322,7 +323,7 @@ impl<L: Lock> Env<L> {
         ids.clear();
         local.scratch.ids = ids;
         let all = sent == rqs.len();
-        // The right to what was sent passed to the driver, or it was ended.
+        // The sent requests belong to the driver now, or were completed.
         if all {
             rqs.clear();
         } else {
@@ -333,7 +334,7 @@ impl<L: Lock> Env<L> {
         all
     }
 
-    /// Puts what could not be sent back on `hctx->dispatch` and makes sure that the hctx is run again.
+    /// Puts the requests that could not be sent on `hctx->dispatch` and makes sure that the hctx is run again.
     fn leave_over(&self, h: &Hctx<L>, rqs: &mut Vec<Rq>, status: QueueRqStatus, no_tag: bool, now: Instant) {
         let unseen = no_tag && self.st.tags_are_shared;
         let class = rqs.first().map(|rq| self.driver_tag_class(rq.id()));
@@ -342,23 +343,23 @@ impl<L: Lock> Env<L> {
         // Pairs with: Env::after_free, QueueState::mark_woken
         fence(Ordering::SeqCst);
         if unseen && class.is_some_and(|class| !self.waits_for_driver_tag(h, class)) {
-            // A wake-up for the tag has come since, and found this list still empty.
+            // A wake-up for the tag has arrived since, while this list was still empty.
             self.owe_run(h);
         } else if !h.has_flag(state::SCHED_RESTART) {
-            // The thread that freed a tag since the mark was set has taken it and found this list still empty.
+            // A thread that has freed a tag since the mark was set has taken the mark while this list was still empty.
             self.owe_run(h);
         } else if no_tag {
             // The next tag of this hctx that is freed runs it.
         } else if let Some(delay) = run_again_after(status) {
             h.due.arm(&self.q.delayed, now + delay);
         } else if !self.q.mark_device_busy() {
-            // The request in flight that the driver counts on may be another hctx's, and may have completed before the
-            // mark was there to be seen: once more, with the mark set.
+            // The request in flight whose completion the driver counts on may be of another hctx, and may have
+            // completed before the mark was set. So the hctx is run once more with the mark set.
             self.owe_run(h);
         }
     }
 
-    /// A request of the device ended: the hctxs it was busy for are owed a run.
+    /// A request of the device completed: marks the hctxs for which the device was busy to be run.
     #[cold]
     pub(crate) fn device_not_busy(&self) {
         for h in &self.st.hctxs {
@@ -369,8 +370,9 @@ impl<L: Lock> Env<L> {
         self.q.owe_work();
     }
 
-    /// How many requests the device takes (`get_budget`), asked before one is taken from where it can be merged and sorted. `None`:
-    /// none now, and the hctx runs when one of the device ends.
+    /// Returns how many requests the device takes (`get_budget`). The caller asks before it takes a request from the list where
+    /// it can be merged and sorted. `None`: the device takes none now, and the hctx is run when a request of the device
+    /// completes.
     fn budget_of(&self, h: &Hctx<L>) -> Option<u32> {
         let budget = self.q.driver.budget(h.id);
         if budget == 0 {
@@ -383,7 +385,8 @@ impl<L: Lock> Env<L> {
     fn wait_for_room(&self, h: &Hctx<L>) {
         h.set_flag(state::WANTS_BUDGET);
         self.q.mark_device_busy();
-        // What it counts on may have ended before the marks were there to be seen: once more, with them set.
+        // The request whose completion it waits for may have completed before the marks were set. So ask again with the
+        // marks set.
         if self.q.driver.budget(h.id) > 0 {
             self.owe_run(h);
         }
@@ -394,10 +397,11 @@ impl<L: Lock> Env<L> {
         self.q.owe_work();
     }
 
-    /// A driver tag for a request that has a scheduler tag. On failure SCHED_RESTART is set before the last try, so the
-    /// next free runs this hctx.
+    /// Takes a driver tag for a request that has a scheduler tag. On failure SCHED_RESTART is set before the last try,
+    /// so the next tag that is freed runs this hctx.
     ///
-    /// Where the next free may be another hctx's or another disk's, this one is registered to be told of it as well.
+    /// If hctxs or disks share tags, another hctx or disk may free the next tag. So this hctx is registered as a waiter
+    /// as well.
     fn get_driver_tag(&self, h: &Hctx<L>, id: RequestId, now: Instant) -> bool {
         let (rq, class, hctx) = (self.st.slab.get(id), self.driver_tag_class(id), h.id.index());
         // The search starts where the scheduler tag points, so two CPUs sharing the hctx seldom meet in one word.
@@ -430,7 +434,7 @@ impl<L: Lock> Env<L> {
         if self.st.slab.get(id).has_rqf(rqf::RESERVED) { TagClass::Reserved } else { TagClass::Normal }
     }
 
-    /// Gives a driver tag back that was not used. Without an elevator the request keeps it: it is its identity.
+    /// Gives back a driver tag that was not used. Without an elevator the request keeps its tag, which identifies it.
     pub(crate) fn release_driver_tag(&self, hctx: usize, id: RequestId) {
         if self.st.sq.is_some() {
             return self.sq_release_driver_tag(id);
@@ -444,14 +448,14 @@ impl<L: Lock> Env<L> {
         self.put_driver_tag(hctx, tag);
     }
 
-    /// Does what was left to "the next poll": owed runs and delayed runs that are due.
+    /// Does the work that was left to the next poll: pending runs, and delayed runs that are due.
     #[cold]
     pub(crate) fn serve_pending(&self, local: &mut Local, now: Instant) {
         // Pairs with: RequestQueue::owe_work
         self.q.work_pending.swap(false, Ordering::AcqRel);
         self.q.delayed.begin(now);
         let mut left = None;
-        // The first to run takes what little budget there is: a different hctx goes first each time.
+        // The first hctx to run takes most of a small budget, so a different hctx runs first each time.
         let (n, first) = (self.st.hctxs.len(), self.q.first_to_run.load(Ordering::Relaxed) as usize);
         let mut ran = None;
         for i in (0..n).map(|k| (first + k) % n) {
@@ -484,7 +488,7 @@ impl<L: Lock> HctxRunner for Env<L> {
     }
 }
 
-/// The elevator's (or list's) time ends here.
+/// Stamps the end of the requests' time in the elevator or ctx list.
 fn stamp_dispatch<L: Lock>(env: &Env<L>, rqs: &[Rq], now: Instant) {
     for rq in rqs {
         let r = env.st.slab.get(rq.id());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flush and FUA sequencing: PREFLUSH -> DATA -> POSTFLUSH, steps left out where the disk does not need them.
+//! Flush and FUA sequencing: PREFLUSH -> DATA -> POSTFLUSH, steps that the disk does not need are left out.
 //!
-//! Guarantees: a flush command is issued only after every step that has to precede it has completed; all requests
-//! waiting when it is issued share it; at most one is in flight per hctx. A write that arrives while the flush runs
-//! waits for the next one (two lists: pending and running). This module decides; the caller (dispatch and completion)
-//! moves requests. Source: block/blk-flush.c.
+//! Guarantees: a flush command is issued only after every step that has to precede it has completed; all requests that
+//! wait when it is issued share it; at most one flush command is in flight per hctx. A request that needs a flush while
+//! the command runs waits for the next one (two lists: pending and running). This module makes the decisions; its
+//! callers (dispatch and completion) move the requests. Source: block/blk-flush.c.
 
 use crate::bio::{Op, OpFlags};
 use crate::limits::Limits;
@@ -21,10 +21,10 @@ pub(crate) const POSTFLUSH: u8 = 1 << 2;
 /// Nothing left to do.
 pub(crate) const DONE: u8 = 1 << 3;
 
-/// A flush waits this long for writes in flight before it is issued beside them (`FLUSH_PENDING_TIMEOUT`).
+/// A flush waits this long for writes in flight; then it is issued while they are in flight (`FLUSH_PENDING_TIMEOUT`).
 const FLUSH_PENDING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The steps a request needs on a disk with these limits; 0 = it can end at once.
+/// Returns the steps that a request needs on a disk with these limits; 0 = it can complete at once.
 pub(crate) fn policy(limits: &Limits, op: Op, flags: OpFlags, nr_sectors: u32) -> u8 {
     let mut steps = 0;
     if nr_sectors > 0 {
@@ -68,7 +68,7 @@ impl FlushQueue {
         }
     }
 
-    /// A request needs a flush step now.
+    /// Adds a request whose next step is a flush.
     pub(crate) fn wait_for_flush(&mut self, rq: Rq, now: Instant) {
         let list = &mut self.lists[self.pending];
         if list.is_empty() {
@@ -77,19 +77,19 @@ impl FlushQueue {
         list.push_back(rq);
     }
 
-    /// The data step of a sequence is on its way to the driver.
+    /// Notes that the data step of a sequence is sent to the driver.
     pub(crate) fn data_started(&mut self) {
         self.data_in_flight += 1;
     }
 
-    /// The data step of a sequence has completed.
+    /// Notes that the data step of a sequence has completed.
     pub(crate) fn data_done(&mut self) {
         assert!(self.data_in_flight > 0, "flush data completed more often than started");
         self.data_in_flight -= 1;
     }
 
-    /// Whether a flush command has to be issued now; if so the pending requests become the running ones, and the first
-    /// of them is named: the flush command borrows its tag.
+    /// If a flush command has to be issued now, makes the pending requests the running ones and returns the first of
+    /// them, whose tag the flush command borrows. Else returns `None`.
     pub(crate) fn kick(&mut self, now: Instant) -> Option<&Rq> {
         let list = &self.lists[self.pending];
         if self.pending != self.running || list.is_empty() {
@@ -102,7 +102,7 @@ impl FlushQueue {
         self.lists[self.running].front()
     }
 
-    /// The flush command completed: the requests that shared it, oldest first, appended to `out`.
+    /// Handles the completion of the flush command: appends the requests that shared it to `out`, oldest first.
     pub(crate) fn flush_done(&mut self, out: &mut Vec<Rq>) {
         assert!(self.pending != self.running, "flush completed that was not issued");
         out.extend(self.lists[self.running].drain(..));

@@ -2,13 +2,14 @@
 //! Joining a bio to a request, and a request to its neighbour: when it is allowed and what it does to the fields.
 //!
 //! Guarantees: a merged request stays inside the disk's limits, its bios are in sector order, and its start time is
-//! that of its earliest part. Bios of different submitters may share a request. Needs from callers: ownership of the
-//! request(s) and of the bio, and afterwards to keep their own indices (sector tree, merge hash, FIFO) in step.
+//! that of its earliest part. Bios of different submitters may share a request. Needs from callers: they own the
+//! request(s) and the bio, and update their own indices (sector tree, merge hash, FIFO) after the merge.
 //!
-//! Not here: *finding* a candidate (plug, ctx list and elevators each have their way), and joining discards of separate
-//! ranges into one request (the kernel's `max_discard_segments` above 1); discards of adjoining ranges do merge. Two
-//! rules are stricter than the kernel's: polled and unpolled I/O do not share a request, because they end on different
-//! hardware queues; and data segments are counted per bio, never coalesced across bios, as in the kernel's fast path.
+//! Not here: *finding* a candidate (plug, ctx list and elevators each do it differently), and joining discards of
+//! separate ranges into one request (the kernel's `max_discard_segments` above 1); discards of adjoining ranges do
+//! merge. Two rules are stricter than the kernel's: polled and unpolled I/O do not share a request, because they
+//! complete on different hardware queues; and data segments are counted per bio, never coalesced across bios, as in the
+//! kernel's fast path.
 //!
 //! Source: Linux 6.19 block/blk-merge.c.
 
@@ -26,8 +27,8 @@ pub(crate) enum MergeKind {
     Front,
 }
 
-/// Flags that forbid merging (`REQ_NOMERGE_FLAGS`). Reserved I/O has a tag of its own so that it gets through when
-/// nothing else does: merged into another request, it would wait with that.
+/// Flags that forbid merging (`REQ_NOMERGE_FLAGS`). Reserved I/O has its own tags so that it makes progress when no
+/// other I/O does. Merged into another request, it would wait as long as that request.
 const NOMERGE_FLAGS: OpFlags = OpFlags::NOMERGE.union(OpFlags::PREFLUSH).union(OpFlags::FUA).union(OpFlags::RESERVED);
 /// Marks of a request that is never merged (`RQF_NOMERGE_FLAGS`).
 const NOMERGE_RQF: u16 = rqf::NOMERGE | rqf::FLUSH_SEQ | rqf::FLUSH_RQ;
@@ -44,13 +45,14 @@ pub(crate) fn rq_is_mergeable(rq: &Request) -> bool {
     op_is_mergeable(rq.op()) && !rq.flags().intersects(NOMERGE_FLAGS) && !rq.has_rqf(NOMERGE_RQF)
 }
 
-/// Whether `bio` may be merged into any request; cheap, to be asked before a search.
+/// Whether `bio` may be merged into any request; a cheap check before a search.
 #[inline]
 pub(crate) fn bio_is_mergeable(bio: &BioSlot) -> bool {
     op_is_mergeable(bio.op()) && !bio.flags().intersects(NOMERGE_FLAGS)
 }
 
-/// Whether `bio` adjoins `rq` and is of its kind. Sizes are not checked: the attempt does that.
+/// Returns on which side `bio` adjoins `rq`, if they are of the same kind. Does not check sizes: the merge attempt
+/// does.
 #[inline]
 pub(crate) fn bio_merge_kind(rq: &Request, bio: &BioSlot) -> Option<MergeKind> {
     let kind = if rq.end_sector().0 == bio.sector.get() {
@@ -103,7 +105,7 @@ fn max_sectors_at(limits: &Limits, op: Op, sector: u64) -> u32 {
     if op == Op::Discard { max } else { max.min(sectors_to_boundary(limits, sector)) }
 }
 
-/// Whether `rq` with `sectors` and `segments` more, then starting at `start`, is within limits.
+/// Whether `rq` would be within limits if it grew by `sectors` and `segments` and started at `start`.
 #[inline]
 fn fits(limits: &Limits, rq: &Request, start: u64, sectors: u32, segments: u32) -> bool {
     let total = u64::from(rq.nr_sectors()) + u64::from(sectors);
@@ -111,8 +113,8 @@ fn fits(limits: &Limits, rq: &Request, start: u64, sectors: u32, segments: u32) 
         && u32::from(rq.nr_segments()) + segments <= u32::from(limits.max_segments)
 }
 
-/// Appends a bio for which [`bio_merge_kind`] returned `Back`. `false` when a limit forbids it; the request is then not
-/// offered any more (`NOMERGE`), since it could only grow further.
+/// Appends a bio for which [`bio_merge_kind`] returned `Back`. False: a limit forbids it; the request is then never
+/// offered for a merge again (`NOMERGE`), because it cannot become smaller.
 pub(crate) fn bio_attempt_back_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioId) -> bool {
     let bio = cx.bios.bio(bio_id);
     let segments = bio.segments(cx.limits.max_segment_size);
@@ -145,7 +147,7 @@ pub(crate) fn bio_attempt_front_merge(cx: &ElvCx<'_>, rq: &Request, bio_id: BioI
     true
 }
 
-/// Counts the merged bio in.
+/// Adds the sizes of the merged bio to the request.
 #[inline]
 fn grow(rq: &Request, bio: &BioSlot, segments: u32) {
     rq.nr_sectors.set(rq.nr_sectors.get() + bio.nr_sectors.get());
@@ -154,9 +156,9 @@ fn grow(rq: &Request, bio: &BioSlot, segments: u32) {
     rq.start_ns.set(rq.start_ns.get().min(bio.submit_ns.get()));
 }
 
-/// Joins `next` to the end of `rq` if `next` starts where `rq` ends, is of its kind, and the sum is within limits.
-/// On success `next` has no bios any more and its owner frees it. Unlike a bio that does not fit, a neighbour that does
-/// not fit leaves `rq` open for smaller bios.
+/// Joins `next` to the end of `rq` if `next` starts where `rq` ends, is of its kind, and the sum is within limits. On
+/// success `next` has no bios any more and its owner frees it. A neighbour that does not fit leaves `rq` open for
+/// smaller bios, unlike a bio that does not fit.
 pub(crate) fn attempt_merge_requests(cx: &ElvCx<'_>, rq: &Request, next: &Request) -> bool {
     if rq.end_sector() != next.sector()
         || rq.op.get() != next.op.get()
@@ -174,7 +176,7 @@ pub(crate) fn attempt_merge_requests(cx: &ElvCx<'_>, rq: &Request, next: &Reques
     rq.nr_sectors.set(rq.nr_sectors.get() + next.nr_sectors.get());
     rq.nr_segments.set(rq.nr_segments.get() + next.nr_segments.get());
     if next.start_ns.get() < rq.start_ns.get() {
-        // Start and allocation belong together: their difference is reported as the wait for a tag.
+        // Both times must come from the same request: their difference is reported as the wait for a tag.
         rq.start_ns.set(next.start_ns.get());
         rq.alloc_ns.set(next.alloc_ns.get());
     }

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way of a request through one disk: each file is a step, and most are methods of the submitter's `Env`.
+//! The path of a request through one disk. Each file is a step; most steps are methods of the submitter's `Env`.
 //!
 //! Down, in the order of a request:
-//! - [`submit`]: from bio to request: checks it, and asks the following in their order.
-//! - [`split`]: cuts a bio that is larger than one request may be.
-//! - [`merge`]: whether a bio continues a request that is there.
-//! - [`tag`]: takes a tag for a new request, waits for one, keeps a free one.
-//! - [`plug`]: holds requests back for a moment; [`unplug`]: sends them on, to the driver, a software queue or the elevator.
+//! - [`submit`]: from bio to request: checks the bio and calls the steps below in order.
+//! - [`split`]: splits a bio that is larger than one request may be.
+//! - [`merge`]: merges a bio into an adjoining request.
+//! - [`tag`]: takes a tag for a new request, waits for a tag, keeps a freed tag.
+//! - [`plug`]: collects requests for a moment; [`unplug`]: passes them to the driver, a software queue or the elevator.
 //! - [`flush`]: the steps of a flush or FUA write.
-//! - [`dispatch`]: runs hardware queues: from lists and elevator, with a driver tag, to the driver.
+//! - [`dispatch`]: runs hardware queues: takes requests from lists and elevator, gets driver tags for them, and issues
+//!   them to the driver.
 //!
 //! Up:
-//! - [`complete`]: what a poll of the driver brings: ends requests and bios, frees tags, runs what waited.
-//! - [`requeue`]: requests that the driver gave back.
+//! - [`complete`]: handles the completions that a poll of the driver returns: completes requests and bios, frees tags,
+//!   runs waiting hardware queues.
+//! - [`requeue`]: requests that the driver returned to be issued again.
 //! - [`timeout`]: requests that the driver has had for too long.
 
 pub(crate) mod complete;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The plug: requests a submitter holds back for a moment so that they reach the driver as one batch.
 //!
-//! Order is kept. A plug belongs to one submitter of one disk; the kernel's plug of a task may span disks, here each
-//! disk's submitter has its own. Source: block/blk-core.c, blk-mq.c (`blk_plug`, `blk_add_rq_to_plug`).
+//! Order is kept. A plug belongs to one submitter of one disk. In the kernel, a plug belongs to a task and may span
+//! disks. Source: block/blk-core.c, blk-mq.c (`blk_plug`, `blk_add_rq_to_plug`).
 
 use crate::lock::Lock;
 use crate::request::Rq;
@@ -14,7 +14,7 @@ pub(crate) const BLK_MAX_REQUEST_COUNT: usize = 32;
 /// `BLK_PLUG_FLUSH_SIZE` in sectors (128 KiB): a request that large flushes the plug.
 pub(crate) const BLK_PLUG_FLUSH_SECTORS: u32 = 256;
 
-/// Tags taken in one go for requests to come, all of one hctx; while the plug is closed, at most the one tag that
+/// Tags of one hctx, taken as a batch for later requests. While the plug is closed, it holds at most the one tag that
 /// [`Plug::keep_tag`] kept.
 pub(crate) struct TagCache {
     pub(crate) hctx: usize,
@@ -23,7 +23,7 @@ pub(crate) struct TagCache {
 
 pub(crate) struct Plug {
     depth: u32,
-    /// How many more requests are expected: tags are taken in batches of that.
+    /// How many more requests are expected; it is the size of the next batch of tags.
     pub(crate) nr_ios: u32,
     pub(crate) rqs: Vec<Rq>,
     pub(crate) cache: TagCache,
@@ -64,10 +64,10 @@ impl Plug {
         self.depth == 0
     }
 
-    /// Keeps a freed tag for the submitter's next request, if no submitter waits for a tag. At a depth of one that spares
-    /// each I/O the two locked instructions of a put and a get. The submitter gives it back when it polls again, rests or
-    /// leaves, or at its next completion that keeps none. So a later waiter waits only for a request or two. False: the tag
-    /// is to be put.
+    /// Keeps a freed tag for the submitter's next request, if no submitter waits for a tag. At a depth of one this saves
+    /// each I/O the two locked instructions of a put and a get. The submitter gives the tag back when it polls again, goes
+    /// idle or is dropped, or at its next completion that keeps no tag. So a later waiter waits only for a request or two.
+    /// False: the caller has to put the tag.
     #[inline]
     pub(crate) fn keep_tag<L: Lock>(&mut self, hctx: usize, tag: u32, tags: &HctxTags<L>) -> bool {
         if self.is_open() || !self.cache.bits.is_empty() || tags.has_waiters() {
@@ -83,7 +83,7 @@ impl Plug {
         self.depth > 0
     }
 
-    /// Whether it is closed and holds requests.
+    /// Whether the plug is closed and holds requests.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.depth == 0 && !self.rqs.is_empty()

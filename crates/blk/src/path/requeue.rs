@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests that a driver gives back after it had accepted them, to be issued again at once or after a delay.
 //!
-//! Guarantees that such a request overtakes what is queued: it is put at the head
+//! Guarantees that such a request goes before the queued requests: it is put at the head
 //!
-//! - of the elevator it came from (what had left the elevator before and waits on `hctx->dispatch` still precedes it);
-//! - of `hctx->dispatch` if it had bypassed the elevator or there is none;
+//! - of the elevator that it came from (requests that wait on `hctx->dispatch` still precede it);
+//! - of `hctx->dispatch` if it had bypassed the elevator, or without an elevator;
 //! - of the requeued list in single-queue mode.
 //!
-//! Meanwhile it holds no driver tag if tags are given at dispatch; without an elevator it keeps the tag, which is its
-//! identity. So a freeze waits for it as for any request. Delayed requests wait on a list of their hctx. The delayed run for
-//! the earliest of them moves them on; [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) reports its
-//! time.
+//! While it waits it holds no driver tag if tags are taken at dispatch. Without an elevator it keeps its tag, which
+//! identifies it. A freeze waits for it as for any request. Delayed requests wait on a list of their hctx. The delayed run
+//! for the earliest of them reinserts them; [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) reports
+//! its time.
 //!
-//! Not here: a limit on how often; that is the driver's business. Source: block/blk-mq.c (`blk_mq_requeue_request`,
-//! `blk_mq_requeue_work`).
+//! Not here: a limit on the number of requeues, which is up to the driver. Source: block/blk-mq.c
+//! (`blk_mq_requeue_request`, `blk_mq_requeue_work`).
 
 use crate::driver::{Requeued, Tries};
 use crate::lock::Lock;
@@ -24,7 +24,7 @@ use crate::time::Instant;
 use crate::trace::event::EventKind;
 
 impl<L: Lock> Env<L> {
-    /// Takes back what the last poll of an hctx found to be requeued, and runs the hctx.
+    /// Takes back the requests that the driver returned in the last poll of an hctx, and runs the hctx.
     #[cold]
     pub(crate) fn take_requeues(&self, local: &mut Local, hctx: usize, now: Instant) {
         let mut requeues = core::mem::take(&mut local.completions.requeues);
@@ -63,13 +63,14 @@ impl<L: Lock> Env<L> {
         local.completions.requeues = requeues;
         self.insert_requeued(local, hctx, now);
         if self.st.sq.is_none() {
-            // A driver tag came free, and something of the device ended.
+            // As after a completion: a driver tag may be free, and the device has a request less.
             self.after_free(local, hctx, now);
         }
         self.run_hctx(local, hctx, now);
     }
 
-    /// Puts requeued requests that are due where the next run finds them, and arms the delayed run for the others.
+    /// Inserts requeued requests that are due, so that the next run finds them, and arms the delayed run for the
+    /// others.
     pub(crate) fn insert_requeued(&self, local: &mut Local, hctx: usize, now: Instant) {
         let h = &self.st.hctxs[hctx];
         let mut rqs = core::mem::take(&mut local.scratch.rqs);
@@ -87,7 +88,7 @@ impl<L: Lock> Env<L> {
         local.scratch.rqs = rqs;
     }
 
-    /// Oldest first; `rqs` is empty afterwards.
+    /// Inserts requests at the head, oldest first; `rqs` is empty afterwards.
     fn insert_at_head(&self, local: &mut Local, h: &Hctx<L>, rqs: &mut Vec<Rq>, now: Instant) {
         if self.st.sq.is_some() {
             return self.sq_insert_requeued(rqs);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a bio has to be cut so that every piece is one valid request.
 //!
-//! Guarantees: cutting off the front length again and again yields pieces that cover the bio exactly, each within the
-//! limits of its operation. A cut falls on a multiple of the physical block where the limits leave room for one, so a
-//! split does not cause read-modify-write; for discards, on a multiple of the discard granularity. Needs: limits that
-//! passed [`Limits::check`], and a bio aligned to logical blocks.
+//! Guarantees: repeated cuts of the returned length yield pieces that cover the bio exactly, each within the limits of
+//! its operation. A cut falls on a multiple of the physical block if the limits leave room for one, so a split does not
+//! cause read-modify-write. For discards it falls on a multiple of the discard granularity. Needs: limits that passed
+//! [`Limits::check`], and a bio aligned to logical blocks.
 //!
-//! Not here: the cutting itself, and the rule that a `NOWAIT` bio is refused instead of cut. Unlike the kernel, which
-//! aligns a cut made for the number of segments to logical blocks only, such a cut too prefers physical blocks.
+//! Not here: the cutting itself, and the rule that a `NOWAIT` bio fails instead of being split. A cut that the number
+//! of segments makes necessary also prefers physical blocks; the kernel aligns such a cut to logical blocks only.
 //!
 //! Source: Linux 6.19 block/blk-merge.c (`bio_split_rw`, `bio_split_discard`, `bio_split_write_zeroes`).
 
@@ -36,7 +36,7 @@ pub(crate) fn bio_split_sectors(limits: &Limits, op: Op, sector: u64, nr_sectors
 }
 
 fn split_data(limits: &Limits, sector: u64, nr_sectors: u32) -> Option<u32> {
-    // A bio's data is one contiguous range, so its segments are full ones and a rest.
+    // A bio's data is one contiguous range, so every segment but the last has the maximum size.
     let bytes = u64::from(limits.max_segments) * u64::from(limits.max_segment_size);
     let by_segments = u32::try_from(bytes >> 9).unwrap_or(u32::MAX);
     let max = limits.max_sectors.min(sectors_to_boundary(limits, sector)).min(by_segments);
@@ -59,7 +59,7 @@ fn align_cut(limits: &Limits, sector: u64, max: u32) -> u32 {
         return (end - sector) as u32;
     }
     let logical = limits.logical_block_sectors();
-    // A limit below one logical block cannot be kept; one block is the least that moves on.
+    // A limit below one logical block cannot be met; one block is the least that makes progress.
     (max & !(logical - 1)).max(logical)
 }
 
@@ -71,7 +71,7 @@ fn split_discard(limits: &Limits, sector: u64, nr_sectors: u32) -> Option<u32> {
     }
     let granularity = (limits.discard_granularity >> 9).max(logical);
     if granularity > limit {
-        // No piece can span a granule: the hard limit is all that is left to keep.
+        // No piece can span a granule, so only the hard limit applies.
         return Some(limit);
     }
     let max = limit - limit % granularity;
@@ -135,7 +135,7 @@ mod tests {
         if op.has_data() && segments > u64::from(limits.max_segments) {
             return Err(format!("{segments} segments"));
         }
-        // A piece that holds a physical block boundary inside could have ended there.
+        // A piece with a physical block boundary inside could have ended at that boundary.
         let physical = u64::from(limits.physical_block_size >> 9);
         if op != Op::Discard && !last && !ends_physical && (sector + u64::from(n)) / physical != sector / physical {
             return Err("ends inside a physical block without need".into());
@@ -185,7 +185,7 @@ mod tests {
         // 255 sectors would end inside a 4 KiB block: 248 is the last whole one.
         let l = Limits { physical_block_size: 4096, ..Limits::default() };
         assert_eq!(bio_split_sectors(&l, Op::Write, 0, 1024), Some(248));
-        // A start inside a block is made good by the first piece.
+        // If the bio starts inside a block, the first piece ends on a block boundary.
         assert_eq!(bio_split_sectors(&l, Op::Write, 3, 1024), Some(253));
         let l = Limits { max_discard_sectors: 1000, discard_granularity: 65536, ..Limits::default() };
         assert_eq!(bio_split_sectors(&l, Op::Discard, 0, 5000), Some(896));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From bio to request: check, split, merge, take a tag (`tag`), fill the request, put it into the plug. `unplug` issues it from there.
 //!
-//! Guarantees: if the answer is `true` the bio is part of exactly one request, or has ended. If it is `false` the bio
-//! is untouched, and its submitter is registered for a wake-up when a tag comes free. Source: block/blk-mq.c
+//! Guarantees: if the result is `true`, the bio is part of exactly one request, or has completed. If it is `false`, the
+//! bio is unchanged, and its submitter is registered for a wake-up when a tag is freed. Source: block/blk-mq.c
 //! (`blk_mq_submit_bio`, `blk_mq_get_new_requests`).
 
 use crate::bio::{Bio, BioId, BioSlot, DataRef, Op, OpFlags};
@@ -22,10 +22,10 @@ use crate::sync::Ordering;
 use crate::time::Instant;
 use crate::trace::event::EventKind;
 
-/// How far back a bio looks for a merge in its ctx list (`BLK_MQ_CTX_MERGE_DEPTH`).
+/// Most requests of a ctx list, youngest first, that are checked for a merge with a bio (`BLK_MQ_CTX_MERGE_DEPTH`).
 const CTX_MERGE_DEPTH: usize = 8;
 
-/// Whether a bio lies on a disk of this size, in whole blocks of it.
+/// Checks that a bio lies within a disk of this size and consists of whole blocks.
 #[inline]
 pub(crate) fn check_range(limits: &Limits, capacity: Sector, bio: &Bio) -> Result<(), BlkStatus> {
     if bio.op == Op::Flush {
@@ -39,14 +39,14 @@ pub(crate) fn check_range(limits: &Limits, capacity: Sector, bio: &Bio) -> Resul
     {
         return Err(BlkStatus::IoErr);
     }
-    // A split advances the reference, which must then still name the same region.
+    // A split advances the reference, which must still refer to the same region afterwards.
     if bio.op.has_data() && u64::from(bio.nr_sectors) << 9 > DataRef::MAX_OFFSET + 1 - bio.data.offset() {
         return Err(BlkStatus::Inval);
     }
     Ok(())
 }
 
-/// Whether a disk with these limits can do this.
+/// Checks that a disk with these limits supports the operation and its flags.
 pub(crate) fn check_op(limits: &Limits, op: Op, flags: OpFlags) -> Result<(), BlkStatus> {
     let durable = flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
     if durable && !matches!(op, Op::Write | Op::Flush) {
@@ -65,14 +65,14 @@ pub(crate) fn check_op(limits: &Limits, op: Op, flags: OpFlags) -> Result<(), Bl
 }
 
 impl<L: Lock> Env<L> {
-    /// What is wrong with a bio by itself.
+    /// Checks a bio against the disk: range, operation and flags.
     #[inline]
     pub(crate) fn check_bio(&self, bio: &Bio) -> Result<(), BlkStatus> {
         check_range(&self.q.limits, self.q.capacity(), bio)?;
         if bio.op == Op::Read && bio.flags == OpFlags::NONE { Ok(()) } else { self.check_features(bio.op, bio.flags) }
     }
 
-    /// Whether the disk, as it is set up now, can do this.
+    /// Checks that the disk, with its present settings, supports the operation and its flags.
     pub(crate) fn check_features(&self, op: Op, flags: OpFlags) -> Result<(), BlkStatus> {
         let durable = flags.intersects(OpFlags::FUA.union(OpFlags::PREFLUSH));
         if flags.contains(OpFlags::RESERVED) && (!self.st.has_reserved_tags() || durable || op == Op::Flush) {
@@ -85,8 +85,8 @@ impl<L: Lock> Env<L> {
         Ok(())
     }
 
-    /// Moves the bio in slot `index` into the block layer. False: no tag (or no slot for a piece of a split) is free;
-    /// nothing happened to what remains of it. `is_new`: it has not been tried before.
+    /// Moves the bio in slot `index` into the block layer. False: no tag, no token, or no slot for a piece of a split
+    /// is free, and the rest of the bio is unchanged. `is_new`: the bio has not been tried before.
     #[inline(always)] // One call less per bio; the work is in `queue_one`.
     pub(crate) fn queue_bio(&self, local: &mut Local, index: u32, bio: &Bio, is_new: bool, now: Instant) -> bool {
         let split =
@@ -95,7 +95,7 @@ impl<L: Lock> Env<L> {
             return self.queue_one(local, index, self.pool().slot(index as usize), bio, is_new, now);
         }
         if self.st.elevator.is_some() {
-            // One by one, as in the kernel: which one goes first is decided when the others are not there yet.
+            // One by one, as in the kernel: the elevator may dispatch the first piece before the others exist.
             return self.queue_split(local, index, is_new, now);
         }
         // The pieces go to the driver together.
@@ -121,7 +121,7 @@ impl<L: Lock> Env<L> {
         }
         while let Some(front) = bio_split_sectors(&self.q.limits, op, parent.sector.get(), parent.nr_sectors.get()) {
             let Some(piece_index) = self.take_piece(local).or_else(|| {
-                // The pieces before this one hold the slots: send them on their way, on which they may end at once.
+                // The pieces before this one hold the slots. Issue them; they may complete at once.
                 self.flush_plug(local, now);
                 self.take_piece(local)
             }) else {
@@ -129,9 +129,9 @@ impl<L: Lock> Env<L> {
             };
             let piece = self.pool().slot(piece_index as usize);
             piece.copy_front(parent, front, index);
-            // The token is for the next request.
+            // A token of write-back throttling goes to the next request.
             parent.move_token_to(piece);
-            // Counted before it goes: it may have ended when `queue_one` returns.
+            // Counted before the piece is queued: it may have completed when `queue_one` returns.
             parent.remaining.set(parent.remaining.get() + 1);
             self.trace_split(local, index, piece, now);
             if !self.queue_one(local, piece_index, piece, &piece.bio(), false, now) {
@@ -153,7 +153,7 @@ impl<L: Lock> Env<L> {
         local.free_pieces.pop().or_else(|| local.free_bios.pop())
     }
 
-    /// A bio that fits into one request. `bio` is what its slot holds, which the fast path has in registers.
+    /// Queues a bio that fits into one request. `bio` is the content of its slot, which the fast path has in registers.
     #[inline(always)] // Its common caller is `queue_bio`.
     fn queue_one(&self, local: &mut Local, index: u32, slot: &BioSlot, bio: &Bio, is_new: bool, now: Instant) -> bool {
         let id = BioId::new(self.id, index);
@@ -207,7 +207,7 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// A request that no plug holds back and no elevator wants, straight to the driver.
+    /// Issues a request directly to the driver, when no plug is open and there is no elevator.
     #[inline(always)] // Part of `queue_one`.
     fn issue_one(&self, local: &mut Local, hctx: usize, id: RequestId, rq: &Request, now: Instant) {
         self.update_io_ticks(local, now, 1);
@@ -242,7 +242,7 @@ impl<L: Lock> Env<L> {
         rq.retries.set(0);
     }
 
-    /// Adds to the plug; flushes it first when it is full or its last request is large.
+    /// Adds a request to the plug; flushes the plug first when it is full or its last request is large.
     #[inline(always)] // As `issue_one`.
     pub(crate) fn plug_rq(&self, local: &mut Local, rq: Rq, r: &Request, now: Instant) {
         let plug = &local.plug;
@@ -274,7 +274,8 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Plug first, then the elevator or, without one, the submitting CPU's ctx list.
+    /// Tries to merge a bio: in the plug first, then in the elevator or, without an elevator, in the submitting CPU's
+    /// ctx list.
     #[inline]
     fn try_merge(
         &self,
@@ -345,7 +346,7 @@ impl<L: Lock> Env<L> {
         })
     }
 
-    /// Starts the flush sequence of a request. False: it needs none and goes the normal way.
+    /// Starts the flush sequence of a request. False: the request needs none, and the caller queues it normally.
     #[cold]
     pub(crate) fn insert_flush(&self, local: &mut Local, hctx: usize, rq: Rq, now: Instant) -> bool {
         let r = self.st.slab.get(rq.id());

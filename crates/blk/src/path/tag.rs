@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tag of a request that is to be made: where it is taken from, and how a submitter waits for one.
+//! The tag of a new request: where it is taken from, and how a submitter waits for one.
 //!
-//! Guarantees: a submitter that finds none is in the wait queue of the map it needs before its last try; a waiting
+//! Guarantees: a submitter that finds no tag registers in the wait queue of the map before its last try; a waiting
 //! submitter keeps no tags; an unused wake-up is passed on. Needs from callers: waiting bios are tried again between
 //! [`Env::note_wake_up`] and [`Env::settle_tag_wait`]. Source: block/blk-mq-tag.c (`blk_mq_get_tag`,
 //! `blk_mq_get_tags`).
@@ -26,8 +26,8 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// An internal tag of the hctx: from the plug's cache, else from the bitmap (several at once inside a plug). When
-    /// none is free the plug is flushed, this submitter is registered as a waiter and a last try is made.
+    /// Takes an internal tag of the hctx from the plug's cache, else from the bitmap (several at once inside a plug).
+    /// If no tag is free, flushes the plug, registers this submitter as a waiter and makes a last try.
     #[inline(always)] // What a submitter at a depth of one kept for itself.
     pub(super) fn get_tag(
         &self,
@@ -59,12 +59,13 @@ impl<L: Lock> Env<L> {
         let tags = self.st.alloc_tags_of(route.map);
         if class == TagClass::Normal {
             if self.st.alloc_share().is_some() {
-                // None is taken in advance: that would be out of the share before there is a request for it.
+                // No tag is taken in advance: it would count against the share before there is a request for it.
                 let tag = self.try_tag(local, hctx, class, route.hint, now);
                 return tag.or_else(|| self.get_tag_slow(local, route, class, new, now));
             }
             let n = local.plug.nr_ios.min(BLK_MAX_REQUEST_COUNT as u32);
-            // Of scheduler tags all or none, as in the kernel: it decides what a limited depth leaves free.
+            // Scheduler tags are taken as a batch only if it fits one word, as in the kernel: this decides which tags a
+            // search with a limited depth leaves free.
             if n > 1 && (self.st.elevator.is_none() || tags.fits_word(n)) {
                 self.return_cached_tags(local);
                 local.plug.cache.hctx = hctx;
@@ -82,7 +83,7 @@ impl<L: Lock> Env<L> {
         self.get_tag_slow(local, route, class, new, now)
     }
 
-    /// One internal tag, if one is free and this disk may have it.
+    /// Takes one internal tag, if one is free and this disk may have it.
     #[inline(never)]
     fn try_tag(&self, local: &mut Local, hctx: usize, class: TagClass, hint: usize, now: Instant) -> Option<u32> {
         let hint = &mut local.hints[hint];
@@ -105,12 +106,13 @@ impl<L: Lock> Env<L> {
         if let Some(bio) = new {
             self.trace_bio_waits(local, bio, now);
         }
-        // Once before it waits, and once when it is woken (see `retry_waiting`): asking an elevator changes its answers.
+        // Run once before the submitter waits, and once when it is woken (see `retry_waiting`): each run changes the
+        // state of the elevator.
         if local.woken.is_none() && local.tag_wait != Some((hctx, class)) {
             self.run_hctx(local, hctx, now);
         }
         self.flush_plug(local, now);
-        // A waiting submitter keeps nothing that others may wait for.
+        // A waiting submitter keeps no tags that others may wait for.
         self.return_cached_tags(local);
         let tags = self.st.alloc_tags(hctx);
         if local.tag_wait.is_some_and(|w| w != (hctx, class)) {
@@ -127,7 +129,7 @@ impl<L: Lock> Env<L> {
         tag
     }
 
-    /// Finds out, before waiting bios are tried again, whether a wake-up was spent on this submitter.
+    /// Notes, before waiting bios are tried again, whether this submitter was woken.
     pub(crate) fn note_wake_up(&self, local: &mut Local) {
         if let Some((hctx, class)) = local.tag_wait
             && !self.st.alloc_tags(hctx).is_waiting(class, self.waiter())
@@ -136,16 +138,17 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// After waiting bios were tried: leaves the wait queue if the submitter needs no tag any more. Also passes on an unused
-    /// wake-up, because this submitter waits no more, or not for a tag. Kept, it would be lost to another waiter.
+    /// After waiting bios were tried again: leaves the wait queue if the submitter needs no tag any more. Passes on an
+    /// unused wake-up, because otherwise another waiter would miss it.
     pub(crate) fn settle_tag_wait(&self, local: &mut Local) {
         let woken = local.woken.take();
         if local.blocked_on_tag && !local.waiting.is_empty() {
-            // One with a depth limit has only seen its own part of the map to be full: the tag may be another's.
+            // A submitter with a depth limit has only seen that its own part of the map is full: another waiter may be
+            // able to use the tag.
             if let Some((hctx, TagClass::Shallow(_))) = woken {
                 self.st.alloc_tags(hctx).wake_one_unlimited(&mut |w| self.wake(w));
             }
-            // One that was refused for its disk's share leaves a tag to another disk.
+            // A submitter whose disk has used up its share leaves the tag to another disk.
             if let Some((hctx, class)) = woken
                 && self.st.alloc_share().is_some()
                 && self.st.alloc_tags(hctx).free(class) > 0
@@ -163,7 +166,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Takes this submitter out of the wait queue it is in; a wake-up already spent on it goes to another waiter.
+    /// Removes this submitter from its wait queue. If it was woken already, passes the wake-up on to another waiter.
     pub(crate) fn stop_waiting(&self, local: &mut Local) {
         if let Some((hctx, class)) = local.tag_wait.take()
             && !self.st.alloc_tags(hctx).remove_waiter(class, self.waiter())
@@ -172,7 +175,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// This submitter as a waiter for tags or requests.
+    /// Returns the identifier of this submitter as a waiter for tags or requests.
     #[inline]
     pub(crate) fn waiter(&self) -> WaiterId {
         Waiter::Submitter(self.id).of_disk(self.st.share.as_ref().map_or(0, |s| s.slot))

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Request timeouts: the driver is asked about each request that it has had for longer than `io_timeout`.
+//! Request timeouts: the driver's timeout function is called for each request that the driver has had for longer than
+//! `io_timeout`.
 //!
-//! One timer per disk. Issuing a request arms it, at most five seconds ahead, so that a request costs one load. A
-//! poll of any submitter finds the timer due ([`RequestQueue::next_timer`] announces it to sleeping threads). That
-//! poll checks all requests, and calls [`Driver::timeout`](crate::driver::Driver::timeout) once for each late one.
-//! The answer says whether the driver has completed the request or gives it the same time once more. So a late
-//! request is found at its deadline at the earliest, and at most five seconds later.
+//! One timer per disk. Issuing a request arms the timer, at most five seconds ahead, if it is not armed. So the timer
+//! costs a request one load. A poll of any submitter finds the timer due ([`RequestQueue::next_timer`] announces it to
+//! sleeping threads). That poll checks all requests, and calls [`Driver::timeout`](crate::driver::Driver::timeout) once
+//! for each late one. The driver returns whether it has completed the request or gives the request another
+//! `io_timeout`. So a late request is found at its deadline at the earliest, and at most five seconds later.
 //!
 //! A request may complete on another CPU while it is checked. The driver decides: it gets the issue time of the
-//! request it is asked about, and answers for no other. What this module writes is read only here. Source:
-//! block/blk-mq.c (`blk_mq_timeout_work`), blk-timeout.c. The kernel first waits for running `queue_rq` calls; this
-//! code does not.
+//! request, and its answer is about that issue only. Only this module reads what it writes. Source: block/blk-mq.c
+//! (`blk_mq_timeout_work`), blk-timeout.c. The kernel first waits for running `queue_rq` calls; this code does not.
 
 use crate::driver::{TimedOut, TimeoutAnswer};
 use crate::id::{HctxId, Tag};
@@ -24,15 +24,15 @@ use crate::trace::event::EventKind;
 
 /// `BLK_MAX_TIMEOUT`: the timer is never further ahead.
 const BLK_MAX_TIMEOUT: Duration = Duration::from_secs(5);
-/// Looks are at least half of `io_timeout` apart, or this.
+/// Checks are at least this far apart, or half of `io_timeout` if that is less.
 const MAX_GRAIN: Duration = Duration::from_secs(1);
 impl<L: Lock> RequestQueue<L> {
-    /// How long a request may be at the driver.
+    /// Returns how long a request may be at the driver.
     fn io_timeout(&self) -> Duration {
         Duration::from_ms(u64::from(self.live.io_timeout_ms.load(Ordering::Relaxed)))
     }
 
-    /// A request is about to be issued and the timer is not armed.
+    /// Arms the timer. Called when a request is about to be issued and the timer is not armed.
     #[cold]
     pub(crate) fn arm_timeout(&self, now: Instant) {
         self.timer.arm(now + self.io_timeout().min(BLK_MAX_TIMEOUT));
@@ -40,7 +40,7 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Asks the driver about every request that is late.
+    /// Calls the driver's timeout function for every late request.
     #[cold]
     pub(crate) fn check_timeouts(&self, local: &mut Local, now: Instant) {
         if !self.q.timer.take(now) {
@@ -57,7 +57,7 @@ impl<L: Lock> Env<L> {
                 let Some(mut deadline) = deadline_of(rq, timeout) else { continue };
                 if deadline <= now {
                     self.ask_about(local, hctx, rq, now);
-                    // Its time once more; for one that has ended this is soon found out.
+                    // Assume another `io_timeout`; the next check finds out if the request has completed.
                     deadline = now + timeout;
                 }
                 next = Some(next.map_or(deadline, |n| n.min(deadline)));
@@ -66,11 +66,11 @@ impl<L: Lock> Env<L> {
         }
         local.scratch.ids = ids;
         if let Some(next) = next {
-            // Not for each late request a look of its own.
+            // Avoids a separate check for each late request.
             let grain = Duration::from_ns((timeout.as_ns() / 2).min(MAX_GRAIN.as_ns()));
             self.q.timer.arm(next.max(now + grain).min(now + BLK_MAX_TIMEOUT));
         } else {
-            // None for as long as the timer ran: other disks may have this one's share of the tags.
+            // No request at the driver for the period of the timer: give up this disk's share of the tags.
             self.q.retire_tags();
         }
     }
@@ -79,7 +79,7 @@ impl<L: Lock> Env<L> {
     fn ids_at_driver(&self, hctx: usize, ids: &mut Vec<RequestId>) {
         let mut add = |tag: u32| {
             let id = self.rq_of_driver_tag(hctx, tag as usize);
-            // Of a tag that is free, or another hctx's or disk's now, this is the last request that had it.
+            // If the tag is free, or another hctx or disk holds it now, this is the last request here that held it.
             if u32::from(self.st.slab.get(id).driver_tag.get()) == tag {
                 ids.push(id);
             }
@@ -102,7 +102,7 @@ impl<L: Lock> Env<L> {
             self.take_polled(local, hctx, now);
         }
         self.hctx_counters(hctx).timeouts.add(1);
-        // Before the answer: afterwards another thread may own it.
+        // Traced before the call: afterwards another thread may own the request.
         self.trace_rq(local, EventKind::Timeout, rq, now);
         match self.q.driver.timeout(HctxId::new(hctx as u32), late, &mut local.completions, now) {
             TimeoutAnswer::Done => rq.ended_by_timeout_ns.set(issued_ns),
@@ -111,12 +111,12 @@ impl<L: Lock> Env<L> {
     }
 }
 
-/// When a request is late; `None` when it is not at the driver.
+/// Returns when a request is late; `None` when it is not at the driver.
 fn deadline_of(rq: &Request, timeout: Duration) -> Option<Instant> {
     if rq.state.get() != RqState::InFlight as u8 {
         return None;
     }
     let by_issue = Instant::from_ns(rq.issue_ns.get()) + timeout;
-    // A time that was reset once belongs to an issue before, or to this one: the later counts.
+    // A deadline that was reset may be of an earlier issue or of this one: the later of the two times applies.
     Some(by_issue.max(Instant::from_ns(rq.deadline_ns.get())))
 }

@@ -2,8 +2,8 @@
 //! Where requests go from the plug: to the driver as one batch per hctx, to the elevator as a list, or to a list that
 //! a run of the hctx reads.
 //!
-//! Guarantees: what the driver does not take is parked on `hctx->dispatch`, and the hctx is run; the order of the plug is kept for
-//! each hctx. Source: block/blk-mq.c (`blk_mq_flush_plug_list`, `blk_mq_try_issue_list_directly`,
+//! Guarantees: requests that the driver does not accept are put on `hctx->dispatch`, and the hctx is run; the order of the plug
+//! is kept for each hctx. Source: block/blk-mq.c (`blk_mq_flush_plug_list`, `blk_mq_try_issue_list_directly`,
 //! `blk_mq_request_bypass_insert`).
 
 use crate::lock::Lock;
@@ -14,8 +14,8 @@ use crate::time::Instant;
 use crate::trace::event::EventKind;
 
 impl<L: Lock> Env<L> {
-    /// Closes one level of the plug; true when that was the outermost. What it holds is issued while it is still open:
-    /// single-queue mode inserts a plug's requests otherwise than one that had no plug.
+    /// Closes one level of the plug; true when that was the outermost. The requests in it are issued while the plug is
+    /// still open, because single-queue mode inserts requests from a plug differently from others.
     #[inline]
     pub(crate) fn close_plug(&self, local: &mut Local, now: Instant) -> bool {
         if local.plug.is_outermost() {
@@ -28,7 +28,7 @@ impl<L: Lock> Env<L> {
         closed
     }
 
-    /// Issues what the plug holds: to the driver as one batch per hctx, or to the elevator as one list.
+    /// Issues the requests in the plug: to the driver as one batch per hctx, or to the elevator as one list.
     #[inline]
     pub(crate) fn flush_plug(&self, local: &mut Local, now: Instant) {
         if !local.plug.rqs.is_empty() {
@@ -69,8 +69,9 @@ impl<L: Lock> Env<L> {
         local.plug.rqs = rqs;
     }
 
-    /// Requests with driver tags straight to the driver; what it does not take is parked on `hctx->dispatch`. With
-    /// dispatch stopped, or with one busy hctx, they go to the ctx list instead so that they can be merged there.
+    /// Issues requests with driver tags directly to the driver. Requests that it does not accept are put on
+    /// `hctx->dispatch`. With dispatch stopped, or with one busy hctx, all go to the ctx list instead, so that they can
+    /// be merged there.
     #[inline(always)] // Per batch, or per request at a depth of one.
     pub(super) fn issue_directly(&self, local: &mut Local, hctx: usize, ids: &[RequestId], is_new: bool, now: Instant) {
         let h = &self.st.hctxs[hctx];
@@ -102,7 +103,7 @@ impl<L: Lock> Env<L> {
         self.run_hctx(local, hctx, now);
     }
 
-    /// Tail of `hctx->dispatch`, past the elevator: reserved-tag requests.
+    /// Adds a request with a reserved tag to the tail of `hctx->dispatch`, bypassing the elevator.
     pub(super) fn insert_bypass(&self, local: &mut Local, hctx: usize, rq: Rq, now: Instant) {
         self.hctx_counters(hctx).queued.add(1);
         self.st.slab.get(rq.id()).insert_ns.set(now.as_ns());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Turns under the limits: a submitter asks for one, and gets it when its time has come.
+//! Turns under the limits: a submitter asks for a turn, which is the right to submit one I/O, and gets it when it is
+//! due.
 
 use super::limits::WaitEntry;
 use crate::lock::Lock;
@@ -8,7 +9,7 @@ use crate::sync::Ordering;
 use crate::time::Instant;
 
 impl<L: Lock> RequestQueue<L> {
-    /// Gives every turn whose time has come to its submitter.
+    /// Gives every turn that is due to its submitter.
     pub(crate) fn serve_turns(&self, now: Instant) {
         if now.as_ns() < self.qos.turn_due.load(Ordering::Relaxed) {
             return;
@@ -18,7 +19,7 @@ impl<L: Lock> RequestQueue<L> {
         self.qos.turns_changed(&limiter);
     }
 
-    /// Whether an I/O may go now; if not it gets a turn later, unless `nowait`.
+    /// Whether an I/O may be submitted now. If not, its submitter gets a turn later, unless `nowait`.
     pub(crate) fn try_admit(&self, entry: WaitEntry, nowait: bool, now: Instant) -> bool {
         let mut limiter = self.qos.limiter.lock();
         let granted = &mut |t: WaitEntry| self.grant(t);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bios that one submitter holds back, in lines: those under limits, those that wait for a token.
+//! The bios that one submitter holds back: queues of bios under limits, and queues of bios that wait for a token.
 
 use super::line::BioLine;
 use super::state::NR_FIFOS;
@@ -11,16 +11,16 @@ use crate::bio::BioPool;
 pub(crate) struct HeldBios {
     pub(super) nr: usize,
     pub(super) fifos: [BioLine; NR_FIFOS],
-    /// The first of the line has a place among the turns.
+    /// The first bio of the queue has an entry in the limiter.
     pub(super) is_queued: [bool; NR_FIFOS],
-    /// Waiting for a token; the first has asked.
+    /// Bios that wait for a token; the first bio of each queue has asked for one.
     pub(super) tokens: [BioLine; KINDS],
-    /// Why the bio that did not become a request just now has to be held: it needs a token of this kind.
+    /// The kind of token that is missing for the bio that has just not become a request.
     pub(super) throttled: Option<usize>,
 }
 
 impl HeldBios {
-    /// Bios held.
+    /// Number of held bios.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.nr
@@ -31,7 +31,7 @@ impl HeldBios {
         !self.tokens[kind].is_empty()
     }
 
-    /// Holds a bio that just did not become a request, if that was for want of a token.
+    /// Holds a bio that has just not become a request, if the reason is a missing token. Returns whether it was.
     pub(crate) fn hold_throttled(&mut self, pool: &BioPool, index: u32) -> bool {
         let Some(kind) = self.throttled.take() else { return false };
         self.tokens[kind].push_back(pool, index);
@@ -39,7 +39,7 @@ impl HeldBios {
         true
     }
 
-    /// Forgets why the bio was refused: it ends instead of waiting.
+    /// Clears the kind of the missing token, because the bio completes instead of waiting.
     pub(crate) fn refuse_throttled(&mut self) {
         self.throttled = None;
     }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Per-disk limits on I/Os and bytes per second: which I/O may go when.
+//! Per-disk limits on I/Os and bytes per second: when each I/O may be submitted.
 //!
-//! Guarantees: over any span of time no more goes than rate x span + burst (without a burst: + one I/O), to the
-//! nanosecond, if entries are served when they are due. A late call makes up for what should have gone, up to
-//! [`MAX_LATENESS`], so nothing of the rate is lost while I/O waits. Each I/O goes at a time of its own, however small
-//! or great the rate (no period, no slice, no floor). Each waiting FIFO has one entry, in the order of arrival, and
-//! queues again for its next I/O. So none starves, and a deep queue gets no more than a shallow one that always has
-//! something to send.
+//! Guarantees: over any span of time, at most rate x span + burst (without a burst: + one I/O) is submitted. This is
+//! exact to the nanosecond if entries are served when they are due. A late call catches up by [`MAX_LATENESS`] at most,
+//! so no part of the rate is lost while I/O waits. Each I/O has its own time, at any rate (no period, no slice, no
+//! floor). Each waiting FIFO has one entry, in the order of arrival, and queues again for its next I/O. So no FIFO
+//! starves, and a deep FIFO gets no more than a shallow one that always has an I/O waiting.
 //!
 //! How: each rate has a theoretical arrival time (GCRA, the virtual scheduling algorithm of ITU-T I.371): the time at
-//! which all that went so far is paid for. It is kept to the fraction of a nanosecond, so rates that do not divide a
-//! second are exact as well. Reads and writes have a queue each. One that only its own direction's limit holds back
-//! lets the other direction pass; one that a common limit holds back lets none pass.
+//! which everything submitted so far fits the rate. It is kept to a fraction of a nanosecond, so rates that do not
+//! divide a second are exact as well. Reads and writes have a queue each. If only the limit of its own direction holds
+//! back the first entry of a queue, the other direction may pass it; if a common limit holds it back, nothing may pass
+//! it.
 //!
-//! Needs from callers: time that does not go back by more than the clocks of two CPUs differ; calls at
+//! Needs from callers: time that goes back by no more than the difference between the clocks of two CPUs; calls at
 //! [`Limiter::next_due`]. Does not do: hold I/Os (they stay with their submitters, which queue one entry for each of
 //! their FIFOs), take locks, wake threads.
 
@@ -22,13 +22,14 @@ use crate::id::SubmitterId;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// A late I/O is charged from when it could have gone, but from at most this long ago; what is older is lost to the rate. So
-/// a thread that did not run for a second does not send a second's worth at once. (QEMU's buckets hold as much.)
+/// A late I/O is charged as of the time at which it could have been submitted, but at most this long ago: any rate before
+/// that is lost. So a thread that did not run for a second does not submit the I/Os of a whole second at once. (QEMU's
+/// buckets hold as much.)
 pub(crate) const MAX_LATENESS: Duration = Duration::from_ms(100);
 
 const NS_PER_SEC: u64 = 1_000_000_000;
 
-/// Which limits of a direction hold.
+/// The direction of an I/O, which selects the limits that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dir {
     Read = 0,
@@ -41,15 +42,15 @@ impl Dir {
     }
 }
 
-/// A submitter's place in line, for the first I/O of one of its lines.
+/// A submitter's entry in the limiter's queue, for the first I/O of one of the submitter's FIFOs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitEntry {
     pub(crate) submitter: SubmitterId,
-    /// Which of the submitter's lines.
+    /// Which of the submitter's FIFOs.
     pub(crate) fifo: usize,
     pub(crate) dir: Dir,
     pub(crate) bytes: u64,
-    /// Since when it wants to go.
+    /// When the I/O was submitted by the caller.
     pub(crate) since: Instant,
 }
 
@@ -57,13 +58,13 @@ pub(crate) struct WaitEntry {
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     rate: Rate,
-    /// When all that went is paid for: whole nanoseconds, and `frac / rate` of one.
+    /// The theoretical arrival time: whole nanoseconds, and `frac / rate` of a nanosecond.
     paid_ns: u64,
     frac: u64,
 }
 
 impl Bucket {
-    /// Debts under the old rate are forgotten, or a new limit would take effect after them.
+    /// Sets the rate. Debts under an old rate are dropped, or a new limit would take effect only after them.
     fn set(&mut self, rate: Rate) {
         if self.rate != rate {
             *self = Bucket { rate, ..Bucket::default() };
@@ -74,7 +75,7 @@ impl Bucket {
         self.paid_ns.saturating_add(u64::from(self.frac > 0))
     }
 
-    /// From when on `units` may go: when what they add to the debt is within the burst.
+    /// Returns when `units` may be submitted: when the debt including them is within the burst.
     fn eligible_at(&self, units: u64) -> u64 {
         let spare = self.rate.burst.saturating_sub(units);
         if self.rate.per_sec == 0 {
@@ -87,7 +88,7 @@ impl Bucket {
         self.paid_up().saturating_sub(u64::try_from(credit).unwrap_or(u64::MAX))
     }
 
-    /// `units` went at `start`.
+    /// Charges `units`, submitted at `start`.
     fn take(&mut self, start: u64, units: u64) {
         let per_sec = self.rate.per_sec;
         if per_sec == 0 || units == 0 {
@@ -117,7 +118,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// An I/O without data (a discard) is not held back by bytes.
+    /// Returns when an I/O of `bytes` may be submitted. The byte limit does not hold back an I/O without data (a
+    /// discard).
     fn eligible_at(&self, bytes: u64) -> u64 {
         let bps = if bytes > 0 { self.bps.eligible_at(bytes) } else { 0 };
         self.iops.eligible_at(1).max(bps)
@@ -135,13 +137,13 @@ pub(crate) struct Limiter {
     total: Pair,
     /// By [`Dir`].
     of_dir: [Pair; 2],
-    /// By [`Dir`]: waiting entries, the longest first, each with a number in the order of all.
+    /// By [`Dir`]: waiting entries, oldest first, each with a sequence number across both queues.
     lines: [VecDeque<(u64, WaitEntry)>; 2],
     next_number: u64,
 }
 
 impl Limiter {
-    /// New limits. Rates that change start afresh. `max_turns`: how many there can be.
+    /// Sets new limits. Rates that change start without debt. `max_turns`: most entries that can wait at once.
     pub(crate) fn set(&mut self, limits: &IoLimits, max_turns: usize) {
         self.total.iops.set(limits.iops.total);
         self.total.bps.set(limits.bps.total);
@@ -161,7 +163,7 @@ impl Limiter {
         self.lines.iter().all(VecDeque::is_empty)
     }
 
-    /// Asks to go now. False: the entry is queued, and a later call of any submitter passes it to `granted`.
+    /// Asks for a turn now. False: the entry is queued, and a later call by any submitter passes it to `granted`.
     pub(crate) fn ask(&mut self, entry: WaitEntry, now: Instant, granted: &mut dyn FnMut(WaitEntry)) -> bool {
         if self.try_now(entry, now, granted) {
             return true;
@@ -171,7 +173,7 @@ impl Limiter {
         false
     }
 
-    /// As [`Limiter::ask`], of one that does not wait.
+    /// As [`Limiter::ask`], but does not queue the entry.
     pub(crate) fn try_now(&mut self, entry: WaitEntry, now: Instant, granted: &mut dyn FnMut(WaitEntry)) -> bool {
         self.serve(now, granted);
         let may_pass = self.lines[entry.dir as usize].is_empty()
@@ -183,7 +185,7 @@ impl Limiter {
         true
     }
 
-    /// Gives every turn whose time has come.
+    /// Passes every entry that is due to `granted`.
     pub(crate) fn serve(&mut self, now: Instant, granted: &mut dyn FnMut(WaitEntry)) {
         while let Some(first) = self.first() {
             let dir =
@@ -194,7 +196,7 @@ impl Limiter {
         }
     }
 
-    /// When [`Limiter::serve`] has to be called.
+    /// Returns when [`Limiter::serve`] has to be called next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let first = self.first()?;
         let due = [first, first.other()].into_iter().filter_map(|d| self.due_at(d, first)).min();
@@ -205,7 +207,7 @@ impl Limiter {
         self.lines[dir as usize].front()
     }
 
-    /// The line whose head came first.
+    /// Returns the queue whose first entry is older.
     fn first(&self) -> Option<Dir> {
         match (self.head(Dir::Read), self.head(Dir::Write)) {
             (Some(r), Some(w)) => Some(if r.0 < w.0 { Dir::Read } else { Dir::Write }),
@@ -215,7 +217,8 @@ impl Limiter {
         }
     }
 
-    /// When the head of a line may go; the one that came later not before the common limits would let the `first` go.
+    /// Returns when the first entry of a queue is due. The younger of the two first entries is not due before the
+    /// common limits would let the older one, in `first`, go.
     fn due_at(&self, dir: Dir, first: Dir) -> Option<u64> {
         let (_, entry) = self.head(dir)?;
         let behind = if dir == first { 0 } else { self.head(first).map_or(0, |(_, t)| self.total_at(t)) };
@@ -230,7 +233,7 @@ impl Limiter {
         self.total_at(entry).max(self.of_dir[entry.dir as usize].eligible_at(entry.bytes))
     }
 
-    /// It goes; as of when it could have gone, unless that is too long ago.
+    /// Charges an entry as of the time at which it could have been submitted, unless that is too long ago.
     fn pay(&mut self, entry: &WaitEntry, now: Instant) {
         let start = self.eligible_at(entry).max(entry.since.as_ns()).max((now - MAX_LATENESS).as_ns());
         let start = start.min(now.as_ns());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A submitter's bios that are held back, oldest first, linked through their own slots: a line has no bound of its own and
-//! allocates nothing. Needs from callers: a bio is in one line at most, and in no request meanwhile.
+//! A queue of a submitter's held bios, oldest first, linked through their own slots: it has no bound of its own and
+//! allocates nothing. Needs from callers: a bio is in one such queue at most, and in no request at the same time.
 
 use crate::bio::{BioId, BioPool};
 
@@ -51,7 +51,7 @@ impl BioLine {
         let next = &pool.slot(index as usize).next;
         self.head = next.get();
         self.len -= 1;
-        // As a bio's slot has it that is part of no request.
+        // The value in the slot of a bio that is part of no request.
         next.set(BioId::NONE.bits());
         Some(index)
     }

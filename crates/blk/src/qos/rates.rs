@@ -5,17 +5,17 @@
 //! Flushes are not limited, discards and write zeroes count as writes of no bytes. Does not do: the limiting (`limits`).
 //! Source of the names: QEMU's `throttling.iops-total` and so on (`-` read as `_`), libvirt's `<iotune>`.
 
-/// A rate and what may be saved up.
+/// A rate and its burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// I/Os or bytes per second; 0 = no limit.
     pub per_sec: u64,
-    /// I/Os or bytes that may go at once after an idle time (QEMU's `iops-total-max`, in units instead of as a rate);
-    /// 0 = nothing is saved up, I/Os are evenly spaced. An I/O of more bytes than this goes when nothing is owed.
+    /// I/Os or bytes that may be submitted at once after an idle time (QEMU's `iops-total-max`, in units instead of as
+    /// a rate). 0 = no burst: I/Os are evenly spaced. An I/O of more bytes than the burst waits until nothing is owed.
     pub burst: u64,
 }
 
-/// Limits for all I/O, for reads and for writes; all that are set hold.
+/// Limits for all I/O, for reads and for writes; every limit that is set applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Reads and writes together.
@@ -46,7 +46,7 @@ pub(crate) const MAX_IOPS: u64 = 1_000_000_000;
 /// Greatest `bps_*`, and greatest burst of one.
 pub(crate) const MAX_BPS: u64 = 1_000_000_000_000;
 
-/// Every name of [`IoLimits::get`].
+/// Every name that [`IoLimits::get`] knows.
 pub const LIMIT_NAMES: [&str; 12] = [
     "iops_total",
     "iops_read",
@@ -89,7 +89,7 @@ impl IoLimits {
         Some((if burst { &mut rate.burst } else { &mut rate.per_sec }, max))
     }
 
-    /// The first burst that has no rate: it would do nothing, which is not what was meant.
+    /// Returns the first burst without a rate: such a burst has no effect, so it is an error in the settings.
     pub(crate) fn burst_without_rate(&self) -> Option<(&'static str, u64)> {
         let orphan = |name: &&str| {
             let rate = name.strip_suffix("_burst").and_then(|rate| self.get(rate));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A submitter's bios that are held back, and how they are released.
 //!
-//! A bio passes the limits first, and then queues behind the bios that wait for a tag, if any do. A bio that waits
-//! for a tag has paid already. With common limits only, all bios of a submitter are in one queue and keep their
+//! A bio passes the limits first, and then queues behind the bios that wait for a tag, if any do. A bio that waits for
+//! a tag has been charged already. With common limits only, all bios of a submitter are in one queue and keep their
 //! order. When reads or writes have a limit of their own, each direction has a queue. So a held write holds back no
-//! read of the same submitter. Unlike in the kernel, a submitter is not a task that sleeps in one I/O, but a queue
-//! with a depth. After a change between one queue and two, the existing queues drain by themselves.
+//! read of the same submitter. Unlike in the kernel, a submitter is not a task that sleeps in one I/O, but a queue with
+//! a depth. After a change between one queue and two, the existing queues drain by themselves.
 //!
 //! A write needs a token of write-back throttling only after it found nothing to merge with. So it waits for the token in a
 //! queue of its own: one for writes, one for discards, each first in first out. It keeps the token while it waits for a tag.
@@ -22,13 +22,13 @@ use crate::submitter::Submitter;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
-    /// Whether a bio may be held back, and so has to ask first.
+    /// Whether a new bio has to go through [`Submitter::submit_limited`], because limits are set or bios are held.
     #[inline]
     pub(crate) fn may_be_held(&self) -> bool {
         self.env.q.qos.active() & active::LIMITS != 0 || self.local.held.len() > 0
     }
 
-    /// A bio on a disk with limits, or behind others that are held.
+    /// Submits a bio to a disk with limits, or after bios that are held.
     #[cold]
     pub(crate) fn submit_limited(&mut self, index: u32, bio: &Bio, now: Instant) {
         let limited =
@@ -53,7 +53,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Part of a poll: what may go, goes.
+    /// The part of a poll that gives turns and releases the held bios that may continue.
     #[cold]
     pub(crate) fn serve_qos(&mut self, now: Instant) {
         if self.env.q.qos.is_due(now) {
@@ -69,7 +69,7 @@ impl<L: Lock> Submitter<L> {
         self.env.close_plug(&mut self.local, now);
     }
 
-    /// Lets bios of a line go, as many as have a turn.
+    /// Releases the bios of a queue that have a turn.
     fn run_fifo(&mut self, fifo: usize, now: Instant) {
         while let Some(index) = self.local.held.fifos[fifo].front() {
             if self.local.held.is_queued[fifo] {
@@ -87,7 +87,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Lets bios of a line go, as many as get a token.
+    /// Releases the bios of a queue that get a token.
     fn run_throttled(&mut self, kind: usize, now: Instant) {
         let mut go = self.local.held.is_throttled(kind) && self.env.shared.granted.take(NR_FIFOS + kind);
         while go {
@@ -95,7 +95,7 @@ impl<L: Lock> Submitter<L> {
             let index = self.local.held.tokens[kind].pop_front(pool).expect("the first has asked");
             self.local.held.nr -= 1;
             pool.slot(index as usize).wbt.set(kind as u8 + 1);
-            // The next one asks before this one goes, so that no other submitter comes in between.
+            // The next bio asks before this one is released, so that no other submitter gets in between.
             go = self.local.held.tokens[kind].front().is_some_and(|next| {
                 let slot = pool.slot(next as usize);
                 let class = Class::of(slot.op(), slot.flags()).expect("only what is throttled waits here");
@@ -117,7 +117,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Past what held it: into the block layer, or to those that wait for a tag.
+    /// Moves a released bio into the block layer, or to the bios that wait for a tag.
     fn go_on(&mut self, index: u32, now: Instant) {
         let slot = self.env.pool().slot(index as usize);
         let bio = slot.bio();
@@ -125,7 +125,8 @@ impl<L: Lock> Submitter<L> {
             self.env.wbt_cleanup(slot, now);
         }
         let entered = self.local.waiting.is_empty() && self.enter(now);
-        // Also of one that joins the line for a tag: those there were asked when the state changed, and not since.
+        // Checked also for a bio that is to wait for a tag: the waiting bios were checked when the state changed, and
+        // not since.
         if let Err(status) = self.env.check_features(bio.op, bio.flags) {
             self.env.wbt_cleanup(self.env.pool().slot(index as usize), now);
             return self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);

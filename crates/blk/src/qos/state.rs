@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What holds bios back on one disk: which policies are on, when one is due, and what they granted to submitters.
+//! The policies of one disk that hold bios back: which are on, when one is due, and what they granted to submitters.
 
 use super::limits::Limiter;
 use super::wbt_shared::{NEVER, Wbt};
@@ -14,21 +14,22 @@ use crossbeam_utils::CachePadded;
 pub(crate) mod active {
     /// Some rate is limited.
     pub(crate) const LIMITS: u8 = 1 << 0;
-    /// Reads and writes of a submitter wait in lines of their own.
+    /// Reads and writes of a submitter wait in separate queues.
     pub(crate) const DIRECTIONS: u8 = 1 << 1;
-    /// Turns are owed still, of limits that are gone.
+    /// Limits were changed or removed while entries waited: these entries still have to get their turns.
     pub(crate) const LEAVING: u8 = 1 << 2;
     /// Write-back is throttled.
     pub(crate) const WBT: u8 = 1 << 3;
 }
 
-/// Lines of a submitter that turns are given to.
+/// Queues of a submitter for bios under limits.
 pub(crate) const NR_FIFOS: usize = 2;
 
-/// The part of a disk that holds bios back.
+/// The policies of a disk that hold bios back.
 pub(crate) struct Qos<L: Lock> {
     active: AtomicU8,
-    /// When a turn comes, ns. Written under the limiter's lock only, so it is never later than it ought to be.
+    /// When the next turn is due, ns. Written only under the limiter's lock, so it is never later than the limiter's
+    /// own time.
     pub(super) turn_due: AtomicU64,
     pub(super) limiter: CachePadded<Mutex<L, Limiter>>,
     pub(crate) wbt: CachePadded<Wbt<L>>,
@@ -45,13 +46,13 @@ impl<L: Lock> Qos<L> {
         }
     }
 
-    /// What holds bios back now: bits of [`active`].
+    /// Returns which policies are on now: bits of [`active`].
     #[inline]
     pub(crate) fn active(&self) -> u8 {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Whether something here has to be done at `now`.
+    /// Whether a turn or the end of a window is due at `now`.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.active() != 0 && now.as_ns() >= self.due_ns()
@@ -62,7 +63,7 @@ impl<L: Lock> Qos<L> {
         self.turn_due.load(Ordering::Relaxed).min(self.wbt.due_ns())
     }
 
-    /// When a submitter has to poll.
+    /// Returns when a submitter has to poll next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         match self.due_ns() {
             NEVER => None,
@@ -70,7 +71,8 @@ impl<L: Lock> Qos<L> {
         }
     }
 
-    /// Takes over new limits. The next poll checks waiting bios again; the caller has to notify a submitter of it.
+    /// Sets new limits. The next poll checks waiting bios again; the caller has to notify a submitter, so that it
+    /// polls.
     pub(crate) fn set_limits(&self, config: &QueueConfig) {
         let mut limiter = self.limiter.lock();
         limiter.set(&config.io_limits, NR_FIFOS * MAX_SUBMITTERS as usize);
@@ -99,7 +101,7 @@ impl<L: Lock> Qos<L> {
     }
 }
 
-/// Turns and tokens a submitter was given and has not taken, one bit per line that waits.
+/// Turns and tokens that a submitter was given and has not taken, one bit per queue.
 #[derive(Debug, Default)]
 pub(crate) struct Granted(AtomicU8);
 

@@ -6,9 +6,9 @@
 //! throttled.
 //!
 //! Needs from callers: `Throttle::end_window` at the end of each window, `Throttle::release` for each token. Time is an
-//! argument; the first call after a window's end ends it, as of that end. Does not do: hold bios, measure (both
-//! `wbt_hooks`), take locks. Dirty-page throttling, which raises the kernel's limits for a second, is not here, as there
-//! is no page cache. Source: block/blk-wbt.c, blk-rq-qos.c of Linux 6.19.
+//! argument; the first call after the end of a window judges the window as of its end. Does not do: hold bios, measure
+//! (both `wbt_hooks`), take locks. Dirty-page throttling, which raises the kernel's limits for a second, is not here, as
+//! there is no page cache. Source: block/blk-wbt.c, blk-rq-qos.c of Linux 6.19.
 
 use crate::bio::{Op, OpFlags};
 use crate::id::SubmitterId;
@@ -19,22 +19,22 @@ use std::collections::VecDeque;
 const DEFAULT_DEPTH: u32 = 16;
 /// Length of a window that is not shortened (`RWB_WINDOW_NSEC`).
 pub(crate) const WINDOW: Duration = Duration::from_ms(100);
-/// Writes a window needs for its reads to say anything (`RWB_MIN_WRITE_SAMPLES`).
+/// Fewest writes in a window whose read latency is judged (`RWB_MIN_WRITE_SAMPLES`).
 const MIN_WRITES: u64 = 3;
-/// So many windows without knowledge take the step one towards 0 (`RWB_UNKNOWN_BUMP`).
+/// After this many windows without a verdict, the step moves one towards 0 (`RWB_UNKNOWN_BUMP`).
 const UNKNOWN_BUMP: u32 = 5;
-/// I/O that is not throttled makes writes background for so long (`HZ / 10`).
+/// For this long after I/O that is not throttled, normal writes get the background limit (`HZ / 10`).
 pub(crate) const CLOSE_IO: Duration = Duration::from_ms(100);
 /// `wbt_lat_usec` of a disk that does not rotate, and of one that does.
 pub(crate) const DEFAULT_TARGET_US: [u64; 2] = [2_000, 75_000];
 
-/// Tokens are counted apart for writes and discards (`WBT_RWQ_BG`, `WBT_RWQ_DISCARD`).
+/// Kinds of tokens: writes and discards are counted separately (`WBT_RWQ_BG`, `WBT_RWQ_DISCARD`).
 pub(crate) const KINDS: usize = 2;
 
-/// Which limit a write falls under.
+/// The class of a write, which selects its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// A thread waits for it, or it is metadata.
+    /// A write that a thread waits for, or metadata.
     HiPrio,
     /// Write-back.
     Normal,
@@ -57,7 +57,7 @@ impl Class {
         }
     }
 
-    /// Which tokens it uses.
+    /// Returns the kind of token that a write of this class uses.
     pub(crate) fn kind(self) -> usize {
         usize::from(self == Class::Discard)
     }
@@ -67,9 +67,9 @@ impl Class {
 #[derive(Clone, Copy, Debug)]
 struct Depth {
     device: u32,
-    /// Above 0: so many times halved. Below: doubled.
+    /// Above 0: the depth is halved this many times. Below 0: it is doubled this many times.
     step: i32,
-    /// No use in doubling any more.
+    /// Doubling again would not raise the depth.
     scaled_max: bool,
     max: u32,
 }
@@ -81,10 +81,10 @@ impl Depth {
         depth
     }
 
-    /// `rq_depth_calc_max_depth`: whether that is all there is.
+    /// `rq_depth_calc_max_depth`. Returns whether the depth cannot be scaled up any further.
     fn calc(&mut self) -> bool {
         if self.device == 1 {
-            // Two, so that there is always one to come; one if even that is too much.
+            // Two, so that another write is always ready; one if even two are too many.
             self.max = if self.step > 0 { 1 } else { 2 };
             return self.step <= 0;
         }
@@ -111,7 +111,7 @@ impl Depth {
         true
     }
 
-    /// `rq_depth_scale_down`: `hard` goes from a doubled depth straight back to 0.
+    /// `rq_depth_scale_down`. `hard` resets a doubled depth to step 0 at once.
     fn scale_down(&mut self, hard: bool) -> bool {
         if self.max == 1 {
             return false;
@@ -132,18 +132,18 @@ impl Depth {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) reads: u64,
-    /// Of any kind, throttled or not.
+    /// Writes of any kind, throttled or not.
     pub(crate) writes: u64,
-    /// Shortest time a read was at the driver; of no meaning without reads.
+    /// Shortest time that a read was at the driver; has no meaning without reads.
     pub(crate) min_read_ns: u64,
 }
 
-/// What a window tells.
+/// The verdict on a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowVerdict {
     /// Reads meet the target.
     Ok,
-    /// They do not.
+    /// Reads miss the target.
     Exceeded,
     /// There are writes and too few reads to judge.
     UnknownWrites,
@@ -151,12 +151,12 @@ pub(crate) enum WindowVerdict {
     Unknown,
 }
 
-/// What the disk and its settings say.
+/// Parameters that come from the disk and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
     /// Zero = off.
     pub(crate) target: Duration,
-    /// Requests the disk takes.
+    /// Most requests that the disk takes at once.
     pub(crate) device_depth: u32,
     /// The disk has a volatile write cache.
     pub(crate) write_cache: bool,
@@ -210,7 +210,8 @@ impl Throttle {
         self.params
     }
 
-    /// New parameters: the step is 0 again. The same ones change nothing. `max_waiters`: how many there can be.
+    /// Sets new parameters and resets the step to 0. Equal parameters change nothing. `max_waiters`: most submitters
+    /// that can wait.
     pub(crate) fn set(&mut self, params: Params, max_waiters: usize, grant: Grant<'_>) {
         if params == self.params {
             return;
@@ -230,8 +231,8 @@ impl Throttle {
         (self.normal, self.background) = if self.is_on() { self.depth.limits() } else { (0, 0) };
     }
 
-    /// A write that is about to become a request. False: there is no token; `submitter`, if given, will get one, in the order of
-    /// asking. `close_io`: other I/O was there a moment ago.
+    /// Asks for a token for a write that is about to become a request. False: there is no token; `submitter`, if given, gets one
+    /// later, in the order of asking. `close_io`: there was I/O that is not throttled within the last [`CLOSE_IO`].
     pub(crate) fn start(&mut self, class: Class, submitter: Option<SubmitterId>, close_io: bool, now: Instant) -> bool {
         let kind = class.kind();
         if self.waiters[kind].is_empty() && self.in_flight[kind] < self.limit(class, close_io) {
@@ -245,8 +246,8 @@ impl Throttle {
         false
     }
 
-    /// A token comes back. It does not wake a waiter each time: with a volatile write cache when none is in flight any
-    /// more, else when there is room for half the background limit.
+    /// Takes a token back. This does not wake waiters each time. With a volatile write cache, waiters are woken when no
+    /// token is in use any more. Otherwise they are woken when there is room for half the background limit.
     pub(crate) fn release(&mut self, kind: usize, close_io: bool, grant: Grant<'_>) {
         assert!(self.in_flight[kind] > 0, "a token of write-back throttling came back twice");
         self.in_flight[kind] -= 1;
@@ -262,7 +263,7 @@ impl Throttle {
         }
     }
 
-    /// Most in flight for a write of this class.
+    /// Returns how many tokens may be in use for a write of this class to get one.
     fn limit(&self, class: Class, close_io: bool) -> u32 {
         match class {
             _ if !self.is_on() => u32::MAX,
@@ -301,7 +302,7 @@ impl Throttle {
         self.window_end = Some(now + self.window);
     }
 
-    /// `latency_exceeded`. `oldest`: how long the oldest read that is known to be at the driver has been there.
+    /// `latency_exceeded`. `oldest`: how long the watched read has been at the driver.
     fn verdict(&self, sample: &Sample, oldest: Duration) -> WindowVerdict {
         let target = self.params.target;
         if oldest > self.window || oldest > target && sample.reads == 0 {
@@ -314,7 +315,8 @@ impl Throttle {
         if sample.min_read_ns > target.as_ns() { WindowVerdict::Exceeded } else { WindowVerdict::Ok }
     }
 
-    /// `wb_timer_fn`: judges the window that ends at `at` and opens the next one, if there is something to watch.
+    /// `wb_timer_fn`: judges the window that ends at `at`. Opens the next one if the step is not 0 or a token is in
+    /// use.
     pub(crate) fn end_window(
         &mut self,
         sample: &Sample,
@@ -363,7 +365,7 @@ impl Throttle {
         self.in_flight.iter().sum()
     }
 
-    /// What debugfs shows.
+    /// Returns what debugfs shows.
     pub(crate) fn state(&self) -> WbtState {
         WbtState {
             enabled: self.is_on(),
@@ -390,20 +392,20 @@ pub struct WbtState {
     pub curr_win_ns: u64,
     /// Throttled writes and discards in flight.
     pub inflight: [u32; KINDS],
-    /// Windows in a row that told nothing.
+    /// Windows without a verdict since the step last changed.
     pub unknown_cnt: u32,
-    /// Most write-back in flight.
+    /// Most normal write-back in flight.
     pub wb_normal: u32,
     /// Most background write-back in flight, and most discards.
     pub wb_background: u32,
     /// Most writes in flight that a thread waits for.
     pub max_depth: u32,
-    /// Above 0: so many times halved. Below: doubled.
+    /// Above 0: the depth is halved this many times. Below 0: it is doubled this many times.
     pub scale_step: i32,
 }
 
 impl WbtState {
-    /// The files of debugfs, by name. `by_default`: the target was not set.
+    /// Returns the debugfs files by name. `by_default`: the target was not set.
     pub(crate) fn files(&self, by_default: bool) -> [(&'static str, String); 8] {
         let [writes, discards] = self.inflight;
         [
@@ -411,7 +413,7 @@ impl WbtState {
             // WBT_STATE_ON_DEFAULT, WBT_STATE_ON_MANUAL.
             ("enabled", format!("{}\n", if by_default { 1 } else { 2 })),
             ("id", "0\n".to_owned()),
-            // The middle one is for swap, which is not here.
+            // The middle line is for swap, which mqblk does not have.
             ("inflight", format!("0: inflight {writes}\n1: inflight 0\n2: inflight {discards}\n")),
             ("min_lat_nsec", format!("{}\n", self.min_lat_ns)),
             ("unknown_cnt", format!("{}\n", self.unknown_cnt)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a request meets write-back throttling: before it takes a tag, when it is issued, when it ends.
+//! The calls of write-back throttling for a request: before it takes a tag, when it is issued, when it completes.
 //!
-//! Guarantees: a token travels with the bio (in its slot) until there is a request, then with the request (a mark). It comes
-//! back when either ends or is merged away. Each submitter counts on cache lines of its own, so reads pay no shared write.
-//! With throttling off: one relaxed load per request and per completion. Source: block/blk-wbt.c (`wbt_wait`, `wbt_track`,
-//! `wbt_issue`, `wbt_done`, `wbt_cleanup`).
+//! Guarantees: a token travels with the bio (in its slot) until there is a request, then with the request (a mark). The
+//! token is given back when the bio or request completes or is merged into another request. Each submitter counts on cache
+//! lines of its own, so reads pay no shared write. With throttling off: one relaxed load per request and per completion.
+//! Source: block/blk-wbt.c (`wbt_wait`, `wbt_track`, `wbt_issue`, `wbt_done`, `wbt_cleanup`).
 
 use super::state::{NR_FIFOS, active};
 use super::wbt::{Class, Params, Sample, WbtState};
@@ -18,16 +18,16 @@ use crate::submitter::{Env, Local};
 use crate::sync::Ordering;
 use crate::time::{Duration, Instant};
 
-/// Windows that were not ended in time: after so many the rest are skipped.
+/// Most windows that are judged late in one call; the rest are skipped.
 const MAX_MISSED: u32 = 64;
 
 impl<L: Lock> RequestQueue<L> {
-    /// Takes over new parameters and notifies submitters that may continue.
+    /// Sets new parameters and notifies submitters that may continue.
     pub(crate) fn set_wbt(&self, params: Params) {
         let wbt = &self.qos.wbt;
         let mut t = wbt.throttle.lock();
         if params != t.params() {
-            // It may have completed unseen while throttling was off.
+            // The watched read may have completed unnoticed while throttling was off.
             wbt.watched.store(0, Ordering::Relaxed);
         }
         t.set(params, MAX_SUBMITTERS as usize, &mut |submitter, kind| self.grant_token(submitter, kind));
@@ -45,7 +45,8 @@ impl<L: Lock> RequestQueue<L> {
         self.qos.wbt.throttle.lock().params().target.as_ns() / 1000
     }
 
-    /// Whether a write may become a request: then it has a token. If not, `submitter` gets one later.
+    /// Takes a token for a write. False: there is none, and the write may not become a request; `submitter` gets a
+    /// token later.
     pub(crate) fn take_token(&self, class: Class, submitter: Option<SubmitterId>, now: Instant) -> bool {
         let wbt = &self.qos.wbt;
         let close_io = wbt.close_io(now);
@@ -74,8 +75,8 @@ impl<L: Lock> Env<L> {
         self.q.qos.active() & active::WBT != 0
     }
 
-    /// Before a bio becomes a request. False: it has to wait for a token; the caller holds it
-    /// ([`HeldBios::throttled`](super::held_bios::HeldBios) says of which kind).
+    /// Takes a token, if it needs one, for a bio that is about to become a request. False: the bio has to wait for a
+    /// token; the caller holds it ([`HeldBios::throttled`](super::held_bios::HeldBios) says of which kind).
     #[cold]
     pub(crate) fn wbt_wait(&self, local: &mut Local, slot: &BioSlot, op: Op, flags: OpFlags, now: Instant) -> bool {
         self.wbt_tick(now);
@@ -90,10 +91,10 @@ impl<L: Lock> Env<L> {
         }
         let kind = class.kind();
         let submitter = (!flags.contains(OpFlags::NOWAIT)).then_some(self.id);
-        // Behind those of this submitter that wait already; the first of them has asked.
+        // The bio queues after this submitter's bios that wait already; the first of them has asked for a token.
         if local.held.is_throttled(kind) || !self.q.take_token(class, submitter, now) {
             local.held.throttled = Some(kind);
-            // A waiting submitter keeps nothing back that others, or it itself, may wait for.
+            // A waiting submitter holds back no requests, because other submitters, or this one, may wait for them.
             self.flush_plug(local, now);
             return false;
         }
@@ -101,7 +102,7 @@ impl<L: Lock> Env<L> {
         true
     }
 
-    /// The bio's token is the request's.
+    /// Moves the bio's token to the request.
     #[inline]
     pub(crate) fn wbt_track(&self, slot: &BioSlot, rq: &Request) {
         let kind = slot.wbt.get();
@@ -111,7 +112,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// The bio needs its token no more.
+    /// Gives the bio's token back.
     #[inline]
     pub(crate) fn wbt_cleanup(&self, slot: &BioSlot, now: Instant) {
         let kind = slot.wbt.get();
@@ -121,7 +122,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Requests are about to be issued.
+    /// Starts to watch a read among requests that are about to be issued, unless a read is watched already.
     #[cold]
     pub(crate) fn wbt_issue(&self, ids: &[RequestId]) {
         let watched = &self.q.qos.wbt.watched;
@@ -132,13 +133,13 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// A request came back from the driver unfinished.
+    /// Stops watching a request that the driver gave back unfinished.
     #[inline]
     pub(crate) fn wbt_requeue(&self, id: RequestId) {
         self.q.qos.wbt.unwatch(id);
     }
 
-    /// A request ended while throttling is on, or one that has a token.
+    /// Accounts a completed request, while throttling is on or the request has a token.
     #[cold]
     pub(crate) fn wbt_done(&self, id: RequestId, rq: &Request, now: Instant) {
         if self.wbt_is_on() {
@@ -156,7 +157,7 @@ impl<L: Lock> Env<L> {
         self.wbt_drop(rq, now);
     }
 
-    /// A request ends or is merged away: its token comes back.
+    /// Gives the token of a request back, because the request completes or is merged into another one.
     #[inline]
     pub(crate) fn wbt_drop(&self, rq: &Request, now: Instant) {
         if rq.has_rqf(rqf::WBT_WRITE | rqf::WBT_DISCARD) {
@@ -166,7 +167,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Ends windows whose time has come, before anything later is counted.
+    /// Ends the windows that are over, before anything later is counted.
     #[inline]
     pub(crate) fn wbt_tick(&self, now: Instant) {
         if now.as_ns() >= self.q.qos.wbt.due_ns() {
@@ -200,7 +201,7 @@ impl<L: Lock> Env<L> {
     fn oldest_read(&self, at: Instant) -> Duration {
         match self.q.qos.wbt.watched.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
-            // Another state's number, for a moment at a rebuild: nothing is at the driver then.
+            // During a rebuild this may be a number from before it for a moment. No request is at the driver then.
             id if id as usize > self.st.slab.len() => Duration::ZERO,
             id => at.since(Instant::from_ns(self.st.slab.get(RequestId::new(id - 1)).issue_ns.get())),
         }

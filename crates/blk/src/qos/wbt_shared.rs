@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of write-back throttling that threads share: of a disk, and of each of its submitters.
+//! The state of write-back throttling that threads share, per disk and per submitter.
 
 use super::wbt::{CLOSE_IO, Sample, Throttle};
 use crate::lock::Lock;
@@ -8,9 +8,9 @@ use crate::request::RequestId;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::time::Instant;
 
-/// A time that does not come, ns.
+/// A time that is never reached, ns.
 pub(super) const NEVER: u64 = u64::MAX;
-/// Times of other I/O are kept to this, so that a stream of reads does not write a shared line for each.
+/// Resolution of the time of other I/O, so that a stream of reads does not write a shared cache line for each read.
 const OTHER_GRAIN_NS: u64 = 1_000_000;
 
 /// The shared state of write-back throttling of a disk.
@@ -18,11 +18,11 @@ pub(crate) struct Wbt<L: Lock> {
     pub(super) throttle: Mutex<L, Throttle>,
     /// End of the window, ns. Written under the lock only.
     pub(super) due: AtomicU64,
-    /// Number of the window samples are for.
+    /// Number of the window to which samples are added.
     pub(super) window: AtomicU64,
     /// When I/O that is not throttled was last submitted or completed.
     pub(super) last_other: AtomicU64,
-    /// A read that is at the driver, the first that was seen when none was watched; its number + 1.
+    /// The watched read, as its number + 1; 0 = none. It is the first read that was issued while none was watched.
     pub(super) watched: AtomicU32,
 }
 
@@ -58,7 +58,7 @@ impl<L: Lock> Wbt<L> {
         }
     }
 
-    /// Whether `id` was the read that is watched; it is not any more.
+    /// Stops watching `id` if it is the watched read.
     #[inline]
     pub(super) fn unwatch(&self, id: RequestId) {
         let id = id.index() as u32 + 1;
@@ -68,7 +68,7 @@ impl<L: Lock> Wbt<L> {
     }
 }
 
-/// What one submitter has seen complete in a window. Written by it alone.
+/// What one submitter has seen complete in a window. Only that submitter writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     pub(super) window: FieldU64,

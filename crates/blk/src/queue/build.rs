@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a [`QueueState`] of settings: map, tags, requests, lists and elevator, all allocated before the first I/O.
+//! Makes a [`QueueState`] from settings: map, tags, requests, lists and elevator, all allocated before the first I/O.
 //!
-//! Guarantees: settings that do not fit together, or ask for an absurd amount of memory, are rejected. The error names one
-//! setting, its value and a remedy; nothing has changed then. Defaults that depend on other settings are chosen here. Does
-//! not do: start the driver, put the state into effect; the queue does both.
+//! Guarantees: settings that contradict each other, or need too much memory, are rejected. The error names one setting,
+//! its value and a remedy; then nothing has changed. Defaults that depend on other settings are chosen here. Does not do:
+//! start the driver, or put the state into effect; the queue does both.
 
 use crate::cpumap::{HctxType, QueueMap};
 use crate::elevator::registry::{self, DiskShape, NONE};
@@ -19,7 +19,7 @@ use crate::tags::hctx_tags::HctxTags;
 use crate::tags::tag_set::Member;
 use std::sync::Arc;
 
-/// Makes all that depends on the settings, the driver apart.
+/// Makes everything that depends on the settings, except the driver's queues.
 pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -> Result<QueueState<L>, SettingError> {
     config.check()?;
     let map = QueueMap::new(&config.topology, config.hw_queues(), config.nr_read_queues, config.nr_poll_queues)
@@ -80,7 +80,7 @@ pub(crate) fn build<L: Lock>(config: &QueueConfig, member: Option<&Member<L>>) -
     })
 }
 
-/// `nr_requests` after defaults, of a disk with the elevator `name`.
+/// Returns `nr_requests` of a disk with the elevator `name`, after defaults.
 fn nr_requests(config: &QueueConfig, name: &str, is_member: bool) -> Result<u32, SettingError> {
     let (depth, with_elevator) = (config.queue_depth, name != NONE);
     Ok(match (config.nr_requests, with_elevator) {
@@ -112,7 +112,8 @@ fn nr_requests(config: &QueueConfig, name: &str, is_member: bool) -> Result<u32,
 /// Most memory for requests and the lists they wait on.
 const MAX_REQUEST_BYTES: u64 = 1 << 30;
 
-/// Requests and lists are allocated before the first I/O: settings that are right one by one may ask for gigabytes.
+/// Rejects settings that need too much memory. Requests and lists are allocated before the first I/O, and settings that
+/// are valid one by one may need gigabytes together.
 fn check_memory(config: &QueueConfig, nr_hctx: u16, stride: u32) -> Result<(), SettingError> {
     let lists = u64::from(nr_hctx) * 4 + u64::from(config.topology.nr_cpus) * 3;
     let bytes = u64::from(stride)
@@ -158,7 +159,8 @@ fn build_sq<L: Lock>(config: &QueueConfig, map: QueueMap) -> Result<QueueState<L
 
 type Wiring<L> = (Box<[Hctx<L>]>, Box<[Ctx<L>]>);
 
-/// Hardware queues with room for `hctx_rqs` requests each, software queues for `ctx_rqs`.
+/// Makes the hardware queues with room for `hctx_rqs` requests each, and the software queues with room for `ctx_rqs`
+/// each.
 fn wire<L: Lock>(map: &QueueMap, topo: &crate::cpumap::CpuTopology, hctx_rqs: usize, ctx_rqs: usize) -> Wiring<L> {
     let hctxs: Box<[Hctx<L>]> = (0..map.nr_hw_queues())
         .map(|h| {

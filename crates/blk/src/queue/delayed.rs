@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Delayed runs of hardware queues. The due time of the earliest one is kept, so that a poll need not check all.
+//! Delayed runs of hardware queues. The earliest due time is kept separately, so that a poll need not check every hctx.
 //!
-//! Guarantees: one caller of [`DueTime::take`] takes a due time that was armed. Until then it is visible in [`FirstDue`], at
-//! its time or an earlier one, once the serving thread is through. The thread that takes it sees what was left for the run
-//! before it was armed. While a thread serves, what it has taken from [`FirstDue`] is not visible there. That thread is
-//! awake, and puts back what it does not serve.
+//! Guarantees: exactly one caller of [`DueTime::take`] takes an armed due time. Until then, [`FirstDue`] has this time or an
+//! earlier one, except while a thread serves: that thread has taken the time out of [`FirstDue`]. It is awake, and puts back
+//! the earliest due time that it does not serve. The thread that takes a due time sees the work that was left for the run
+//! before the time was armed.
 //!
 //! Needs from callers: serving goes in the order [`FirstDue::begin`], [`DueTime::take`] of every hctx,
 //! [`FirstDue::put_back`] with the first due time that was left. Source: `blk_mq_delay_run_hw_queue`, whose timers do this
@@ -13,10 +13,10 @@
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Instant;
 
-/// "No run is owed."
+/// No run is scheduled.
 const NEVER: u64 = u64::MAX;
 
-/// When one hctx is owed a run.
+/// When the delayed run of one hctx is due.
 pub(crate) struct DueTime(AtomicU64);
 
 impl DueTime {
@@ -24,8 +24,8 @@ impl DueTime {
         DueTime(AtomicU64::new(NEVER))
     }
 
-    /// Owes a run at `at`, unless an earlier one is owed already: then the thread that owed that one writes it to
-    /// `first`.
+    /// Schedules a run at `at`, unless an earlier one is scheduled already; the thread that scheduled the earlier one
+    /// writes its time to `first`.
     pub(crate) fn arm(&self, first: &FirstDue, at: Instant) {
         // Pairs with: DueTime::take
         if at.as_ns() < self.0.fetch_min(at.as_ns(), Ordering::Release) {
@@ -40,7 +40,7 @@ impl DueTime {
         }
     }
 
-    /// Takes the run that is due at `now`; true for one caller.
+    /// Takes the run if it is due at `now`. Returns true to one caller only.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let at = self.0.load(Ordering::Relaxed);
         // Pairs with: DueTime::arm
@@ -48,7 +48,7 @@ impl DueTime {
     }
 }
 
-/// When the first hctx of a disk is owed a run, or earlier.
+/// When the first delayed run of a disk is due, or an earlier time.
 pub(crate) struct FirstDue(AtomicU64);
 
 impl FirstDue {
@@ -65,7 +65,8 @@ impl FirstDue {
         Some(self.0.load(Ordering::Relaxed)).filter(|ns| *ns != NEVER).map(Instant::from_ns)
     }
 
-    /// The caller is about to check every hctx. What is not due stays visible to a thread that is about to sleep.
+    /// Called before the caller checks every hctx. A time that is not yet due stays visible to threads that are about
+    /// to sleep.
     pub(crate) fn begin(&self, now: Instant) {
         if self.is_due(now) {
             // Pairs with: FirstDue::put_back
@@ -73,10 +74,10 @@ impl FirstDue {
         }
     }
 
-    /// An hctx is owed a run at `at`.
+    /// Notes that a run of an hctx is due at `at`.
     pub(crate) fn put_back(&self, at: Instant) {
-        // Pairs with: FirstDue::begin. Written whatever it holds: the next thread to check the hctxs sees this one's
-        // time.
+        // Pairs with: FirstDue::begin. Written even if the value is earlier already, so that the next thread that
+        // checks the hctxs sees this hctx's time.
         self.0.fetch_min(at.as_ns(), Ordering::Release);
     }
 }

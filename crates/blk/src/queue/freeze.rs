@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Freezing and quiescing: a freeze keeps new requests out and waits until all have completed; a quiesce holds back
-//! requests that are inside, so that none goes to the driver.
+//! Freezing and quiescing. A freeze keeps new requests out and waits until all requests have completed. A quiesce stops
+//! dispatch: requests in the block layer are not issued to the driver.
 //!
-//! Guarantees: a queue that is found drained stays so until it is unfrozen, although submitters continue polling.
-//! Needs from callers: submitters poll, or nothing drains. Source: block/blk-mq.c (`blk_freeze_queue_start`,
-//! `blk_mq_freeze_queue_wait`, `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
+//! Guarantees: a queue that was found to be drained stays drained until it is unfrozen, although submitters continue
+//! polling. Needs from callers: submitters poll, or the queue does not drain. Source: block/blk-mq.c
+//! (`blk_freeze_queue_start`, `blk_mq_freeze_queue_wait`, `blk_mq_unfreeze_queue`, `blk_mq_quiesce_queue_nowait`).
 
 use super::request_queue::RequestQueue;
 use crate::id::MAX_CPUS;
@@ -17,7 +17,7 @@ const SEALED: u32 = 1 << 31;
 /// One CPU that is leaving; the bits from here up to [`SEALED`] count them.
 const ONE_LEAVING: u32 = 1 << 16;
 const LEAVING: u32 = SEALED - ONE_LEAVING;
-/// The bits that count freezes in force.
+/// The bits that count the freezes in effect.
 const FREEZES: u32 = ONE_LEAVING - 1;
 const _: () = assert!(LEAVING / ONE_LEAVING >= MAX_CPUS);
 
@@ -26,19 +26,19 @@ const _: () = assert!(LEAVING / ONE_LEAVING >= MAX_CPUS);
 pub(crate) struct Gate(u32);
 
 impl Gate {
-    /// Whether no freeze is on and no CPU is leaving.
+    /// Whether no freeze is in effect and no CPU is leaving.
     #[inline]
     pub(crate) fn is_open(self) -> bool {
         self.0 == 0
     }
 
-    /// No new requests.
+    /// Whether new requests are kept out.
     #[inline]
     pub(crate) fn is_frozen(self) -> bool {
         self.0 & FREEZES != 0
     }
 
-    /// Some CPU is leaving.
+    /// Whether a CPU is leaving.
     pub(crate) fn is_leaving(self) -> bool {
         self.0 & LEAVING != 0
     }
@@ -56,7 +56,7 @@ impl<L: Lock> RequestQueue<L> {
         self.gate().is_frozen()
     }
 
-    /// Makes submitters inside check which CPU they are on, until [`RequestQueue::end_leaving`].
+    /// Makes submitters inside the block layer check whether their CPU is leaving, until [`RequestQueue::end_leaving`].
     pub(crate) fn begin_leaving(&self) {
         // Pairs with: RequestQueue::gate
         self.gate.fetch_add(ONE_LEAVING, Ordering::SeqCst);
@@ -80,8 +80,9 @@ impl<L: Lock> RequestQueue<L> {
         self.quiesce_depth.load(Ordering::Acquire) != 0 && self.is_quiesced_still()
     }
 
-    /// The caller has put requests where a run finds them and is about to leave them there. Either it sees here that the
-    /// queue is not quiesced any more, or the run that [`RequestQueue::unquiesce`] owes sees the requests.
+    /// Checks again, after the caller has put requests where a run finds them, and before it leaves them there. Either
+    /// the caller sees here that the queue is not quiesced any more, or the run that [`RequestQueue::unquiesce`]
+    /// schedules sees the requests.
     #[cold]
     fn is_quiesced_still(&self) -> bool {
         fence(Ordering::SeqCst); // Pairs with: RequestQueue::unquiesce
@@ -89,7 +90,8 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Keeps new requests out; submitted bios wait at their submitters. Nests. The queue is frozen once
-    /// [`RequestQueue::is_drained`] is true. Every submitter is notified: it has to poll to leave the block layer.
+    /// [`RequestQueue::is_drained`] is true. Every submitter is notified, because it has to poll to leave the block
+    /// layer.
     pub fn begin_freeze(&self) {
         // Pairs with: RequestQueue::gate
         self.gate.fetch_add(1, Ordering::SeqCst);
@@ -97,7 +99,7 @@ impl<L: Lock> RequestQueue<L> {
     }
 
     /// Whether no submitter is inside the block layer and no tag is in use. Submitters have to continue polling for this
-    /// to become true; once it is, it stays so until the last [`RequestQueue::unfreeze`], and polls touch nothing.
+    /// to become true; then it stays true until the last [`RequestQueue::unfreeze`], and polls return without effect.
     pub fn is_drained(&self) -> bool {
         assert!(self.is_frozen(), "is_drained means nothing unless the queue is being frozen");
         let _one = self.sealing.lock();
@@ -107,7 +109,8 @@ impl<L: Lock> RequestQueue<L> {
         if !self.is_quiet() {
             return false;
         }
-        // A submitter may have entered to poll since; one that enters after this sees the seal and leaves.
+        // A submitter may have entered to poll since, so check once more. A submitter that enters after this sees the
+        // seal and leaves.
         // Pairs with: RequestQueue::is_sealed
         self.gate.fetch_or(SEALED, Ordering::SeqCst);
         let quiet = self.is_quiet();
@@ -144,7 +147,7 @@ impl<L: Lock> RequestQueue<L> {
         self.quiesce_depth.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Starts dispatch again and owes every hctx a run.
+    /// Starts dispatch again and schedules a run of every hctx.
     pub fn unquiesce(&self) {
         // Pairs with: RequestQueue::is_quiesced
         let old = self.quiesce_depth.fetch_sub(1, Ordering::SeqCst);

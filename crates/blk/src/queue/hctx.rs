@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hardware queues (hctx) and software queues (ctx): the lists requests wait on and the marks that say which thread
-//! runs what.
+//! Hardware queues (hctx) and software queues (ctx): the lists on which requests wait, and the marks for pending and
+//! restarted runs.
 //!
 //! A ctx belongs to one CPU and one queue type; submitters of other CPUs never touch it. An hctx is shared by the CPUs
 //! mapped to it; with one hctx per CPU nothing here is written by two CPUs. Sources: block/blk-mq.h, blk-mq.c.
@@ -17,19 +17,19 @@ use std::collections::VecDeque;
 
 /// `hctx->state` bits.
 pub(crate) mod state {
-    /// The thread that frees a request of this hctx runs it.
+    /// The thread that frees a request of this hctx runs the hctx.
     pub(crate) const SCHED_RESTART: u32 = 1 << 2;
-    /// It is in a wait queue of its driver tags: of the normal ones, of the reserved ones.
+    /// The hctx is in a wait queue for driver tags: for normal tags, for reserved tags.
     pub(crate) const TAG_WAIT: [u32; 2] = [1 << 3, 1 << 4];
-    /// A wake-up for such a tag was spent on it and no tag taken since.
+    /// The hctx was woken for such a tag and has taken no tag since.
     pub(crate) const TAG_WOKEN: [u32; 2] = [1 << 5, 1 << 6];
-    /// A run is owed as soon as a thread serves the disk's pending work.
+    /// The next thread that serves the disk's pending work runs the hctx.
     pub(crate) const RUN_PENDING: u32 = 1 << 8;
-    /// The device had no budget for what is in the elevator or the ctx lists.
+    /// The device had no budget for requests in the elevator or the ctx lists.
     pub(crate) const WANTS_BUDGET: u32 = 1 << 9;
 }
 
-/// A list of requests with a length that can be read without its lock.
+/// A list of requests whose length can be read without the list's lock.
 pub(crate) struct RqList<L: Lock> {
     list: Mutex<L, VecDeque<Rq>>,
     len: AtomicU32,
@@ -40,8 +40,8 @@ impl<L: Lock> RqList<L> {
         RqList { list: Mutex::new(VecDeque::with_capacity(capacity)), len: AtomicU32::new(0) }
     }
 
-    /// Whether it was empty a moment ago. The thread that adds a request runs the hctx afterwards, so a stale answer
-    /// delays nothing.
+    /// Whether the list was empty a moment ago. The thread that adds a request runs the hctx afterwards, so a stale
+    /// result delays no request.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // Pairs with: RqList::with
@@ -73,17 +73,17 @@ pub(crate) struct Hctx<L: Lock> {
     pub(crate) cpus: Vec<CpuId>,
     /// Requests that were refused by the driver or bypass the elevator; dispatched before everything else.
     pub(crate) dispatch: RqList<L>,
-    /// Which of `cpus` have requests in their ctx.
+    /// Marks the CPUs of `cpus` that have requests in their ctx.
     pub(crate) ctx_map: Sbitmap,
     pub(crate) flags: CachePadded<AtomicU32>,
     /// Where the round robin over ctxs continues.
     pub(crate) dispatch_from: AtomicU32,
-    /// Moving average of "the driver was busy", 0..=15.
+    /// Moving average of how often the driver was busy, 0..=15.
     dispatch_busy: AtomicU32,
     /// When a delayed run is due.
     pub(crate) due: DueTime,
     pub(crate) flush: Mutex<L, FlushQueue>,
-    /// Given back by the driver, not yet inserted again: each when its `requeue_at_ns` has come.
+    /// Requests that the driver gave back and that are not inserted again yet; each is inserted at its `requeue_at_ns`.
     pub(crate) requeue: Mutex<L, Vec<Rq>>,
 }
 
@@ -110,8 +110,8 @@ impl<L: Lock> Hctx<L> {
         self.flags.load(Ordering::Acquire) & bit != 0
     }
 
-    /// Sets a mark. Sequentially consistent, because SCHED_RESTART works by "set the mark, then look again for a tag"
-    /// against "free the tag, then check the mark".
+    /// Sets a mark. Sequentially consistent, because SCHED_RESTART relies on the order: one thread sets the mark and
+    /// then tries again to get a tag, while the other frees a tag and then checks the mark.
     pub(crate) fn set_flag(&self, bit: u32) {
         // Pairs with: Hctx::take_flag, Hctx::has_flag
         self.flags.fetch_or(bit, Ordering::SeqCst);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs that go away and come back, and what becomes of their hardware queues.
+//! CPUs that go offline and come back online, and the handling of their submitters and hardware queues.
 //!
 //! Guarantees: once [`RequestQueue::is_offline`] is true, no submitter submits from that CPU, and its software queues are
-//! empty. A hardware queue that had no other CPU has no tag in use then: a driver may shut it down. No request is lost on
-//! the way and none waits for the CPU to come back.
+//! empty. A hardware queue without another online CPU has no tag in use then, so a driver may shut it down. No request is
+//! lost, and none waits for the CPU to come back.
 //!
-//! How: first drain, then move, as the kernel does. A submitter of the CPU finds out at its next call (it is notified) and
-//! continues from the nearest CPU that is left. It polls the queues it came from as long as it has bios in flight. The
-//! others never stop, and pay nothing: they check only the word that a freeze sets. When the CPU is back its submitters
-//! return at their next idle moment.
+//! How: first drain, then move, as the kernel does. A submitter of the CPU is notified, moves in its next call, and
+//! continues from the nearest online CPU. It polls its former queues as long as it has bios in flight. Other submitters
+//! never stop, and have no extra cost: they check only the word that a freeze sets. When the CPU is back online, its
+//! submitters return when they are next idle.
 //!
-//! Does not do: finding out that a CPU goes away; the owner of the threads reports it. The map of CPUs to hardware queues
-//! stays, as in the kernel, where it covers all possible CPUs. Source: block/blk-mq.c (`blk_mq_hctx_notify_offline`,
-//! `blk_mq_hctx_notify_dead`, `blk_mq_hctx_notify_online`), commit bf0beec0607d.
+//! Does not do: detecting that a CPU goes offline; the owner of the threads reports it. The map of CPUs to hardware
+//! queues does not change, as in the kernel, where it covers all possible CPUs. Source: block/blk-mq.c
+//! (`blk_mq_hctx_notify_offline`, `blk_mq_hctx_notify_dead`, `blk_mq_hctx_notify_online`), commit bf0beec0607d.
 
 use super::online::{LEAVING, OFFLINE, ONLINE};
 use crate::cpumap::HctxType;
@@ -23,28 +23,28 @@ use crate::queue::state::QueueState;
 use crate::submitter::{Env, Local, Submitter};
 use crate::time::Instant;
 
-/// Why a CPU cannot go away.
+/// Why a CPU cannot go offline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HotplugError {
     /// The stack has no such CPU.
     #[error("cpu={cpu}: must be 0..={}, the stack's CPUs", .nr_cpus - 1)]
     NoSuchCpu {
-        /// What was asked for.
+        /// The requested CPU number.
         cpu: usize,
-        /// How many there are.
+        /// Number of CPUs of the stack.
         nr_cpus: usize,
     },
-    /// It is the last one: no CPU would be left to submit.
+    /// It is the last CPU online: no CPU would be left to submit.
     #[error("cpu={0}: is the last one online; bring another back first")]
     LastOne(usize),
 }
 
 impl<L: Lock> RequestQueue<L> {
-    /// Begins to take `cpu` away: its submitters are notified and go elsewhere; ask [`RequestQueue::is_offline`] until it
-    /// is true. Nothing happens if it is leaving or gone already.
+    /// Begins to take `cpu` offline: its submitters are notified and move to other CPUs. Poll
+    /// [`RequestQueue::is_offline`] until it is true. Does nothing if the CPU is leaving or offline already.
     ///
     /// # Errors
-    /// There is no such CPU, or no other is left.
+    /// There is no such CPU, or no other CPU is online.
     pub fn begin_offline(&self, cpu: CpuId) -> Result<(), HotplugError> {
         let _one = self.sealing.lock();
         let mask = &self.online;
@@ -59,23 +59,23 @@ impl<L: Lock> RequestQueue<L> {
             return Err(HotplugError::LastOne(cpu.index()));
         }
         mask.set(cpu.index(), LEAVING);
-        // Submitters that come in from outside see the generation, those inside the gate.
+        // Submitters that enter see the new generation; submitters that are inside see the gate.
         self.renew_generation();
         self.begin_leaving();
         self.notify_all();
         Ok(())
     }
 
-    /// Whether a CPU that [`RequestQueue::begin_offline`] was called for is gone: its submitters have left and hardware
-    /// queues of no other CPU are drained. Submitters have to continue polling for this to become true. Panics when the stack has
-    /// no such CPU.
+    /// Whether a CPU for which [`RequestQueue::begin_offline`] was called is offline: its submitters have left, and its hardware
+    /// queues without another online CPU are drained. Submitters have to continue polling for this to become true. Panics when
+    /// the stack has no such CPU.
     pub fn is_offline(&self, cpu: CpuId) -> bool {
         let _one = self.sealing.lock();
         let state = self.online.get(cpu.index());
         if state != LEAVING {
             return state == OFFLINE;
         }
-        // Of a drained queue nothing is left to check, and its state may just be replaced.
+        // If the queue is drained there is nothing to check, and its state may be in replacement.
         if !self.is_sealed() {
             if !self.each_submitter(|s| !s.is_inside() || s.cpu() != cpu) {
                 return false;
@@ -93,8 +93,8 @@ impl<L: Lock> RequestQueue<L> {
         true
     }
 
-    /// Brings a CPU back. Its submitters return from where they went at their next idle moment. Panics when the stack has
-    /// no such CPU.
+    /// Brings a CPU back online. Its submitters return to it when they are next idle. Panics when the stack has no such
+    /// CPU.
     pub fn online(&self, cpu: CpuId) {
         let _one = self.sealing.lock();
         if self.online.get(cpu.index()) == LEAVING {
@@ -104,12 +104,12 @@ impl<L: Lock> RequestQueue<L> {
         self.renew_generation();
     }
 
-    /// Whether the CPU is there and not about to leave. Panics when the stack has no such CPU.
+    /// Whether the CPU is online and not about to leave. Panics when the stack has no such CPU.
     pub fn is_online(&self, cpu: CpuId) -> bool {
         self.online.get(cpu.index()) == ONLINE
     }
 
-    /// Whether some CPU of the hardware queue is online: if not, it is inactive (`BLK_MQ_S_INACTIVE`).
+    /// Whether a CPU of the hardware queue is online; if none is, the hardware queue is inactive (`BLK_MQ_S_INACTIVE`).
     pub(crate) fn hctx_has_cpu(&self, st: &QueueState<L>, hctx: usize) -> bool {
         st.hctxs[hctx].cpus.iter().any(|c| self.online.get(c.index()) == ONLINE)
     }
@@ -119,7 +119,8 @@ impl<L: Lock> RequestQueue<L> {
         !self.hctx_has_cpu(st, hctx) && st.hctx_tags_in_use(hctx) > 0
     }
 
-    /// What is left in a software queue of a CPU that is gone goes to where any CPU dispatches it from.
+    /// Moves the requests in a software queue of an offline CPU to `hctx->dispatch`, from which any CPU can dispatch
+    /// them.
     fn dispatch_dead_ctx(&self, st: &QueueState<L>, cpu: CpuId, ty: HctxType) {
         let ctx = st.ctx(cpu, ty);
         if ctx.rqs.is_empty() {
@@ -137,14 +138,13 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Submitter<L> {
-    /// Goes to the CPU where this submitter belongs now: home, or its stand-in. What it holds back for its present CPU is
-    /// sent on its way before.
+    /// Moves this submitter to its home CPU, or to the CPU that replaces it. First flushes the plug of the present CPU.
     #[cold]
     pub(crate) fn follow_cpu(&mut self, now: Instant) {
         loop {
             let to = self.env.q.online.stand_in(self.home);
-            // Checked once more after each step: "publish my CPU, then check whether it stays" against "mark the CPU as
-            // leaving, then check which submitters are there".
+            // Checked again after each step: this thread publishes its CPU and then checks that the CPU stays online,
+            // while the other marks the CPU as leaving and then checks which submitters are on it.
             if to == self.env.cpu {
                 break;
             }
@@ -170,7 +170,7 @@ impl<L: Lock> Submitter<L> {
         local.left_behind.dedup();
     }
 
-    /// Part of a poll of one that is not at home, or still polling the hardware queues it came from.
+    /// The part of a poll for a submitter that is not on its home CPU, or still polls its former hardware queues.
     #[cold]
     pub(crate) fn poll_displaced(&mut self, now: Instant) {
         let (env, local) = (&self.env, &mut self.local);
@@ -190,7 +190,8 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Hardware queues this submitter's requests go to or have gone to, without repeats: where its completions appear.
+    /// Returns the hardware queues to which this submitter's requests go or have gone, without repeats: these have its
+    /// completions.
     pub fn hctxs(&self) -> impl Iterator<Item = HctxId> + '_ {
         let all = self.env.polled().iter().chain(&self.local.left_behind);
         all.map(|h| HctxId::new(u32::from(*h)))
@@ -198,7 +199,8 @@ impl<L: Lock> Submitter<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Takes this submitter out of the line for a tag it may not want any more; a wake-up spent on it goes to others.
+    /// Removes this submitter from the wait queue for a tag that it may not need any more, and passes on a wake-up that
+    /// it received.
     fn forget_tag_wait(&self, local: &mut Local) {
         self.return_cached_tags(local);
         self.note_wake_up(local);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Settings that take effect at once, on a disk in use and without a freeze.
 //!
-//! Guarantees: several given together take effect as a whole or not at all; bios that wait because of an old value are
-//! checked again. Everything else needs a freeze and [`RequestQueue::rebuild`], which changes these as well.
+//! Guarantees: several settings of one call take effect together or not at all; bios that wait because of an old value
+//! are checked again. Everything else needs a freeze and [`RequestQueue::rebuild`], which changes these as well.
 
 use crate::elevator::registry::MqElevator;
 use crate::lock::Lock;
@@ -17,7 +17,7 @@ impl<L: Lock> RequestQueue<L> {
     /// Changes live settings, `(name, value)` each. If a setting is unknown, out of range, or needs a freeze to change, the
     /// error names the first such setting, and nothing changes. Any thread may call this at any time.
     pub fn set_live(&self, settings: &[(&str, &str)]) -> Result<(), SettingError> {
-        // Held throughout, so that a rebuild comes before or after as a whole.
+        // Held throughout, so that a rebuild happens entirely before or after this.
         let mut config = self.config.lock();
         let mut new = config.clone();
         for (name, value) in settings {
@@ -40,7 +40,7 @@ impl<L: Lock> RequestQueue<L> {
         Ok(())
     }
 
-    /// Makes the live part of the settings act.
+    /// Puts the live settings into effect.
     pub(crate) fn apply_live(&self, config: &QueueConfig) {
         self.live.iostats.store(config.iostats, Ordering::Relaxed);
         self.live.nomerges.store(config.nomerges, Ordering::Relaxed);
@@ -50,8 +50,8 @@ impl<L: Lock> RequestQueue<L> {
         self.set_wbt(self.wbt_params(config));
     }
 
-    /// What write-back throttling goes by. The kernel's default target is off with bfq, which gives reads their share by
-    /// other means; one that was asked for stays.
+    /// Returns the parameters of write-back throttling. As in the kernel, the default target is 0 (off) with bfq, which
+    /// gives reads their share in another way; a target that was set explicitly stays in effect.
     fn wbt_params(&self, config: &QueueConfig) -> Params {
         let state = self.state();
         let off = MqElevator::named(state.scheduler()).is_some_and(|e| e.facts().turns_wbt_off);

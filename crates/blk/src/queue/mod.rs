@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One disk: its settings made into hardware queues, and what changes them while it is in use.
+//! One disk: its hardware queues, made from its settings, and changes to them while the disk is in use.
 //!
-//! - `request_queue`: the disk, [`RequestQueue`]; `state`: what a rebuild of it replaces as a whole; `build`: makes that
-//!   state from settings.
+//! - `request_queue`: the disk, [`RequestQueue`]; `state`: the state that a rebuild replaces as a whole; `build`: makes
+//!   that state from settings.
 //! - `hctx`: hardware queues and software queues, the lists that requests wait on; `delayed`: runs of hardware queues
 //!   that are due later; `timer`: when requests are checked for timeouts.
 //! - `freeze`: keeps requests out (freeze) or holds them back (quiesce); `rebuild`: other settings for a drained disk;

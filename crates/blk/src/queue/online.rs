@@ -9,7 +9,7 @@ pub(super) const ONLINE: u8 = 0;
 pub(super) const LEAVING: u8 = 1;
 pub(super) const OFFLINE: u8 = 2;
 
-/// Which CPUs are there, and where their submitters go meanwhile.
+/// Which CPUs are online, and which CPUs replace the others.
 pub(crate) struct OnlineMask {
     state: Box<[AtomicU8]>,
     node_of: Box<[u16]>,
@@ -25,7 +25,7 @@ impl OnlineMask {
         }
     }
 
-    /// How many CPUs the stack has.
+    /// Returns the number of CPUs of the stack.
     pub(super) fn nr_cpus(&self) -> usize {
         self.state.len()
     }
@@ -45,7 +45,8 @@ impl OnlineMask {
         self.cache_of[a.index()] == self.cache_of[b.index()]
     }
 
-    /// `home` if it is there, else the nearest CPU that is: one sharing its cache, else its node, else any; the lowest.
+    /// Returns `home` if it is online, else the nearest online CPU: one that shares its cache, else one of its node,
+    /// else any. Among equally near CPUs it returns the lowest.
     pub(crate) fn stand_in(&self, home: CpuId) -> CpuId {
         let home = home.index();
         let distance = |cpu: &usize| match *cpu {
@@ -55,7 +56,7 @@ impl OnlineMask {
             _ => 3,
         };
         let online = (0..self.state.len()).filter(|c| self.get(*c) == ONLINE);
-        // All may seem to be gone while the last two change places under this look.
+        // All CPUs may seem to be offline while one comes online and another goes offline during this search.
         CpuId::new(online.min_by_key(distance).unwrap_or(home) as u32)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Applies new settings to a drained disk: which settings must stay, which return to their default, and the state
-//! that replaces the old one.
+//! Applies new settings to a drained disk: checks which settings may change, resets some to their default, and replaces
+//! the state.
 //!
 //! Guarantees: a change takes effect as a whole or not at all. Needs from callers: a freeze around it. Source: block/blk-mq.c
 //! (`blk_mq_update_nr_requests`, `__blk_mq_update_nr_hw_queues`), elevator.c (`elevator_switch`).
@@ -15,14 +15,13 @@ use crate::tags::sbitmap_queue::WaiterId;
 use std::sync::Arc;
 
 impl<L: Lock> RequestQueue<L> {
-    /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all.
-    /// An elevator or queue-count change resets `nr_requests` to its default, as the kernel does; the elevator itself stays
-    /// unless it or the mode is changed. Tunables stay with the elevator: when it changes, those that `change` left as
-    /// they were are dropped. CPUs, bio slots and `max_sectors_kb` are fixed when the disk is made. Panics when the queue
-    /// is not drained.
+    /// Changes settings of a frozen, drained queue: `change` edits a copy, which takes effect as a whole or not at all. An
+    /// elevator or queue-count change resets `nr_requests` to its default, as the kernel does; the elevator itself stays
+    /// unless it or the mode is changed. When the elevator changes, tunables that `change` left as they were are dropped.
+    /// CPUs, bio slots and `max_sectors_kb` are fixed when the disk is made. Panics when the queue is not drained.
     ///
-    /// When the driver cannot start the new hardware queues it is given back the old ones; if it refuses even those
-    /// (the error says so) the queue must stay frozen.
+    /// When the driver cannot start the new hardware queues, its old ones are started again. If it fails to start even
+    /// those (the error says so), the queue must stay frozen.
     pub fn rebuild(
         &self,
         change: impl FnOnce(&mut QueueConfig) -> Result<(), SettingError>,
@@ -53,7 +52,7 @@ impl<L: Lock> RequestQueue<L> {
         self.renew_generation();
         self.apply_live(&old);
         let waiters = &mut |w: WaiterId| match (&previous.share, Waiter::of(w)) {
-            // Of all disks: those of this one are woken for the new state, the others try again.
+            // Waiters of other disks are woken, too, to try again; waiters of this disk see the new state.
             (Some(share), _) if disk_of(w) != share.slot => drop(share.set.wake(w)),
             (_, Waiter::Submitter(id)) => self.notify.notify(id),
             // The queue is drained: no hctx has anything to send.
@@ -63,7 +62,7 @@ impl<L: Lock> RequestQueue<L> {
         Ok(())
     }
 
-    /// Starts the driver's hardware queues anew if their number or depth changes.
+    /// Restarts the driver's hardware queues if their number or depth changes.
     fn restart_driver(&self, new: &QueueState<L>) -> Result<(), SettingError> {
         let old = self.state();
         if old.driver_shape() == new.driver_shape() {
@@ -76,7 +75,7 @@ impl<L: Lock> RequestQueue<L> {
     }
 }
 
-/// What submitters have built upon cannot be changed under them.
+/// Rejects changes of settings on which submitters depend from their start.
 fn check_fixed(old: &QueueConfig, new: &QueueConfig) -> Result<(), SettingError> {
     let fixed = [
         ("nr_cpus", new.topology == old.topology),

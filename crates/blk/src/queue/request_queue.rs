@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The request_queue of one disk: driver, settings, tags, hardware queues and elevator, wired together.
 //!
-//! What can be changed while the disk is in use lies in a `QueueState` behind an `Arc`. A change freezes the queue (no
-//! submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice by a generation number. There is
-//! no thread here: the freezing thread polls [`RequestQueue::is_drained`] until it is true. Where the kernel gives work to a
-//! worker thread, a mark is left here, which the next poll of any submitter serves.
+//! Everything that can be changed while the disk is in use is in a `QueueState` behind an `Arc`. A change freezes the queue
+//! (no submitter inside, no tag in use), builds a new state and swaps it in. Submitters notice a new generation number.
+//! There is no thread here: the thread that freezes polls [`RequestQueue::is_drained`] until it is true. For work that the
+//! kernel gives to a worker thread, a mark is set here, and the next poll by any submitter does the work.
 
 use crate::bio::BioPools;
 use crate::cpumap::QueueMap;
@@ -28,11 +28,11 @@ use crate::tags::tag_set::Member;
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
-/// Notifies the caller's side that a submitter has something to do: a bio of it ended on another thread, a tag came
-/// free, or the queue is being frozen or was unfrozen.
+/// Wakes the thread of a submitter that has to poll: a bio of it completed on another thread, a tag was freed, or the
+/// queue is being frozen or was unfrozen.
 pub trait Notify: Send + Sync {
-    /// `submitter` has to poll soon: others may wait for what it then does. May be called for one that is not waiting,
-    /// from any thread, and with a lock of the core held (it must not call back).
+    /// Notes that `submitter` has to poll soon, because others may wait for the result. May be called for a submitter
+    /// that is not waiting, from any thread, and with a lock of the core held, so it must not call back.
     fn notify(&self, submitter: SubmitterId);
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct LiveSettings {
     pub(crate) iostats: AtomicBool,
 }
 
-/// Disks made so far, in 16 bits: two that share a number share it with 65 535 between them.
+/// Number of disks made so far, modulo 2^16: two disks have the same number only if 65 535 others were made in between.
 static NEXT_SERIAL: core::sync::atomic::AtomicU16 = core::sync::atomic::AtomicU16::new(0);
 
 /// One disk.
 pub struct RequestQueue<L: Lock> {
-    /// Tells this disk's requests from those of another one that its driver may also serve. Only compared.
+    /// Distinguishes this disk's requests from those of another disk that its driver may also serve. Only compared.
     pub(crate) serial: u16,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) limits: Limits,
@@ -71,7 +71,7 @@ pub struct RequestQueue<L: Lock> {
     generation: AtomicU64,
     /// Number of freezes, number of CPUs that are leaving, and whether the queue is sealed; the bits are in `freeze`.
     pub(super) gate: AtomicU32,
-    /// Held to find out whether the queue is drained or a CPU is gone: one thread at a time.
+    /// Held while a thread checks whether the queue is drained or a CPU is offline.
     pub(crate) sealing: Mutex<L, ()>,
     pub(crate) online: OnlineMask,
     pub(super) quiesce_depth: AtomicU32,
@@ -79,21 +79,21 @@ pub struct RequestQueue<L: Lock> {
     pub(crate) notify: Box<dyn Notify>,
     /// Some hctx has RUN_PENDING set.
     pub(crate) work_pending: AtomicBool,
-    /// When the first hctx is owed a delayed run.
+    /// When the first delayed run of an hctx is due.
     pub(crate) delayed: FirstDue,
     /// An hctx has requests that the driver refused with DEV_RESOURCE: the next completion of any hctx runs it.
     device_busy: AtomicBool,
-    /// The hctx whose turn it is among those that are owed a run.
+    /// The hctx that is first in the round robin over hctxs with pending runs.
     pub(crate) first_to_run: AtomicU32,
     io_ticks_ns: AtomicU64,
     io_stamp_ms: AtomicU64,
-    /// The tag set it has joined.
+    /// The tag set that the disk has joined.
     pub(crate) member: Option<Member<L>>,
 }
 
 impl<L: Lock> RequestQueue<L> {
-    /// A disk on `driver` with these settings. Starts the driver's hardware queues. The error names the setting or what
-    /// the driver lacks.
+    /// Makes a disk on `driver` with these settings and starts the driver's hardware queues. The error names the
+    /// setting that is wrong, or what the driver does not support.
     pub fn new(
         driver: Arc<dyn Driver>,
         config: QueueConfig,
@@ -120,7 +120,7 @@ impl<L: Lock> RequestQueue<L> {
             limits.max_sectors = kb * 2;
         }
         let state = build(&config, member.as_ref())?;
-        // A default is chosen once: more hardware queues later do not take the elevator away.
+        // A default is chosen once: more hardware queues later do not remove the elevator.
         config.scheduler = Some(state.scheduler().to_string());
         start(driver.as_ref(), state.driver_shape())?;
         let online = OnlineMask::new(&config.topology);
@@ -163,12 +163,12 @@ impl<L: Lock> RequestQueue<L> {
     /// Size of the disk.
     #[inline]
     pub fn capacity(&self) -> Sector {
-        // Relaxed: a thread that must see a change is notified of it, which orders it.
+        // Relaxed: a thread that must see a change is notified, and the notification orders the accesses.
         Sector(self.capacity.load(Ordering::Relaxed))
     }
 
-    /// Changes the size of the disk. Later bios beyond it are rejected; those accepted before go to the driver, which
-    /// decides. Source: `set_capacity`.
+    /// Changes the size of the disk. Later bios beyond the end are rejected; bios that were accepted before are issued
+    /// to the driver, which decides. Source: `set_capacity`.
     pub fn set_capacity(&self, capacity: Sector) {
         self.capacity.store(capacity.0, Ordering::Relaxed);
     }
@@ -265,14 +265,14 @@ impl<L: Lock> RequestQueue<L> {
 
     /// Returns when delayed work is due, for the thread that decides how long to sleep.
     ///
-    /// [`Instant::ZERO`]: a run is owed already. The last thread to go to sleep has to ask, because work left to "the
-    /// next poll of any submitter" is announced nowhere else.
+    /// [`Instant::ZERO`]: a run is due already. The last thread that goes to sleep has to call this, because work that
+    /// is left to the next poll is reported nowhere else.
     pub fn next_timer(&self) -> Option<Instant> {
         if self.is_sealed() {
             return None;
         }
         let timer = self.timer.due().into_iter().chain(self.qos.next_due()).chain(self.delayed.get()).min();
-        // Pairs with: RequestQueue::owe_work. What is owed is announced there as long as it is not served.
+        // Pairs with: RequestQueue::owe_work. The mark stays set until pending runs are served.
         if self.work_pending.load(Ordering::Acquire)
             && self.state().hctxs.iter().any(|h| h.has_flag(state::RUN_PENDING))
         {
@@ -281,15 +281,15 @@ impl<L: Lock> RequestQueue<L> {
         timer
     }
 
-    /// Whether requests wait for a run of their hardware queue that is owed or delayed. The driver does not have
-    /// them, so a thread that waits in the driver alone would miss them.
+    /// Whether requests wait for a pending or delayed run of their hardware queue. The driver does not have these
+    /// requests, so a thread that waits only in the driver would miss them.
     #[inline]
     pub fn has_delayed_work(&self) -> bool {
         // Pairs with: RequestQueue::owe_work
         self.delayed.get().is_some() || self.work_pending.load(Ordering::Acquire)
     }
 
-    /// A submitter's shared half: a free one is taken, or `None` when all [`MAX_SUBMITTERS`] are in use.
+    /// Takes a free submitter number and its shared state; `None` when all [`MAX_SUBMITTERS`] are in use.
     pub(crate) fn take_submitter(&self, cpu: CpuId) -> Option<(SubmitterId, Arc<SubmitterShared<L>>)> {
         let cpus = self.config.lock().topology.nr_cpus;
         for (i, slot) in self.submitters.iter().enumerate() {
@@ -310,7 +310,7 @@ impl<L: Lock> RequestQueue<L> {
         self.submitters[index].get().expect("a bio's submitter exists")
     }
 
-    /// Visits the submitters that ever existed until `f` returns false. True if it returned true for all.
+    /// Calls `f` for all submitters that ever existed until `f` returns false. True if `f` returned true for all.
     pub(crate) fn each_submitter(&self, mut f: impl FnMut(&SubmitterShared<L>) -> bool) -> bool {
         self.submitters.iter().map_while(OnceLock::get).all(|s| f(s))
     }
@@ -326,28 +326,28 @@ impl<L: Lock> RequestQueue<L> {
         self.work_pending.store(true, Ordering::Release);
     }
 
-    /// Whether an hctx is owed a run now.
+    /// Whether a run of an hctx is pending or due now.
     #[inline]
     pub(crate) fn has_work(&self, now: Instant) -> bool {
         // Pairs with: RequestQueue::owe_work
         self.work_pending.load(Ordering::Acquire) || self.delayed.is_due(now)
     }
 
-    /// Marks that requests wait for something of the device to complete. Returns whether the mark was there already:
-    /// then the thread that set it has asked the driver once more since, and a completion will take the mark.
+    /// Marks that requests wait for a completion of the device. Returns whether the mark was set already. If not, the
+    /// caller has to try the driver once more; if so, a completion will take the mark.
     pub(crate) fn mark_device_busy(&self) -> bool {
         self.device_busy.swap(true, Ordering::SeqCst) // Pairs with: RequestQueue::take_device_busy
     }
 
-    /// Takes the mark; true for the one caller that took it.
+    /// Takes the mark. Returns true to the one caller that took it.
     #[inline]
     pub(crate) fn take_device_busy(&self) -> bool {
         // Pairs with: RequestQueue::mark_device_busy
         self.device_busy.load(Ordering::SeqCst) && self.device_busy.swap(false, Ordering::SeqCst)
     }
 
-    /// The kernel's io_ticks: adds the milliseconds since the last update if something was in flight. At a start (`starting`
-    /// bios) only other bios count as in flight. Returns when to update next.
+    /// The kernel's io_ticks: adds the milliseconds since the last update if something was in flight. When requests start,
+    /// the `starting` new bios do not count as in flight. Returns when to update next.
     #[cold]
     pub(crate) fn update_io_ticks(&self, now: Instant, starting: u64) -> Instant {
         let ms = now.as_ns() / TICK_NS;

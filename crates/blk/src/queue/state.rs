@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a rebuild of a disk replaces as a whole: map, tags, requests, hardware and software queues, elevator.
+//! The state of a disk that a rebuild replaces as a whole: map, tags, requests, hardware and software queues, elevator.
 //!
-//! Guarantees: nothing here changes its size or place while the state is in effect, so submitters keep indices into it.
+//! Guarantees: nothing here changes its size or position while the state is in effect, so submitters may keep indices
+//! into it.
 
 use super::hctx::{Ctx, Hctx};
 use crate::cpumap::{HctxType, QueueMap};
@@ -16,26 +17,27 @@ use crate::tags::hctx_tags::HctxTags;
 use crate::tags::share::Share;
 use std::sync::Arc;
 
-/// Everything that is replaced as one when the queue is rebuilt.
+/// The state that is replaced as a whole when the queue is rebuilt.
 pub(crate) struct QueueState<L: Lock> {
     pub(crate) map: QueueMap,
     pub(crate) hctxs: Box<[Hctx<L>]>,
     /// Software queues: `cpu * 3 + type`.
     pub(crate) ctxs: Box<[Ctx<L>]>,
-    /// One map per hctx, or one for all (`host_tagset`); a tag set's if the disk has joined one.
+    /// Driver tags: one map per hctx, or one for all (`host_tagset`). If the disk has joined a tag set, these are its
+    /// maps.
     pub(crate) driver_tags: Arc<[HctxTags<L>]>,
-    /// What turns the number of an hctx into that of its map of tags.
+    /// Mask that turns the number of an hctx into the number of its tag map.
     pub(crate) map_mask: usize,
     /// One map serves all hctxs.
     pub(crate) host_tagset: bool,
-    /// The disk's part of tags that other disks use, too.
+    /// The disk's share of tags that other disks use, too.
     pub(crate) share: Option<Share<L>>,
-    /// Other hctxs or disks use an hctx's driver tags, too: without one it waits in the map's wait queue, for the next one
-    /// freed may be theirs; and which requests are its own, the map does not say.
+    /// Several hctxs or disks use the same driver tags. An hctx that finds no tag then waits in the map's wait queue,
+    /// because another hctx or disk may free the next tag. And the map does not show which requests belong to which hctx.
     pub(crate) tags_are_shared: bool,
     /// Scheduler tags, as many maps as there are of driver tags; empty without an elevator.
     pub(crate) sched_tags: Box<[HctxTags<L>]>,
-    /// With an elevator: which request has driver tag `hctx * queue_depth + tag`.
+    /// With an elevator: the request that has driver tag `hctx * queue_depth + tag`.
     pub(crate) driver_rqs: Box<[FieldU32]>,
     pub(crate) slab: RequestSlab,
     /// Requests per hctx in the slab, the flush command's included.
@@ -47,19 +49,19 @@ pub(crate) struct QueueState<L: Lock> {
 }
 
 impl<L: Lock> QueueState<L> {
-    /// The request of an internal tag (scheduler tag with an elevator, driver tag without).
+    /// Returns the request of an internal tag (scheduler tag with an elevator, driver tag without).
     #[inline]
     pub(crate) fn rq_of_tag(&self, hctx: usize, tag: u32) -> RequestId {
         RequestId::new(hctx as u32 * self.stride + tag)
     }
 
-    /// The internal tag of a request.
+    /// Returns the internal tag of a request.
     #[inline]
     pub(crate) fn tag_of_rq(&self, id: RequestId, hctx: usize) -> u32 {
         id.index() as u32 - hctx as u32 * self.stride
     }
 
-    /// The flush command's request of an hctx.
+    /// Returns the request of an hctx's flush command.
     #[inline]
     pub(crate) fn flush_rq(&self, hctx: usize) -> RequestId {
         RequestId::new((hctx as u32 + 1) * self.stride - 1)
@@ -70,37 +72,37 @@ impl<L: Lock> QueueState<L> {
         self.driver_tags.first().is_some_and(HctxTags::has_reserved)
     }
 
-    /// Whether driver tags are given at dispatch (elevator, single-queue) rather than at allocation.
+    /// Whether driver tags are taken at dispatch (elevator, single-queue) rather than at allocation.
     #[inline]
     pub(crate) fn tags_by_dispatch(&self) -> bool {
         self.elevator.is_some() || self.sq.is_some()
     }
 
-    /// Which map of tags an hctx uses.
+    /// Returns which tag map an hctx uses.
     #[inline]
     pub(crate) fn map_of(&self, hctx: usize) -> usize {
         hctx & self.map_mask
     }
 
-    /// The driver tags of an hctx.
+    /// Returns the driver tags of an hctx.
     #[inline]
     pub(crate) fn driver_tags(&self, hctx: usize) -> &HctxTags<L> {
         &self.driver_tags[self.map_of(hctx)]
     }
 
-    /// The tags a request is allocated from.
+    /// Returns the tags from which requests of an hctx are allocated.
     #[inline]
     pub(crate) fn alloc_tags(&self, hctx: usize) -> &HctxTags<L> {
         self.alloc_tags_of(self.map_of(hctx))
     }
 
-    /// The same by number of the map.
+    /// As [`QueueState::alloc_tags`], by the number of the map.
     #[inline(always)] // One load.
     pub(crate) fn alloc_tags_of(&self, map: usize) -> &HctxTags<L> {
         if self.elevator.is_some() { &self.sched_tags[map] } else { &self.driver_tags[map] }
     }
 
-    /// The share of the disk, if internal tags come out of it: without an elevator.
+    /// Returns the share of the disk if internal tags count against it: only without an elevator.
     #[inline]
     pub(crate) fn alloc_share(&self) -> Option<&Share<L>> {
         if self.elevator.is_some() { None } else { self.share.as_ref() }
@@ -116,7 +118,7 @@ impl<L: Lock> QueueState<L> {
         &self.ctxs[self.ctx_index(cpu, ty)]
     }
 
-    /// What the driver was started with: hardware queues and their depth.
+    /// Returns what the driver was started with: the number of hardware queues and their depth.
     pub(super) fn driver_shape(&self) -> (u16, u32) {
         (self.hctxs.len() as u16, self.queue_depth)
     }
@@ -129,7 +131,7 @@ impl<L: Lock> QueueState<L> {
         }
     }
 
-    /// Tags of one hctx in use; where others use them, too, its requests.
+    /// Returns how many tags of one hctx are in use; if tags are shared, how many requests it has.
     pub(crate) fn hctx_tags_in_use(&self, hctx: usize) -> u32 {
         if self.tags_are_shared {
             return self.hctx_requests(hctx);
@@ -138,7 +140,7 @@ impl<L: Lock> QueueState<L> {
         one(&self.driver_tags) + one(&self.sched_tags)
     }
 
-    /// Requests that are allocated.
+    /// Returns how many requests are allocated.
     pub(crate) fn requests_in_use(&self) -> u32 {
         if let Some(sq) = &self.sq {
             return sq.in_use();

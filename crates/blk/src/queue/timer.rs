@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! When a disk's requests have to be checked for timeouts; `path::timeout` checks them.
 //!
-//! Guarantees: a checking thread disarms the timer first. So a submitter that saw it armed may issue a request that becomes
-//! visible only after the check. That submitter finds the timer unarmed when it polls, and at the latest when it rests
-//! before it sleeps ([`Timer::rearm_at_once`]).
+//! Guarantees: a thread that checks requests disarms the timer first. So a submitter that saw the timer armed may issue a
+//! request that becomes visible only after the check. That submitter finds the timer unarmed when it polls, or at the
+//! latest when it is about to sleep ([`Timer::rearm_at_once`]).
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::time::Instant;
@@ -23,7 +23,7 @@ impl Timer {
         self.0.load(Ordering::Relaxed) != NOT_ARMED
     }
 
-    /// When it is due; `None` while it is not armed.
+    /// Returns when the timer is due; `None` while it is not armed.
     pub(crate) fn due(&self) -> Option<Instant> {
         let at = self.0.load(Ordering::Relaxed);
         (at != NOT_ARMED).then(|| Instant::from_ns(at))
@@ -34,19 +34,20 @@ impl Timer {
         now.as_ns() >= self.0.load(Ordering::Relaxed)
     }
 
-    /// Disarms it if it is due; one caller at a time gets true, and checks the requests then.
+    /// Disarms the timer if it is due. Returns true to one caller only, which then checks the requests.
     pub(crate) fn take(&self, now: Instant) -> bool {
         let at = self.0.load(Ordering::Relaxed);
         let taken =
             now.as_ns() >= at && self.0.compare_exchange(at, NOT_ARMED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Disarmed, then the requests are checked; a submitter that rests has issued, then checks the timer.
+        // This thread disarms the timer, then checks the requests; a submitter issues requests, then checks the timer
+        // before it sleeps.
         // Pairs with: Timer::rearm_at_once
         fence(Ordering::SeqCst);
         taken
     }
 
-    /// The caller goes to sleep with requests out: if it issued them unseen by a look that disarmed the timer, the next
-    /// poll has to look again.
+    /// Called before a submitter sleeps with requests in flight. If the timer is unarmed, a check may have missed these
+    /// requests, so arms the timer for the next poll.
     pub(crate) fn rearm_at_once(&self) {
         fence(Ordering::SeqCst); // Pairs with: Timer::take
         if !self.is_armed() {

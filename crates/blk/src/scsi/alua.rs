@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! ALUA (asymmetric logical unit access): which ports are preferred, and how a port group is activated.
 //!
-//! Guarantees: any bytes are accepted as an answer to REPORT TARGET PORT GROUPS, cut at any place; at most
+//! Guarantees: any bytes are accepted as an answer to REPORT TARGET PORT GROUPS, truncated anywhere; at most
 //! [`MAX_GROUPS`] groups of [`MAX_PORTS`] ports are kept. Priorities are those of multipath-tools. Does not do: send
-//! commands, or wait. What becomes of requests while states change is decided by [`super::disposition`].
-//! Source: SPC-5 (5.18, 6.36, 6.45, 7.7.6.8); libmultipath/prioritizers/alua.c of multipath-tools 0.14;
+//! commands, or wait. [`super::disposition`] decides how requests complete while states change. Source: SPC-5 (5.18,
+//! 6.36, 6.45, 7.7.6.8); libmultipath/prioritizers/alua.c of multipath-tools 0.14;
 //! drivers/scsi/device_handler/scsi_dh_alua.c of Linux 6.19.
 
 use super::cdb::Cdb;
@@ -15,15 +15,15 @@ use super::transport::Probed;
 use crate::multipath::PgInit;
 use crate::time::Duration;
 
-/// Groups of one answer that are read.
+/// Most groups that are read from an answer.
 pub const MAX_GROUPS: usize = 64;
-/// Ports of a group that are read.
+/// Most ports that are read of a group.
 pub const MAX_PORTS: usize = 64;
-/// Bytes of an answer that are worth asking for.
+/// Allocation length of REPORT TARGET PORT GROUPS.
 pub const ANSWER_BYTES: u32 = 4096;
-/// A transition may take this long, unless the answer says how long (`ALUA_FAILOVER_TIMEOUT`).
+/// Time limit of a transition, unless the device reports one (`ALUA_FAILOVER_TIMEOUT`).
 pub const TRANSITION_TIME: Duration = Duration::from_secs(60);
-/// Pause between questions during a transition (`ALUA_RTPG_RETRY_DELAY`).
+/// Interval between REPORT TARGET PORT GROUPS commands during a transition (`ALUA_RTPG_RETRY_DELAY`).
 pub const TRANSITION_LOOK: Duration = Duration::from_secs(2);
 
 /// How a group of ports serves a logical unit (asymmetric access state).
@@ -34,9 +34,9 @@ pub enum AccessState {
     Optimized = 0x0,
     /// Active/non-optimized: slower.
     NonOptimized = 0x1,
-    /// Standby: not before it is activated.
+    /// Standby: serves no I/O before it is activated.
     Standby = 0x2,
-    /// Unavailable: not at all, and activating does not help now.
+    /// Unavailable: serves no I/O, and activation does not help now.
     Unavailable = 0x3,
     /// LBA dependent: some blocks are as fast as on any group.
     LbaDependent = 0x4,
@@ -60,7 +60,7 @@ impl AccessState {
         })
     }
 
-    /// Whether requests may be sent there (`alua_prep_fn`).
+    /// Whether requests may be sent to a group in this state (`alua_prep_fn`).
     pub fn takes_requests(self) -> bool {
         !matches!(self, AccessState::Standby | AccessState::Unavailable | AccessState::Offline)
     }
@@ -85,7 +85,7 @@ impl core::fmt::Display for AccessState {
 pub struct PortGroup {
     /// Its number.
     pub group: u16,
-    /// How it serves the unit.
+    /// The access state of the group.
     pub state: AccessState,
     /// The preferred bit: the device's own choice among its groups.
     pub preferred: bool,
@@ -94,7 +94,8 @@ pub struct PortGroup {
 }
 
 impl PortGroup {
-    /// What a path through it is worth: `prio "alua"`; with `exclusive_pref` a preferred group that is optimized is above all.
+    /// Returns the priority of a path through this group, as `prio "alua"`. With `exclusive_pref`, a group that is both
+    /// preferred and optimized has the highest priority.
     pub fn priority(&self, exclusive_pref: bool) -> u32 {
         let by_state = match self.state {
             AccessState::Optimized => 50,
@@ -103,7 +104,7 @@ impl PortGroup {
             AccessState::Standby => 1,
             AccessState::Unavailable | AccessState::Offline | AccessState::Transitioning => 0,
         };
-        // Without the option a preferred group that is optimized already is not told from others that are.
+        // Without the option, a preferred optimized group has the same priority as other optimized groups.
         let is_above = self.preferred && (exclusive_pref || self.state != AccessState::Optimized);
         by_state + if is_above { 80 } else { 0 }
     }
@@ -112,19 +113,19 @@ impl PortGroup {
 /// An answer to REPORT TARGET PORT GROUPS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortGroups {
-    /// In the order of the answer; those of states that are none are left out.
+    /// Groups in the order of the answer; groups with an unknown state are left out.
     pub groups: Vec<PortGroup>,
-    /// How long a transition may take, if it says so.
+    /// How long a transition may take, if the answer says so.
     pub transition: Option<Duration>,
 }
 
 impl PortGroups {
-    /// Reads an answer, with the extended header if it has one; `None` if it is too short to be an answer.
+    /// Parses an answer, with or without the extended header; `None` if it is too short.
     pub fn parse(bytes: &[u8]) -> Option<PortGroups> {
         let told = u32::from_be_bytes(*bytes.first_chunk()?) as usize;
         let body = &bytes[4..];
         let body = body.get(..told).unwrap_or(body);
-        // These bits are zero in what a group begins with.
+        // In the first byte of a group these bits are zero.
         let is_extended = body.first().is_some_and(|format| format & 0x70 == 0x10);
         let seconds = body.get(1).copied().filter(|s| is_extended && *s > 0);
         let mut list = if is_extended { body.get(4..).unwrap_or_default() } else { body };
@@ -145,7 +146,7 @@ impl PortGroups {
         Some(PortGroups { groups, transition: seconds.map(|s| Duration::from_secs(s.into())) })
     }
 
-    /// The same, or what is usual.
+    /// Returns how long a transition may take; [`TRANSITION_TIME`] if the answer does not say.
     pub(crate) fn transition_time(&self) -> Duration {
         self.transition.unwrap_or(TRANSITION_TIME)
     }
@@ -156,24 +157,25 @@ impl PortGroups {
     }
 }
 
-/// Whether and how a unit that was asked by INQUIRY (standard data, byte 5) tells of states.
+/// The ALUA support of a unit (TPGS field of standard INQUIRY data, byte 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
-    /// It changes them by itself.
+    /// The unit changes access states by itself.
     pub implicit: bool,
-    /// It can be asked to.
+    /// The unit changes access states on SET TARGET PORT GROUPS.
     pub explicit: bool,
 }
 
 impl Support {
-    /// Reads standard INQUIRY data; one that is cut says that there is none.
+    /// Parses standard INQUIRY data; truncated data means no support.
     pub fn parse(inquiry: &[u8]) -> Support {
         let flags = inquiry.get(5).copied().unwrap_or(0);
         Support { implicit: flags & 0x10 != 0, explicit: flags & 0x20 != 0 }
     }
 }
 
-/// By which group and port this way goes: designators 5 and 4 of page 0x83 that are of the port.
+/// Returns the group and the relative port of this path: designators of types 5 and 4 in page 0x83 that are associated
+/// with the port.
 pub fn own_group(designation: &[u8]) -> Option<(u16, Option<u16>)> {
     let mut list = page(designation, vpd::DEVICE_IDENTIFICATION).unwrap_or_default();
     let (mut group, mut port) = (None, None);
@@ -198,20 +200,20 @@ pub(crate) fn set_parameters(group: u16) -> [u8; 8] {
     [0, 0, 0, 0, AccessState::Optimized as u8, 0, high, low]
 }
 
-/// How a target serves the unit by one way: what a path's place among others depends on.
+/// How a target serves the unit on one path; it determines the priority of the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// How states change there.
+    /// The ALUA support of the unit.
     pub support: Support,
-    /// Of the way's own ports.
+    /// The port group of the path.
     pub group: PortGroup,
     /// How long a transition may take, if the device reported that; else [`TRANSITION_TIME`].
     pub transition: Option<Duration>,
 }
 
 impl Access {
-    /// What the answers to INQUIRY (standard data and page 0x83) and REPORT TARGET PORT GROUPS make of it. `None`: it has no port
-    /// groups, or does not tell by which of them this way goes, or nothing of that one.
+    /// Makes the access data of a path from the answers to INQUIRY (standard data and page 0x83) and REPORT TARGET PORT GROUPS.
+    /// `None`: the unit has no port groups, or does not report the group of this path, or its answer lacks that group.
     pub fn new(support: Support, designation: &[u8], answer: &[u8]) -> Option<Access> {
         if !(support.implicit || support.explicit) {
             return None;
@@ -223,20 +225,21 @@ impl Access {
     }
 }
 
-/// What is to be done for a path before requests go there (`alua_stpg`, without `optimize_stpg`).
+/// What has to be done for a path before requests are sent there (`alua_stpg`, without `optimize_stpg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activation {
-    /// Nothing: it takes them.
+    /// Nothing: the path takes requests.
     Ready,
-    /// SET TARGET PORT GROUPS, then ask again.
+    /// SET TARGET PORT GROUPS, then REPORT TARGET PORT GROUPS again.
     Set,
-    /// Ask again after [`TRANSITION_LOOK`].
+    /// REPORT TARGET PORT GROUPS again after [`TRANSITION_LOOK`].
     Wait,
-    /// It cannot be used.
+    /// The path cannot be used.
     Fail,
 }
 
-/// Decides for a path by a group in this state, when this much time has passed since it began to change.
+/// Returns what has to be done for a path through group `own`; `in_transition` is how long the group has been in
+/// transition.
 fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Duration) -> Activation {
     let Some(group) = groups.group(own) else { return Activation::Fail };
     let limit = groups.transition_time();
@@ -246,7 +249,7 @@ fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Du
         AccessState::NonOptimized => Activation::Ready,
         AccessState::Standby | AccessState::Unavailable if support.explicit => Activation::Set,
         AccessState::Transitioning if in_transition < limit => Activation::Wait,
-        // It took too long: as standby (`alua_rtpg`).
+        // The transition took too long: the group counts as standby (`alua_rtpg`).
         AccessState::Transitioning if support.explicit => Activation::Set,
         AccessState::Standby | AccessState::Unavailable | AccessState::Offline | AccessState::Transitioning => {
             Activation::Fail
@@ -254,17 +257,19 @@ fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Du
     }
 }
 
-/// Questions and orders of one activation at most: what a device has to tell first, and the order itself, included.
+/// Most commands of one activation, including repeats after unit attentions and SET TARGET PORT GROUPS.
 const MAX_STEPS: u32 = 16;
 
-/// Makes the unit serve the path that `ask` speaks to, as a hardware handler of multipath does
-/// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command to the device, with data or
-/// for up to a number of bytes from it, and waits for its outcome. `None`: the device is busy or its state is about
-/// to change; call again after [`TRANSITION_LOOK`]. `in_transition` is how long that has been so. After the limit a
-/// group in transition counts as standby, and a device that answers no more than before is [`PgInit::Failed`].
-/// `known` is the limit that the device has reported before, if any. [`PgInit::Retry`]: the device did not answer.
-/// (The kernel's handler requests a retry without a delay, and only without a connection. A connection that was cut
-/// comes back after a moment, not at once.)
+/// Activates the path that `ask` uses, as a hardware handler of multipath does
+/// ([`Handler::activate`](crate::multipath::Handler::activate)). `ask` sends a command with data, or for at most a
+/// number of bytes from the device, and waits for its outcome.
+///
+/// Returns `None` if the device is busy or its state is about to change: call again after [`TRANSITION_LOOK`], with the
+/// time since the first such call in `in_transition`. After the time limit of a transition, a group in transition
+/// counts as standby, and a device that is still busy is [`PgInit::Failed`]. `known` is the limit that the device has
+/// reported before, if any. [`PgInit::Retry`]: the device did not answer. (The kernel's handler requests a retry
+/// without a delay, and only when there is no connection. Here a delay is better, because a lost connection takes a
+/// moment to return.)
 pub fn activate(
     ask: &mut dyn FnMut(&Cdb, &[u8], u32) -> Probed,
     in_transition: Duration,
@@ -280,7 +285,7 @@ pub fn activate(
             (HostByte::Ok, sam::CHECK_CONDITION, Some(sense)) => match (sense.key, sense.asc, sense.ascq) {
                 (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => return Err(None),
                 (SenseKey::UnitAttention, ..) => {}
-                // It knows no such thing.
+                // The device does not support the command.
                 (SenseKey::IllegalRequest, ..) => return Ok(Vec::new()),
                 _ => return Err(FAILED),
             },
@@ -293,7 +298,7 @@ pub fn activate(
         let support = Support::parse(&answer(&Cdb::inquiry(None, 96), &[], 96)?);
         let names = answer(&Cdb::inquiry(Some(vpd::DEVICE_IDENTIFICATION), 1024), &[], 1024)?;
         let Some((own, _)) = own_group(&names) else { return Err(FAILED) };
-        // An order is given once: a device that does not follow it will not follow a second.
+        // SET TARGET PORT GROUPS is sent once: a device that does not obey the first will not obey a second.
         for may_order in [true, false] {
             let mut told = answer(&Cdb::report_target_port_groups(ANSWER_BYTES, true), &[], ANSWER_BYTES)?;
             if told.is_empty() {
@@ -309,7 +314,7 @@ pub fn activate(
                     let list = set_parameters(own);
                     answer(&Cdb::set_target_port_groups(list.len() as u32), &list, 0)?;
                 }
-                // It serves, and does not want to be better.
+                // The group takes I/O, and the device does not make it optimized.
                 Activation::Set if groups.group(own).is_some_and(|g| g.state == AccessState::NonOptimized) => {
                     return Ok(());
                 }
@@ -412,14 +417,14 @@ mod tests {
         assert_eq!(set_parameters(0x105), [0, 0, 0, 0, 0, 0, 1, 5]);
     }
 
-    /// A device with two groups, of which the path goes by number 2.
+    /// A device with two port groups; the path is in group 2.
     struct Device {
         states: [u8; 2],
         follows: bool,
-        /// What it says to the next commands, before it does anything.
+        /// Outcomes of the next commands, which are not executed.
         first: Vec<Outcome>,
         orders: u32,
-        /// How long a transition takes, if it knows the extended header.
+        /// How long a transition takes, if the device supports the extended header.
         seconds: Option<u8>,
     }
 
@@ -497,11 +502,11 @@ mod tests {
             assert_eq!(activate(&mut ask, Duration::from_secs(since), None), expected, "{seconds:?} {since}");
             assert_eq!(device.orders, 0);
         }
-        // The limit that it reported before holds until it reports another.
+        // The limit that the device reported before applies until it reports another.
         let mut device = Device { states: [0, 0xf], follows: false, first: vec![changing], orders: 0, seconds: None };
         let mut ask = |cdb: &Cdb, out: &[u8], most| device.answer(cdb, out, most);
         assert_eq!(activate(&mut ask, Duration::from_secs(119), Some(Duration::from_secs(120))), None);
-        // Then it is as if it were standby, and is asked to serve.
+        // Then the group counts as standby, and the device is told to activate it.
         let mut device = Device { states: [0, 0xf], follows: true, first: Vec::new(), orders: 0, seconds: Some(5) };
         let mut ask = |cdb: &Cdb, out: &[u8], most| device.answer(cdb, out, most);
         assert_eq!(activate(&mut ask, Duration::from_secs(5), None), Some(PgInit::Done));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands for SCSI disks as bytes: command descriptor blocks, and what UNMAP sends along.
+//! Commands for SCSI disks as bytes: command descriptor blocks, and the parameter list of UNMAP.
 //!
-//! Guarantees: every block that can be built is well-formed; what does not fit its fields is a panic, for lengths come from
-//! limits that were checked, not from outside. Does not do: send, or know how long a command may take.
+//! Guarantees: every block that can be built is well-formed. Values that do not fit their fields cause a panic, because
+//! lengths come from limits that were checked, not from outside. Does not do: send commands, or know their timeouts.
 //! Source: SPC-5 (TEST UNIT READY, INQUIRY, REPORT LUNS, REQUEST SENSE, MODE SENSE, MAINTENANCE IN, PERSISTENT RESERVE),
-//! SBC-4 (the others); which of several forms is used: drivers/scsi/sd.c.
+//! SBC-4 (the others); drivers/scsi/sd.c for the choice between several forms of a command.
 
 /// Operation codes.
 pub mod opcode {
@@ -37,9 +37,10 @@ const READ_CAPACITY_16: u8 = 0x10;
 const REPORT_TARGET_PORT_GROUPS: u8 = 0x0a;
 /// SET TARGET PORT GROUPS is this service action of MAINTENANCE OUT.
 const SET_TARGET_PORT_GROUPS: u8 = 0x0a;
-/// Of that: the answer begins with how long a transition may take. Not every target knows it.
+/// Flag of REPORT TARGET PORT GROUPS: the answer begins with how long a transition may take. Not every target supports
+/// it.
 const EXTENDED_HEADER: u8 = 1 << 5;
-/// Data is on the medium when a write ends.
+/// The data is on the medium when the write completes.
 const FUA: u8 = 1 << 3;
 
 /// A command descriptor block of 6, 10, 12 or 16 bytes.
@@ -75,7 +76,7 @@ impl Cdb {
         self.bytes[0]
     }
 
-    /// The block in a field of 16 bytes, zeroes behind it: as transports carry it.
+    /// Returns the block in a field of 16 bytes, padded with zeroes, as transports carry it.
     #[inline]
     pub fn padded(&self) -> &[u8; 16] {
         &self.bytes
@@ -131,19 +132,19 @@ impl Cdb {
         cdb.put(1, [REPORT_TARGET_PORT_GROUPS | format]).put(6, allocation.to_be_bytes())
     }
 
-    /// SET TARGET PORT GROUPS, with a parameter list of so many bytes.
+    /// SET TARGET PORT GROUPS, with a parameter list of this many bytes.
     pub(crate) fn set_target_port_groups(parameters: u32) -> Cdb {
         let cdb = Cdb::new(opcode::MAINTENANCE_OUT);
         cdb.put(1, [SET_TARGET_PORT_GROUPS]).put(6, parameters.to_be_bytes())
     }
 
-    /// READ of blocks, at least one: (10) where it fits, (16) otherwise or where `wide` asks for it.
+    /// READ of at least one block: READ (10) if the values fit, otherwise or with `wide` READ (16).
     #[inline]
     pub fn read(lba: u64, blocks: u32, wide: bool) -> Cdb {
         Cdb::transfer(opcode::READ_10, opcode::READ_16, lba, blocks, 0, wide)
     }
 
-    /// WRITE of blocks, at least one; with `fua` its data is on the medium when it ends.
+    /// WRITE of at least one block; with `fua`, its data is on the medium when the command completes.
     #[inline]
     pub fn write(lba: u64, blocks: u32, fua: bool, wide: bool) -> Cdb {
         Cdb::transfer(opcode::WRITE_10, opcode::WRITE_16, lba, blocks, if fua { FUA } else { 0 }, wide)
@@ -160,25 +161,25 @@ impl Cdb {
         }
     }
 
-    /// SYNCHRONIZE CACHE of the whole medium: (10), or (16) where `wide` asks for it.
+    /// SYNCHRONIZE CACHE of the whole medium: (10), or (16) with `wide`.
     pub(crate) fn synchronize_cache(wide: bool) -> Cdb {
         Cdb::new(if wide { opcode::SYNCHRONIZE_CACHE_16 } else { opcode::SYNCHRONIZE_CACHE_10 })
     }
 
-    /// UNMAP, whose parameter list is of `UNMAP_BYTES`.
+    /// UNMAP with a parameter list of `UNMAP_BYTES`.
     pub fn unmap() -> Cdb {
         Cdb::new(opcode::UNMAP).put(7, (UNMAP_BYTES as u16).to_be_bytes())
     }
 
-    /// WRITE SAME (16) of one block of zeroes, which is sent along; with `unmap` the blocks may be unmapped, and read as zeroes
-    /// then only if READ CAPACITY says so (LBPRZ).
+    /// WRITE SAME (16) with one block of zeroes as data. With `unmap` the device may unmap the blocks; unmapped blocks read as
+    /// zeroes only if READ CAPACITY says so (LBPRZ).
     pub fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
         assert!(blocks > 0, "WRITE SAME of no blocks means all of the medium");
         let flags = if unmap { FUA } else { 0 };
         Cdb::new(opcode::WRITE_SAME_16).put(1, [flags]).put(2, lba.to_be_bytes()).put(10, blocks.to_be_bytes())
     }
 
-    /// COMPARE AND WRITE: `blocks` to compare, and as many to write behind them.
+    /// COMPARE AND WRITE: the data has `blocks` blocks to compare, then as many to write.
     pub fn compare_and_write(lba: u64, blocks: u8) -> Cdb {
         Cdb::new(opcode::COMPARE_AND_WRITE).put(2, lba.to_be_bytes()).put(13, [blocks])
     }

@@ -3,9 +3,9 @@
 //!
 //! Guarantees: without faults each command completes with its medium's outcome, [`DebugOptions::delay`] after it was
 //! queued. A [`Fault`] changes only the commands that it names, as often as it says. The same commands at the same
-//! times complete in the same way. Aborts, resets and probes work at once, unless [`DebugHost::script`] says
-//! otherwise. Does not do: keep data, which is the [`Medium`]'s task.
-//! Source: the options of drivers/scsi/scsi_debug.c (`every_nth`, `opts`, `ndelay`, `host_max_queue`).
+//! times complete in the same way. Aborts, resets and probes succeed at once, unless [`DebugHost::script`] says
+//! otherwise. Does not do: store data; the [`Medium`] does. Source: the options of drivers/scsi/scsi_debug.c
+//! (`every_nth`, `opts`, `ndelay`, `host_max_queue`).
 
 use super::cdb::Cdb;
 use super::disposition::{HostByte, Outcome};
@@ -20,13 +20,13 @@ use crate::sync::Mutex;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Where the data of a debug host is.
+/// Storage for the data of a debug host.
 pub trait Medium: Send + Sync {
     /// Executes a command and returns its outcome.
     fn execute(&self, lun: LunId, command: &Command<'_>) -> Outcome;
 }
 
-/// A medium that keeps nothing.
+/// A medium that stores no data.
 pub struct NoMedium;
 
 impl Medium for NoMedium {
@@ -43,7 +43,7 @@ pub struct DebugOptions {
     pub luns: u16,
     /// How long a command takes; zero: the next poll finds it completed.
     pub delay: Duration,
-    /// Commands of a hardware queue, of all LUNs together, before it says that it is busy; 0 = as many as come.
+    /// Most commands in flight on a hardware queue, of all LUNs together, before the host is busy; 0 = no limit.
     pub host_max_queue: u32,
 }
 
@@ -75,7 +75,7 @@ pub enum InjectedFault {
     Busy(Busy),
 }
 
-/// An action of error handling that a host may be asked for.
+/// An action of error handling that a host may be requested to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EhAid {
     /// An abort.
@@ -91,11 +91,11 @@ pub enum EhAid {
 pub enum Reply {
     /// It works.
     Works,
-    /// It works, and takes so long.
+    /// It works after this time.
     After(Duration),
     /// It fails at once; a probe cannot be sent.
     Fails,
-    /// It is begun, and never completes.
+    /// It begins and never completes.
     Never,
     /// The answer to a probe: outcome and data.
     Says(Outcome, Vec<u8>),
@@ -109,7 +109,7 @@ struct Scripted {
     times: u32,
 }
 
-/// An action in progress: kind, LUN, late command, and when it works.
+/// An action in progress: kind, LUN, late command, and when it completes.
 #[derive(Debug)]
 struct PendingAid {
     aid: EhAid,
@@ -142,7 +142,7 @@ const MAX_HCTXS: usize = 64;
 
 #[derive(Default)]
 struct HctxCommands {
-    /// In order of their ends, but for slow ones.
+    /// Commands in flight in the order of their completion times, except for slow ones.
     out: VecDeque<Out>,
     /// Commands that never complete.
     lost: Vec<(Instant, AcceptedCommand)>,
@@ -156,7 +156,7 @@ struct Out {
 }
 
 impl HctxCommands {
-    /// Gives back with this status the commands in flight for which `which` holds.
+    /// Gives the commands in flight for which `which` is true back with this status. Returns whether there was any.
     fn bring_back(&mut self, host: HostByte, now: Instant, which: impl Fn(&AcceptedCommand, Instant) -> bool) -> bool {
         let outcome = Outcome::host(host);
         let mut found = false;
@@ -173,7 +173,7 @@ impl HctxCommands {
 }
 
 impl<L: Lock, M: Medium> DebugHost<L, M> {
-    /// A host as `options` say, with its data in `medium`.
+    /// Makes a host with these options and with its data in `medium`.
     pub fn new(options: DebugOptions, medium: M) -> DebugHost<L, M> {
         let places = (0..usize::from(options.luns) * MAX_HCTXS).map(|_| Mutex::new(HctxCommands::default())).collect();
         DebugHost {
@@ -191,7 +191,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         self.helper.lock().script.push(Scripted { aid, lun, reply, times });
     }
 
-    /// Returns the actions that the host was asked for so far, in order.
+    /// Returns the actions that were requested from the host so far, in order.
     pub fn log(&self) -> Vec<(EhAid, LunId)> {
         self.helper.lock().log.clone()
     }
@@ -209,7 +209,7 @@ impl<L: Lock, M: Medium> DebugHost<L, M> {
         hctxs.map(|hctx| self.place(lun, HctxId::new(hctx)).lock().lost.len()).sum()
     }
 
-    /// Begins an action or polls it. Returns how far it is, and its answer.
+    /// Begins an action or polls it. Returns its state, and the answer to a probe.
     fn help(&self, aid: EhAid, lun: LunId, late: Option<(HctxId, TimedOut)>, now: Instant) -> (Help, Probed) {
         let mut helper = self.helper.lock();
         let mut answer = Probed { outcome: Outcome::GOOD, data: Vec::new() };

@@ -13,7 +13,8 @@ use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
-/// `SCSI_DEFAULT_DEVICE_BLOCKED`: attempts that a busy device sits out while none of its commands is in flight.
+/// `SCSI_DEFAULT_DEVICE_BLOCKED`: while no command of a busy device is in flight, this many attempts end its busy
+/// state; the last one is sent.
 const DEVICE_BLOCKED: u32 = 3;
 /// QUEUE FULL events inside one such window count once: 16 ticks at 250 Hz.
 const FULL_WINDOW: Duration = Duration::from_ms(64);
@@ -21,7 +22,7 @@ const FULL_WINDOW: Duration = Duration::from_ms(64);
 const FULL_TIMES: u32 = 10;
 /// `SCSI_DEFAULT_RAMP_UP_PERIOD`.
 pub(crate) const RAMP_UP_PERIOD: Duration = Duration::from_secs(120);
-/// Hardware queues that each device has counters for, whatever it starts with.
+/// Least number of hardware queues that a device has counters for, even if it starts with fewer.
 const PLACES: u16 = 64;
 /// Largest `queue_depth` of a device.
 pub const MAX_QUEUE_DEPTH: u32 = 4096;
@@ -51,7 +52,7 @@ const STATES: [DeviceState; 5] = [
     DeviceState::Gone,
 ];
 
-/// Counts one attempt that is sat out. Returns how many were left before.
+/// Counts down one attempt of a blocked device, target or host. Returns how many attempts were left before.
 pub(super) fn sit_out(left: &AtomicU32) -> u32 {
     let mut before = left.load(Ordering::Relaxed);
     while before > 0 {
@@ -82,8 +83,8 @@ pub struct Device {
     full: Full,
 }
 
-/// What was learned of a device's own limit. Times are in nanoseconds, 0 = never. Events that two CPUs note at the
-/// same time may count once.
+/// What QUEUE FULL has shown about a device's own limit. Times are in nanoseconds, 0 = never. Events that two CPUs note
+/// at the same time may count once.
 #[derive(Debug, Default)]
 struct Full {
     depth: AtomicU32,
@@ -93,7 +94,7 @@ struct Full {
 }
 
 impl Device {
-    /// A device with this `queue_depth`, on `nr_hw_queues` hardware queues that have `tags` tags in all. With
+    /// Makes a device with this `queue_depth`, on `nr_hw_queues` hardware queues that have `tags` tags in all. With
     /// `track_queue_depth` the depth follows what the device can hold.
     pub fn new(queue_depth: u32, nr_hw_queues: u16, tags: u32, track_queue_depth: bool) -> Device {
         let depth = queue_depth.clamp(1, MAX_QUEUE_DEPTH);
@@ -110,7 +111,7 @@ impl Device {
         }
     }
 
-    /// Its state.
+    /// Returns the state of the device.
     #[inline]
     pub fn state(&self) -> DeviceState {
         STATES[usize::from(self.state.load(Ordering::Relaxed))]
@@ -127,7 +128,7 @@ impl Device {
         }
     }
 
-    /// Number of commands that it may have in flight.
+    /// Returns the number of commands that the device may have in flight.
     pub fn queue_depth(&self) -> u32 {
         self.depth.load(Ordering::Relaxed)
     }
@@ -137,7 +138,7 @@ impl Device {
         self.depth.store(depth.clamp(1, MAX_QUEUE_DEPTH), Ordering::Relaxed);
     }
 
-    /// Commands in flight now.
+    /// Returns the number of commands in flight.
     pub fn in_flight(&self) -> u32 {
         // SeqCst: see `admit`. Pairs with: Device::admit
         let queues = self.queues.load(Ordering::Relaxed) as usize;
@@ -151,7 +152,7 @@ impl Device {
         if depth >= self.tags.load(Ordering::Relaxed) { u32::MAX } else { depth.saturating_sub(self.in_flight()) }
     }
 
-    /// Changes the number of hardware queues and tags; nothing is in flight.
+    /// Changes the number of hardware queues and tags, while no command is in flight.
     pub(super) fn use_queues(&self, nr_hw_queues: u16, tags: u32) -> Result<(), String> {
         let most = self.in_flight.len();
         if usize::from(nr_hw_queues) > most {
@@ -182,7 +183,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes a command off the count that has completed or was not accepted.
+    /// Removes a command that has completed or was not accepted from the count.
     #[inline]
     pub(super) fn release(&self, hctx: HctxId) {
         // SeqCst: the count is lowered, then the waiters' mark is checked; a waiter sets the mark, then checks for
@@ -192,7 +193,7 @@ impl Device {
         assert!(before > 0, "hctx {hctx}: a command of a device ended that was not with it");
     }
 
-    /// Returns whether a device that is blocked or not running takes a command.
+    /// Checks whether a device that is blocked or not running takes a command.
     #[cold]
     fn pass(&self) -> Result<(), QueueRqStatus> {
         match self.state() {
@@ -263,7 +264,8 @@ impl Device {
         }
     }
 
-    /// Notes a command that succeeded; after a while that raises a lowered depth by one.
+    /// Notes a command that succeeded. Raises a lowered depth by one if the last QUEUE FULL and the last raise are at
+    /// least [`RAMP_UP_PERIOD`] ago.
     #[inline]
     pub(super) fn went_well(&self, now: Instant) {
         if self.is_lowered.load(Ordering::Relaxed) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk that speaks SCSI: requests become commands, and outcomes of commands become statuses of requests.
+//! The driver for a SCSI disk: requests become commands, and outcomes of commands become statuses of requests.
 //!
-//! Guarantees: a request goes to its transport only if device, target and host may take it, in that order
+//! Guarantees: a request is sent to the transport only if device, target and host can take it, checked in that order
 //! (`scsi_queue_rq`). A request completes with the outcome of its last try. It gets at most [`DiskOptions::retries`]
-//! retries, and no more time than all tries together may take. What a device reports on the way (it is full, it was
-//! reset, its size has changed) reaches [`Device`] and [`ScsiDisk::take_news`]. Needs from callers: options that were
-//! read from the device. Source: drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
+//! retries, within the time limit of all tries together. Events that a device reports with a command (QUEUE FULL, a
+//! reset, a changed size) reach [`Device`] and [`ScsiDisk::take_news`]. Needs from callers: options that were read from
+//! the device. Source: drivers/scsi/scsi_lib.c and sd.c of Linux 6.19.
 
 use super::cdb::{Cdb, unmap_parameters};
 use super::device::{Device, DeviceState};
@@ -22,23 +22,23 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::time::Instant;
 use std::sync::{Arc, OnceLock};
 
-/// What has to be known of a disk before its first request.
+/// Properties and settings of a disk, needed before its first request.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskOptions {
     /// Size of a block in bytes; a power of two, 512..=65536.
     pub block_size: u32,
     /// Blocks of the medium.
     pub blocks: u64,
-    /// Limits of one command, beside those of the transport.
+    /// Limits of one command, in addition to those of the transport.
     pub limits: Limits,
     /// Discards use UNMAP. Otherwise they use WRITE SAME with the unmap bit, if `limits` allows discards.
     pub has_unmap: bool,
     /// Blocks that WRITE SAME unmaps read as zeroes, so writes of zeroes may use it. Without this it would be a
     /// discard.
     pub unmap_zeroes: bool,
-    /// Long forms of commands only.
+    /// Use only the 16-byte forms of commands.
     pub wide: bool,
-    /// Retries of a command.
+    /// Most retries of a command.
     pub retries: u8,
     /// Failures that are not retried, because another path may be better.
     pub failfast: Failfast,
@@ -71,7 +71,7 @@ pub struct ScsiDisk {
     options: DiskOptions,
     limits: Limits,
     block_shift: u32,
-    /// Made by the first start, because the number of hardware queues is needed.
+    /// Made by the first start, because only then the number of hardware queues is known.
     device: OnceLock<Arc<Device>>,
     news: AtomicU32,
 }
@@ -105,18 +105,18 @@ impl ScsiDisk {
         })
     }
 
-    /// Its number at the target.
+    /// Returns the number of the LUN at the target.
     #[inline]
     pub fn lun(&self) -> LunId {
         self.lun
     }
 
-    /// The host it is at.
+    /// Returns the host of the LUN.
     pub fn host(&self) -> &Arc<ScsiHost> {
         &self.host
     }
 
-    /// Its state and depth; `None` before the first start.
+    /// Returns the device with its state and depth; `None` before the first start.
     pub fn device(&self) -> Option<&Arc<Device>> {
         self.device.get()
     }
@@ -132,8 +132,8 @@ impl ScsiDisk {
         self.news.load(Ordering::Acquire) != 0
     }
 
-    /// Handles the device's reports since the last call with `act`. One caller at a time. [`ScsiDisk::has_news`]
-    /// stays true until `act` has returned, so other threads that send commands can wait for it.
+    /// Passes the device's reports since the last call to `act`. Only one thread may call this at a time.
+    /// [`ScsiDisk::has_news`] stays true until `act` has returned, so other threads that send commands can wait for it.
     pub fn take_news<R>(&self, act: impl FnOnce(UnitEvents) -> R) -> R {
         // Pairs with: ScsiDisk::hear
         let bits = self.news.swap(NEWS_ACTING, Ordering::AcqRel);
@@ -171,7 +171,7 @@ impl ScsiDisk {
             Op::Write => (Cdb::write(lba, blocks, has(OpFlags::FUA), wide), Payload::Write),
             Op::Discard if self.options.has_unmap => (Cdb::unmap(), Payload::Unmap(unmap_parameters(lba, blocks))),
             Op::Discard => (Cdb::write_same_16(lba, blocks, true), Payload::Zeroes(self.options.block_size)),
-            // Only the device knows whether that is fast.
+            // Only the device knows whether WRITE SAME is fast.
             Op::WriteZeroes if has(OpFlags::NOFALLBACK) => return Err(BlkStatus::NotSupp),
             Op::WriteZeroes => {
                 let unmap = self.options.unmap_zeroes && !has(OpFlags::NOUNMAP);
@@ -203,7 +203,7 @@ impl ScsiDisk {
         self.came_back_badly(hctx, (rq, note), outcome, done, now);
     }
 
-    /// Handles a command that did not simply succeed, or that was given back during error handling.
+    /// Handles a command that did not succeed, or that was given back during error handling.
     #[cold]
     fn came_back_badly(
         &self,
@@ -241,15 +241,15 @@ impl ScsiDisk {
         }
     }
 
-    /// Like [`ScsiDisk::about`], for a command that recovery gave back: it is not retried while the host gives up.
+    /// Like [`ScsiDisk::about`], for a command that recovery released: it is not retried while the host gives up.
     #[cold]
     fn about_helped(&self, note: Note, now: Instant) -> About {
         let about = self.about(note, now);
         About { is_last: about.is_last || self.host.recovery.gives_up(), ..about }
     }
 
-    /// Reports the outcome of a passthrough command, which its transport carried without a request. A device reports
-    /// a state once, with the next command, so every outcome has to be examined here. The reports go to
+    /// Examines the outcome of a passthrough command, which the transport carried without a request. A device reports a
+    /// state once, with the next command, so every outcome has to be examined here. The reports go to
     /// [`ScsiDisk::take_news`].
     #[cold]
     pub fn overhear(&self, outcome: &Outcome, now: Instant) {
@@ -323,7 +323,7 @@ impl Driver for ScsiDisk {
     fn timeout(&self, hctx: HctxId, late: TimedOut, done: &mut Completions, now: Instant) -> TimeoutAnswer {
         self.host.recovery.late(CommandId { lun: self.lun, hctx, tag: late.tag }, late.issued);
         self.help(hctx, done, now);
-        // A poll gives it back in any case. If its abort waits for others, this is called again.
+        // A poll gives the command back in any case. If its abort waits for others, this function is called again.
         TimeoutAnswer::ResetTimer
     }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides what becomes of a command that a transport has given back: it completes, is sent again, or needs recovery.
+//! Decides whether a command that a transport has given back completes, is sent again, or needs recovery.
 //!
 //! Guarantees: the decision depends only on the arguments, and every combination of bytes has one. The kernel decides
-//! in two steps: whether the command is done, then what its request gets. This code does both in one. Does not do:
-//! the marks that some answers leave on devices (QUEUE FULL, unit attentions): see [`Judged::event`].
+//! in two steps: first whether the command is done, then how its request completes. This code does both in one step.
+//! Does not do: changes of the device's state after some outcomes (QUEUE FULL, unit attentions): see [`Judged::event`].
 //! Source: drivers/scsi/scsi_error.c (`scsi_decide_disposition`, `scsi_check_sense`, `scsi_noretry_cmd`) and scsi_lib.c
 //! (`scsi_io_completion_action`, `scsi_result_to_blk_status`) of Linux 6.19.
 
@@ -14,7 +14,7 @@ use crate::time::Duration;
 /// A transport's report on a command, apart from the device's status (`DID_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostByte {
-    /// It reached the device, and this is the device's answer.
+    /// The command reached the device, and the status is the device's.
     #[default]
     Ok,
     /// There is no connection to the device.
@@ -41,9 +41,9 @@ pub enum HostByte {
     Requeue,
     /// The connection was lost, and the transport reconnects.
     TransportDisrupted,
-    /// The time for reconnecting is over.
+    /// The time limit for reconnecting has expired.
     TransportFailfast,
-    /// The connection loses too much.
+    /// The connection loses too many commands or packets.
     TransportMarginal,
 }
 
@@ -111,12 +111,12 @@ pub struct Failfast {
     pub driver: bool,
 }
 
-/// What is known of the command itself.
+/// Facts about the command that the decision needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// It has no retries left.
     pub is_last: bool,
-    /// It has taken as long as all its tries together may: (retries + 1) times the timeout.
+    /// It has used up the time of all its tries together: (retries + 1) times the timeout.
     pub is_late: bool,
     /// It unmaps or writes without data of its request (UNMAP, WRITE SAME), and a device need not support it.
     pub is_optional: bool,
@@ -126,7 +126,7 @@ pub struct About {
     pub allow_restart: bool,
 }
 
-/// What becomes of a command.
+/// The decision about a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its request completes with this status.
@@ -139,7 +139,7 @@ pub enum Verdict {
     Recover,
 }
 
-/// What a command's outcome says about its device.
+/// What the outcome of a command says about the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceEvent {
     /// Nothing.
@@ -160,7 +160,7 @@ pub enum DeviceEvent {
 /// A verdict on a command, and what its outcome says about the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// What becomes of the command.
+    /// The decision about the command.
     pub verdict: Verdict,
     /// What the device reported.
     pub event: DeviceEvent,
@@ -172,15 +172,15 @@ pub(crate) const RETRY_DELAY: Duration = Duration::from_ms(1000);
 /// nothing is in flight).
 const BUSY_DELAY: Duration = Duration::from_ms(3);
 
-/// Decides what becomes of a command, and what its outcome says about the device.
+/// Decides whether a command completes, is sent again or needs recovery, and what its outcome says about the device.
 pub fn judge(outcome: &Outcome, about: &About) -> Judged {
     if outcome.is_good() {
         return Judged { verdict: Verdict::End(BlkStatus::Ok), event: DeviceEvent::Good };
     }
     let event = event(outcome);
     let verdict = match by_host(outcome, about) {
-        // The kernel requests only the missing part (`scsi_finish_command`). Sending all again is correct too, and
-        // rare.
+        // The kernel requests only the missing part (`scsi_finish_command`). Sending the whole command again is also
+        // correct, and rare.
         Verdict::End(BlkStatus::Ok) if outcome.residual > 0 => Verdict::Retry,
         verdict => verdict,
     };
@@ -219,7 +219,7 @@ fn by_status(outcome: &Outcome, about: &About) -> Verdict {
         sam::GOOD | sam::CONDITION_MET => Verdict::End(BlkStatus::Ok),
         sam::CHECK_CONDITION => match &outcome.sense {
             Some(sense) => by_sense(sense, outcome, about),
-            // It failed for a reason that was not reported.
+            // The device did not report why the command failed.
             None => Verdict::Recover,
         },
         sam::BUSY | sam::TASK_SET_FULL => Verdict::Requeue(Some(BUSY_DELAY)),
@@ -241,19 +241,19 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
         (SenseKey::AbortedCommand, 0x2e, 1..=3) => Verdict::End(BlkStatus::DurationLimit),
         (SenseKey::AbortedCommand, ..) => unless_fast,
         (SenseKey::NotReady, ..) if about.allow_restart && sense.wants_start() => Verdict::Recover,
-        // It becomes ready, or is busy with an operation of its own: its state will change soon.
+        // The device becomes ready, or is busy with an internal operation: its state will change soon.
         (SenseKey::NotReady, 0x04, 0x01 | 0x04..=0x09 | 0x11 | 0x14 | 0x1a | 0x1b | 0x1d | 0x24) => {
             Verdict::Requeue(Some(RETRY_DELAY))
         }
         (SenseKey::NotReady | SenseKey::UnitAttention, 0x04, 0x0a) => Verdict::Requeue(Some(RETRY_DELAY)),
-        // Standby, unavailable, offline (ALUA): other paths may do it.
+        // Standby, unavailable, offline (ALUA): other paths may work.
         (SenseKey::NotReady, 0x04, 0x0b | 0x0c | 0x12) => Verdict::End(BlkStatus::Transport),
         (SenseKey::NotReady, ..) => Verdict::End(BlkStatus::IoErr),
         // Reported once per initiator; the device did not execute the command.
         (SenseKey::UnitAttention, ..) => Verdict::Requeue(None),
         (SenseKey::MediumError, 0x11 | 0x13 | 0x14, _) => Verdict::End(BlkStatus::Medium),
         (SenseKey::MediumError, ..) => unless_fast,
-        // A device that does not know it: the layer above does it otherwise.
+        // The device does not support the command: the layer above does it another way.
         (SenseKey::IllegalRequest, 0x20 | 0x24, _) if about.is_optional => Verdict::End(BlkStatus::NotSupp),
         (SenseKey::IllegalRequest, 0x10, _) => Verdict::End(BlkStatus::Protection),
         (SenseKey::DataProtect, 0x27, 0x07) => Verdict::End(BlkStatus::NoSpc),
@@ -261,13 +261,13 @@ fn by_sense(sense: &Sense, outcome: &Outcome, about: &About) -> Verdict {
     }
 }
 
-/// What becomes of a command that was helped, or could not be (`scsi_eh_flush_done_q`).
+/// Decides about a command that error handling has finished with, successfully or not (`scsi_eh_flush_done_q`).
 pub(super) fn after_help(outcome: &Outcome, about: &About, is_online: bool) -> Judged {
     let may_retry = is_online && !about.is_last && !about.is_late && !about.failfast.device;
     let again = if may_retry { Verdict::Retry } else { Verdict::End(BlkStatus::Timeout) };
     let Judged { verdict, event } = judge(outcome, about);
     let verdict = match verdict {
-        // Whatever way it was brought back, it did not end in time.
+        // However the command was given back, it did not complete in time.
         _ if matches!(outcome.host, HostByte::Abort | HostByte::Reset | HostByte::TimeOut) => again,
         _ if !is_online && outcome.host != HostByte::Ok => again,
         Verdict::Recover if may_retry => Verdict::Retry,
@@ -278,13 +278,13 @@ pub(super) fn after_help(outcome: &Outcome, about: &About, is_online: bool) -> J
     Judged { verdict, event }
 }
 
-/// The status of a request whose command has failed and does not go again.
+/// Returns the status of a request whose command has failed and is not sent again.
 fn ended(outcome: &Outcome) -> BlkStatus {
     match outcome.host {
         HostByte::TransportFailfast | HostByte::TransportMarginal => BlkStatus::Transport,
         HostByte::TimeOut => BlkStatus::Timeout,
         HostByte::Ok if outcome.status == sam::CHECK_CONDITION => match &outcome.sense {
-            // Given up while it changed its state.
+            // The command was given up while the device was in transition.
             Some(sense) if (sense.asc, sense.ascq) == (0x04, 0x0a) => BlkStatus::Transport,
             Some(sense) => target_or_io(sense),
             None => BlkStatus::IoErr,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Each answer of a device or a transport, and what the kernel does about it.
+//! Each outcome that a device or transport reports, and the kernel's decision about it.
 
 use super::*;
 use Verdict::{End, Recover, Requeue, Retry};
@@ -101,7 +101,7 @@ fn tries_and_time_end() {
         let last = About { is_last: true, ..About::default() };
         assert_eq!(judge(&outcome, &last).verdict, End(BlkStatus::IoErr));
     }
-    // What does not count as a try is tried again until its time is up.
+    // A command whose attempts do not count as retries is sent again until its time is used up.
     let attention = sense(SenseKey::UnitAttention, 0x29, 0);
     assert_eq!(judge(&attention, &About { is_last: true, ..About::default() }).verdict, Requeue(None));
     let late = About { is_late: true, ..About::default() };

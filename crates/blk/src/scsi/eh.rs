@@ -5,25 +5,26 @@
 //! flight have completed or are late as well. Then recovery goes up level by level. After each level TEST UNIT READY
 //! (`eh_timeout`) shows whether the device works again. The levels and their timeouts:
 //!
-//! - REQUEST SENSE where sense data is missing: `eh_timeout`;
+//! - REQUEST SENSE if sense data is missing: `eh_timeout`;
 //! - abort of each command: `eh_timeout`. An abort that waits for others has up to three times that. Its time is not
 //!   extended once the host recovers or gives up, because an earlier abort may have failed;
-//! - START UNIT where the device wants it: `eh_timeout`;
+//! - START UNIT if the sense data asks for it: `eh_timeout`;
 //! - reset of the LUN: `eh_timeout`;
 //! - reset of the target: `eh_timeout`;
-//! - reset of the host: `host_reset` of its transport. After `eh_deadline` recovery goes to this level at once;
-//! - offline: devices that no level has helped. With `set_give_up` recovery reaches this level after one second.
+//! - reset of the host: `host_reset` of its transport. When recovery has taken `eh_deadline`, it skips to this level;
+//! - offline: devices that still do not work. While the host gives up (`set_give_up`), recovery skips to this level
+//!   after one second.
 //!
-//! Guarantees: a command in recovery completes only after its transport has given it back *and* its device has
-//! answered again or is offline. Each command is released once. Every wait has a limit. A reset or probe that
-//! recovery no longer polls is dropped, so its result is never taken for that of a later one.
+//! Guarantees: a command in recovery completes only after its transport has given it back *and* its device has answered
+//! again or is offline. Each command is released once. Every wait has a time limit. A reset or probe that recovery no
+//! longer polls is dropped, so its result is never mistaken for the result of a later one.
 //!
 //! Needs from callers: calls of `EhLadder::next` while `EhLadder::is_calm` is false, at the latest at
 //! `EhLadder::next_due`. The caller does the returned action at once and passes its result to `EhLadder::result`.
 //! Only one caller at a time.
 //!
-//! This is a plain value: its owner (`super::recovery`) locks it, and calls the transport with it unlocked. Source:
-//! drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`,
+//! The ladder is a plain value: its owner (`super::recovery`) locks it, and calls the transport with the ladder
+//! unlocked. Source: drivers/scsi/scsi_error.c (`scmd_eh_abort_handler`, `scsi_unjam_host`, `scsi_eh_ready_devs`,
 //! `scsi_eh_flush_done_q`) of Linux 6.19. The kernel recovers one device after the other; this code recovers all
 //! devices of a level together.
 
@@ -40,9 +41,9 @@ pub(crate) const EH_TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_ms(10);
 /// How long recovery may take from its start while it gives up.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(1);
-/// An abort that waits for others fails after this many times `eh_timeout`.
+/// An abort that waits for other aborts fails after this many times `eh_timeout`.
 const MOST_WAITS: u64 = 3;
-/// How many more tests a device gets that answers a test with a retryable status (`scsi_eh_tur`).
+/// How often the test of a device is repeated after a retryable status (`scsi_eh_tur`).
 const MORE_TESTS: u8 = 1;
 
 /// Timeouts and options of a host's recovery.
@@ -54,7 +55,7 @@ pub(super) struct EhOptions {
     pub(super) allow_restart: bool,
 }
 
-/// Identifies a command: at most one is outstanding under this name.
+/// Identifies a command: at most one command with this identifier is outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommandId {
     pub(super) lun: LunId,
@@ -62,7 +63,7 @@ pub(super) struct CommandId {
     pub(super) tag: Tag,
 }
 
-/// What a command of the midlayer's own asks of a device.
+/// The kind of a probe, which is a command that the midlayer itself sends to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeKind {
     Sense,
@@ -70,7 +71,7 @@ pub(super) enum ProbeKind {
     Ready,
 }
 
-/// What the owner is to do.
+/// An action that the owner has to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EhAction {
     /// Abort the command that was issued at this time, or poll that abort.
@@ -146,14 +147,14 @@ enum RecoveryStep {
     },
     /// The action has worked; commands still in flight must be given back by this time.
     Settling(Instant),
-    /// To be tested with TEST UNIT READY, with this many more tests if the answer is retryable.
+    /// The device has to be tested with TEST UNIT READY, and again this many times after a retryable status.
     Test(u8),
     Testing {
         until: Instant,
         asked: Instant,
         tries: u8,
     },
-    /// It did not help, or this level has nothing to do here.
+    /// The action did not help, or this level has no action for the unit.
     Failed,
     Over,
     /// A command that the transport has not given back although its device went offline. It completes when it is
@@ -269,7 +270,7 @@ pub(super) struct EhLadder {
     heard: Vec<(LunId, DeviceEvent)>,
     units: Vec<UnitRecovery>,
     stage: EhStage,
-    /// Progress of the one reset that this level does for all units.
+    /// Progress of the single reset that the target and host levels do for all units.
     whole: RecoveryStep,
     /// That reset, while it is in progress.
     whole_owed: Option<(Reset, LunId)>,
@@ -280,10 +281,10 @@ pub(super) struct EhLadder {
     stats: EhStats,
 }
 
-/// What becomes of a command that was given back during error handling.
+/// How a command that was given back during error handling is handled.
 #[derive(Debug)]
 pub(super) enum Returned {
-    /// Its outcome decides.
+    /// As usual: its outcome decides.
     Judge(InFlight),
     /// Recovery has finished with it: it is retried if that is allowed.
     Helped(InFlight),
@@ -313,7 +314,7 @@ impl EhLadder {
         self.stats
     }
 
-    /// Whether there is nothing to do and no command is held.
+    /// Whether error handling has nothing to do and holds no command.
     pub(super) fn is_calm(&self) -> bool {
         self.lates.is_empty() && self.freed.is_empty() && self.heard.is_empty() && self.stage == EhStage::Calm
     }
@@ -391,7 +392,7 @@ impl EhLadder {
             return Returned::Kept;
         }
         self.stats.aborted += u64::from(outcome.host == HostByte::Abort);
-        // The others keep their order, because aborts are done one after the other.
+        // The other commands keep their order, because aborts are done one after the other.
         self.lates.remove(index);
         if was_helped || is_orphan { Returned::Helped(rq) } else { Returned::Judge(rq) }
     }
@@ -664,16 +665,16 @@ impl EhLadder {
             (Abort::Begun, RecoveryStep::Begun { .. }) if has_waited => {
                 late.step = RecoveryStep::Begun { until, asked: now }
             }
-            // Its timeout restarts while it waits. It does not during recovery, because an earlier abort has failed
-            // and its turn may never come.
+            // The timeout of this abort restarts while the abort waits. During recovery it does not restart: an earlier
+            // abort has failed, and this abort's turn may never come.
             (Abort::Waits, RecoveryStep::Begun { .. }) if self.stage == EhStage::Calm && !self.gives_up => {
                 late.step = RecoveryStep::Begun { until: until.min(most), asked: now }
             }
-            // It completed before the abort began: it was given back, or will be, like any other command.
+            // The command completed before the abort began: it was given back, or will be, like any other command.
             (Abort::Gone, RecoveryStep::Todo) => {
                 self.lates.remove(index);
             }
-            // The transport still has it, and a poll gives it back.
+            // The transport still has the command, and a poll gives it back.
             (Abort::Gone, RecoveryStep::Begun { .. }) => late.step = RecoveryStep::Over,
             (Abort::Failed, _) => late.step = RecoveryStep::Failed,
             _ => {}
@@ -734,7 +735,7 @@ impl EhLadder {
         }
     }
 
-    /// Releases the commands that only lacked sense data and have it now.
+    /// Releases the commands that need no recovery any more, because their missing sense data has arrived.
     fn free_explained(&mut self, lun: LunId) {
         let explained = |l: &mut LateCommand| {
             let of_unit = l.id.lun == lun;
@@ -748,8 +749,8 @@ impl EhLadder {
         }
     }
 
-    /// Returns the events that a LUN reported during recovery, once no more probes are sent. The receiver may then
-    /// drop what a probe needs.
+    /// Returns the events that a LUN reported during recovery, once no more probes are sent. After that the caller may
+    /// release the resources that probes need.
     pub(super) fn take_heard(&mut self, lun: LunId) -> Vec<DeviceEvent> {
         if self.stage != EhStage::Calm {
             return Vec::new();
@@ -764,7 +765,7 @@ impl EhLadder {
     }
 }
 
-/// How a level begins for a unit.
+/// The first step of a level for a unit.
 enum FirstAction {
     Do(EhAction),
     /// Its commands have been aborted: test whether the device works again.

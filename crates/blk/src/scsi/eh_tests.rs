@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Aborts that wait for one another; the rest of the ladder is tested on a debug host (`tests/it/core_scsi_eh.rs`).
+//! Aborts that wait for each other; `tests/it/core_scsi_eh.rs` tests the rest of the ladder on a debug host.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn id(tag: u32) -> CommandId {
     CommandId { lun: LunId(0), hctx: HctxId::new(0), tag: Tag::new(tag) }
 }
 
-/// Asks for all that is due, with `say` of an abort; of which aborts it was.
+/// Carries out all actions that are due, with `say` as the result of an abort. Returns the tags of the aborts.
 fn aborts(ladder: &mut EhLadder, now: Instant, say: impl Fn(u32) -> Abort) -> Vec<u32> {
     let mut asked = Vec::new();
     while let Some(ask) = ladder.next(now, 2) {
@@ -38,7 +38,7 @@ fn the_time_of_an_abort_begins_with_its_turn() {
     let first = |tag| if tag == 0 { Abort::Begun } else { Abort::Waits };
     assert_eq!(aborts(&mut ladder, at(1), first), [0, 1]);
     assert_eq!(aborts(&mut ladder, at(9), first), [0, 1]);
-    // The first is done, in time.
+    // The first abort is done in time.
     assert_eq!(aborts(&mut ladder, at(10), |tag| if tag == 0 { Abort::Gone } else { Abort::Begun }), [0, 1]);
     assert_eq!(aborts(&mut ladder, at(19), |_| Abort::Begun), [1]);
     assert!(!ladder.is_recovering(), "10 s have not passed since its turn came");
@@ -52,7 +52,7 @@ fn a_turn_that_never_comes_is_not_waited_for() {
     let first = |tag| if tag == 0 { Abort::Begun } else { Abort::Waits };
     assert_eq!(aborts(&mut ladder, at(1), first), [0, 1]);
     assert_eq!(aborts(&mut ladder, at(10), first), [0, 1]);
-    // The first had its time: from now on that of the second runs.
+    // The first abort has used up its time: from now on the time of the second runs.
     assert_eq!(aborts(&mut ladder, at(11), first), [1]);
     assert!(ladder.is_recovering());
     assert_eq!(aborts(&mut ladder, at(20), first), [1]);
@@ -63,7 +63,7 @@ fn a_turn_that_never_comes_is_not_waited_for() {
 #[test]
 fn an_abort_waits_for_others_only_so_long() {
     let mut ladder = two_late();
-    // The first is never answered, and its command has come back by itself.
+    // The first abort gets no answer, and its command completes by itself.
     let waits = |_| Abort::Waits;
     let all = |seconds: std::ops::Range<u64>, ladder: &mut EhLadder| {
         seconds.into_iter().for_each(|t| assert_eq!(aborts(ladder, at(t), waits), [0, 1], "at {t} s"));
@@ -71,7 +71,7 @@ fn an_abort_waits_for_others_only_so_long() {
     all(1..31, &mut ladder);
     assert!(!ladder.is_recovering());
     assert_eq!(ladder.next(at(31), 2), Some(EhAction::Reset(Reset::Lun, LunId(0))), "30 s after it was asked for");
-    // While recovery is to give up, an abort behind others gets no more time.
+    // While recovery gives up, an abort that waits for others gets no more time.
     let mut ladder = two_late();
     all(1..9, &mut ladder);
     ladder.set_give_up(true);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A host adapter: how many commands its transport can have in flight, shared by all its LUNs, and when it takes
-//! none.
+//! A host adapter: how many commands its transport can have in flight for all its LUNs together, and when the host
+//! takes no commands.
 //!
-//! Guarantees: [`HostTemplate`] says before there is a disk how many tags there are. `nr_hw_queues` multiplies them
-//! unless `host_tagset`. A host or target that was busy gets no commands until one of its commands completes, or a
-//! few attempts have been sat out. Source: drivers/scsi/hosts.c, scsi_lib.c (`scsi_host_queue_ready`,
+//! Guarantees: [`HostTemplate`] determines the number of tags before there is a disk. `nr_hw_queues` multiplies it
+//! unless `host_tagset` is set. A host or target that was busy gets no commands until one of its commands completes, or
+//! until a few attempts have been rejected. Source: drivers/scsi/hosts.c, scsi_lib.c (`scsi_host_queue_ready`,
 //! `scsi_target_queue_ready`) of Linux 6.19; the range of `nr_hw_queues` after drivers/scsi/storvsc_drv.c
 //! (`storvsc_max_hw_queues`).
 
@@ -40,7 +40,7 @@ pub struct HostTemplate {
     pub track_queue_depth: bool,
     /// How long an abort, a reset of a LUN or target, or a probe of a device may take during error handling.
     pub eh_timeout: Duration,
-    /// After this much time of recovery only a reset of the host is tried; `None`: never.
+    /// When recovery has taken this long, it skips to the reset of the host; `None`: no time limit.
     pub eh_deadline: Option<Duration>,
     /// Devices that have stopped are started again.
     pub allow_restart: bool,
@@ -64,7 +64,8 @@ impl Default for HostTemplate {
 impl HostTemplate {
     /// Returns the number of hardware queues on a machine with this many CPUs.
     ///
-    /// # Errors `nr_hw_queues` is larger than the number of CPUs.
+    /// # Errors
+    /// `nr_hw_queues` is larger than the number of CPUs.
     pub fn hw_queues(&self, cpus: u16) -> Result<u16, SettingError> {
         match self.nr_hw_queues {
             0 => Ok(cpus.max(1)),
@@ -75,7 +76,8 @@ impl HostTemplate {
 
     /// Returns the tags that this template needs.
     ///
-    /// # Errors The errors of [`HostTemplate::hw_queues`].
+    /// # Errors
+    /// The errors of [`HostTemplate::hw_queues`].
     pub fn tag_set(&self, cpus: u16) -> Result<TagSetConfig, SettingError> {
         Ok(TagSetConfig {
             nr_hw_queues: self.hw_queues(cpus)?,
@@ -88,7 +90,7 @@ impl HostTemplate {
         })
     }
 
-    /// Commands that all hardware queues together can have in flight.
+    /// Returns how many commands all hardware queues together can have in flight.
     pub fn total_depth(&self, hw_queues: u16) -> u32 {
         if self.host_tagset { self.can_queue } else { self.can_queue.saturating_mul(u32::from(hw_queues)) }
     }
@@ -104,7 +106,7 @@ pub struct ScsiHost {
 }
 
 impl ScsiHost {
-    /// Makes a host whose commands `transport` carries. `L` is the lock of its error handling.
+    /// Makes a host that uses `transport`. `L` is the lock type of its error handling.
     pub fn new<L: Lock>(template: HostTemplate, transport: Arc<dyn Transport>) -> Arc<ScsiHost> {
         let HostTemplate { eh_timeout, eh_deadline, allow_restart, .. } = template;
         let host_reset = transport.limits().host_reset;
@@ -118,31 +120,31 @@ impl ScsiHost {
         })
     }
 
-    /// The transport that carries its commands.
+    /// Returns the host's transport.
     #[inline]
     pub fn transport(&self) -> &dyn Transport {
         self.transport.as_ref()
     }
 
-    /// Counters of its error handling.
+    /// Returns the counters of the host's error handling.
     pub fn eh_stats(&self) -> EhStats {
         self.recovery.stats()
     }
 
-    /// Whether it takes no new commands because of error handling.
+    /// Whether the host takes no new commands because of error handling.
     pub fn is_recovering(&self) -> bool {
         self.recovery.stops_commands()
     }
 
-    /// Turns giving up on or off. While it is on, recovery lasts at most one second, counted from when the host
-    /// stopped for commands that time out. Then their devices go offline, and commands that the transport gives back
-    /// fail. No recovered command is retried meanwhile. A device stays offline when giving up is turned off, until
-    /// its state is set.
+    /// Turns giving up on or off. While it is on, recovery takes at most one second from the moment at which the host
+    /// stops because of late commands. Then the devices of these commands go offline, and commands that the transport
+    /// gives back fail. Recovered commands are not retried while giving up is on. When it is turned off, a device stays
+    /// offline until its state is set.
     pub fn set_give_up(&self, give_up: bool) {
         self.recovery.set_give_up(give_up);
     }
 
-    /// The template it was made with.
+    /// Returns the template of the host.
     pub fn template(&self) -> &HostTemplate {
         &self.template
     }
@@ -152,7 +154,7 @@ impl ScsiHost {
         Device::new(cmd_per_lun.min(can_queue), nr_hw_queues, self.tags(nr_hw_queues, queue_depth), track_queue_depth)
     }
 
-    /// Tags of all hardware queues together.
+    /// Returns the number of tags of all hardware queues together.
     pub(super) fn tags(&self, nr_hw_queues: u16, queue_depth: u32) -> u32 {
         let queues = if self.template.host_tagset { 1 } else { u32::from(nr_hw_queues) };
         queue_depth.saturating_mul(queues)
@@ -170,11 +172,11 @@ impl ScsiHost {
         Ok(())
     }
 
-    /// Returns whether a host or target that was busy takes a command.
+    /// Checks whether a host or target that was busy takes a command.
     #[cold]
     fn pass(&self, device: &Device) -> Result<(), QueueRqStatus> {
-        // A completion of the device itself runs it again and unblocks it; a device without any is retried after a
-        // delay.
+        // If the device has commands in flight, their completion unblocks it and runs its queue again. Otherwise the
+        // request is retried after a delay.
         if self.recovery.stops_commands() || device.in_flight() > 0 {
             return Err(device.busy_status());
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a logical unit says of itself: INQUIRY and its pages of vital product data, READ CAPACITY (16), MODE SENSE (10),
-//! REPORT LUNS.
+//! Parsers for what a logical unit reports about itself: INQUIRY and its pages of vital product data, READ CAPACITY
+//! (16), MODE SENSE (10), REPORT LUNS.
 //!
-//! Guarantees: any bytes from a device or the network are accepted, cut at any place. What is missing is `None`, or
-//! reads as zero where the standard gives a shorter answer that meaning. Lengths in an answer are bounded by the
-//! bytes that are there. Does not do: send commands, or judge whether values make a disk.
-//! Source: SPC-5 (6.6, 6.12, 6.32, 7.7), SBC-4 (5.20, 6.5.3, 6.6).
+//! Guarantees: any bytes from a device or the network are accepted, truncated anywhere. A missing field is `None`, or
+//! zero if the standard defines shorter answers that way. Lengths in an answer are limited to the bytes that are
+//! present. Does not do: send commands, or check that the values are those of a usable disk. Source: SPC-5 (6.6, 6.12,
+//! 6.32, 7.7), SBC-4 (5.20, 6.5.3, 6.6).
 
 use super::transport::LunId;
 
@@ -22,7 +22,7 @@ pub mod vpd {
 
 /// The mode page of caching.
 pub const CACHING_PAGE: u8 = 0x08;
-/// Designators that are read.
+/// Most designators that are read.
 const MAX_DESIGNATORS: usize = 32;
 
 fn be<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -41,7 +41,7 @@ fn be64(bytes: &[u8], at: usize) -> Option<u64> {
     be(bytes, at).map(u64::from_be_bytes)
 }
 
-/// Printable characters, without blanks around them; others become `?`.
+/// Returns the text without blanks around it; characters that are not printable become `?`.
 pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let all: String =
@@ -52,20 +52,20 @@ pub(super) fn text(bytes: &[u8]) -> String {
 /// The standard INQUIRY data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inquiry {
-    /// 0: there is a device; others: none, or none that can be.
+    /// Peripheral qualifier. 0: a device is connected; other values: no device is connected, or none is possible.
     pub qualifier: u8,
-    /// What it is: 0 is a disk.
+    /// Peripheral device type; 0 is a disk.
     pub device_type: u8,
     /// The manufacturer.
     pub vendor: String,
-    /// What they call it.
+    /// The product identification.
     pub product: String,
-    /// Which of them.
+    /// The product revision.
     pub revision: String,
 }
 
 impl Inquiry {
-    /// Reads an answer to INQUIRY; `None` if it is too short to be one.
+    /// Parses an answer to INQUIRY; `None` if it is too short.
     pub fn parse(bytes: &[u8]) -> Option<Inquiry> {
         let [first, _, _, _, _, ..] = bytes else { return None };
         let part = |from: usize, to: usize| text(bytes.get(from..to.min(bytes.len())).unwrap_or_default());
@@ -78,20 +78,20 @@ impl Inquiry {
         })
     }
 
-    /// Whether it is a disk that is there (direct access or zoned by the host).
+    /// Whether the unit is a connected disk (direct access or host-managed zoned).
     pub fn is_disk(&self) -> bool {
         self.qualifier == 0 && self.device_type == 0
     }
 }
 
-/// The part of a page of vital product data behind its header; `None` if it is another page, or none.
+/// Returns the part of a page of vital product data after its header; `None` if the bytes are another page or no page.
 pub fn page(bytes: &[u8], code: u8) -> Option<&[u8]> {
     let [_, is, _, _, rest @ ..] = bytes else { return None };
     let len = usize::from(be16(bytes, 2)?);
     (*is == code).then(|| rest.get(..len).unwrap_or(rest))
 }
 
-/// Whether the list of supported pages names one.
+/// Whether the list of supported pages contains this page.
 pub fn has_page(supported: &[u8], code: u8) -> bool {
     page(supported, vpd::SUPPORTED_PAGES).is_some_and(|list| list.contains(&code))
 }
@@ -101,34 +101,34 @@ pub fn serial_number(bytes: &[u8]) -> Option<String> {
     page(bytes, vpd::UNIT_SERIAL_NUMBER).map(text).filter(|serial| !serial.is_empty())
 }
 
-/// A name of a logical unit.
+/// A designator (identifier) of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Designator {
-    /// Its type: 1 = vendor's, 2 = EUI-64, 3 = NAA, 8 = SCSI name.
+    /// Designator type: 1 = T10 vendor, 2 = EUI-64, 3 = NAA, 8 = SCSI name.
     pub kind: u8,
     /// 1 = binary, 2 = ASCII, 3 = UTF-8.
     pub code_set: u8,
-    /// The name.
+    /// The bytes of the identifier.
     pub name: Vec<u8>,
 }
 
-/// Identity of a logical unit: its names, which are the same on every path.
+/// Identity of a logical unit: its identifiers, which are the same on every path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// In order of their bytes, of the logical unit only, not of ports.
+    /// Designators of the logical unit, not of ports, sorted by their bytes.
     pub designators: Vec<Designator>,
     /// The serial number of page 0x80.
     pub serial: Option<String>,
 }
 
 impl Identity {
-    /// Of pages 0x83 and 0x80, each empty if there is none.
+    /// Makes the identity from pages 0x83 and 0x80; a page that the device does not have is empty.
     pub fn parse(designation: &[u8], serial: &[u8]) -> Identity {
         Identity { designators: designators(designation), serial: serial_number(serial) }
     }
 
-    /// Returns all its names and the serial number as text for comparison: two paths to one disk return the same
-    /// text.
+    /// Returns all identifiers and the serial number as text for comparison. The text is the same on all paths to a
+    /// disk.
     pub fn in_full(&self) -> String {
         let name = |d: &Designator| -> String {
             let name: String = match d.code_set {
@@ -141,7 +141,7 @@ impl Identity {
         self.designators.iter().map(name).chain(serial).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the unit has any name or serial number.
+    /// Whether the unit has any identifier or serial number.
     pub fn is_known(&self) -> bool {
         !self.designators.is_empty() || self.serial.is_some()
     }
@@ -149,7 +149,7 @@ impl Identity {
 
 impl core::fmt::Display for Identity {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // The best one that there is: NAA before EUI-64 before others.
+        // The best designator: NAA before EUI-64 before others.
         let rank = |d: &&Designator| match d.kind {
             3 => 0,
             2 => 1,
@@ -171,7 +171,7 @@ fn designators(bytes: &[u8]) -> Vec<Designator> {
     all
 }
 
-/// Names of the logical unit that page 0x83 has, in its order.
+/// Returns the designators of the logical unit in page 0x83, in the order of the page.
 pub(super) fn unit_designators(bytes: &[u8]) -> Vec<Designator> {
     let mut list = page(bytes, vpd::DEVICE_IDENTIFICATION).unwrap_or_default();
     let mut all = Vec::new();
@@ -186,7 +186,7 @@ pub(super) fn unit_designators(bytes: &[u8]) -> Vec<Designator> {
     all
 }
 
-/// Page 0xb0. Zero: not reported by the device.
+/// Page 0xb0 (block limits). Zero: not reported by the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockLimits {
     /// Most blocks of one transfer.
@@ -202,10 +202,10 @@ pub struct BlockLimits {
 }
 
 impl BlockLimits {
-    /// Reads the page; of one that is not there all is zero.
+    /// Parses the page; without a page all fields are zero.
     pub fn parse(bytes: &[u8]) -> BlockLimits {
         let Some(page) = page(bytes, vpd::BLOCK_LIMITS) else { return BlockLimits::default() };
-        // Offsets of the standard count the header.
+        // Offsets in the standard include the header.
         let at = |offset: usize| be32(page, offset - 4).unwrap_or(0);
         BlockLimits {
             max_transfer: at(8),
@@ -217,14 +217,14 @@ impl BlockLimits {
     }
 }
 
-/// Whether page 0xb1 says that the medium rotates; a device without the page may.
+/// Whether page 0xb1 says that the medium rotates; `None` if that is not reported, so that the medium may rotate.
 pub fn is_rotational(bytes: &[u8]) -> Option<bool> {
     let rate = be16(page(bytes, vpd::BLOCK_DEVICE_CHARACTERISTICS)?, 0)?;
     // 0: not reported; 1: does not rotate.
     (rate != 0).then_some(rate != 1)
 }
 
-/// Page 0xb2: which commands unmap.
+/// Page 0xb2 (logical block provisioning): the commands that unmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Provisioning {
     /// UNMAP.
@@ -234,21 +234,21 @@ pub struct Provisioning {
 }
 
 impl Provisioning {
-    /// Reads the page; of one that is not there nothing unmaps.
+    /// Parses the page; without a page no command unmaps.
     pub fn parse(bytes: &[u8]) -> Provisioning {
         let flags = page(bytes, vpd::LOGICAL_BLOCK_PROVISIONING).and_then(|p| p.get(1)).copied().unwrap_or(0);
         Provisioning { unmap: flags & 0x80 != 0, write_same_16: flags & 0x40 != 0 }
     }
 }
 
-/// READ CAPACITY (16).
+/// The answer to READ CAPACITY (16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Blocks of the medium.
     pub blocks: u64,
-    /// Bytes of one.
+    /// Bytes of a block.
     pub block_size: u32,
-    /// Logical blocks of a physical one, as a power of two.
+    /// Logical blocks per physical block, as an exponent of two.
     pub physical_exponent: u8,
     /// Blocks may be unmapped.
     pub is_thin: bool,
@@ -257,7 +257,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Reads the answer; `None` if it is too short, or if its number of blocks is none.
+    /// Parses the answer; `None` if it is too short, or if its number of blocks is not valid.
     pub fn parse(bytes: &[u8]) -> Option<Capacity> {
         let flags = |at: usize| bytes.get(at).copied().unwrap_or(0);
         Some(Capacity {
@@ -270,10 +270,10 @@ impl Capacity {
     }
 }
 
-/// What MODE SENSE (10) of [`CACHING_PAGE`] says.
+/// The answer to MODE SENSE (10) of [`CACHING_PAGE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
-    /// Writes are refused.
+    /// Writes are rejected.
     pub write_protected: bool,
     /// FUA is honoured.
     pub fua: bool,
@@ -282,7 +282,7 @@ pub struct Caching {
 }
 
 impl Caching {
-    /// Reads the answer; `None` if it is none. A page that is not there says that there is no cache.
+    /// Parses the answer; `None` if it is not valid. Without the page there is no write cache.
     pub fn parse(bytes: &[u8]) -> Option<Caching> {
         let specific = *bytes.get(3)?;
         let descriptors = usize::from(be16(bytes, 6)?);
@@ -297,7 +297,7 @@ impl Caching {
     }
 }
 
-/// The logical units that REPORT LUNS names, those of simple addresses.
+/// Returns the logical units with simple addresses in the answer to REPORT LUNS.
 pub fn luns(bytes: &[u8]) -> Vec<LunId> {
     let told = be32(bytes, 0).map_or(0, |n| n as usize);
     let list = bytes.get(8..).unwrap_or_default();
@@ -344,7 +344,7 @@ mod tests {
         assert_ne!(identity, Identity::parse(&vpd_page(0x83, &vendor), &serial));
         assert_eq!(Identity::parse(&[], &serial).to_string(), "serial SN1");
         assert!(!Identity::parse(&one[..3], &[]).is_known());
-        // Cut in the middle of the second name: only the first counts.
+        // Truncated in the middle of the second designator: only the first counts.
         let mut cut = one.clone();
         cut.truncate(4 + naa.len() + 5);
         assert_eq!(Identity::parse(&cut, &[]).designators.len(), 1);

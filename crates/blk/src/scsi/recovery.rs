@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The owner of a host's [`EhLadder`]: carries out its actions at the transport, and takes devices offline.
 //!
-//! Guarantees: while nothing is wrong a command costs one load of a word that is not written. The ladder's lock is
-//! the innermost one (a transport that gives a command back may hold its own). The transport is called with the
-//! ladder unlocked, by one thread at a time; a second thread returns. A command that was admitted just before
-//! recovery began goes to the transport like any other: a reset gives it back, and it is held.
+//! Guarantees: without errors, a command costs one load of a word that no thread writes. The ladder's lock is the
+//! innermost one (a transport may hold its own lock while it gives a command back). The transport is called with the
+//! ladder unlocked, by one thread at a time; a second thread returns. A command that was admitted just before recovery
+//! began goes to the transport like any other: a reset gives it back, and it is held.
 
 use super::cdb::Cdb;
 use super::device::{Device, DeviceState};
@@ -35,7 +35,7 @@ struct Shared {
     devices: Vec<(LunId, Arc<Device>)>,
 }
 
-/// A lock whose kind is forgotten: hosts, disks and batches need not know it.
+/// A lock whose type is erased, so that hosts, disks and batches need not be generic over it.
 trait Guarded: Send + Sync {
     fn with(&self, what: &mut dyn FnMut(&mut Shared));
 }
@@ -164,7 +164,7 @@ impl Recovery {
             }
             EhAction::Offline(lun) => {
                 let devices = self.with(|s| s.devices.iter().filter(|(l, _)| *l == lun).cloned().collect::<Vec<_>>());
-                // One that its transport gave up already stays as that says.
+                // A device that its transport has already given up keeps its state.
                 let in_use =
                     |d: &&(LunId, Arc<Device>)| matches!(d.1.state(), DeviceState::Running | DeviceState::Blocked);
                 devices.iter().filter(in_use).for_each(|(_, device)| device.set_state(DeviceState::Offline));

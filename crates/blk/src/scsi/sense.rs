@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sense data: what a SCSI device says of a command that did not go well.
+//! Sense data: what a SCSI device reports about a command that failed.
 //!
-//! Guarantees: any bytes from a device or the network are accepted: fixed and descriptor format, cut at any place.
-//! What is missing reads as zero, and bytes that are no sense data give `None`.
-//! Source: SPC-5, 4.4 ("Sense data"); drivers/scsi/scsi_common.c (`scsi_normalize_sense`).
+//! Guarantees: any bytes from a device or the network are accepted: fixed and descriptor format, truncated anywhere.
+//! Missing fields are zero, and bytes that are no sense data give `None`. Source: SPC-5, 4.4 ("Sense data");
+//! drivers/scsi/scsi_common.c (`scsi_normalize_sense`).
 
-/// Longest sense data that is read: what a command may return (SPC-5, 4.4.1).
+/// Longest sense data that is read, which is also the most that a command may return (SPC-5, 4.4.1).
 pub(crate) const SENSE_BYTES: usize = 252;
 
 /// Sense keys.
@@ -50,7 +50,7 @@ const KEYS: [SenseKey; 16] = [
     SenseKey::Completed,
 ];
 
-/// What sense data says, in either format.
+/// The fields of sense data, of either format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sense {
     /// The key.
@@ -59,7 +59,7 @@ pub struct Sense {
     pub asc: u8,
     /// Its qualifier.
     pub ascq: u8,
-    /// It is about a command that has ended before.
+    /// The sense data is about an earlier command that has already completed.
     pub is_deferred: bool,
     /// For a medium error, the first block that could not be transferred.
     pub information: Option<u64>,
@@ -71,7 +71,7 @@ impl Sense {
         Sense { key, asc, ascq, is_deferred: false, information: None }
     }
 
-    /// Reads sense data; `None` if it is none.
+    /// Parses sense data; `None` if the bytes are no sense data.
     pub fn parse(bytes: &[u8]) -> Option<Sense> {
         let bytes = &bytes[..bytes.len().min(SENSE_BYTES)];
         let code = bytes.first()? & 0x7f;
@@ -82,7 +82,7 @@ impl Sense {
         }
     }
 
-    /// The same as bytes of the fixed format: for devices of our own.
+    /// Returns the sense data as bytes of the fixed format, for simulated devices.
     pub fn to_fixed(self) -> [u8; 18] {
         let mut bytes = [0; 18];
         bytes[0] = 0x70 | u8::from(self.is_deferred);
@@ -98,7 +98,7 @@ impl Sense {
 }
 
 impl Sense {
-    /// The unit was stopped, and waits for START UNIT.
+    /// Whether the unit was stopped and waits for START UNIT.
     pub(super) fn wants_start(&self) -> bool {
         (self.key, self.asc, self.ascq) == (SenseKey::NotReady, 0x04, 0x02)
     }
@@ -113,7 +113,7 @@ impl core::fmt::Display for Sense {
 
 fn fixed(bytes: &[u8], is_deferred: bool) -> Sense {
     let at = |i: usize| bytes.get(i).copied().unwrap_or(0);
-    // What is behind the length that it tells is not its.
+    // Bytes after the reported length are not part of the sense data.
     let end = 8 + usize::from(at(7));
     let told = |i: usize| if i < end { at(i) } else { 0 };
     let information = bytes.get(3..7).filter(|_| at(0) & 0x80 != 0);
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(Sense::parse(&[0x7f, 1, 2, 3]), None);
         assert_eq!(Sense::parse(&[0x70]), Some(Sense::new(SenseKey::NoSense, 0, 0)));
         assert_eq!(Sense::parse(&[0x70, 0, 5]).unwrap().key, SenseKey::IllegalRequest);
-        // It says that it is shorter than it is.
+        // The reported length is shorter than the data.
         let short = [0x70, 0, 5, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0x24, 1, 0, 0, 0, 0];
         assert_eq!(Sense::parse(&short).unwrap().asc, 0);
         let longer = [0x72, 5, 0x24, 0, 0, 0, 0, 255, 0, 200, 0x80];

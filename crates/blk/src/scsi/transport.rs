@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The transport interface: what carries commands to devices (the kernel's low-level driver), and the rules for it.
+//! The transport interface: a transport carries commands to devices (a low-level driver in the kernel); and its rules.
 //!
-//! - The midlayer hands a transport a batch ([`CommandBatch`]) of one LUN and one hardware queue. The transport
-//!   [`accept`](CommandBatch::accept)s commands from its front and gets an [`AcceptedCommand`] for each: the duty to
-//!   report its outcome, once.
-//! - Outcomes are pulled: [`Transport::poll`] moves them into [`Outcomes`]. Their meaning is not the transport's
-//!   business.
-//! - The rules of [`crate::driver`] hold here, too: several threads call at once, a transport does its own locking,
-//!   and it never calls back.
+//! - The midlayer passes a batch ([`CommandBatch`]) of one LUN and one hardware queue to a transport. The transport
+//!   [`accept`](CommandBatch::accept)s commands from its front and gets an [`AcceptedCommand`] for each, whose outcome
+//!   it must report once.
+//! - Outcomes are polled: [`Transport::poll`] moves them into [`Outcomes`]. The transport does not interpret them.
+//! - The rules of [`crate::driver`] apply here, too: several threads call at once, a transport does its own locking,
+//!   and never calls back.
 //!
 //! Source: include/scsi/scsi_host.h (`scsi_host_template`).
 
@@ -25,10 +24,10 @@ use crate::time::{Duration, Instant};
 pub struct LunId(pub u16);
 
 impl LunId {
-    /// Most logical units that the simple addressing methods name.
+    /// Highest logical unit number that the simple addressing methods can express.
     pub const MAX: u16 = (1 << 14) - 1;
 
-    /// Returns the eight bytes for the wire: peripheral device addressing below 256, flat space addressing from there
+    /// Returns the eight bytes for the wire: peripheral device addressing below 256, flat space addressing from 256 on
     /// (SAM-5, 4.7.7).
     pub fn to_wire(self) -> [u8; 8] {
         assert!(self.0 <= LunId::MAX, "LUN {}: must be at most {}", self.0, LunId::MAX);
@@ -36,7 +35,7 @@ impl LunId {
         [if self.0 < 256 { 0 } else { high | 0x40 }, low, 0, 0, 0, 0, 0, 0]
     }
 
-    /// Returns the LUN that eight bytes from the wire name; `None` if they are no simple address.
+    /// Returns the LUN of eight bytes from the wire; `None` if they are no simple address.
     pub fn from_wire(bytes: [u8; 8]) -> Option<LunId> {
         let [high, low, rest @ ..] = bytes;
         let simple = rest == [0; 6] && (high == 0 || high >> 6 == 1);
@@ -44,7 +43,7 @@ impl LunId {
     }
 }
 
-/// The data that goes with a command.
+/// The data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing.
@@ -63,13 +62,13 @@ pub enum Payload {
 pub struct Command<'a> {
     /// The command descriptor block.
     pub cdb: Cdb,
-    /// The data that goes with it.
+    /// The data of the command.
     pub payload: Payload,
     /// Its request: tag, length and data.
     pub rq: RqRef<'a>,
 }
 
-/// The duty to report the outcome of one command.
+/// An accepted command, whose outcome the transport must report once.
 #[derive(Debug)]
 #[must_use = "an accepted command must be given back"]
 pub struct AcceptedCommand {
@@ -78,17 +77,17 @@ pub struct AcceptedCommand {
 }
 
 impl AcceptedCommand {
-    /// Unique within the hardware queue until the command is given back.
+    /// Returns the tag, which is unique within the hardware queue until the command is given back.
     #[inline]
     pub fn tag(&self) -> Tag {
         self.rq.tag()
     }
 }
 
-/// What the midlayer needs to know of a command when it is given back.
+/// What the midlayer needs to know about a command when it is given back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
-    /// A device need not know it: it unmaps or zeroes without data of its request.
+    /// A device need not support the command: it unmaps or zeroes without data of its request.
     pub(super) is_optional: bool,
     pub(super) retries: u8,
     /// When the first try began (`jiffies_at_alloc`).
@@ -107,13 +106,13 @@ pub struct CommandBatch<'a, 'b> {
 }
 
 impl CommandBatch<'_, '_> {
-    /// The hardware queue they belong to.
+    /// Returns the hardware queue of the commands.
     #[inline]
     pub fn hctx(&self) -> HctxId {
         self.batch.hctx()
     }
 
-    /// The logical unit they are for.
+    /// Returns the logical unit of the commands.
     #[inline]
     pub fn lun(&self) -> LunId {
         self.disk.lun()
@@ -149,7 +148,7 @@ impl CommandBatch<'_, '_> {
         self.refused = Some(QueueRqStatus::Error(status));
     }
 
-    /// Takes over the front command. Panics when none was shown.
+    /// Accepts the front command. Panics when [`CommandBatch::front`] has not shown it.
     #[inline]
     pub fn accept(&mut self) -> AcceptedCommand {
         assert!(self.is_admitted, "a command is taken over that was not shown");
@@ -181,7 +180,7 @@ pub struct Outcomes<'a> {
 }
 
 impl Outcomes<'_> {
-    /// How many more fit.
+    /// Returns how many more outcomes fit.
     #[inline]
     pub fn room(&self) -> usize {
         self.done.room()
@@ -209,12 +208,13 @@ pub enum Busy {
     Hctx,
 }
 
-/// A transport's answer when it is asked to abort a late command, or how far the abort is.
+/// The state of an abort: result of the call that begins it, and of the calls that poll it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
-    /// It is being aborted; it comes back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or as it ended meanwhile.
+    /// The abort is in progress. The command is given back with [`HostByte::Abort`](super::disposition::HostByte::Abort), or with
+    /// its own outcome if it completes first.
     Begun,
-    /// Another one is being aborted, and its turn comes after that.
+    /// The abort waits until the abort of another command is done.
     Waits,
     /// The command is not in flight any more: it has been given back, or a coming poll gives it back.
     Gone,
@@ -222,7 +222,7 @@ pub enum Abort {
     Failed,
 }
 
-/// A transport's answer when it is asked for a reset, or how far the reset is.
+/// The state of a reset: result of the call that begins it, and of the calls that poll it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
     /// The reset is in progress.
@@ -233,7 +233,7 @@ pub enum Help {
     Failed,
 }
 
-/// The answer to a command of the midlayer's own.
+/// The answer to a probe (a command that the midlayer itself sends).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
     /// Its outcome.
@@ -268,31 +268,31 @@ pub trait Transport: Send + Sync {
     /// returns `None`. If the transport can take no more before that, returns why.
     fn queue(&self, batch: &mut CommandBatch<'_, '_>, now: Instant) -> Option<Busy>;
 
-    /// Moves commands of a LUN and hardware queue that came back to `ended`, as many as there are and fit, without waiting.
+    /// Moves completed commands of a LUN and hardware queue to `ended`, as many as fit, without waiting.
     fn poll(&self, lun: LunId, hctx: HctxId, ended: &mut Outcomes<'_>, now: Instant);
 
-    /// Aborts a late command; further calls return how far the abort is. If the command with this tag was issued at
-    /// another time than `late` says, the answer is [`Abort::Gone`]. A command is never given back while its device
-    /// may still access its data.
+    /// Aborts a late command; further calls poll the abort. If the command with this tag was issued at another time
+    /// than `late` says, returns [`Abort::Gone`]. A command is never given back while its device may still access its
+    /// data.
     fn abort(&self, _lun: LunId, _hctx: HctxId, _late: TimedOut, _now: Instant) -> Abort {
         Abort::Failed
     }
 
-    /// Begins a reset; further calls return how far it is. All commands that it affects are given back with
+    /// Begins a reset; further calls poll it. All commands that it affects are given back with
     /// [`HostByte::Reset`](super::disposition::HostByte::Reset). The midlayer polls each reset until it is over, or
     /// drops it.
     fn reset(&self, _what: Reset, _lun: LunId, _now: Instant) -> Help {
         Help::Failed
     }
 
-    /// Drops a reset that was begun: its result must not be returned to the caller that asks for the next one.
+    /// Drops a reset that was begun: its result must not be returned as the result of the next reset.
     fn drop_reset(&self, _what: Reset, _lun: LunId) {}
 
-    /// Sends a command of the midlayer's own, without data to the device. Returns false if it cannot. A LUN has one
-    /// at a time.
+    /// Sends a probe: a command of the midlayer itself, without data to the device. Returns false if it cannot be sent.
+    /// A LUN has one probe at a time.
     ///
-    /// It bypasses the requests: commands that do not end may hold all tags of a LUN. A reserved tag would need a request,
-    /// and a queue that lets this request through while it stops all others.
+    /// A probe uses no request, because commands that do not complete may hold all tags of a LUN. With a reserved tag it
+    /// would need a request, and a queue that dispatches this request while all others are stopped.
     fn probe(&self, _lun: LunId, _cdb: &Cdb, _now: Instant) -> bool {
         false
     }
@@ -305,8 +305,8 @@ pub trait Transport: Send + Sync {
     /// Drops a probe: its answer is not polled any more.
     fn drop_probe(&self, _lun: LunId) {}
 
-    /// The LUN goes offline, because recovery has failed: the next polls must give back all its commands. After that
-    /// no device or thread may access their data, even if a connection has to be cut for that.
+    /// The LUN goes offline, because recovery has failed: the next polls must give back all its commands. After that no
+    /// device or thread may access their data, even if the transport has to close a connection to ensure that.
     fn abandon(&self, _lun: LunId, _now: Instant) {}
 }
 
@@ -315,7 +315,7 @@ pub trait Transport: Send + Sync {
 pub struct TransportLimits {
     /// Most sectors of one command.
     pub max_sectors: u32,
-    /// Most pieces of memory of one command.
+    /// Most data segments of one command.
     pub max_segments: u16,
     /// How long a command may take before it is late.
     pub timeout: Duration,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The world wide identifier by which udev and multipath know a SCSI disk: `wwid` of multipath.conf(5).
+//! The world wide identifier (WWID) that udev and multipath use for a SCSI disk: `wwid` of multipath.conf(5).
 //!
-//! Guarantees: any input bytes are accepted, and the text is printable. Of the names in page 0x83 it takes the one
-//! that multipath-tools prefers: NAA (6, 5, 2), EUI-64, a SCSI name, the T10 vendor's, a local NAA; of two equal ones
-//! the first. Without any: `S`, vendor, product and serial number, as scsi_id has it. Does not do: vendor specific
-//! names (type 0).
-//! Source: multipath-tools, libmultipath/discovery.c (`parse_vpd_pg83`); systemd, src/udev/scsi_id (`do_scsi_page80_inquiry`).
+//! Guarantees: any input bytes are accepted, and the text is printable. Of the designators in page 0x83 it takes the one that
+//! multipath-tools prefers, in this order: NAA (6, 5, 2), EUI-64, a SCSI name, T10 vendor, a locally assigned NAA. Of two with
+//! equal rank it takes the first. Without any, the WWID is `S`, vendor, product and serial number, as in scsi_id. Does not do:
+//! vendor specific designators (type 0). Source: multipath-tools, libmultipath/discovery.c (`parse_vpd_pg83`); systemd,
+//! src/udev/scsi_id (`do_scsi_page80_inquiry`).
 
 use super::inquiry::{Designator, Inquiry, serial_number, text, unit_designators};
 
-/// Of standard INQUIRY data and pages 0x83 and 0x80, each page empty if there is none. `None`: it has no name.
+/// Returns the WWID from standard INQUIRY data and pages 0x83 and 0x80; a page that the device does not have is empty.
+/// `None`: the disk has no WWID.
 pub fn wwid(inquiry: &Inquiry, designation: &[u8], serial: &[u8]) -> Option<String> {
     let all = unit_designators(designation);
-    // The last of the largest, so the first of them.
+    // `max_by_key` returns the last maximum, so the first one of the page because of `rev`.
     let best = all.iter().rev().filter_map(|d| Some((rank(d)?, d))).max_by_key(|(rank, _)| *rank);
     match best {
         Some((_, name)) => Some(named(name)),
@@ -24,7 +25,7 @@ pub fn wwid(inquiry: &Inquiry, designation: &[u8], serial: &[u8]) -> Option<Stri
     }
 }
 
-/// The higher the better; `None`: not of a form that it must have.
+/// Returns the rank of a designator, higher is better; `None`: the designator is not well-formed.
 fn rank(designator: &Designator) -> Option<u32> {
     let name = &designator.name[..];
     match (designator.kind, name.len()) {
@@ -42,7 +43,7 @@ fn rank(designator: &Designator) -> Option<u32> {
     }
 }
 
-/// With the digit of its kind before it.
+/// Returns the identifier as text, after the digit of its type.
 fn named(designator: &Designator) -> String {
     let name = &designator.name[..];
     match designator.kind {
@@ -62,7 +63,7 @@ fn named(designator: &Designator) -> String {
     }
 }
 
-/// Each run of blanks as one `_`.
+/// Replaces each run of blanks with one `_`.
 fn joined(text: &str) -> String {
     text.split_ascii_whitespace().collect::<Vec<_>>().join("_")
 }
@@ -97,7 +98,7 @@ mod tests {
         is(&[t10, (2, &[1; 8])], "20101010101010101");
         is(&[t10, (8, b"naa.600A0B8000ABCDEF\0\0")], "3600a0b8000abcdef");
         is(&[(8, b"iqn.2026-11.test:d,L,0x01")], "82026-11.test:d,L,0x01");
-        // Not of the unit, or not of a form that it must have.
+        // Designators that are not of the unit, or not well-formed.
         assert_eq!(
             of(&[(0x13, &[0x50, 1, 2, 3, 4, 5, 6, 7]), (3, &[0x60; 8]), (1, b"short"), (0, b"anything")], ""),
             None

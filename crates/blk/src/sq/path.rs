@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way of a request through the single queue: merge, request, elevator, dispatch and completion under one lock.
+//! The path of a request through the single queue: merge, allocation, elevator, dispatch and completion under one lock.
 //!
 //! Source: block/blk-core.c of Linux 4.19.
 
@@ -17,7 +17,7 @@ use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
 use std::collections::VecDeque;
 
-/// Most requests handed to the driver in one call, the lock dropped meanwhile.
+/// Most requests in one call of the driver, during which the lock is dropped.
 const SQ_DISPATCH_BATCH: usize = 32;
 
 impl<L: Lock> Env<L> {
@@ -51,7 +51,7 @@ impl<L: Lock> Env<L> {
             return true;
         }
         if local.sq_wait == Some(sync) && !inner.lists[usize::from(sync)].is_waiting(self.waiter()) {
-            // Woken: the turn it waited for is worth a batch.
+            // The submitter was woken, so it may allocate a batch of requests.
             local.sq_wait = None;
             local.sq_batching.start(now);
         }
@@ -64,7 +64,7 @@ impl<L: Lock> Env<L> {
         let rq = self.st.slab.get(rq_id);
         self.init_rq(rq, slot, &slot.bio(), id, 0, now);
         rq.driver_tag.set(NO_TAG);
-        // Told of by the caller.
+        // The caller has traced the bio.
         rq.set_rqf(rqf::LATE);
         if sync {
             rq.set_rqf(rqf::RL_SYNC);
@@ -85,7 +85,8 @@ impl<L: Lock> Env<L> {
         local.plug.rqs.iter().rev().any(|rq| self.merge_into(self.st.slab.get(rq.id()), id, slot, now))
     }
 
-    /// No request is left in this direction: flushes the plug. True: try once more. False: it waits for a request.
+    /// Flushes the plug, because no request is free in this direction. True: try once more. False: the submitter waits
+    /// for a request.
     #[cold]
     fn sq_wait(&self, local: &mut Local, sync: bool, now: Instant) -> bool {
         self.flush_plug(local, now);
@@ -103,7 +104,7 @@ impl<L: Lock> Env<L> {
         false
     }
 
-    /// Leaves the line, for there is nothing to wait for any more.
+    /// Removes the submitter from the waiters, because it needs no request any more.
     pub(crate) fn sq_stop_waiting(&self, local: &mut Local) {
         if let Some(sync) = local.sq_wait.take() {
             let next = self.sq().inner.lock().lists[usize::from(sync)].stop_waiting(self.waiter());
@@ -137,7 +138,8 @@ impl<L: Lock> Env<L> {
         self.sq_run(local, now);
     }
 
-    /// The request function: gives the driver what it can take, in batches, the lock dropped around each.
+    /// The request function: issues as many requests as the driver can take, in batches, and drops the lock around
+    /// each.
     pub(crate) fn sq_run(&self, local: &mut Local, now: Instant) {
         if local.in_driver || local.in_interrupt {
             local.owes |= local.in_driver;
@@ -151,7 +153,7 @@ impl<L: Lock> Env<L> {
         while !self.q.is_quiesced() {
             ids.clear();
             let mut inner = self.sq().inner.lock();
-            // Set before the look: a completion that comes in between sees it.
+            // Set before the check, so that a completion in between sees it.
             inner.busy = true;
             let budget = self.q.driver.budget(self.st.hctxs[0].id) as usize;
             if budget == 0 {
@@ -176,7 +178,7 @@ impl<L: Lock> Env<L> {
         local.scratch.ids = ids;
     }
 
-    /// The next request to send, with a driver tag; `None` when there is no tag or no request.
+    /// Returns the next request to issue, with a driver tag; `None` when there is no tag or no request.
     fn sq_next(&self, inner: &mut SqInner, now: Instant) -> Option<Rq> {
         let tag = *inner.tags.last()?;
         let bypass = &self.st.hctxs[0].dispatch;
@@ -204,8 +206,8 @@ impl<L: Lock> Env<L> {
             r.driver_tag.set(NO_TAG);
             inner.requeued.push_front(Rq::from_id(*id));
         }
-        // Every request in flight holds a driver tag, so with all tags here nothing will complete: what the driver was
-        // busy with when it answered has ended since.
+        // Every request in flight holds a driver tag. If all tags are free, the requests that kept the driver busy have
+        // completed since, and no later completion will run the queue.
         let nothing_in_flight = inner.tags.len() == self.st.queue_depth as usize;
         drop(inner);
         if let Some(delay) = run_again_after(status) {
@@ -215,13 +217,13 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// What the driver gave back after accepting it goes first.
+    /// Puts requests that the driver gave back before all others.
     pub(crate) fn sq_insert_requeued(&self, rqs: &mut Vec<Rq>) {
         let mut inner = self.sq().inner.lock();
         rqs.drain(..).rev().for_each(|rq| inner.requeued.push_front(rq));
     }
 
-    /// Frees what a batch of completions ended, then runs the queue: one hold of the lock for the whole batch.
+    /// Frees the requests of a batch of completions, then runs the queue, with the lock taken once for the whole batch.
     pub(crate) fn sq_free_batch(&self, local: &mut Local, now: Instant) {
         let mut ended = core::mem::take(&mut local.scratch.ended);
         if ended.is_empty() {
@@ -241,12 +243,13 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Wakes the waiter found under the lock: a wake-up may be a system call, which must not extend the hold.
+    /// Wakes the waiter that was found under the lock, after the lock is dropped, because a wake-up may be a system
+    /// call.
     fn sq_wake(&self, local: &mut Local) {
         local.scratch.woken.drain(..).for_each(|w| self.wake(w));
     }
 
-    /// Gives request and driver tag back; returns the waiter to wake, which may take the request next.
+    /// Gives request and driver tag back. Returns the waiter to wake, which may take the request next.
     fn sq_free_locked(&self, inner: &mut SqInner, id: RequestId) -> Option<WaiterId> {
         let r = self.st.slab.get(id);
         self.sq_put_driver_tag(inner, r);
@@ -261,7 +264,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Gives back only the driver tag: a step of a flush sequence ended.
+    /// Gives back only the driver tag, because a step of a flush sequence completed.
     pub(crate) fn sq_release_driver_tag(&self, id: RequestId) {
         let mut inner = self.sq().inner.lock();
         self.sq_put_driver_tag(&mut inner, self.st.slab.get(id));

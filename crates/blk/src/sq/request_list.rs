@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many requests one direction may have, which submitters wait for one, and the batching that lets a woken one
-//! continue.
+//! How many requests one direction may have, which submitters wait for a request, and the batching that lets a woken
+//! submitter allocate several.
 //!
-//! `nr_requests` are for all submitters; once the list is full only "batching" submitters get more, up to one and a half times
-//! as many. Congestion marks have a gap between on and off. Source: block/blk-core.c of 4.19 (`__get_request`,
-//! `ioc_batching`, `blk_queue_congestion_threshold`).
+//! All submitters may use `nr_requests`. When the list is full, only batching submitters get more, up to 1.5 times
+//! `nr_requests`. The congestion mark has different thresholds for on and off. Source: block/blk-core.c of 4.19
+//! (`__get_request`, `ioc_batching`, `blk_queue_congestion_threshold`).
 
 use crate::id::MAX_SUBMITTERS;
 use crate::tags::sbitmap_queue::WaiterId;
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// `BLK_BATCH_REQ`: requests a batching submitter may take.
 const BLK_BATCH_REQ: u32 = 32;
-/// `BLK_BATCH_TIME`: how long it may.
+/// `BLK_BATCH_TIME`: how long a submitter may batch.
 const BLK_BATCH_TIME: Duration = Duration::from_ms(20);
 
 /// A submitter's right to keep allocating from a full list.
@@ -28,7 +28,8 @@ impl Batching {
         *self = Batching { left: BLK_BATCH_REQ, since: now };
     }
 
-    /// The first request of a batch may come late (the submitter had to wait for it), the rest within the batch time.
+    /// The first request of a batch has no time limit, because the submitter may have to wait for it; the others must
+    /// be taken within the batch time.
     fn is_active(&self, now: Instant) -> bool {
         self.left == BLK_BATCH_REQ || self.left > 0 && now < self.since + BLK_BATCH_TIME
     }
@@ -44,7 +45,7 @@ pub(crate) struct RequestList {
     waiters: WaitList,
 }
 
-/// Waiters, in order. With hundreds of submitters most of those that ask whether they wait do not, so each has a bit.
+/// Waiters, in order, with a bit per submitter, because most submitters that check whether they wait do not wait.
 #[derive(Debug)]
 struct WaitList {
     order: VecDeque<WaiterId>,
@@ -60,7 +61,7 @@ impl WaitList {
         self.bits[w.0 as usize / 64] >> (w.0 % 64) & 1 != 0
     }
 
-    /// Takes or gives up the place of a submitter that is known to be in the other state.
+    /// Inverts the bit of a submitter.
     fn flip(&mut self, w: WaiterId) {
         self.bits[w.0 as usize / 64] ^= 1 << (w.0 % 64);
     }
@@ -78,7 +79,7 @@ impl WaitList {
         Some(first)
     }
 
-    /// Whether it was in it.
+    /// Removes a waiter. Returns whether it was in the list.
     fn remove(&mut self, w: WaiterId) -> bool {
         let is_in = self.contains(w);
         if is_in {
@@ -143,7 +144,7 @@ impl RequestList {
         true
     }
 
-    /// Gives one back; the waiter to be woken, if any.
+    /// Gives one request back. Returns the waiter to wake, if there is one.
     pub(crate) fn put(&mut self) -> Option<WaiterId> {
         assert!(self.count > 0, "request list underflow");
         self.count -= 1;

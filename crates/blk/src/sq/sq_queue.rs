@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one queue of the single-queue mode: all that its `queue_lock` guards.
+//! The queue of the single-queue mode: all data that its `queue_lock` protects.
 
 use super::request_list::RequestList;
 use crate::elevator::interface::Tunable;
@@ -12,13 +12,13 @@ use crate::sync::Mutex;
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 
-/// Everything behind the `queue_lock`.
+/// The queue with its `queue_lock`.
 pub(crate) struct SqQueue<L: Lock> {
     pub(super) inner: CachePadded<Mutex<L, SqInner>>,
     nr_requests: u32,
 }
 
-/// What the lock guards.
+/// The data that the lock protects.
 pub(super) struct SqInner {
     pub(super) elevator: Box<dyn LegacyElevator>,
     /// Free requests.
@@ -27,7 +27,7 @@ pub(super) struct SqInner {
     pub(super) lists: [RequestList; 2],
     /// Free driver tags.
     pub(super) tags: Vec<u16>,
-    /// Taken from the elevator but refused or given back by the driver.
+    /// Requests that were taken from the elevator and then refused or given back by the driver.
     pub(super) requeued: VecDeque<Rq>,
     /// The driver refused a request: the next completion runs the queue.
     pub(super) busy: bool,
@@ -52,7 +52,7 @@ impl<L: Lock> SqQueue<L> {
         Ok(SqQueue { inner: CachePadded::new(Mutex::new(inner)), nr_requests })
     }
 
-    /// Requests of both directions and the flush command's.
+    /// Returns the number of requests: both directions and the flush command.
     pub(crate) fn slab_len(&self) -> usize {
         RequestList::most(self.nr_requests) as usize * 2 + 1
     }

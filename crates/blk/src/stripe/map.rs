@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Maps a sector of a striped disk to a stripe and a sector there.
 //!
-//! Guarantees: every sector below the capacity is mapped, no two to the same place, and none outside its stripe. This
-//! is pure arithmetic; a map does not change once it is made. Does not do: support chunks that are no power of two.
-//! dm-stripe does; there is no demand for it here. Source: see [`super`].
+//! Guarantees: every sector below the capacity is mapped, no two to the same place, and none outside its stripe. The
+//! mapping is pure arithmetic; a map does not change after it was made. Does not do: chunks that are not a power of
+//! two. dm-stripe supports these; there is no demand for them here. Source: see [`super`].
 
 use crate::id::{SECTOR_SHIFT, Sector};
 
@@ -11,25 +11,25 @@ use crate::id::{SECTOR_SHIFT, Sector};
 pub const MAX_STRIPES: usize = 256;
 /// Largest chunk, sectors (1 GiB).
 const MAX_CHUNK_SECTORS: u64 = 1 << (30 - SECTOR_SHIFT);
-/// Largest disk, sectors: its size in bytes is a number of 63 bits, as a file's.
+/// Largest disk, sectors: its size in bytes is a number of 63 bits, like the size of a file.
 const MAX_SECTORS: u64 = i64::MAX as u64 >> SECTOR_SHIFT;
 
 /// A stripe: the part of a disk that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
-    /// Where it begins on its disk.
+    /// First sector of the stripe on its disk.
     pub start: Sector,
-    /// How many sectors there are from there on.
+    /// Number of sectors of the stripe.
     pub nr_sectors: u64,
 }
 
 /// Why a map was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StripeError {
-    /// Number of stripes.
+    /// The number of stripes is out of range.
     #[error("{0} stripes: must be 2..={MAX_STRIPES}")]
     Stripes(usize),
-    /// Bytes of a chunk, and of a logical block.
+    /// The chunk is out of range: bytes of a chunk, and of a logical block.
     #[error("chunk={0}: must be a power of two, {1}..={max} bytes (a logical block to 1 GiB)", max = MAX_CHUNK_SECTORS << SECTOR_SHIFT)]
     Chunk(u64, u32),
     /// A stripe is smaller than one chunk.
@@ -39,12 +39,12 @@ pub enum StripeError {
     Small {
         /// Bytes of a chunk.
         chunk: u64,
-        /// Which one.
+        /// Number of the stripe.
         stripe: usize,
-        /// Its bytes.
+        /// Bytes of the stripe.
         has: u64,
     },
-    /// Bytes of all stripes together.
+    /// All stripes together are too large: their bytes.
     #[error("stripes of {0} bytes together: must be less than 8 EiB")]
     Large(u128),
 }
@@ -66,7 +66,8 @@ impl StripeMap {
     /// into the smallest; the rest of larger stripes is unused. `block_size` is the largest logical block of the
     /// stripes in bytes.
     ///
-    /// # Errors The number of stripes, the chunk, or the size of a stripe or of all stripes together is out of range.
+    /// # Errors
+    /// The number of stripes, the chunk, or the size of a stripe or of all stripes together is out of range.
     pub fn new(chunk_bytes: u64, block_size: u32, stripes: &[Stripe]) -> Result<StripeMap, StripeError> {
         let (n, chunk) = (stripes.len(), chunk_bytes >> SECTOR_SHIFT);
         if !(2..=MAX_STRIPES).contains(&n) {
@@ -96,7 +97,7 @@ impl StripeMap {
         })
     }
 
-    /// How many stripes there are, `2..=`[`MAX_STRIPES`].
+    /// Returns the number of stripes, `2..=`[`MAX_STRIPES`].
     pub fn nr_stripes(&self) -> usize {
         self.starts.len()
     }
@@ -117,7 +118,7 @@ impl StripeMap {
         self.used
     }
 
-    /// A chunk's number among those of its stripe, and the stripe.
+    /// Returns the number of a sector's chunk on its stripe, and the stripe.
     #[inline]
     fn chunk_of(&self, sector: Sector) -> (u64, usize) {
         let chunk = sector.0 >> self.chunk_shift;
@@ -142,7 +143,7 @@ impl StripeMap {
         self.chunk_sectors() - (sector.0 & (self.chunk_sectors() - 1))
     }
 
-    /// Sectors of a stripe that come before `sector`.
+    /// Returns how many sectors of a stripe come before `sector`.
     fn before(&self, stripe: usize, sector: Sector) -> u64 {
         let (row, at) = self.chunk_of(sector);
         let part = match stripe.cmp(&at) {
@@ -153,9 +154,9 @@ impl StripeMap {
         (row << self.chunk_shift) + part
     }
 
-    /// Returns the part of a range that lies on a stripe, as first sector on its disk and length. It is one range
-    /// there, however many chunks it has. `None` if no part lies there. This is for operations without data, because
-    /// the order of chunks is lost.
+    /// Returns the part of a range that lies on a stripe, as first sector on its disk and length. The part is a single
+    /// range there, even if it has many chunks. `None` if no part is on the stripe. This is for operations without
+    /// data, because the order of chunks is lost.
     pub fn range(&self, stripe: usize, sector: Sector, nr_sectors: u64) -> Option<(Sector, u64)> {
         let from = self.before(stripe, sector);
         let to = self.before(stripe, Sector(sector.0 + nr_sectors));
@@ -172,7 +173,7 @@ mod tests {
         vec![Stripe { start: Sector(0), nr_sectors }; n]
     }
 
-    /// Deals chunks out one by one, as a person would.
+    /// Assigns chunks to stripes one by one, as a simple reference.
     fn dealt(chunk: u64, stripes: &[Stripe]) -> Vec<(usize, u64)> {
         let rows = stripes.iter().map(|s| s.nr_sectors).min().unwrap() / chunk;
         let mut next: Vec<u64> = stripes.iter().map(|s| s.start.0).collect();

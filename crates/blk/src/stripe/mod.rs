@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Striping: one disk whose chunks lie on several disks in turn.
+//! Striping: one disk whose chunks are on several disks in round-robin order.
 //!
-//! [`StripeMap`] says where a sector lies; [`Striped`] is the submitter of such a disk, with a submitter of each of its disks
-//! below it. Each of these keeps its own tags, elevator and settings: a stripe works with bios, and makes no requests.
+//! [`StripeMap`] maps a sector to a stripe. [`Striped`] is the submitter of a striped disk, on top of one submitter per lower
+//! disk. Each lower disk keeps its own tags, elevator and settings: striping works with bios, and makes no requests.
 //!
-//! Source: drivers/md/dm-stripe.c and dm.c of Linux 6.19 (what goes where, and how flushes are made); the mapping is the
-//! linear formula of the device mapper's documentation, "dm-stripe".
+//! Source: drivers/md/dm-stripe.c and dm.c of Linux 6.19 (the parts of a bio, and flushes); the mapping is the linear
+//! formula of the device mapper's documentation, "dm-stripe".
 
 mod map;
 mod striped;

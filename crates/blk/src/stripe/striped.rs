@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One thread's way into a striped disk: it maps bios and hands them to the submitters of the stripes.
+//! A submitter of a striped disk, for one thread: it maps bios and submits them to the submitters of the stripes.
 //!
-//! Guarantees: every accepted bio comes back once through [`Striped::reap`], when all its parts have ended, with the first
-//! error among them. A bio that lies in one chunk is one bio below. A longer bio is one per chunk, which their disks may
-//! merge; a discard or write of zeroes is one per stripe. A flush goes to all stripes. A write with a flush before it is
-//! written when all stripes are flushed, and not at all if a flush failed; FUA goes with each part. Parts that find no slot
-//! below wait here, and bios submitted later wait behind them. Nothing is allocated after the start.
+//! Guarantees: every accepted bio is returned once by [`Striped::reap`], when all its parts have completed, with the first
+//! error among them. A bio inside one chunk becomes one lower bio. A longer bio becomes one per chunk, which the lower
+//! disks may merge; a discard or write of zeroes becomes one per stripe. A flush goes to all stripes. A write with PREFLUSH
+//! is written after all stripes are flushed, and not at all if a flush failed; each part has the FUA flag of its bio. Parts
+//! that find no slot below wait here, and later bios wait behind them. Nothing is allocated after the start.
 //!
-//! Needs from callers: as [`Submitter`], except that what has ended is found by [`Striped::poll`] only. Does not do: split a
-//! bio that may not wait (`NOWAIT`), which ends with `Again` as anywhere; hide that a bio that failed was done in part.
+//! Needs from callers: as for [`Submitter`], except that only [`Striped::poll`] finds completed bios. Does not do: split a
+//! bio that may not wait (`NOWAIT`); it fails with `Again`, as on other disks. A bio that failed may have been executed in
+//! part.
 //!
-//! Source: drivers/md/dm.c (`__send_empty_flush`, `dm_io_complete`: the data of a flush goes when the flush has ended),
-//! dm-stripe.c (`stripe_map`, `stripe_map_range`).
+//! Source: drivers/md/dm.c (`__send_empty_flush`, `dm_io_complete`: the data of a flush is submitted after the flush
+//! has completed), dm-stripe.c (`stripe_map`, `stripe_map_range`).
 
 use super::map::StripeMap;
 use crate::bio::{Bio, DataRef, Op, OpFlags};
@@ -25,32 +26,32 @@ use crate::time::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What has still to be made of a bio.
+/// The parts of a bio that still have to be submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BioPhase {
     /// Flushes of stripes from this one on; nothing after them.
     Flush(u16),
     /// Flushes of stripes from this one on, then its data.
     FlushBefore(u16),
-    /// All stripes are being flushed; its data is not submitted before that has ended.
+    /// All stripes are being flushed; its data is submitted after all flushes have completed.
     Flushing,
-    /// What is left of its data, chunk by chunk.
+    /// The rest of its data, chunk by chunk.
     Data,
     /// The parts of stripes from this one on.
     Range(u16),
-    /// Nothing: it ends with its last part.
+    /// None: the bio completes with its last part.
     Entered,
 }
 
 /// A bio that was accepted.
 #[derive(Clone, Copy, Debug)]
 struct Parent {
-    /// Of data: what is not submitted yet.
+    /// The bio; for data, the rest that is not submitted yet.
     bio: Bio,
     step: BioPhase,
-    /// Parts below that have not ended.
+    /// Number of lower bios that have not completed.
     parts: u32,
-    /// The first error of them.
+    /// The first error of the parts.
     status: BlkStatus,
 }
 
@@ -64,14 +65,14 @@ pub struct Striped<L: Lock> {
     below: Box<[Submitter<L>]>,
     parents: Box<[Parent]>,
     free: Vec<u32>,
-    /// Those of which something has still to be submitted, oldest first.
+    /// Bios of which parts still have to be submitted, oldest first.
     entering: VecDeque<u32>,
     done: VecDeque<u32>,
 }
 
 impl<L: Lock> Striped<L> {
-    /// Over one submitter of each stripe's disk, in their order, all of one thread. As many bios fit as in the first of
-    /// them. Panics when there are not as many as stripes.
+    /// Makes a submitter on top of one submitter per stripe, in the order of the stripes, all of one thread. It has as
+    /// many bio slots as the first of them. Panics when their number differs from the number of stripes.
     pub fn new(map: Arc<StripeMap>, below: Vec<Submitter<L>>) -> Striped<L> {
         assert_eq!(below.len(), map.nr_stripes(), "one submitter per stripe");
         let n = below[0].env.nr_bios();
@@ -86,7 +87,7 @@ impl<L: Lock> Striped<L> {
         }
     }
 
-    /// Hands in a bio; as of [`Submitter::submit`].
+    /// Submits a bio; as [`Submitter::submit`].
     #[inline]
     pub fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
         let index = self.free.pop().ok_or(SubmitError::NoBio)?;
@@ -115,7 +116,7 @@ impl<L: Lock> Striped<L> {
         Ok(())
     }
 
-    /// What is more than one part, or cannot go at once.
+    /// Queues a bio that has several parts, or cannot be submitted at once.
     #[cold]
     fn enter_later(&mut self, index: u32, now: Instant) {
         let parent = &mut self.parents[index as usize];
@@ -134,7 +135,7 @@ impl<L: Lock> Striped<L> {
         self.let_in(now);
     }
 
-    /// Submits what is still to be submitted, oldest first, as far as there are slots below. Whether that was anything.
+    /// Submits waiting parts, oldest first, as long as there are slots below. Returns whether any was submitted.
     fn let_in(&mut self, now: Instant) -> bool {
         if self.entering.is_empty() {
             return false;
@@ -156,7 +157,7 @@ impl<L: Lock> Striped<L> {
         any
     }
 
-    /// Submits the rest of a step. False: there was no slot below for the next part.
+    /// Submits the remaining parts of a bio's step. False: there was no slot below for the next part.
     fn enter(&mut self, index: u32, now: Instant) -> bool {
         let Striped { map, below, parents, .. } = self;
         let parent = &mut parents[index as usize];
@@ -175,7 +176,7 @@ impl<L: Lock> Striped<L> {
                         parent.step = BioPhase::Range(n + 1);
                         continue;
                     };
-                    // No longer than the bio, whose length has 32 bits.
+                    // The part is no longer than the bio, whose length has 32 bits.
                     (n.into(), Bio { sector: at, nr_sectors: len as u32, ..parent.bio }, BioPhase::Range(n + 1))
                 }
                 BioPhase::Data if parent.bio.nr_sectors > 0 => {
@@ -193,7 +194,7 @@ impl<L: Lock> Striped<L> {
                     return true;
                 }
             };
-            // What was cut is not polled for, as a split bio.
+            // Parts do not use poll queues, like the pieces of a split bio.
             let part = Bio { flags: part.flags.without(OpFlags::POLLED), user_data: index.into(), ..part };
             if below[stripe].submit(&part, now).is_err() {
                 return false;
@@ -206,7 +207,7 @@ impl<L: Lock> Striped<L> {
         }
     }
 
-    /// Takes what has ended below.
+    /// Collects the lower bios that have completed.
     fn collect(&mut self) {
         for stripe in 0..self.below.len() {
             while let Some(done) = self.below[stripe].reap_one() {
@@ -234,22 +235,23 @@ impl<L: Lock> Striped<L> {
                     self.done.push_back(index);
                 }
             }
-            // More parts are out, or will be.
+            // More parts are in flight, or will be submitted.
             _ => {}
         }
     }
 
-    /// Collects completions of all stripes, and submits what could not be submitted before. As of [`Submitter::poll`].
+    /// Collects completions of all stripes, and submits parts that had to wait. Otherwise as [`Submitter::poll`].
     pub fn poll(&mut self, now: Instant) {
         self.below.iter_mut().for_each(|s| s.poll(now));
         self.collect();
-        // What is submitted here may end at once, and make room: no completion would retry it.
+        // Parts that are submitted here may complete at once and free slots, and no later completion would retry the
+        // rest.
         while self.let_in(now) {
             self.collect();
         }
     }
 
-    /// Calls `f` for each bio that has ended, oldest first, and frees its slot.
+    /// Calls `f` for each completed bio, oldest first, and frees its slot.
     #[inline]
     pub fn reap(&mut self, mut f: impl FnMut(Done)) {
         while let Some(index) = self.done.pop_front() {
@@ -259,54 +261,54 @@ impl<L: Lock> Striped<L> {
         }
     }
 
-    /// As of [`Submitter::start_plug`].
+    /// As [`Submitter::start_plug`].
     #[inline]
     pub fn start_plug(&mut self, nr_ios: u32) {
         self.below.iter_mut().for_each(|s| s.start_plug(nr_ios));
     }
 
-    /// As of [`Submitter::finish_plug`].
+    /// As [`Submitter::finish_plug`].
     #[inline]
     pub fn finish_plug(&mut self, now: Instant) {
         self.below.iter_mut().for_each(|s| s.finish_plug(now));
     }
 
-    /// As of [`Submitter::rest`].
+    /// As [`Submitter::rest`].
     pub fn rest(&mut self) {
         self.below.iter_mut().for_each(Submitter::rest);
     }
 
-    /// Bios accepted and not yet reaped.
+    /// Returns how many bios are accepted and not yet reaped.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         (self.parents.len() - self.free.len()) as u32
     }
 
-    /// The submitters of the stripes' disks.
+    /// Returns the submitters of the stripes' disks.
     pub fn below(&self) -> &[Submitter<L>] {
         &self.below
     }
 
-    /// The same, to trace them or set their weights. I/O goes through [`Striped::submit`] alone.
+    /// As [`Striped::below`], to trace them or set their weights. Submit I/O only through [`Striped::submit`].
     pub fn below_mut(&mut self) -> &mut [Submitter<L>] {
         &mut self.below
     }
 
-    /// Another number after the settings of any stripe's disk are found to be others.
+    /// Returns a number that changes when a lower submitter adopts other settings of its disk.
     #[inline]
     pub fn state_generation(&self) -> u64 {
-        // None of them goes back.
+        // The generation of a submitter never decreases.
         self.below.iter().fold(0, |sum, s| sum.wrapping_add(s.state_generation()))
     }
 
-    /// Hardware queues in which completions of this submitter appear, with their stripes.
+    /// Returns the hardware queues in which completions of this submitter appear, with their stripes.
     pub fn hctxs(&self) -> impl Iterator<Item = (usize, HctxId)> + '_ {
         self.below.iter().enumerate().flat_map(|(stripe, s)| s.hctxs().map(move |h| (stripe, h)))
     }
 }
 
 impl Parent {
-    /// The first `nr_sectors` of its data are on their way.
+    /// Removes the first `nr_sectors` of the data, because they were submitted.
     fn drop_front(&mut self, nr_sectors: u32) {
         self.bio.nr_sectors -= nr_sectors;
         if self.bio.nr_sectors > 0 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a submitter uses on the data path: its view of the disk ([`Env`]), and what only its own thread touches
-//! ([`Local`]).
+//! Data that a submitter uses on the data path: its view of the disk ([`Env`]), and the data that only its own thread
+//! accesses ([`Local`]).
 //!
-//! Guarantees: all that [`Env`] says of hardware queues belongs to one state of the queue. Does not do: notice a new
+//! Guarantees: all data about hardware queues in [`Env`] belongs to one state of the queue. Does not do: notice a new
 //! state. A submitter does that when it enters (see `inside`).
 
 use super::shared::{Remote, SubmitterShared, remote_capacity};
@@ -26,7 +26,7 @@ use crate::trace::log::Tracer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a submitter knows of the disk; shared by all steps of the data path.
+/// A submitter's view of the disk, for all steps of the data path.
 pub(crate) struct Env<L: Lock> {
     pub(crate) q: Arc<RequestQueue<L>>,
     pub(crate) st: Arc<QueueState<L>>,
@@ -39,12 +39,12 @@ pub(crate) struct Env<L: Lock> {
     /// The hctxs of `hctx_of` without repeats: the first `nr_polled` entries.
     pub(super) polled: [u16; 3],
     pub(super) nr_polled: usize,
-    /// What requests of each queue type use, looked up once per state of the queue.
+    /// The route of requests of each queue type, looked up once per state of the queue.
     pub(crate) routes: [HctxRoute; 3],
-    /// No elevator, no single-queue mode, no shared tags: a request that is not held back by a plug goes straight to the
-    /// driver, and its tag may be kept for the next.
+    /// No elevator, no single-queue mode, no shared tags: a request that no plug holds back is issued directly to the
+    /// driver, and its tag may be kept for the next request.
     pub(crate) direct: bool,
-    /// The elevator may hold requests back: it has to be asked after completions.
+    /// The elevator may hold requests back, so it has to be checked after completions.
     pub(crate) may_hold: bool,
 }
 
@@ -52,11 +52,11 @@ pub(crate) struct Env<L: Lock> {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct HctxRoute {
     pub(crate) hctx: usize,
-    /// Index of the hctx's map of tags.
+    /// Index of the hctx's tag map.
     pub(crate) map: usize,
     /// Index of this CPU's software queue of the hctx.
     pub(crate) ctx: usize,
-    /// Index of the allocation hint: the queue type the hctx was made for.
+    /// Index of the allocation hint, which is the queue type of the hctx.
     pub(crate) hint: usize,
 }
 
@@ -66,20 +66,20 @@ impl<L: Lock> Env<L> {
         &self.pool
     }
 
-    /// The hctxs this submitter's requests go to.
+    /// Returns the hctxs to which this submitter's requests go.
     #[inline]
     pub(crate) fn polled(&self) -> &[u16] {
         &self.polled[..self.nr_polled]
     }
 
-    /// Submits from another CPU from now on.
+    /// Makes another CPU the one from which this submitter submits.
     pub(crate) fn go_to(&mut self, cpu: CpuId) {
         self.cpu = cpu;
         self.remap();
         self.shared.set_cpu(cpu);
     }
 
-    /// Looks up what the data path needs of a new state.
+    /// Looks up the hctxs and routes in a new state.
     pub(super) fn remap(&mut self) {
         let map = &self.st.map;
         self.hctx_of = HctxType::ALL.map(|t| map.hctx(self.cpu.index() as u16, t));
@@ -103,20 +103,20 @@ impl<L: Lock> Env<L> {
         self.pool().nr_bios()
     }
 
-    /// Bios inside the block layer or waiting.
+    /// Returns how many bios are inside the block layer or waiting.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.shared.counters.in_flight.get() as u32
     }
 
-    /// This submitter's counters of an hctx.
+    /// Returns this submitter's counters of an hctx.
     #[inline]
     pub(crate) fn hctx_counters(&self, hctx: usize) -> &HctxCounters {
         &self.shared.hctxs[hctx]
     }
 }
 
-/// What only the submitter's own thread touches.
+/// Data that only the submitter's own thread accesses.
 pub(crate) struct Local {
     pub(crate) free_bios: Vec<u32>,
     /// Slots for pieces of split bios only.
@@ -124,29 +124,30 @@ pub(crate) struct Local {
     pub(crate) done: VecDeque<u32>,
     /// Accepted bios that have no request yet, oldest first.
     pub(crate) waiting: VecDeque<u32>,
-    /// Accepted bios that may not go yet.
+    /// Accepted bios that are held back by limits or write-back throttling.
     pub(crate) held: HeldBios,
-    /// Where this submitter is registered as waiting for a tag.
+    /// The hctx and class of tag for which this submitter is registered as a waiter.
     pub(crate) tag_wait: Option<(usize, TagClass)>,
-    /// The oldest waiting bio waits for a tag, not for a bio slot.
+    /// Whether the oldest waiting bio waits for a tag, and not for a bio slot.
     pub(crate) blocked_on_tag: bool,
-    /// Where a wake-up was spent on this submitter, until it takes a tag.
+    /// The hctx and class of tag for which this submitter was woken, until it takes a tag.
     pub(crate) woken: Option<(usize, TagClass)>,
-    /// Hctxs of CPUs this submitter had to leave, which may still have requests of it.
+    /// Hctxs of CPUs that this submitter has left, which may still have its requests.
     pub(crate) left_behind: Vec<u16>,
     pub(crate) plug: Plug,
     pub(crate) hints: [TagAllocHint; 3],
     pub(crate) completions: Completions,
     /// Single-queue mode: the right to keep allocating when the request list is full.
     pub(crate) sq_batching: Batching,
-    /// Single-queue mode: in which request list (synchronous?) this submitter is queued.
+    /// Single-queue mode: the request list for which this submitter waits; true = synchronous.
     pub(crate) sq_wait: Option<bool>,
-    /// io_ticks need no look before this time.
+    /// io_ticks need no update before this time.
     pub(crate) next_tick: Instant,
-    /// Requests were issued since the last rest: their timeouts have to be watched (see `path::timeout`).
+    /// Requests were issued since the last [`rest`](crate::submitter::Submitter::rest), so the timeout timer has to be
+    /// checked (see `path::timeout`).
     pub(crate) issued: bool,
-    /// A batch is being handed to the driver: a request that completes meanwhile must not start another batch from
-    /// inside.
+    /// A batch is being passed to the driver: a request that completes meanwhile must not start another batch from
+    /// inside that call.
     pub(crate) in_driver: bool,
     /// Runs of hctxs are left to the next poll.
     pub(crate) in_interrupt: bool,
@@ -163,7 +164,7 @@ impl Local {
         self.completions.requeues.reserve(rqs_per_hctx);
     }
 
-    /// Gives back the slot of a piece to the pool it was borrowed from.
+    /// Gives the slot of a piece back to the list that it was taken from.
     pub(crate) fn free_piece(&mut self, index: u32, nr_bios: u32) {
         if index < nr_bios { self.free_bios.push(index) } else { self.free_pieces.push(index) }
     }
@@ -175,10 +176,10 @@ pub(crate) struct Scratch {
     pub(crate) freed: Vec<Rq>,
     pub(crate) ids: Vec<RequestId>,
     pub(crate) flushed: Vec<Rq>,
-    /// Those that go back to the elevator.
+    /// Requests that go back to the elevator.
     pub(crate) requeued: Vec<Rq>,
     pub(crate) ended: Vec<RequestId>,
-    /// What the driver ended while it was being issued, until the call of the driver returns.
+    /// Requests that the driver completed while they were being issued, until the call of the driver returns.
     pub(crate) ended_inline: Vec<Ended>,
     /// Single-queue mode: the waiter to wake once the lock is dropped.
     pub(crate) woken: Vec<WaiterId>,

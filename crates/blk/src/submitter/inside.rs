@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Being inside the block layer: what a freeze waits for.
+//! Entering and leaving the block layer. A freeze waits for submitters that are inside.
 //!
 //! Guarantees: no submitter enters to make requests while the queue is frozen, nor to poll while it is drained. A
 //! submitter that enters has the state of the last rebuild, and stays inside for as long as it has bios there.
@@ -36,8 +36,8 @@ impl<L: Lock> Submitter<L> {
         !gate.is_frozen()
     }
 
-    /// Enters to handle requests that exist. Returns false when the queue is drained and about to be rebuilt: then
-    /// there are none, and the hardware queues must not be touched.
+    /// Enters to handle existing requests. Returns false when the queue is drained and about to be rebuilt: then there
+    /// are no requests, and the hardware queues must not be accessed.
     #[inline]
     pub(super) fn enter_to_poll(&mut self, now: Instant) -> bool {
         self.inside || self.mark_inside(RequestQueue::is_sealed, now)
@@ -45,9 +45,9 @@ impl<L: Lock> Submitter<L> {
 
     #[inline]
     fn mark_inside(&mut self, is_shut: impl Fn(&RequestQueue<L>) -> bool, now: Instant) -> bool {
-        // A swap rather than a store: "mark inside, then check whether shut" against "shut, then check whether a
-        // submitter is inside" needs both in one order for all threads.
-        // Pairs with: SubmitterShared::is_inside
+        // A swap instead of a store, because all threads must see one order: this thread marks itself inside and then
+        // checks for a freeze, while another freezes and then checks which submitters are inside. Pairs with:
+        // SubmitterShared::is_inside
         self.env.shared.inside.swap(1, Ordering::SeqCst);
         if is_shut(&self.env.q) {
             self.env.shared.inside.store(0, Ordering::Release); // Pairs with: SubmitterShared::is_inside
@@ -60,8 +60,8 @@ impl<L: Lock> Submitter<L> {
         true
     }
 
-    /// Leaves when nothing of this submitter is left inside, or when a freeze waits for that (its requests are then
-    /// known by their tags).
+    /// Leaves when this submitter has no bio inside, or when a freeze waits for it to leave (the tags of its requests
+    /// still show that they exist).
     #[inline]
     pub(super) fn leave_if_idle(&mut self) {
         let idle = self.env.in_flight() as usize == self.local.waiting.len() + self.local.held.len();
@@ -80,22 +80,22 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Takes over the rebuilt queue's state and the current CPU. Waiting bios may need something that the new state
-    /// does not have.
+    /// Adopts the rebuilt queue's state and the submitter's present CPU. Checks waiting bios again, because they may
+    /// need features that the new state does not have.
     #[cold]
     fn refresh(&mut self, now: Instant) {
-        // In this order, for the reason given where a submitter is made.
+        // In this order, for the reason given in `RequestQueue::submitter`.
         self.generation = self.env.q.generation();
         let st = self.env.q.state();
         if Arc::ptr_eq(&st, &self.env.st) {
             return self.follow_cpu(now);
         }
         self.env.st = st;
-        // Places in wait queues of the state that is gone; all wake-ups there were sent.
+        // These are registrations in wait queues of the old state; all their wake-ups were sent.
         self.local.tag_wait = None;
         self.local.woken = None;
         self.local.sq_wait = None;
-        // No request is left at its origin: the queue was drained.
+        // No requests are left in former hctxs, because the queue was drained.
         self.local.left_behind.clear();
         self.env.remap();
         self.follow_cpu(now);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A submitter: one thread's entry to one disk, and the only type through which I/O goes in and comes out.
+//! A submitter: one thread's entry to one disk, and the only type that submits I/O and returns completions.
 //!
-//! It owns what its thread writes on every I/O: bio slots, plug, tag hints, counters. So two submitters on two CPUs with
-//! their own hctx share no written cache line. Every accepted bio comes back exactly once through [`Submitter::reap`];
-//! one that finds no tag waits in the submitter, in order, and is tried again at each poll.
+//! It owns the data that its thread writes on every I/O: bio slots, plug, tag hints, counters. So two submitters on two
+//! CPUs with their own hctx share no written cache line. [`Submitter::reap`] returns every accepted bio exactly once. A
+//! bio that finds no tag waits in the submitter, in order, and is tried again at each poll.
 
 mod env;
 mod inside;
@@ -32,14 +32,14 @@ use crate::trace::log::Tracer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// An I/O that ended.
+/// A completed I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The bio's `user_data`.
     pub user_data: u64,
-    /// What it did.
+    /// The operation.
     pub op: Op,
-    /// How it ended.
+    /// The outcome.
     pub status: BlkStatus,
 }
 
@@ -62,20 +62,21 @@ pub struct Submitter<L: Lock> {
     inside: bool,
     /// The CPU it was made for.
     pub(crate) home: CpuId,
-    /// It is not on its home CPU, or still polls hardware queues of the CPU it came from.
+    /// It is not on its home CPU, or still polls hardware queues of a former CPU.
     pub(crate) displaced: bool,
 }
 
 impl<L: Lock> RequestQueue<L> {
-    /// A new submitter on `cpu`. `None` when all [`MAX_SUBMITTERS`](crate::id::MAX_SUBMITTERS) are in use. Panics when
-    /// the stack has no such CPU.
+    /// Makes a submitter on `cpu`. `None` when all [`MAX_SUBMITTERS`](crate::id::MAX_SUBMITTERS) are in use. Panics
+    /// when the stack has no such CPU.
     pub fn submitter(self: &Arc<Self>, cpu: CpuId) -> Option<Submitter<L>> {
         let (id, shared) = self.take_submitter(cpu)?;
-        // In this order: a rebuild in between leaves an old generation behind, which the first entry notices.
+        // In this order: after a rebuild in between, the submitter has an old generation, and notices that at its first
+        // entry.
         let generation = self.generation();
         let st = self.state();
         let nr_bios = self.bios.pool_or_init(id).nr_bios();
-        // The previous owner of this number may have set one.
+        // The previous owner of this number may have set a weight.
         self.bios.set_weight(id, 0);
         let cap = nr_bios as usize;
         let mut submitter = Submitter {
@@ -129,24 +130,24 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Submitter<L> {
-    /// Its number, which [`Notify`](crate::queue::Notify) gets.
+    /// Returns the submitter's number, which is passed to [`Notify`](crate::queue::Notify).
     pub fn id(&self) -> SubmitterId {
         self.env.id
     }
 
-    /// The CPU it submits from.
+    /// Returns the CPU from which it submits.
     pub fn cpu(&self) -> CpuId {
         self.env.cpu
     }
 
-    /// The disk.
+    /// Returns the disk.
     pub fn disk(&self) -> &Arc<RequestQueue<L>> {
         &self.env.q
     }
 
-    /// Number of the disk's settings that this submitter uses. It changes when the submitter adopts other settings;
-    /// its hardware queues may change with it. The call reads only this submitter, for callers that cache values
-    /// derived from the settings.
+    /// Returns the generation of the disk's settings that this submitter uses. It changes when the submitter adopts
+    /// other settings; the submitter's hardware queues may change with it. The call reads only this submitter, for
+    /// callers that cache values derived from the settings.
     #[inline]
     pub fn state_generation(&self) -> u64 {
         self.generation
@@ -167,31 +168,31 @@ impl<L: Lock> Submitter<L> {
         Ok(())
     }
 
-    /// The weight that [`Submitter::set_weight`] has set.
+    /// Returns the weight that [`Submitter::set_weight`] has set.
     pub fn weight(&self) -> Option<u16> {
         Some(self.env.q.bios.weight(self.env.id.index())).filter(|w| *w != 0)
     }
 
-    /// Bios accepted and not yet reaped.
+    /// Returns how many bios are accepted and not yet reaped.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.env.in_flight() + self.local.done.len() as u32
     }
 
-    /// Bios that wait for a tag.
+    /// Returns how many bios wait for a tag or a slot.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.local.waiting.len()
     }
 
-    /// Bios held back by the disk's limits or by write-back throttling: they are released at [`RequestQueue::next_timer`], or when this
-    /// submitter is notified.
+    /// Returns how many bios the disk's limits or write-back throttling hold back. They are released by polls at
+    /// [`RequestQueue::next_timer`], or after this submitter is notified.
     #[inline]
     pub fn held(&self) -> usize {
         self.local.held.len()
     }
 
-    /// Ended bios that [`Submitter::reap`] would return now.
+    /// Returns how many completed bios [`Submitter::reap`] would return now.
     #[inline]
     pub fn ready(&self) -> usize {
         self.local.done.len()
@@ -204,7 +205,7 @@ impl<L: Lock> Submitter<L> {
         self.local.plug.start(nr_ios);
     }
 
-    /// Closes the plug and issues what it holds.
+    /// Closes the plug and issues its requests.
     #[inline]
     pub fn finish_plug(&mut self, now: Instant) {
         let closed = self.env.close_plug(&mut self.local, now);
@@ -214,7 +215,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Issues what the plug holds, without closing it (the kernel does this when a task sleeps).
+    /// Issues the requests in the plug without closing it (the kernel does this when a task sleeps).
     #[inline]
     pub fn flush_plug(&mut self, now: Instant) {
         self.env.flush_plug(&mut self.local, now);
@@ -244,14 +245,14 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Hands in a bio. An invalid one (out of range, misaligned, unsupported) is accepted and ends with an error status;
-    /// only a lack of bio slots is an error here.
+    /// Submits a bio. An invalid bio (out of range, misaligned, unsupported) is accepted and completes with an error
+    /// status; only a missing bio slot is an error here.
     #[inline]
     pub fn submit(&mut self, bio: &Bio, now: Instant) -> Result<(), SubmitError> {
         let index = self.local.free_bios.pop().ok_or(SubmitError::NoBio)?;
         self.env.pool().slot(index as usize).fill(bio, index, now);
         self.env.shared.counters.in_flight.add(1);
-        // Enters first, so that the bio is checked against the state that it will meet.
+        // Enters first, so that the bio is checked against the state in which it will be queued.
         let entered = self.local.waiting.is_empty() && self.enter(now);
         if let Err(status) = self.env.check_bio(bio) {
             self.env.end_bio(&mut self.local, BioId::new(self.env.id, index), status);
@@ -266,7 +267,8 @@ impl<L: Lock> Submitter<L> {
         } else if !self.env.queue_bio(&mut self.local, index, bio, true, now) {
             self.wait_in_line(bio.flags, index, now);
         }
-        // Not only if it could enter above: one that has passed the limits asks again, and the freeze may be over by then.
+        // Also if it could not enter above: a bio that has passed the limits tries again, and the freeze may have ended by
+        // then.
         if self.local.plug.is_due() {
             self.env.flush_plug(&mut self.local, now);
         }
@@ -294,9 +296,9 @@ impl<L: Lock> Submitter<L> {
     /// Collects completions of this submitter's hardware queues, serves work that is due (restarts, delayed runs,
     /// requeues) and tries waiting bios again. Never blocks.
     ///
-    /// A submitter that had bios in the disk stays inside until the first poll that finds it without any. So a depth of one
-    /// does not pay for leaving and entering with each I/O. A caller that stops polling calls [`Submitter::rest`], or a
-    /// freeze waits for it.
+    /// A submitter stays inside the block layer until the first poll that begins without bios in flight. So at a depth of
+    /// one, an I/O does not pay for leaving and entering. A caller that stops polling must call [`Submitter::rest`], or a
+    /// freeze waits for this submitter.
     pub fn poll(&mut self, now: Instant) {
         self.poll_and(true, now);
     }
@@ -321,7 +323,7 @@ impl<L: Lock> Submitter<L> {
             self.env.take_remote(&mut self.local, now);
         }
         if !inside {
-            // A wake-up for a tag that others share is not kept for the time after the freeze.
+            // A wake-up for a tag that others share is passed on, not kept until after the freeze.
             if self.local.tag_wait.is_some() {
                 self.env.stop_waiting(&mut self.local);
             }
@@ -346,8 +348,8 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Announces that this submitter may not call again for a while; call it before going to sleep. After that a
-    /// freeze waits for this submitter only if it has bios in flight. The tag kept for its next I/O is freed.
+    /// Notes that this submitter may be idle for a while; call it before the thread sleeps. After that a freeze waits
+    /// for this submitter only if it has bios in flight. The tag kept for its next I/O is freed.
     pub fn rest(&mut self) {
         self.return_kept_tag();
         if core::mem::take(&mut self.local.issued) {
@@ -356,7 +358,7 @@ impl<L: Lock> Submitter<L> {
         self.leave_if_idle();
     }
 
-    /// Gives back what [`Plug::keep_tag`] kept.
+    /// Gives back the tag that [`Plug::keep_tag`] kept.
     #[inline]
     fn return_kept_tag(&mut self) {
         if !self.local.plug.is_open() {
@@ -364,7 +366,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Calls `f` for each bio that ended, oldest first, and frees its slot.
+    /// Calls `f` for each completed bio, in the order of completion, and frees its slot.
     #[inline]
     pub fn reap(&mut self, mut f: impl FnMut(Done)) {
         while let Some(done) = self.reap_one() {
@@ -372,7 +374,7 @@ impl<L: Lock> Submitter<L> {
         }
     }
 
-    /// Returns the bio that ended first, and frees its slot.
+    /// Returns the bio that completed first, and frees its slot.
     #[inline(always)] // Its answer belongs in registers.
     pub fn reap_one(&mut self) -> Option<Done> {
         let index = self.local.done.pop_front()?;
@@ -383,14 +385,14 @@ impl<L: Lock> Submitter<L> {
 }
 
 impl<L: Lock> Drop for Submitter<L> {
-    /// Frees the submitter's number. Panics when bios of it are still inside the block layer (their completions would
-    /// reach the next owner); poll and reap until [`Submitter::outstanding`] is 0 first.
+    /// Frees the submitter's number. Panics when it still has bios inside the block layer, because their completions
+    /// would go to the next owner of the number. Poll and reap until [`Submitter::outstanding`] is 0 first.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
         }
         assert!(self.outstanding() == 0, "a submitter was dropped with {} bios outstanding", self.outstanding());
-        // An open plug may hold tags for bios that never came.
+        // An open plug may hold tags for bios that were never submitted.
         self.env.return_cached_tags(&mut self.local);
         self.leave();
         // Pairs with: SubmitterShared::take
@@ -399,12 +401,12 @@ impl<L: Lock> Drop for Submitter<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// Ends bios and requests that other submitters completed for this one.
+    /// Completes bios and requests that other submitters passed to this one.
     #[cold]
     fn take_remote(&self, local: &mut Local, now: Instant) {
         let mut batch = core::mem::take(&mut local.scratch.remote);
-        // Cleared before the list is taken, so that what is pushed meanwhile is seen next time.
-        // Pairs with: SubmitterShared::push_remote
+        // Cleared before the list is taken, so that the next call sees entries that are pushed meanwhile. Pairs with:
+        // SubmitterShared::push_remote
         self.shared.has_remote.swap(false, Ordering::AcqRel);
         core::mem::swap(&mut batch, &mut *self.shared.remote.lock());
         for r in batch.drain(..) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The half of a submitter that other threads access: whether it is inside, its CPU, completions left for it, its
+//! The part of a submitter that other threads access: whether it is inside, its CPU, completions passed to it, its
 //! counters.
 
 use crate::bio::PIECE_SLOTS;
@@ -13,21 +13,21 @@ use crate::status::BlkStatus;
 use crate::sync::{AtomicBool, AtomicU16, AtomicU32, Mutex, Ordering};
 use crossbeam_utils::CachePadded;
 
-/// What other submitters do for this one.
+/// A completion that another submitter passes to this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Remote {
-    /// A bio ended.
+    /// A bio completed.
     BioEnd(u32, BlkStatus),
-    /// A request completed that has to be ended on this submitter's CPU (`rq_affinity`).
+    /// A request whose completion has to be handled on this submitter's CPU (`rq_affinity`).
     Complete(HctxId, RequestId, BlkStatus),
 }
 
-/// Each bio, or the request it is the first of, is in the list once at most.
+/// Returns the most entries of the list: each bio, or the request that begins with it, is in the list once at most.
 pub(super) fn remote_capacity(nr_bios: u32) -> usize {
     (nr_bios + PIECE_SLOTS) as usize
 }
 
-/// The half of a submitter that others may reach.
+/// The part of a submitter that other threads access.
 pub(crate) struct SubmitterShared<L: Lock> {
     /// 1 while it is inside the block layer with requests that a freeze has to wait for.
     pub(super) inside: CachePadded<AtomicU32>,
@@ -35,7 +35,7 @@ pub(crate) struct SubmitterShared<L: Lock> {
     cpu: AtomicU16,
     pub(super) remote: CachePadded<Mutex<L, Vec<Remote>>>,
     pub(super) has_remote: AtomicBool,
-    /// For bios that were held back.
+    /// Turns and tokens for held bios.
     pub(crate) granted: Granted,
     pub(crate) counters: CachePadded<Counters>,
     /// For write-back throttling.
@@ -67,13 +67,13 @@ impl<L: Lock> SubmitterShared<L> {
         free
     }
 
-    /// The CPU it submits from.
+    /// Returns the CPU from which the submitter submits.
     pub(crate) fn cpu(&self) -> CpuId {
         // Pairs with: SubmitterShared::set_cpu
         CpuId::new(u32::from(self.cpu.load(Ordering::SeqCst)))
     }
 
-    /// A thread that reads the new CPU sees what was submitted from the old one.
+    /// Sets the CPU. A thread that reads the new CPU sees everything that was submitted from the old one.
     pub(super) fn set_cpu(&self, cpu: CpuId) {
         // Pairs with: SubmitterShared::cpu
         self.cpu.store(cpu.index() as u16, Ordering::SeqCst);

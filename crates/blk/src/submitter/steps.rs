@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The parts of a poll, also for callers that choose their order. Such a caller models a machine in which the device's
+//! The parts of a poll, for callers that run them separately. Such a caller models a machine in which the device's
 //! interrupt, the worker that runs the queue and the waiting process are separate.
 //!
-//! Guarantees: the next [`Submitter::poll`] does what a part leaves undone.
-//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) announces runs that are left. It does not
-//! announce waiting bios: a caller that puts submitters to sleep wakes them. Not for programs that do I/O.
+//! Guarantees: the next [`Submitter::poll`] does the work that a part leaves.
+//! [`RequestQueue::next_timer`](crate::queue::RequestQueue::next_timer) reports pending runs. It does not report
+//! waiting bios: a caller that lets submitters sleep has to wake them. Not for programs that do I/O.
 
 use super::Submitter;
 use crate::lock::Lock;
 use crate::time::Instant;
 
 impl<L: Lock> Submitter<L> {
-    /// As [`Submitter::poll`], but bios that wait for a tag keep waiting: their process has not woken up yet.
+    /// As [`Submitter::poll`], but bios that wait for a tag keep waiting, because their process has not woken up yet.
     pub fn poll_asleep(&mut self, now: Instant) {
         self.poll_and(false, now);
     }
 
-    /// Only collects completions, so that tags come free and the elevator is notified. Hardware queues that have to
-    /// run now, and bios that wait for a tag, are left to the next poll.
+    /// Only collects completions, so that tags are freed and the elevator is notified. Hardware queues that have to run
+    /// now, and bios that wait for a tag, are left to the next poll.
     pub fn poll_interrupt(&mut self, now: Instant) {
         self.return_kept_tag();
         if self.enter_to_poll(now) {
@@ -39,10 +39,10 @@ impl<L: Lock> Submitter<L> {
         }
         self.local.blocked_on_tag = false;
         if let Some((hctx, _)) = self.local.woken {
-            // A woken submitter runs the queue before it asks for a tag: what waits there is older.
+            // A woken submitter runs the queue before it asks for a tag, because the requests there are older.
             self.env.run_hctx(&mut self.local, hctx, now);
         }
-        // Several go together; one goes as it would have gone.
+        // Several bios go in one plug; a single one goes as in a normal submit.
         let together = self.local.waiting.len() > 1;
         if together {
             self.local.plug.start(self.local.waiting.len() as u32);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loom's atomics and lock, made fit for protocols that look before they leap.
+//! Loom's atomics and lock, adapted to protocols that load before they write.
 //!
-//! Two things that loom does not do by itself are done here.
+//! This module adds two properties that loom does not have.
 //!
-//! *Every access competes with every other one.* Loom runs two accesses in both orders if they conflict, but of one atomic
-//! it remembers only the last access. Most protocols here begin with a load just before the same thread's read-modify-write.
-//! That load hides the other thread's earlier load, and that order is never tried. So every access begins with a `Relaxed`
-//! read-modify-write of `turn`, which conflicts with that of every other thread and orders no other memory.
+//! *Every access conflicts with every other one.* Loom runs two conflicting accesses in both orders, but remembers only the
+//! last access of an atomic. Most protocols here load an atomic just before the same thread's read-modify-write. That load
+//! hides the other thread's earlier load, so loom never tries the other order. So every access begins with a `Relaxed`
+//! read-modify-write of `turn`, which conflicts with every other thread's and orders no other memory.
 //!
-//! *`SeqCst` accesses are in one order.* Loom takes them for `AcqRel` and knows only `SeqCst` fences, so "mark, then look"
-//! against "mark, then look" would fail falsely. Here a `SeqCst` load is preceded by a fence. What that cannot show: a mark
-//! made with less than `SeqCst`, for which the language promises nothing and the fence does.
+//! *`SeqCst` accesses are in one order.* Loom treats them as `AcqRel` and supports only `SeqCst` fences. So two threads
+//! that each write and then load would fail falsely. Here a `SeqCst` load is preceded by a fence. Because of the fence,
+//! loom does not find a write that is weaker than `SeqCst`, for which the language does not guarantee the order.
 
 use core::marker::PhantomData;
 use loom::sync::atomic::{Ordering, fence};
@@ -123,7 +123,7 @@ competing_number!(AtomicU16, u16);
 competing_number!(AtomicU32, u32);
 competing_number!(AtomicU64, u64);
 
-/// Loom's lock in place of the caller's, of which loom knows nothing.
+/// Loom's lock instead of the caller's lock, which loom cannot track.
 pub(crate) struct Mutex<L, T>(loom::sync::Mutex<T>, PhantomData<fn() -> L>);
 
 impl<L: lock_api::RawMutex, T> Mutex<L, T> {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Atomics and the lock of everything that threads share: from `core` and the caller, or from a model checker.
+//! Atomics and the lock for all data that threads share: from `core` and the caller, or from a model checker.
 //!
 //! Guarantees: code written against this module is the code that ships, the code that loom explores (`--cfg loom`: all
 //! interleavings of a few threads, weak memory included) and the code that shuttle schedules (`--cfg shuttle`: random
-//! interleavings of a whole disk with many threads). Needs from callers: what one thread says to another goes through these
-//! types; counters that are only read for display may use `core` ones. Does not do: any ordering decision, except
+//! interleavings of a whole disk with many threads). Needs from callers: all communication between threads uses these
+//! types; counters that are only read for display may use the types of `core`. Does not do: any ordering decision, except
 //! [`full_barrier_after_rmw`].
 
 #[cfg(loom)]
@@ -21,16 +21,17 @@ pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU3
 
 /// Orders an earlier `SeqCst` read-modify-write before later `SeqCst` loads, as a `fence(SeqCst)` at this place would.
 ///
-/// C++20 (and so Rust) gives this order for nothing: both operations are in the single total order. On x86-64 the locked
-/// instruction is the barrier already and a real fence would double the cost of a put. Loom treats `SeqCst` accesses as
-/// `AcqRel` and knows only `SeqCst` fences, so there the fence is written out. (Linux: `smp_mb__after_atomic`.)
+/// C++20, and so Rust, guarantees this order without a fence: both operations are in the single total order. On x86-64
+/// the locked instruction is the barrier already and a real fence would double the cost of a put. Loom treats `SeqCst`
+/// accesses as `AcqRel` and supports only `SeqCst` fences, so there the fence is explicit. (Linux:
+/// `smp_mb__after_atomic`.)
 #[inline(always)]
 pub(crate) fn full_barrier_after_rmw() {
     #[cfg(loom)]
     fence(Ordering::SeqCst); // Pairs with: SbitmapQueue::add_waiter
 }
 
-/// The lock the caller chose.
+/// The caller's lock.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) struct Mutex<L, T>(lock_api::Mutex<L, T>);
 
@@ -47,7 +48,7 @@ impl<L: lock_api::RawMutex, T> Mutex<L, T> {
     }
 }
 
-/// Shuttle's lock in place of the caller's, of which shuttle knows nothing.
+/// Shuttle's lock instead of the caller's lock, which shuttle cannot track.
 #[cfg(shuttle)]
 pub(crate) struct Mutex<L, T>(shuttle::sync::Mutex<T>, core::marker::PhantomData<fn() -> L>);
 

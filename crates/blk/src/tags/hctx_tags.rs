@@ -14,16 +14,17 @@ use crate::tags::sbitmap_queue::{SbitmapQueue, WaiterId};
 pub(crate) enum TagClass {
     /// Any normal tag.
     Normal,
-    /// Only this many of the normal tags, spread over the map (how elevators hold back classes).
+    /// A normal tag, out of this many that are spread over the map (an elevator limits a class of requests in this
+    /// way).
     Shallow(u32),
     /// One of the reserved tags.
     Reserved,
 }
 
-/// A waiter for a tag: the name in a wait queue, decoded.
+/// A waiter for a tag: a decoded [`WaiterId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
-    /// One that waits for a tag to make a request with.
+    /// A submitter that waits for a tag to make a request with.
     Submitter(SubmitterId),
     /// A hardware queue whose next request waits for a driver tag of this class (never `Shallow`).
     Hctx(HctxId, TagClass),
@@ -33,17 +34,18 @@ pub(crate) enum Waiter {
 const NUMBER_BITS: u32 = 12;
 /// The number is a hardware queue's.
 const IS_HCTX: u32 = 1 << NUMBER_BITS;
-/// It waits for a reserved tag.
+/// The waiter needs a reserved tag.
 const RESERVED: u32 = 1 << (NUMBER_BITS + 1);
 const DISK_SHIFT: u32 = NUMBER_BITS + 2;
 /// Mark on a waiter that may use only part of the tags, see [`HctxTags::wake_one_unlimited`].
 const LIMITED: u32 = 1 << 31;
-/// Disks of one tag set: what the bits between allow.
+/// Most disks of one tag set: the disk number has the bits between `DISK_SHIFT` and `LIMITED`.
 pub(crate) const MAX_DISKS: u32 = 1 << (31 - DISK_SHIFT);
 const _: () = assert!(MAX_SUBMITTERS <= 1 << NUMBER_BITS && MAX_CPUS <= 1 << NUMBER_BITS);
 
 impl Waiter {
-    /// The name under which it waits, if its disk has this number in the tag set (0: the disk has tags of its own).
+    /// Returns the identifier of this waiter; `disk` is the number of its disk in the tag set (0 if the disk has tags
+    /// of its own).
     #[inline]
     pub(crate) fn of_disk(self, disk: u32) -> WaiterId {
         debug_assert!(disk < MAX_DISKS);
@@ -71,7 +73,7 @@ pub(crate) fn disk_of(w: WaiterId) -> u32 {
     (w.0 & !LIMITED) >> DISK_SHIFT
 }
 
-/// How `w` is registered when it waits for a tag of this class.
+/// Returns the identifier under which `w` is registered when it waits for a tag of this class.
 fn registered(class: TagClass, w: WaiterId) -> WaiterId {
     if matches!(class, TagClass::Shallow(_)) { WaiterId(w.0 | LIMITED) } else { w }
 }
@@ -150,7 +152,7 @@ impl<L: Lock> HctxTags<L> {
         self.normal.sb().depth()
     }
 
-    /// What class a tag is of.
+    /// Returns the class of a tag.
     #[inline]
     pub(crate) fn class_of(&self, tag: u32) -> TagClass {
         if tag < self.nr_reserved { TagClass::Reserved } else { TagClass::Normal }
@@ -169,7 +171,7 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
-    /// [`HctxTags::get`] of a normal tag.
+    /// As [`HctxTags::get`] for a normal tag.
     #[inline(always)] // Once per request; the search beyond the first word is not inlined.
     pub(crate) fn get_normal(&self, hint: &mut TagAllocHint) -> Option<u32> {
         self.normal.get(hint).map(|b| b + self.nr_reserved)
@@ -212,7 +214,8 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
-    /// Adds a tag to a batch of frees that share one word of the bitmap; a full or foreign batch is freed first.
+    /// Adds a tag to a batch of frees that share one word of the bitmap. Frees the batch first if it is for another
+    /// word.
     #[inline]
     pub(crate) fn put_later(&self, tag: u32, batch: &mut PutBatch, wake: &mut dyn FnMut(WaiterId)) {
         if tag < self.nr_reserved {
@@ -240,13 +243,15 @@ impl<L: Lock> HctxTags<L> {
         self.normal.sb()
     }
 
-    /// Takes a registration back. False: a wake-up was already spent on `w`, which is owed to the next waiter.
+    /// Removes a registration. False: `w` was woken already, and the caller has to pass that wake-up on to the next
+    /// waiter.
     #[must_use = "a wake-up that was spent on `w` is to be passed on"]
     pub(crate) fn remove_waiter(&self, class: TagClass, w: WaiterId) -> bool {
         self.map(class).remove_waiter(registered(class, w))
     }
 
-    /// Frees a tag of a map that several disks use; for how many waiters [`HctxTags::take_waiter`] is due.
+    /// Frees a tag of a map that several disks use. Returns how many waiters the caller has to take with
+    /// [`HctxTags::take_waiter`] and wake.
     pub(crate) fn put_unannounced(&self, tag: u32) -> u32 {
         match self.class_of(tag) {
             TagClass::Reserved => self.map(TagClass::Reserved).put_unannounced(tag),
@@ -268,8 +273,8 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
-    /// Passes on a wake-up that a waiter with a depth limit could not use, to one without: another one with that limit could
-    /// not use it either, and they would wake each other for ever.
+    /// Passes a wake-up that a waiter with a depth limit could not use on to a waiter without a limit. Another waiter with
+    /// that limit could not use the wake-up either, and the two would wake each other for ever.
     pub(crate) fn wake_one_unlimited(&self, wake: &mut dyn FnMut(WaiterId)) {
         if self.normal.waiters_active() > 0 {
             self.normal.wake_one_of(&|w| w.0 & LIMITED == 0, wake);
@@ -280,7 +285,7 @@ impl<L: Lock> HctxTags<L> {
         self.map(class).is_waiting(registered(class, w))
     }
 
-    /// Registers a waiter that found no tag, unless it is registered already; it must try again afterwards.
+    /// Registers a waiter that found no tag, unless it is registered already. The waiter must try again afterwards.
     pub(crate) fn ensure_waiter(&self, class: TagClass, w: WaiterId) {
         let (map, w) = (self.map(class), registered(class, w));
         if !map.is_waiting(w) {
@@ -288,7 +293,7 @@ impl<L: Lock> HctxTags<L> {
         }
     }
 
-    /// A normal tag that is in use, as a batch of one; `None` for a reserved one.
+    /// Returns a normal tag that is in use as a batch of one; `None` for a reserved tag.
     #[inline]
     pub(crate) fn batch_of(&self, tag: u32) -> Option<TagBatch> {
         let (base, bit) = self.sb().word_of(tag.checked_sub(self.nr_reserved)?);

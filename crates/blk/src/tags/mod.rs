@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tags: the numbers a request needs to exist and to be at the driver, and the waiters for them.
+//! Tags: a request needs one to be allocated and one to be in flight at the driver. Also the waiters for tags.
 //!
 //! From the bits up:
 //! - [`sbitmap`]: a bitmap whose words lie on cache lines of their own (lib/sbitmap.c).
 //! - [`sbitmap_queue`]: the bitmap with wait queues.
-//! - `hctx_tags`: the tags of one hardware queue, normal and reserved, and the names of those that wait for one.
-//! - `tag_set`: tags that several disks use; `share`: how many each may have.
-//! - `waiting`: taking and freeing a driver tag that others use, its waiters and their wake-ups.
+//! - `hctx_tags`: the tags of one hardware queue, normal and reserved, and the identifiers of their waiters.
+//! - `tag_set`: tags that several disks share; `share`: how many tags each disk may have.
+//! - `waiting`: taking and freeing a shared driver tag, its waiters and their wake-ups.
 //!
 //! A request takes its tag in `path::tag` and gives it back in `path::complete`.
 

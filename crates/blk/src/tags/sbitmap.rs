@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scalable bitmap: a set of `depth` bits spread over words on cache lines of their own.
 //!
-//! Guarantees: a bit is handed to one caller until that caller gives it back. [`Sbitmap::get`] and its variants are lock
-//! free and never hold a bit they do not return. They fail only if every usable bit was owned when its word was checked.
-//! What an owner did before giving a bit back happens before what the next owner does. All memory is allocated by `new`.
+//! Guarantees: a bit belongs to one caller from the take until that caller gives it back. [`Sbitmap::get`] and its
+//! variants are lock free and never hold a bit they do not return. They fail only if every usable bit was owned when its
+//! word was checked. What an owner does before it gives a bit back happens before anything the next owner of that bit
+//! does. All memory is allocated by `new`.
 //!
 //! Needs from callers: a bit is given back once. One map is used either as an allocator (`get*`, `clear_deferred`,
 //! `clear_batch`) or as a set of flags (`set_bit`, `clear_bit`): flags know nothing of deferred clears.
 //!
 //! Does not do: waiting and waking, which is `sbitmap_queue`; resizing.
 //!
-//! Differs from its model in two ways. There is no swap lock (reason in `word`). A round-robin search comes back to the bits
-//! of its first word below the hint, so that failing means full. Linux fails there, and relies on the caller to try again
-//! from 0.
+//! Differs from lib/sbitmap.c in two ways. There is no swap lock (reason in `word`). A round-robin search ends with the
+//! bits of its first word that are below the hint, so a failed search means that the map is full. Linux does not check
+//! those bits and relies on the caller to try again from 0.
 //!
 //! Source: Linux lib/sbitmap.c, include/linux/sbitmap.h.
 
@@ -21,12 +22,12 @@ mod word;
 pub(crate) use self::word::Reclaim;
 use self::word::{NoWaiters, WORD_BITS, Word, low_mask};
 
-/// A map of small depth is still spread over this many words, so that CPUs can keep out of each other's way.
+/// A map of small depth is still spread over this many words, so that CPUs contend less for a cache line.
 const MIN_WORDS: u32 = 4;
 
-/// Where a submitter starts to look: the tag it freed last, or the one after that it got last.
+/// Where a submitter starts its search: at the tag that it freed last, or after the tag that it took last.
 ///
-/// It lives with the submitter (a software queue), is not shared, and is a hint only: any value is safe.
+/// The hint belongs to one submitter (a software queue) and is not shared. Any value is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagAllocHint(u32);
 
@@ -46,8 +47,8 @@ impl TagAllocHint {
 
 /// Up to 64 bits taken from one word; an iterator over their numbers, lowest first.
 ///
-/// Bits not taken out of it are not given back on drop: the owner must free them (`base` and `mask` are what
-/// [`Sbitmap::clear_batch`] wants).
+/// Dropping a batch does not free the bits that are left in it: the owner must free them (`base` and `mask` are the
+/// arguments of [`Sbitmap::clear_batch`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the bits stay taken until they are cleared"]
 pub struct TagBatch {
@@ -58,7 +59,7 @@ pub struct TagBatch {
 }
 
 impl TagBatch {
-    /// The batch without bits.
+    /// The empty batch.
     pub const EMPTY: TagBatch = TagBatch { base: 0, mask: 0 };
 
     /// Bits left.
@@ -158,8 +159,8 @@ impl Sbitmap {
         self.get_watched(hint, &NoWaiters)
     }
 
-    /// As [`Sbitmap::get`], but uses of each word only the part that belongs to a map of `shallow_depth` bits. With this a
-    /// scheduler keeps some bits back for another class.
+    /// As [`Sbitmap::get`], but takes only `shallow_depth` bits of the map into account, a part of each word in
+    /// proportion. A scheduler reserves the other bits for another class in this way.
     ///
     /// The parts add up to `shallow_depth`, or a little less if the last word is short. With `shallow_depth` at or above
     /// the depth this is `get`; with 0 it is `None`.
@@ -188,7 +189,8 @@ impl Sbitmap {
         bit
     }
 
-    /// A search whose first word has nothing in `word`: its deferred clears, then the other words.
+    /// Continues a search whose first word has no free bit in `word`: checks that word's deferred clears, then the
+    /// other words.
     #[inline(never)]
     fn search_from(&self, start: u32, shallow_depth: u32, reclaim: &impl Reclaim) -> Option<u32> {
         let index = start >> self.shift;
@@ -208,7 +210,7 @@ impl Sbitmap {
         let start = self.start(hint);
         let index = start >> self.shift;
         let usable = self.usable(index as usize, shallow_depth) & self.from(start);
-        // The kernel starts such a search at the hint's bit, not at the word's first, and goes round once.
+        // The kernel starts such a search at the hint's bit, not at the first bit of the word, and wraps around once.
         let bit = match self.words[index as usize].claim_from(self.bit_in_word(start), usable, reclaim) {
             Some(bit) => Some((index << self.shift) + bit),
             None => self.search_on(start, shallow_depth, reclaim),
@@ -241,8 +243,8 @@ impl Sbitmap {
         }
     }
 
-    /// Looks through the words after that of `start`. A round-robin search that started inside a word comes back to it for
-    /// the bits below its start.
+    /// Searches the words after that of `start`. A round-robin search that started inside a word ends with the bits of
+    /// that word below its start.
     #[inline(never)]
     fn search_on(&self, start: u32, shallow_depth: u32, reclaim: &impl Reclaim) -> Option<u32> {
         let mut index = (start >> self.shift) as usize;
@@ -257,8 +259,8 @@ impl Sbitmap {
         None
     }
 
-    /// The bits of a word a search limited to `shallow_depth` may take: floor(word depth x shallow / depth), and of the
-    /// bits lost to rounding one more for each of the earlier words.
+    /// Returns the bits of a word that a search limited to `shallow_depth` may take: floor(word depth x shallow /
+    /// depth). The first words get one bit more each, until the bits lost to rounding are given out.
     fn usable(&self, index: usize, shallow_depth: u32) -> u64 {
         let mask = self.words[index].mask();
         if shallow_depth >= self.depth {
@@ -281,7 +283,7 @@ impl Sbitmap {
         if hint.0 < self.depth { hint.0 } else { hint.0 % self.depth }
     }
 
-    /// The bits of the first word a search from `start` may take.
+    /// Returns the bits of the first word that a search from `start` may take.
     #[inline]
     fn from(&self, start: u32) -> u64 {
         if self.round_robin { u64::MAX << self.bit_in_word(start) } else { u64::MAX }
@@ -347,7 +349,7 @@ impl Sbitmap {
         self.words[(bit >> self.shift) as usize].set_flags(1 << self.bit_in_word(bit));
     }
 
-    /// Clears a flag. Clear it before checking what it announces, or an announcement may be lost.
+    /// Clears a flag. Clear the flag before you check what it announces, or an announcement may be lost.
     ///
     /// # Panics
     /// If the bit is out of range.
@@ -403,7 +405,7 @@ impl Sbitmap {
         taken.map(u64::count_ones).sum()
     }
 
-    /// Bits that were given back and are not yet collected: free, but not for the next look at `word`.
+    /// Number of bits that were given back and are not yet collected. They are free, but still set in `word`.
     pub fn cleared(&self) -> u32 {
         self.words.iter().map(|w| w.cleared().count_ones()).sum()
     }

@@ -2,43 +2,44 @@
 //! Tag allocator: an [`Sbitmap`] on which submitters can wait for a tag.
 //!
 //! # Guarantees
-//! No wake-up is lost under the protocol below; waiters of one wait queue are woken in the order they came, and the wait
-//! queues take turns. A put with no waiter costs one load more than clearing the bit.
+//! No wake-up is lost under the protocol below; waiters of one wait queue are woken in the order of registration, and
+//! the wait queues take turns. Without waiters, a put costs one load more than clearing the bit.
 //!
 //! # Needs from callers
 //! A submitter that found no tag and is willing to wait does, in this order:
 //!
 //! 1. [`add_waiter`](SbitmapQueue::add_waiter),
 //! 2. `get` once more: the tag it needs may have been freed before step 1;
-//! 3. on success, [`remove_waiter`](SbitmapQueue::remove_waiter), whatever it answers;
-//! 4. else sleep until the `wake` callback of some put names it. It is then no longer registered: start over.
+//! 3. on success, [`remove_waiter`](SbitmapQueue::remove_waiter), and ignore its result;
+//! 4. on failure, sleep until a put calls `wake` with its identifier. It is then no longer registered: start over.
 //!
-//! A waiter that leaves without a tag (it turns to another map, or gives up) calls `remove_waiter` too; `false` then means
-//! that a wake-up was spent on it, which it must pass on with [`wake_one`](SbitmapQueue::wake_one). One that leaves with a
-//! tag owes nothing, woken or not: the put of that tag counts like any other.
+//! A waiter that leaves without a tag (it changes to another map, or gives up) calls `remove_waiter` too. `false` then
+//! means that it was woken, and it must pass that wake-up on with [`wake_one`](SbitmapQueue::wake_one). A waiter that
+//! leaves with a tag need not, woken or not: the put of that tag counts like any other.
 //!
-//! Every tag taken is put some day, and every woken waiter runs. `wake` is called without a lock held and may call back
-//! into the queue.
+//! Every tag that is taken is put eventually, and every woken waiter runs. `wake` is called without a lock held and may
+//! call back into the queue.
 //!
 //! # Why no wake-up is lost
 //! *Waiter:* registers under the queue's lock, counts itself in `active`, passes a `SeqCst` fence, then reads the words.
 //! *Put:* frees the bit by a `SeqCst` read-modify-write, then reads `active` with `SeqCst`. Either the put comes first in
 //! the total order of these operations, and the waiter's reads find the bit; or the fence does, and the put finds the
-//! waiter. So the fence is on the slow side and the put needs no barrier beyond its read-modify-write.
+//! waiter. So the fence is on the waiter's side, the slow path, and the put needs no barrier beyond its
+//! read-modify-write.
 //!
-//! Wakes come in batches, so one more step is needed. A waiter that sleeps has, after registering, seen each of the `d` bits
-//! it may use owned. Each of these owners frees its bit later and counts one completion, so at least `d` are counted. The
-//! batch is at most `d` (see [`SbitmapQueue::wake_batch`]), so a batch of waiters is woken. If the waiter is not among them,
-//! those that are take tags, put them, and count again; or they pass the wake on.
+//! Wakes come in batches, so one more step is needed. After it registered, a sleeping waiter has seen that each of the `d`
+//! bits it may use is owned. Each of these owners frees its bit later and counts one completion, so at least `d` completions
+//! are counted. The batch is at most `d` (see [`SbitmapQueue::wake_batch`]), so a batch of waiters is woken. If the waiter
+//! is not in that batch, the woken waiters take tags, put them, and count again; or they pass the wake-up on.
 //!
-//! Owners that free without counting are the threads which return surplus bits to `word` (see `sbitmap::word`). They do so
-//! only if they saw no waiter before. Afterwards they look again, in the way of a put, and if there is a waiter they count a
+//! The only owners that free without counting are threads that return surplus bits to `word` (see `sbitmap::word`). They do
+//! so only if they saw no waiter before. Afterwards they check again as a put does, and if there is a waiter they count a
 //! whole batch of completions. They have taken a tag of their own at that point, so a put follows, which does the waking.
 //! The models in `tests/models/loom_sbitmap.rs` fail if this credit, or the fence, is left out.
 //!
 //! # Does not do
-//! Sleeping: a [`WaiterId`] is a name, and what `wake` does with it is the caller's business. Fair share between users of
-//! shared tags, which is `share`'s business, through `put_unannounced` and `take_waiter`. Resizing.
+//! Sleeping: the caller decides what `wake` does with a [`WaiterId`]. Fair sharing of tags between disks: `share` does
+//! that, with `put_unannounced` and `take_waiter`. Resizing.
 //!
 //! Source: Linux lib/sbitmap.c (sbitmap_queue_*).
 
@@ -51,17 +52,17 @@ use std::collections::VecDeque;
 /// Wait queues per map: waiters on different ones do not contend for a lock.
 const WAIT_QUEUES: u32 = 8;
 
-/// Most waiters woken at a time: a wake-up per completion would cost more than it gains.
+/// Most waiters woken at a time. They are woken in batches because a wake-up per completion costs more than it gains.
 const WAKE_BATCH_MAX: u32 = 8;
 
 /// Waiters each wait queue holds without allocating.
 const WAITERS_RESERVED: usize = 64;
 
-/// Name of a waiter for a tag; chosen by the caller, registered at most once at a time.
+/// Identifier of a waiter for a tag; chosen by the caller, registered at most once at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaiterId(pub u32);
 
-/// What a put reads. Written by waiters as they come and go, and by changes of the configuration.
+/// What a put reads. Written when a waiter registers or leaves, and when the configuration changes.
 struct Waiting {
     /// Waiters now registered.
     active: AtomicU32,
@@ -69,7 +70,7 @@ struct Waiting {
     singly: AtomicBool,
 }
 
-/// What is written by puts, but only while waiters are registered. Counts wrap round.
+/// What a put writes, but only while waiters are registered. The counters wrap around.
 struct Accounts {
     /// Tags freed while waiters were registered.
     completions: AtomicU32,
@@ -81,7 +82,7 @@ struct Accounts {
     wait_index: AtomicU32,
 }
 
-/// See the module header. `L` is the lock of the wait queues; it is never taken without waiters.
+/// See the module header. `L` is the lock of the wait queues; a put without waiters takes no lock.
 pub struct SbitmapQueue<L> {
     sb: Sbitmap,
     waiting: CachePadded<Waiting>,
@@ -92,7 +93,7 @@ pub struct SbitmapQueue<L> {
 impl<L: RawMutex> SbitmapQueue<L> {
     /// A queue of `depth` free tags; parameters and panics as for [`Sbitmap::new`].
     ///
-    /// A wait queue allocates only to hold more waiters at once than ever before, and more than 64.
+    /// A wait queue allocates only when it holds more than 64 waiters at once, and more than ever before.
     pub fn new(depth: u32, round_robin: bool) -> Self {
         Self::on(Sbitmap::new(depth, round_robin))
     }
@@ -141,9 +142,9 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.sb.get_batch_watched(hint, n, self)
     }
 
-    /// Each tag that comes back wakes one waiter from now on, as mq-deadline does in the kernel. A waiter may be limited to
-    /// some of the tags. It might wait for a whole batch when fewer tags than that come back, and may not be able to use the
-    /// next tag.
+    /// From now on each freed tag wakes one waiter, as with mq-deadline in the kernel. A waiter may be limited to some of
+    /// the tags. With batches, such a waiter could wait for more frees than its tags can give, and may not be able to use
+    /// the next tag.
     #[inline]
     pub(crate) fn wake_singly(&self) {
         if !self.waiting.singly.load(Ordering::Relaxed) {
@@ -151,8 +152,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         }
     }
 
-    /// How many completions it takes to wake this many waiters, 1..=8: an eighth of the tags, so that each of the eight wait
-    /// queues gets its turn within one round of the tags; or 1 (`wake_singly`).
+    /// Returns the size of a batch, 1..=8: this many completions wake this many waiters. It is an eighth of the tags, so
+    /// that each of the eight wait queues gets its turn while each tag is freed once; or 1 (`wake_singly`).
     pub fn wake_batch(&self) -> u32 {
         match self.waiting.singly.load(Ordering::Relaxed) {
             true => 1,
@@ -160,8 +161,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         }
     }
 
-    /// Gives a tag back and, if enough tags came back for it, wakes waiters. `hint` is that of the submitter which will use
-    /// the tag next, if there is one; a round-robin map leaves it alone.
+    /// Gives a tag back and wakes waiters if a batch of tags was freed. `hint` belongs to the submitter that is to use the
+    /// tag next, if there is one; a round-robin map does not change the hint.
     ///
     /// # Panics
     /// As [`Sbitmap::clear_deferred`].
@@ -200,8 +201,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes `waiter` off its wait queue. False if it was not there because it has been woken: if it leaves without a tag,
-    /// the caller then owes a [`wake_one`](Self::wake_one).
+    /// Removes `waiter` from its wait queue. False if the waiter has been woken and so is not in the queue. If it then
+    /// leaves without a tag, the caller must call [`wake_one`](Self::wake_one).
     pub fn remove_waiter(&self, waiter: WaiterId) -> bool {
         self.wait_queues.iter().any(|queue| {
             let mut queue = queue.lock();
@@ -224,30 +225,31 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.wake_waiters(1, wake);
     }
 
-    /// As [`wake_one`](Self::wake_one), for the first waiter that `may` agrees to; none if there is none.
+    /// As [`wake_one`](Self::wake_one), for the first waiter that `may` accepts; wakes none if there is none.
     pub(crate) fn wake_one_of(&self, may: &dyn Fn(WaiterId) -> bool, wake: &mut dyn FnMut(WaiterId)) {
         if let Some(waiter) = self.take_waiter(may) {
             wake(waiter);
         }
     }
 
-    /// Takes the first waiter that `may` agrees to off its wait queue: the caller wakes it. `may` is called with the lock
-    /// of a wait queue held.
+    /// Removes the first waiter that `may` accepts from its wait queue and returns it: the caller wakes it. `may` is
+    /// called with the lock of a wait queue held.
     pub(crate) fn take_waiter(&self, may: &dyn Fn(WaiterId) -> bool) -> Option<WaiterId> {
         let start = self.accounts.wake_index.load(Ordering::Relaxed);
         (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES).find_map(|index| {
             let mut queue = self.wait_queues[index as usize].lock();
             let at = queue.iter().position(|w| may(*w))?;
             self.waiting.active.fetch_sub(1, Ordering::Relaxed);
-            // The next one is looked for behind this queue, or its waiters would be served before all others for ever.
+            // The next search starts after this queue, or the waiters of this queue would be served before all others
+            // for ever.
             self.accounts.wake_index.store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
             queue.remove(at)
         })
     }
 
-    /// Gives a tag back and says for how many waiters [`take_waiter`](Self::take_waiter) is due: one for the tag, and those
-    /// that a reclaim owes. For callers that know that not every waiter may use every tag, so that a wake-up per batch
-    /// would be spent on the wrong ones.
+    /// Gives a tag back. Returns how many waiters the caller has to take with [`take_waiter`](Self::take_waiter) and wake:
+    /// one for the tag, and those that are due because of a reclaim. For maps where not every waiter may use every tag,
+    /// because a batch of wake-ups could go to waiters that may not.
     ///
     /// # Panics
     /// As [`Sbitmap::clear_deferred`].
@@ -256,7 +258,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         if self.waiters_after_free() { self.wakeups_due(1, 1) } else { 0 }
     }
 
-    /// Wakes all waiters, for instance because the queue goes away.
+    /// Wakes all waiters, for instance because the queue is removed.
     pub(crate) fn wake_all(&self, wake: &mut dyn FnMut(WaiterId)) {
         self.wake_waiters(u32::MAX, wake);
     }
@@ -275,7 +277,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         self.waiting.active.load(Ordering::SeqCst) != 0
     }
 
-    /// Counts `freed` completions and wakes as many waiters as full batches are due.
+    /// Counts `freed` completions and wakes the waiters of all full batches.
     #[cold]
     fn completed(&self, freed: u32, wake: &mut dyn FnMut(WaiterId)) {
         let due = self.wakeups_due(freed, self.wake_batch());
@@ -284,7 +286,7 @@ impl<L: RawMutex> SbitmapQueue<L> {
         }
     }
 
-    /// Counts `freed` completions; how many waiters full batches of `batch` are due for.
+    /// Counts `freed` completions. Returns how many waiters to wake: the full batches of `batch` that are due.
     ///
     /// Relaxed counting is enough. Of all threads that add to `completions`, the last in the order of its values sees
     /// them all, and leaves less than a batch. A thread that sees `wakeups` ahead of its own sum leaves the rest to a
@@ -318,7 +320,8 @@ impl<L: RawMutex> SbitmapQueue<L> {
         let start = self.accounts.wake_index.load(Ordering::Relaxed);
         for index in (start..start + WAIT_QUEUES).map(|i| i % WAIT_QUEUES) {
             self.accounts.wake_index.store((index + 1) % WAIT_QUEUES, Ordering::Relaxed);
-            // Bounded by those here now: if `wake` registers waiters again, at most eight rounds of them are woken in this call.
+            // At most the waiters that are in the queue now. So if `wake` registers waiters again, this call wakes a waiter
+            // eight times at most.
             let mut here = self.wait_queues[index as usize].lock().len();
             while n > 0 && here > 0 {
                 let Some(waiter) = self.pop_waiter(index) else {

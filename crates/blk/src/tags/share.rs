@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Driver tags that several disks, or several hardware queues, share: which disk may take one.
+//! Driver tags shared by several disks or hardware queues: the rule that decides which disk may take a tag.
 //!
 //! # The rule
-//! A disk may take one more tag of a map while it has fewer than max(ceil(depth / disks that count), 4); of a map of one
-//! tag, always. A disk counts from its first try to take a tag until its timeout work finds no request at the driver. That
-//! is about five seconds after it fell idle, or `io_timeout`, if that is less. The rule is not applied to reserved tags, nor
-//! while [`TagSet::set_fair_sharing`] is off. As in the kernel the number is checked and then raised: threads that take tags
-//! of one disk at the same moment may exceed its share by as many as they are.
+//! A disk may take one more tag of a map while it has fewer than max(ceil(depth / active disks), 4). The limit does not
+//! apply to a map of one tag, to reserved tags, or while [`TagSet::set_fair_sharing`] is off. A disk is active from its
+//! first try to take a tag until its timeout work finds no request at the driver. That is about five seconds after the disk
+//! falls idle, or after `io_timeout`, if that is less. As in the kernel, the number of tags is checked and then raised. So
+//! several threads that take tags of one disk at the same moment may exceed its share, each by one tag.
 //!
 //! Waiting for a tag, and wake-ups: `waiting`.
 //!
@@ -19,29 +19,29 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
-/// A disk has at least this many tags, however many share them.
+/// The smallest share of a disk, however many disks share the tags.
 const LEAST_SHARE: u32 = 4;
 
-/// What one disk has of one map.
+/// The tags that one disk uses of one map.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     /// Normal tags in use.
     active: AtomicU32,
     /// Reserved tags in use.
     reserved: AtomicU32,
-    /// It counts among those the map is shared by.
+    /// The disk is active: it counts among the disks that share the map.
     pub(super) counts: AtomicBool,
 }
 
 impl Usage {
-    /// It counts from now on.
+    /// Marks the disk as active.
     pub(super) fn enlist(&self, users: &AtomicU32) {
         if !self.counts.swap(true, Ordering::Relaxed) {
             users.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// It does not count any more; true if it did.
+    /// Marks the disk as not active. Returns whether it was active.
     pub(crate) fn retire(&self, users: &AtomicU32) -> bool {
         let did = self.counts.swap(false, Ordering::Relaxed);
         if did {
@@ -55,7 +55,7 @@ impl Usage {
     }
 }
 
-/// Tags that each of `users` disks may have of a map with `depth`.
+/// Returns how many of the `depth` tags of a map each of `users` disks may have.
 fn share_of(depth: u32, users: u32) -> u32 {
     // "Don't try dividing an ant."
     if depth == 1 || users == 0 { depth } else { depth.div_ceil(users).max(LEAST_SHARE) }
@@ -83,7 +83,7 @@ impl<L: Lock> Share<L> {
         may_queue(&self.usage[map], &self.users[map], depth, self.set.is_fair())
     }
 
-    /// Normal tags of a map that the disk may still take.
+    /// Returns how many more normal tags of a map the disk may take.
     pub(super) fn tags_left(&self, map: usize, depth: u32) -> u32 {
         if !self.set.is_fair() {
             return depth;
@@ -92,23 +92,23 @@ impl<L: Lock> Share<L> {
         share.saturating_sub(self.usage[map].active.load(Ordering::Relaxed))
     }
 
-    /// Whether the disk counts among those a map is shared by.
+    /// Whether the disk is active on a map.
     pub(crate) fn counts(&self, map: usize) -> bool {
         self.usage[map].counts.load(Ordering::Relaxed)
     }
 
-    /// Normal tags this disk has of a map.
+    /// Number of normal tags of a map that this disk uses.
     pub(crate) fn active(&self, map: usize) -> u32 {
         self.usage[map].active.load(Ordering::Relaxed)
     }
 
-    /// Driver tags this disk has.
+    /// Number of driver tags that this disk uses.
     pub(crate) fn in_use(&self) -> u32 {
         let of = |u: &CachePadded<Usage>| u.active.load(Ordering::Relaxed) + u.reserved.load(Ordering::Relaxed);
         self.usage.iter().map(of).sum()
     }
 
-    /// It has no request at the driver: it counts no more until its next.
+    /// Marks the disk as not active until its next request, because it has no request at the driver.
     pub(super) fn retire(&self) {
         let mut any = false;
         for (usage, users) in self.usage.iter().zip(self.users.iter()) {

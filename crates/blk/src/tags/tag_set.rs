@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tag sets: the driver tags of one host adapter or device, which several disks use at once.
 //!
-//! A disk made by [`RequestQueue::new`] has tags of its own. One made by [`RequestQueue::with_tag_set`] joins a set, whose
-//! shape (hardware queues, depth, reserved tags) is then the disk's; it leaves when it is dropped. As long as a disk is
-//! alone in its set nothing is counted and nothing is shared. When a second one joins, the first must be at rest for a
-//! moment (the kernel freezes it and waits; here the caller does, if the disk is busy), and from then on
+//! A disk made by [`RequestQueue::new`] has tags of its own. A disk made by [`RequestQueue::with_tag_set`] joins a set and
+//! takes over its shape (hardware queues, depth, reserved tags). It leaves the set when it is dropped. As long as a disk
+//! is alone in its set, no tags are counted or shared. When a second disk joins, the first must be quiesced for a moment.
+//! (The kernel freezes the first disk and waits; here the caller does that, if the disk is busy.) From then on
 //!
-//! - each disk may use its share of the tags (`share`: the rule, and which waiter is woken when a tag is freed);
+//! - each disk may use its share of the tags (`share`: the rule; `waiting`: which waiter is woken when a tag is freed);
 //! - a hardware queue that finds no tag waits in the wait queue of the tags: the next freed tag may be another disk's.
 //!
 //! `host_tagset` makes one map of tags serve all hardware queues, so `queue_depth` bounds the whole host and not each of
 //! its queues. A tag is then unique in the set, but a request is still known to its driver by hardware queue and tag.
 //!
-//! Needs from callers: a change of the set ([`TagSet::update`]) needs all its disks frozen and drained.
-//! Does not do: dispatch budgets; single-queue mode. Unlike the kernel's, a set goes back to being unshared only when
-//! all disks have left it: a share among one is the whole. Source: block/blk-mq.c (`blk_mq_alloc_tag_set`,
-//! `blk_mq_add_queue_tag_set`), block/blk-mq-tag.c.
+//! Needs from callers: a change of the set ([`TagSet::update`]) needs all its disks frozen and drained. Does not do:
+//! dispatch budgets; single-queue mode. Unlike in the kernel, a set becomes unshared only when all disks have left it:
+//! the share of a single disk is all tags. Source: block/blk-mq.c (`blk_mq_alloc_tag_set`, `blk_mq_add_queue_tag_set`),
+//! block/blk-mq-tag.c.
 
 use crate::driver::Driver;
 use crate::id::HctxId;
@@ -39,9 +39,9 @@ pub struct TagSetConfig {
     pub nr_read_queues: u16,
     /// Hardware queues for polled I/O.
     pub nr_poll_queues: u16,
-    /// Tags per hardware queue, with `host_tagset` in all; 1..=10240.
+    /// Tags per hardware queue, or of all hardware queues together with `host_tagset`; 1..=10240.
     pub queue_depth: u32,
-    /// How many of them are reserved; below `queue_depth`.
+    /// How many of the tags are reserved; below `queue_depth`.
     pub reserved_tags: u32,
     /// One map of tags for all hardware queues.
     pub host_tagset: bool,
@@ -86,7 +86,7 @@ impl TagSetConfig {
     fn check(&self) -> Result<(), SettingError> {
         let mut config = QueueConfig::default();
         self.apply_to(&mut config);
-        // How many CPUs there are is each disk's affair.
+        // Each disk has its own number of CPUs.
         let most = self.nr_hw_queues.max(self.nr_read_queues).max(self.nr_poll_queues).max(1);
         config.topology = crate::cpumap::CpuTopology::uniform(most);
         if self.nr_hw_queues == 0 {
@@ -100,7 +100,7 @@ impl TagSetConfig {
         usize::from(self.nr_hw_queues) + usize::from(self.nr_read_queues) + usize::from(self.nr_poll_queues)
     }
 
-    /// Refuses what is not this shape; `remedy` says what to do about a value other than the set's.
+    /// Rejects settings of a disk that differ from this shape; `remedy` says what to do about such a value.
     fn check_disk(&self, disk: &QueueConfig, remedy: &str) -> Result<(), SettingError> {
         if disk.mode == Mode::Sq {
             return Err(SettingError("mode=sq: has no shared tags; use mode=mq, or a disk without a tag set".into()));
@@ -114,7 +114,8 @@ impl TagSetConfig {
         }
     }
 
-    /// The settings of a disk that are the set's, by name: [`SettingInfo::is_of_tag_set`](crate::settings::SettingInfo).
+    /// The settings that a disk takes over from its set, by name:
+    /// [`SettingInfo::is_of_tag_set`](crate::settings::SettingInfo).
     fn shape(&self) -> [(&'static str, u32); 6] {
         let TagSetConfig {
             nr_hw_queues,
@@ -123,7 +124,7 @@ impl TagSetConfig {
             queue_depth,
             reserved_tags,
             host_tagset,
-            // Not a disk's: changes at once.
+            // Not a setting of a disk: a change takes effect at once.
             fair_tag_sharing: _,
         } = *self;
         [
@@ -137,7 +138,7 @@ impl TagSetConfig {
     }
 }
 
-/// The tags of a set as they are between two updates.
+/// The tags of a set; an update replaces them.
 pub(crate) struct SetTags<L: Lock> {
     /// One per hardware queue, or one for all.
     maps: Arc<[HctxTags<L>]>,
@@ -190,7 +191,7 @@ pub struct TagSet<L: Lock> {
     look_at: AtomicU64,
 }
 
-/// Looks for idle disks by others than themselves are at least this far apart.
+/// Least time between two checks by which one disk looks for other disks that are idle.
 const IDLE_GRAIN: Duration = Duration::from_secs(1);
 
 impl<L: Lock> TagSet<L> {
@@ -211,23 +212,23 @@ impl<L: Lock> TagSet<L> {
         }))
     }
 
-    /// A copy of its present shape.
+    /// Returns a copy of the present shape.
     pub fn config(&self) -> TagSetConfig {
         TagSetConfig { fair_tag_sharing: self.is_fair(), ..self.inner.lock().config.clone() }
     }
 
-    /// Whether disks share it (`TAG_QUEUE_SHARED`): a second one has joined, and not all have left since.
+    /// Whether disks share the set (`TAG_QUEUE_SHARED`): a second disk has joined, and not all disks have left since.
     pub fn is_shared(&self) -> bool {
         self.inner.lock().shared
     }
 
-    /// Disks that have joined.
+    /// Number of disks in the set.
     pub fn nr_disks(&self) -> usize {
         self.inner.lock().disks.iter().flatten().count()
     }
 
-    /// Disks that count when the tags of a hardware queue are shared out (`active_queues`). Panics when the set has no
-    /// such hardware queue.
+    /// Number of active disks among which the tags of a hardware queue are divided (`active_queues`). Panics when the
+    /// set has no such hardware queue.
     pub fn active_disks(&self, hctx: HctxId) -> u32 {
         let inner = self.inner.lock();
         let map = if inner.config.host_tagset { 0 } else { hctx.index() };
@@ -245,19 +246,19 @@ impl<L: Lock> TagSet<L> {
         self.fair.load(Ordering::Relaxed)
     }
 
-    /// [`RequestQueue::begin_freeze`] of every disk; one that joins meanwhile is frozen, too.
+    /// Calls [`RequestQueue::begin_freeze`] for every disk. A disk that joins meanwhile is frozen, too.
     pub fn begin_freeze(&self) {
         let _one = self.changing.lock();
         self.inner.lock().frozen += 1;
         self.queues().iter().for_each(|q| q.begin_freeze());
     }
 
-    /// Whether every disk is drained. All have to be frozen.
+    /// Whether every disk is drained. The caller has frozen all disks.
     pub fn is_drained(&self) -> bool {
         self.queues().iter().all(|q| q.is_drained())
     }
 
-    /// [`RequestQueue::unfreeze`] of every disk. Panics without [`TagSet::begin_freeze`].
+    /// Calls [`RequestQueue::unfreeze`] for every disk. Panics without [`TagSet::begin_freeze`].
     pub fn unfreeze(&self) {
         let _one = self.changing.lock();
         {
@@ -271,8 +272,9 @@ impl<L: Lock> TagSet<L> {
     /// Changes the shape for all disks: `change` edits a copy, which takes effect on all of them or on none. Panics unless
     /// every disk is frozen and drained.
     ///
-    /// If a disk cannot follow (its driver refuses, its CPUs are too few), the error names it and all disks get their old
-    /// settings back. If a disk refuses even that (the error says so), the disks must stay frozen.
+    /// If a disk cannot take the new shape (its driver refuses it, or the disk has too few CPUs), the error says why and
+    /// all disks get their old settings back. If a disk refuses even that (the error says so), the disks must stay
+    /// frozen.
     pub fn update(
         self: &Arc<Self>,
         change: impl FnOnce(&mut TagSetConfig) -> Result<(), SettingError>,
@@ -291,7 +293,7 @@ impl<L: Lock> TagSet<L> {
         self.install(new.clone(), SetTags::new(&new));
         if let Err(mut e) = queues.iter().try_for_each(|q| q.rebuild(|c| give(&new, c))) {
             self.install(old, old_tags);
-            // Those that did not change as well: what they count their tags on was replaced.
+            // Disks that did not change are rebuilt as well: the counters of their tags were replaced.
             for (q, before) in queues.iter().zip(before) {
                 if let Err(back) = q.rebuild(|c| put_back(before, c)) {
                     e = SettingError(format!("{e}; and then, going back: {back}"));
@@ -303,7 +305,7 @@ impl<L: Lock> TagSet<L> {
         Ok(())
     }
 
-    /// No submitter uses or waits for a tag.
+    /// Replaces the shape and the tags. No submitter may use a tag or wait for one.
     fn install(&self, config: TagSetConfig, tags: SetTags<L>) {
         let inner = &mut *self.inner.lock();
         tags.users.iter().for_each(|u| u.store(0, Ordering::Relaxed));
@@ -311,19 +313,19 @@ impl<L: Lock> TagSet<L> {
         (inner.config, inner.tags) = (config, tags);
     }
 
-    /// The disks now. Not to be dropped with a lock held: a disk that goes away takes them.
+    /// Returns the present disks. Drop them without a lock held: a disk that is dropped takes both locks.
     fn queues(&self) -> Vec<Arc<RequestQueue<L>>> {
         let disks: Vec<_> = self.inner.lock().disks.iter().flatten().map(|d| d.queue.clone()).collect();
         disks.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What a member's settings must agree with after a change of its own.
+    /// Checks that a change of a member's own settings leaves it in the shape of the set.
     pub(crate) fn check_member(&self, config: &QueueConfig) -> Result<(), SettingError> {
         let remedy = "freeze the set and change it for all its disks by TagSet::update";
         self.inner.lock().config.check_disk(config, remedy)
     }
 
-    /// Takes in the disk that `make` makes.
+    /// Adds the disk that `make` makes.
     fn join(
         self: &Arc<Self>,
         mut config: QueueConfig,
@@ -348,7 +350,7 @@ impl<L: Lock> TagSet<L> {
             }
             slot
         };
-        // From here on dropping the member gives the place back.
+        // From here on dropping the member frees the slot.
         let queue = make(config, Member { set: self.clone(), slot: slot as u32 })?;
         let frozen = {
             let inner = &mut *self.inner.lock();
@@ -359,7 +361,7 @@ impl<L: Lock> TagSet<L> {
         Ok(queue)
     }
 
-    /// Makes the only disk count its tags from now on, because a second one comes.
+    /// Makes the only disk of the set count its tags from now on, because a second disk joins.
     fn share_with_another(&self) -> Result<(), SettingError> {
         let alone = self.queues();
         if alone.is_empty() || self.is_shared() {
@@ -393,11 +395,11 @@ impl<L: Lock> TagSet<L> {
             }
             inner.shared &= inner.disks.iter().any(Option::is_some);
         }
-        // Its places in the wait queues, and the wake-ups that were spent on it.
+        // Removes the disk from the wait queues and passes on the wake-ups that it received.
         self.wake_all();
     }
 
-    /// What the state of a disk is built with: the maps, and its share if there are others.
+    /// Returns what the state of a disk is built with: the maps, and the share of the disk if the set is shared.
     pub(crate) fn tags_for(self: &Arc<Self>, slot: u32) -> (Arc<[HctxTags<L>]>, Option<Share<L>>) {
         let inner = self.inner.lock();
         let disk = inner.disks[slot as usize].as_ref().expect("a member's place is taken");
@@ -410,7 +412,7 @@ impl<L: Lock> TagSet<L> {
         (inner.tags.maps.clone(), share)
     }
 
-    /// Takes the next waiter that may use a tag of this map out of its wait queues.
+    /// Removes the next waiter that may use a tag of this map from the wait queues of the map.
     pub(crate) fn next_waiter(&self, tags: &HctxTags<L>, map: usize, class: TagClass) -> Option<WaiterId> {
         let inner = self.inner.lock();
         let (fair, depth) = (self.is_fair(), tags.normal_depth());
@@ -418,13 +420,14 @@ impl<L: Lock> TagSet<L> {
             class == TagClass::Reserved
                 || match (inner.disks.get(disk_of(w) as usize), inner.tags.users.get(map)) {
                     (Some(Some(d)), Some(users)) => may_queue(&d.usage[map], users, depth, fair),
-                    // It has left, or the tags were replaced: to be cleared away.
+                    // The disk has left, or the tags were replaced: remove the stale entry.
                     _ => true,
                 }
         })
     }
 
-    /// Wakes a waiter of whatever disk. False: it has nothing to do with a tag, and the wake-up is another's.
+    /// Wakes a waiter of any disk. False: that waiter has no use for a tag, and the caller wakes another waiter
+    /// instead.
     pub(crate) fn wake(&self, w: WaiterId) -> bool {
         let disk = self.inner.lock().disks.get(disk_of(w) as usize).and_then(|d| d.as_ref().map(|d| d.queue.clone()));
         disk.and_then(|d| d.upgrade()).is_some_and(|q| q.wake_waiter(Waiter::of(w)))
@@ -440,8 +443,8 @@ impl<L: Lock> TagSet<L> {
         });
     }
 
-    /// Takes the share of disks whose timer is due and that hold no driver tag: they are idle, but no poll has found that
-    /// out. Called by a submitter that is refused for its share.
+    /// Marks disks as not active if their timer is due and they hold no driver tag: they are idle, but no poll has
+    /// noticed yet. Called by a submitter that gets no tag because the share of its disk is used up.
     #[cold]
     pub(crate) fn retire_idle(&self, now: Instant) {
         let at = self.look_at.load(Ordering::Relaxed);
@@ -460,14 +463,15 @@ fn give(shape: &TagSetConfig, config: &mut QueueConfig) -> Result<(), SettingErr
     Ok(())
 }
 
-/// The settings of a disk that a change of the set may have touched; what is live may have been changed since by others.
+/// Restores only the settings that a change of the set may have touched: other threads may have changed live settings
+/// since.
 fn put_back(before: QueueConfig, config: &mut QueueConfig) -> Result<(), SettingError> {
     TagSetConfig::of(&before).apply_to(config);
     (config.nr_hw_queues, config.nr_requests) = (before.nr_hw_queues, before.nr_requests);
     Ok(())
 }
 
-/// A disk's place in a tag set; given back when it is dropped.
+/// A disk's slot in a tag set; dropping it makes the disk leave the set.
 pub(crate) struct Member<L: Lock> {
     pub(crate) set: Arc<TagSet<L>>,
     pub(crate) slot: u32,
@@ -480,11 +484,11 @@ impl<L: Lock> Drop for Member<L> {
 }
 
 impl<L: Lock> RequestQueue<L> {
-    /// A disk as [`RequestQueue::new`] makes it, with the tags of a set. The settings that are the set's (`nr_hw_queues`,
-    /// `nr_read_queues`, `nr_poll_queues`, `queue_depth`, `reserved_tags`, `host_tagset`) must be the same; `nr_hw_queues`
-    /// may be left out.
+    /// Makes a disk as [`RequestQueue::new`] does, with the tags of a set. `nr_hw_queues`, `nr_read_queues`,
+    /// `nr_poll_queues`, `queue_depth`, `reserved_tags` and `host_tagset` must be equal to those of the set;
+    /// `nr_hw_queues` may be left out.
     ///
-    /// The second disk to join is refused while the first is busy; see the module's text.
+    /// The second disk is rejected while the first is busy; see the module's text.
     pub fn with_tag_set(
         set: &Arc<TagSet<L>>,
         driver: Arc<dyn Driver>,
@@ -494,15 +498,15 @@ impl<L: Lock> RequestQueue<L> {
         set.join(config, |config, member| RequestQueue::make(driver, config, notify, Some(member)))
     }
 
-    /// Normal driver tags this disk has of those a hardware queue uses, as counted for its share (`active` in the kernel's
-    /// debugfs); 0 while no other disk uses them. Panics when there is no such hardware queue.
+    /// Returns how many normal driver tags of a hardware queue's map this disk uses, as counted for its share (`active` in
+    /// the kernel's debugfs); 0 while the set is not shared. Panics when there is no such hardware queue.
     pub fn active_tags(&self, hctx: HctxId) -> u32 {
         let st = self.state();
         assert!(hctx.index() < st.hctxs.len(), "no hctx {hctx}");
         st.share.as_ref().map_or(0, |s| s.active(st.map_of(hctx.index())))
     }
 
-    /// The tag set it has joined.
+    /// The tag set that the disk has joined.
     pub fn tag_set(&self) -> Option<&Arc<TagSet<L>>> {
         self.member.as_ref().map(|m| &m.set)
     }

@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Driver tags that several disks, or several hardware queues, share: waiters and wake-ups.
+//! Driver tags shared by several disks or hardware queues: waiters and wake-ups.
 //!
 //! # Waiting
-//! Without an elevator, submitters wait for tags; with one, hardware queues wait (`TAG_WAIT` marks a registered one). All
-//! are in the wait queues of the map, under names that include their disk. A put wakes one waiter *that may use the tag*. A
-//! disk with its share used up has none: its own next put wakes it. So each put is one wake-up. (In a map of one disk any
-//! waiter is as good as another, and wake-ups come in batches of an eighth of the depth.) A registered submitter does not
-//! try again before it is woken: mostly a disk's own completion makes it poll, and it would always take back what it has
-//! just freed. Hardware queues of one disk (`host_tagset`) are woken and may try as ever.
+//! Without an elevator, submitters wait for driver tags. With an elevator, hardware queues wait (`TAG_WAIT` marks a
+//! registered hardware queue). All waiters are in the wait queues of the map, under identifiers that include their disk. A
+//! put wakes one waiter *that may use the tag*. Waiters of a disk whose share is used up may not: the next put of their own
+//! disk wakes one of them. So each put is one wake-up. (In a map of one disk any waiter may use any tag, and wake-ups come
+//! in batches of an eighth of the depth.) A registered submitter does not try again before it is woken. Otherwise a disk
+//! would always retake the tag that it has just freed, because mostly its own completion makes it poll. Hardware queues of
+//! one disk (`host_tagset`) are woken but may also try at any time.
 //!
-//! A waiter of the same disk is woken as ever. For a waiter of another disk it depends on its kind. A submitter is notified.
-//! A hardware queue is marked (`TAG_WOKEN`), a run is owed, and the owner of a request that waits there is notified, to
-//! poll.
+//! To wake a submitter is to notify it. A hardware queue is marked (`TAG_WOKEN`) and is run in the next poll of its disk. If
+//! it is of another disk than the put, the owner of a request that waits there is notified, so that it polls.
 //!
 //! # Why no waiter is forgotten
-//! A sleeper has registered, passed a `SeqCst` fence, and then found its disk's number at the share or the map full. A put
-//! lowers the number, then frees the bit, then looks for waiters, each with `SeqCst`. If it does not see the sleeper, the
-//! sleeper saw both; what `sbitmap_queue` says of the bit holds for the number. If it sees the sleeper but passes it by for
-//! its share, that disk holds tags. The put of the first of them sees a number below the share. What else may raise a share
-//! (a disk falls idle or leaves, fair sharing is turned off) wakes all waiters afterwards.
+//! A sleeping waiter has registered, passed a `SeqCst` fence, and then found its disk's tag count at the share or the map
+//! full. A put lowers the count, then frees the bit, then looks for waiters, each with `SeqCst`. If the put does not see
+//! the waiter, the waiter saw both changes; what `sbitmap_queue` says of the bit holds for the count. If the put sees the
+//! waiter but skips it because of its share, the waiter's disk holds tags. The first put of one of these tags sees a count
+//! below the share. Everything else that may raise a share (a disk falls idle or leaves, fair sharing is turned off) wakes
+//! all waiters afterwards.
 //!
-//! A wake-up that is not used is passed on. A submitter passes it on if it waits no more, is frozen, or is refused for its
-//! share. A hardware queue passes it on at once, in `wake`, if it has nothing to send. It also does so if it took no tag
-//! when it was run though a tag is free. The wake-up goes to a waiter that may use it *now*, so two that may not do not wake
-//! each other in turn.
+//! A wake-up that is not used is passed on. A submitter passes it on if it no longer waits, is frozen, or its disk has used
+//! up its share. A hardware queue passes it on at once, in `wake`, if it has nothing to send. It also does so if its run
+//! took no tag although a tag is free. The wake-up goes to a waiter that may use it *now*, so two waiters that may not use
+//! it do not wake each other in turn.
 //!
 //! Setting `TAG_WAIT` registers a hardware queue; a thread that finds it set relies on that. The waker clears the mark
-//! before it checks the list. A thread that leaves requests on the list checks the mark afterwards, and owes a run when
-//! it is gone. So a wake-up that comes between the two falls to one of them. A hardware queue whose driver is busy
-//! unregisters before it gives its tags back: it waits for the driver, and two like it would hand each other the same
-//! tags for ever.
+//! before it checks the list. A thread that leaves requests on the list checks the mark afterwards, and schedules a run
+//! if the mark is cleared. So one of the two threads handles a wake-up that comes in between. A hardware queue whose
+//! driver is busy waits for the driver and not for tags. It unregisters before it gives its tags back, or two such
+//! hardware queues would pass each other the same tags for ever.
 //!
 //! Source: block/blk-mq.h (`hctx_may_queue`), blk-mq-tag.c, blk-mq.c (`blk_mq_mark_tag_wait`, `blk_mq_dispatch_wake`).
 
@@ -49,7 +50,7 @@ use crate::tags::share::Share;
 use crate::time::Instant;
 
 impl<L: Lock> QueueState<L> {
-    /// Requests of an hctx.
+    /// Number of requests of an hctx.
     pub(crate) fn hctx_requests(&self, hctx: usize) -> u32 {
         let tags = self.alloc_tags(hctx);
         if !self.tags_are_shared {
@@ -62,7 +63,7 @@ impl<L: Lock> QueueState<L> {
         n
     }
 
-    /// A request ends. Of a tag that is not its hctx's own this says whose request it was.
+    /// Notes that a request has completed. While hctxs share tags, a mark says which hctx uses a tag; this clears it.
     #[inline]
     pub(crate) fn note_ended(&self, hctx: usize, tag: u32) {
         if self.tags_are_shared {
@@ -70,7 +71,7 @@ impl<L: Lock> QueueState<L> {
         }
     }
 
-    /// Clears the mark that an hctx waits, and marks it to be run if it has something to send.
+    /// Clears the mark that an hctx waits for a tag, and marks the hctx to be run if it has a request to send.
     fn mark_woken(&self, h: &Hctx<L>, class: TagClass) -> bool {
         h.take_flag(state::TAG_WAIT[kind(class)]);
         // Pairs with: Env::leave_over. The mark is cleared, then the list checked.
@@ -89,7 +90,7 @@ fn kind(class: TagClass) -> usize {
 }
 
 impl<L: Lock> RequestQueue<L> {
-    /// Wakes a waiter of this disk on behalf of another disk. False: the wake-up is of no use to it.
+    /// Wakes a waiter of this disk on behalf of another disk. False: the waiter has no use for the wake-up.
     pub(crate) fn wake_waiter(&self, waiter: Waiter) -> bool {
         match waiter {
             Waiter::Submitter(_) if self.is_frozen() => false,
@@ -110,7 +111,8 @@ impl<L: Lock> RequestQueue<L> {
         }
     }
 
-    /// Makes a submitter poll that stays until what waits on `hctx->dispatch` has ended.
+    /// Notifies a submitter that owns a request on `hctx->dispatch`: that submitter keeps polling until the request
+    /// completes.
     fn notify_owner_of(&self, st: &QueueState<L>, h: &Hctx<L>) {
         let owner = h.dispatch.with(|list| {
             let mut heads = list.iter().map(|rq| st.slab.get(rq.id()).bio_head());
@@ -118,17 +120,17 @@ impl<L: Lock> RequestQueue<L> {
         });
         match owner {
             Some(owner) => self.notify.notify(SubmitterId::new(owner as u32)),
-            // Only a flush command, or another thread is sending them just now.
+            // There is only a flush command, or another thread is sending the requests at this moment.
             None => self.notify_all(),
         }
     }
 
-    /// Whether it has no driver tag of its set.
+    /// Whether the disk holds no driver tag of its set.
     pub(crate) fn is_without_driver_tags(&self) -> bool {
         self.state().share.as_ref().is_none_or(|s| s.in_use() == 0)
     }
 
-    /// It has been idle for as long as its timer takes: others may have its share.
+    /// Gives up the share of this disk, because the disk has been idle for the period of its timer.
     pub(crate) fn retire_tags(&self) {
         if let Some(share) = &self.state().share {
             share.retire();
@@ -137,7 +139,7 @@ impl<L: Lock> RequestQueue<L> {
 }
 
 impl<L: Lock> Env<L> {
-    /// A driver tag of a map that disks share, or of this disk's own.
+    /// Takes a driver tag, of a map that disks share or of this disk's own map.
     #[inline]
     pub(crate) fn get_driver_tag_of(
         &self,
@@ -152,7 +154,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// A driver tag, if the disk may have one more.
+    /// Takes a driver tag if the disk may have one more.
     #[inline(never)]
     pub(crate) fn get_shared_tag(
         &self,
@@ -178,7 +180,7 @@ impl<L: Lock> Env<L> {
         Some(tag)
     }
 
-    /// `blk_mq_tag_busy`. The timer that will find the disk idle runs from here on.
+    /// Marks the disk as active and starts the timer that is to find it idle (`blk_mq_tag_busy`).
     #[cold]
     fn count_in(&self, share: &Share<L>, map: usize, now: Instant) {
         share.usage[map].enlist(&share.users[map]);
@@ -200,7 +202,7 @@ impl<L: Lock> Env<L> {
     #[inline(never)]
     fn put_shared_tag(&self, share: &Share<L>, hctx: usize, tags: &HctxTags<L>, tag: u32) {
         let class = tags.class_of(tag);
-        // Pairs with: SbitmapQueue::add_waiter. The number is lowered before the bit is freed.
+        // Pairs with: SbitmapQueue::add_waiter. The count is lowered before the bit is freed.
         share.usage[self.st.map_of(hctx)].number_of(class).fetch_sub(1, Ordering::SeqCst);
         for _ in 0..tags.put_unannounced(tag) {
             if !self.wake_next(hctx, class) {
@@ -219,7 +221,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Hands on a wake-up for an internal tag that was not used.
+    /// Passes on an unused wake-up for an internal tag.
     pub(crate) fn pass_on(&self, hctx: usize, class: TagClass) {
         if self.st.elevator.is_none() {
             self.wake_next(hctx, class);
@@ -244,7 +246,7 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Wakes `w`, or, when it has no use for a tag, the next one.
+    /// Wakes `w`, or the next waiter if `w` has no use for a tag.
     #[cold]
     pub(crate) fn wake(&self, w: WaiterId) {
         if !self.wake_named(w)
@@ -265,7 +267,7 @@ impl<L: Lock> Env<L> {
                 self.q.notify.notify(id);
                 true
             }
-            // As HctxRunner::run_soon: served before or at the end of the poll that put the tag.
+            // As HctxRunner::run_soon: the hctx is run before or at the end of the poll that put the tag.
             Waiter::Hctx(id, class) => {
                 let woken = self.st.mark_woken(&self.st.hctxs[id.index()], class);
                 if woken {
@@ -276,20 +278,20 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Registers an hctx that found no driver tag, unless it is; it must try again afterwards.
+    /// Registers an hctx that found no driver tag, unless it is registered. The caller must try again afterwards.
     pub(crate) fn wait_for_driver_tag(&self, h: &Hctx<L>, class: TagClass) {
         if h.set_flag_once(state::TAG_WAIT[kind(class)]) {
-            // Late news of an old registration may have cleared the mark of a current one.
+            // A late wake-up of an old registration may have cleared the mark of a current one.
             self.st.driver_tags(h.id.index()).ensure_waiter(class, self.hctx_waiter(h, class));
         }
     }
 
-    /// Whether an hctx that found no driver tag will be told of the next one.
+    /// Whether an hctx that found no driver tag is registered to be woken for the next one.
     pub(crate) fn waits_for_driver_tag(&self, h: &Hctx<L>, class: TagClass) -> bool {
         h.has_flag(state::TAG_WAIT[kind(class)])
     }
 
-    /// An hctx took a driver tag: it waits no more, and a wake-up that was spent on it is used.
+    /// Notes that an hctx took a driver tag: it no longer waits, and has used the wake-up that it may have received.
     #[inline]
     pub(crate) fn settle_tag_taken(&self, h: &Hctx<L>, class: TagClass) {
         if h.has_flag(state::TAG_WOKEN[kind(class)] | state::TAG_WAIT[kind(class)]) {
@@ -297,8 +299,8 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// The driver refused requests of an hctx: it is not for want of a tag that they wait. Its place in the line is given
-    /// up before their tags are, or two such hctxs would wake each other with them for ever.
+    /// Unregisters an hctx because the driver refused its requests: they wait for the driver and not for a tag. This
+    /// happens before their tags are freed, or two such hctxs would wake each other with these tags for ever.
     pub(crate) fn leave_line(&self, h: &Hctx<L>) {
         self.settle_tag_taken(h, TagClass::Normal);
         if self.st.has_reserved_tags() {
@@ -309,7 +311,7 @@ impl<L: Lock> Env<L> {
     #[cold]
     fn stop_waiting_for_driver_tag(&self, h: &Hctx<L>, class: TagClass) {
         h.take_flag(state::TAG_WOKEN[kind(class)]);
-        // Gone from the queue already: the thread that took it out clears the mark.
+        // If it is no longer in the wait queue, the thread that removed it clears the mark.
         if self.st.driver_tags(h.id.index()).remove_waiter(class, self.hctx_waiter(h, class)) {
             h.take_flag(state::TAG_WAIT[kind(class)]);
         }
@@ -319,7 +321,7 @@ impl<L: Lock> Env<L> {
         Waiter::Hctx(h.id, class).of_disk(self.st.share.as_ref().map_or(0, |s| s.slot))
     }
 
-    /// After a run that was owed: hands on a wake-up that it had no use for.
+    /// After a pending run: passes on a wake-up that the run did not use.
     pub(crate) fn settle_woken(&self, h: &Hctx<L>) {
         for class in [TagClass::Normal, TagClass::Reserved] {
             if h.take_flag(state::TAG_WOKEN[kind(class)]) && self.st.driver_tags(h.id.index()).free(class) > 0 {
@@ -328,7 +330,8 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// Driver tags that a dispatch can count on: the fewest of any hctx, for the elevator may give requests of each.
+    /// Returns how many driver tags a dispatch can count on: the minimum over all hctxs, because the elevator may
+    /// return requests of any hctx.
     pub(crate) fn free_driver_tags(&self) -> u32 {
         let free = |(map, tags): (usize, &HctxTags<L>)| match &self.st.share {
             None => tags.free_normal(),

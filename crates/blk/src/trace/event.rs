@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The events of a trace, as a reader gets them.
+//! The events of a trace.
 //!
-//! Guarantees: an event tells of one step of one bio, request or plug, in 32 bytes. Source: include/trace/events/block.h of
-//! Linux 6.19; letters: blkparse(1).
+//! Guarantees: an event describes one step of one bio, request or plug, in 32 bytes. Source: include/trace/events/block.h
+//! of Linux 6.19; letters: blkparse(1).
 
 use crate::bio::{Op, OpFlags};
 use crate::id::{CpuId, HctxId, Sector, Tag};
@@ -10,19 +10,20 @@ use crate::request::NO_TAG;
 use crate::status::BlkStatus;
 use crate::time::Instant;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EventKind {
-    /// Q: a bio was handed in.
+    /// Q: a bio was submitted.
     Queue,
     /// G: a request was allocated for it.
     GetRq,
-    /// I: a request went to the elevator or a ctx list. One that goes to the driver directly has no such event.
+    /// I: a request was inserted into the elevator or a ctx list. A request that goes to the driver directly has no
+    /// such event.
     Insert,
-    /// D: a request was handed to the driver.
+    /// D: a request was issued to the driver.
     Issue,
-    /// C: the driver (or, of a bio that was not to wait for a tag, the core) ended it.
+    /// C: the driver completed a request, or the core failed a bio that may not wait for a tag.
     Complete,
     /// M: a bio was appended to a request, or a request joined to the one before it.
     BackMerge,
@@ -30,18 +31,19 @@ pub enum EventKind {
     FrontMerge,
     /// P: the first request went into an open plug.
     Plug,
-    /// U: the plug was emptied; [`Event::count`] says of how many requests.
+    /// U: the plug was emptied; [`Event::count`] is the number of its requests.
     Unplug,
-    /// m: the driver was asked about a request that is late. blktrace has no letter for it, so this is a message there.
+    /// m: a request timed out, and the driver's timeout function was called. blktrace has no letter for this; there it
+    /// is a message.
     Timeout,
     /// R: a driver gave a request back.
     Requeue,
-    /// X: a bio was cut; the event has the extent of the piece in front.
+    /// X: a bio was split; the event has the sectors of the front piece.
     Split,
 }
 
 impl EventKind {
-    /// The letter of blkparse.
+    /// Returns blkparse's letter.
     pub const fn letter(self) -> char {
         match self {
             EventKind::Queue => 'Q',
@@ -60,13 +62,13 @@ impl EventKind {
     }
 }
 
-/// No hctx is known yet.
+/// The event has no hctx yet.
 pub(super) const NO_HCTX: u16 = u16::MAX;
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// When it happened.
     pub time: Instant,
     pub(super) sector: u64,
     pub(super) nr_sectors: u32,
@@ -75,7 +77,7 @@ pub struct Event {
     pub(super) hctx: u16,
     pub(super) tag: u16,
     pub(super) op: Op,
-    /// What.
+    /// What happened.
     pub kind: EventKind,
     pub(super) status: BlkStatus,
 }
@@ -83,47 +85,47 @@ pub struct Event {
 const _: () = assert!(size_of::<Event>() == 32);
 
 impl Event {
-    /// The CPU of the submitter that did it.
+    /// Returns the CPU of the submitter that did the step.
     pub fn cpu(&self) -> CpuId {
         CpuId::new(u32::from(self.cpu))
     }
 
-    /// The hardware queue of the request; of a bio's events and plug events there is none.
+    /// Returns the hardware queue of the request; `None` for events of bios and plugs.
     pub fn hctx(&self) -> Option<HctxId> {
         (self.hctx != NO_HCTX).then(|| HctxId::new(u32::from(self.hctx)))
     }
 
-    /// The driver tag, once the request has one.
+    /// Returns the driver tag, if the request has one.
     pub fn tag(&self) -> Option<Tag> {
         (self.tag != NO_TAG).then(|| Tag::new(u32::from(self.tag)))
     }
 
-    /// The operation; that of plug events means nothing.
+    /// Returns the operation; it has no meaning for plug events.
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// Its modifiers.
+    /// Returns the operation's modifiers.
     pub fn flags(&self) -> OpFlags {
         self.flags
     }
 
-    /// First sector; 0 of plug events.
+    /// Returns the first sector; 0 for plug events.
     pub fn sector(&self) -> Sector {
         Sector(self.sector)
     }
 
-    /// Length in sectors; 0 of plug events and of flushes.
+    /// Returns the length in sectors; 0 for plug events and flushes.
     pub fn nr_sectors(&self) -> u32 {
         if self.kind == EventKind::Unplug { 0 } else { self.nr_sectors }
     }
 
-    /// Requests that left the plug ([`EventKind::Unplug`]); 0 of all others.
+    /// Returns how many requests left the plug ([`EventKind::Unplug`]); 0 for all others.
     pub fn count(&self) -> u32 {
         if self.kind == EventKind::Unplug { self.nr_sectors } else { 0 }
     }
 
-    /// How it ended ([`EventKind::Complete`]); `Ok` of all others.
+    /// Returns the outcome ([`EventKind::Complete`]); `Ok` for all others.
     pub fn status(&self) -> BlkStatus {
         self.status
     }
@@ -144,11 +146,11 @@ impl Event {
     }
 }
 
-/// What was traced until tracing ended.
+/// The events that were not drained when tracing was turned off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceLog {
-    /// In the submitter's order.
+    /// Events in the submitter's order.
     pub events: Vec<Event>,
-    /// Events that came when the log was full.
+    /// Number of events that were dropped because the log was full.
     pub dropped: u64,
 }

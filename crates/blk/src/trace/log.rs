@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a submitter's events are kept: few bytes per event, and the same events again when they are asked for.
+//! The event log of a submitter: it stores events in few bytes and returns exactly the same events.
 //!
-//! Guarantees: what [`Log::for_each`] gives out is exactly what was added, in that order, whichever way it was stored.
+//! Guarantees: [`Log::for_each`] returns exactly the events that were added, in that order, however they were stored.
 //! Needs from callers: nothing. Does not: allocate after it was made.
 //!
 //! A trace costs instructions per event and memory that is written once and not read soon. So:
-//! - The steps of one bio or request that have one time share a record ([`Log::add`]). They come in a fixed order and differ
-//!   in nothing but the step. All that an event tells is compared, so it does not matter whose event it was.
-//! - Nothing happens when a bio becomes a request: it is told of with the next event ([`Log::catch_up`]), from the times
-//!   in the request; one that goes straight to the driver with its issue ([`Log::tell`]).
-//! - A batch that is issued as it left the plug, or completed in that order, is one record. It names the records of its
-//!   requests ([`Log::add_run`]).
-//! - What a driver ends inside the call that issued it, and is told of next, is known by its number or tag alone
-//!   ([`Log::end_at_once`]): no other thread can have had the request in between.
-//! - The paths that a plain read or write takes write their record in place and call nothing; whatever is unusual (no room,
-//!   a wait, a piece of a bio) is left to one that goes step by step.
+//! - The steps of one bio or request at the same time share a record ([`Log::add`]). They come in a fixed order and differ
+//!   only in the step. All fields of an event are compared, so it does not matter to which bio or request an event belongs.
+//! - Nothing is recorded when a bio becomes a request. The next event records that step, too, from the times in the
+//!   request ([`Log::catch_up`]). For a request that goes directly to the driver, that event is its issue
+//!   ([`Log::tell_issue`]).
+//! - A batch that is issued as it left the plug, or completed in that order, is one record (a run). It refers to the
+//!   records of its requests ([`Log::add_run`]).
+//! - If a driver completes a request inside the call that issued it, and that is the next event, then number or tag are
+//!   enough to identify the request ([`Log::end_at_once`]): no other thread can have had it in between.
+//! - The paths of a plain read or write write their record in place and call no function. All unusual cases (no room, a
+//!   wait, a piece of a bio) are left to a path that records step by step.
 
 use super::event::{Event, EventKind, NO_HCTX};
 use crate::bio::{Bio, Op, OpFlags};
@@ -27,7 +28,7 @@ use crate::time::Instant;
 use core::hint::cold_path;
 use core::ops::Range;
 
-/// Steps as bits of a record, in the order in which one time may have them.
+/// Steps as bits of a record, in the order in which they may occur at one time.
 pub(super) mod step {
     use super::EventKind;
 
@@ -45,19 +46,19 @@ pub(super) mod step {
     pub(crate) const TIMEOUT: u16 = 1 << 10;
     pub(crate) const REQUEUE: u16 = 1 << 11;
     pub(crate) const COMPLETE: u16 = 1 << 12;
-    /// Not a step: the tag was taken for the issue, steps before it have none.
+    /// Not a step: the tag was taken for the issue, so earlier steps have no tag.
     pub(super) const LATE_TAG: u16 = 1 << 13;
     /// Not a step: nothing is added to the record any more.
     pub(super) const SEALED: u16 = 1 << 14;
-    /// Not a step: this one was made by several requests, which other records tell of.
+    /// Not a step: the record is a run, whose step several requests made; other records describe these requests.
     pub(super) const OF_RUN: u16 = 1 << 15;
-    /// Those that a plug makes, not a bio or request.
+    /// Steps of a plug, not of a bio or request.
     pub(super) const OF_PLUG: u16 = PLUG | UNPLUG;
     pub(super) const ALL: u16 = (1 << 13) - 1;
-    /// Those of a bio by itself: no hctx, no tag.
+    /// Steps of a bio alone: without hctx and tag.
     pub(super) const OF_BIO: u16 = QUEUE | SPLIT | BACK_MERGE | FRONT_MERGE;
 
-    /// The step of an event.
+    /// Returns the step of an event kind.
     pub(crate) const fn of(kind: EventKind) -> u16 {
         match kind {
             EventKind::Queue => QUEUE,
@@ -93,7 +94,8 @@ const KINDS: [EventKind; 13] = [
     EventKind::Complete,
 ];
 
-/// One or several events. Of a run, `sector` is the first of the records that tell of it, `nr_sectors` how many.
+/// One or several events. For a run, `sector` is the index of the first record of its requests, and `nr_sectors` their
+/// number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     time: Instant,
@@ -105,7 +107,7 @@ pub(super) struct Record {
     steps: u16,
     /// An [`Op`].
     op: u8,
-    /// Of the completion.
+    /// Status of the completion.
     status: BlkStatus,
     cpu: u16,
 }
@@ -113,7 +115,7 @@ pub(super) struct Record {
 const _: () = assert!(size_of::<Record>() == 32);
 
 impl Record {
-    /// A step of a plug; `count` is that of an unplug.
+    /// Makes a record of a step of a plug; `count` is the number of requests of an unplug.
     #[inline]
     pub(super) fn of_plug(steps: u16, count: u32, time: Instant) -> Record {
         Record {
@@ -152,12 +154,13 @@ impl Record {
         }
     }
 
-    /// A request that was just made from a bio that was just queued.
+    /// Makes a record of a request that was just made from a bio that was just queued.
     fn of_new(steps: u16, rq: &Request) -> Record {
         Record::of_rq(steps, rq, rq.nr_sectors(), BlkStatus::Ok, Instant::from_ns(rq.alloc_ns.get()))
     }
 
-    /// Becomes [`Record::of_new`], field by field: built elsewhere and copied it takes more registers than there are.
+    /// Sets this record to [`Record::of_new`], field by field, because building it elsewhere and copying it takes too
+    /// many registers.
     #[inline(always)] // Into loops.
     fn fill_new(&mut self, steps: u16, rq: &Request, cpu: u16) {
         self.time = Instant::from_ns(rq.alloc_ns.get());
@@ -172,7 +175,7 @@ impl Record {
         self.cpu = cpu;
     }
 
-    /// Whether both tell of the same extent and operation.
+    /// Whether both records have the same sectors and operation.
     #[inline]
     fn is_alike(&self, other: &Record) -> bool {
         self.sector == other.sector
@@ -181,14 +184,15 @@ impl Record {
             && self.op == other.op
     }
 
-    /// Takes over the only step of `next`, if that is later in the order and otherwise tells what this record does.
+    /// Adds the only step of `next` to this record, if that step is later in the order and the other fields agree.
+    /// Returns whether it did.
     #[inline]
     fn take_over(&mut self, next: &Record) -> bool {
         if self.steps & !step::LATE_TAG >= next.steps || self.time != next.time {
             return false;
         }
         if next.steps & step::OF_PLUG != 0 {
-            // The number of requests that left the plug is in a record of its own, unless it was one.
+            // An unplug needs a record of its own for the number of requests, unless it was one request.
             if next.steps == step::UNPLUG && next.nr_sectors != 1 {
                 return false;
             }
@@ -210,25 +214,25 @@ impl Record {
         true
     }
 
-    /// Whether an event of this request now would tell what this record does.
+    /// Whether an event of this request would now have the same fields as this record.
     #[inline]
     fn tells_of(&self, rq: &Request) -> bool {
         let other = Record::of_rq(0, rq, rq.nr_sectors(), BlkStatus::Ok, self.time);
         self.is_alike(&other) && self.hctx == other.hctx && self.tag == other.tag && self.steps & step::OF_RUN == 0
     }
 
-    /// Whether the newest step is a request's on its way into an elevator, at this time.
+    /// Whether the newest step is the insertion of a request into an elevator at this time.
     fn is_inserted(&self, now: Instant) -> bool {
         let inserted = step::INSERT | step::JOIN;
         let later = step::ALL & !(step::INSERT | (step::INSERT - 1) | step::JOIN);
         self.time == now && self.steps & inserted != 0 && self.steps & (later | step::OF_RUN) == 0
     }
 
-    /// The event of one step of this record.
+    /// Returns the event of one step of this record.
     fn event(&self, bit: u16, kind: EventKind) -> Event {
         let plain = Event::plain(kind, self.cpu, self.time);
         if bit & step::OF_PLUG != 0 {
-            // That of a record that is nothing else.
+            // The count is that of a record with no other step.
             let alone = self.steps & step::ALL == step::UNPLUG;
             let nr_sectors = if alone { self.nr_sectors } else { u32::from(bit == step::UNPLUG) };
             return Event { nr_sectors, ..plain };
@@ -248,16 +252,16 @@ impl Record {
     }
 }
 
-/// Whether a new request's bio was queued at the same time and neither has been told of.
+/// Whether a new request's bio was queued at the same time as the request was made, and neither is recorded yet.
 #[inline(always)] // Into loops.
 fn is_usual(rq: &Request) -> bool {
     !rq.has_rqf(rqf::LATE | rqf::TOLD) && rq.start_ns.get() == rq.alloc_ns.get()
 }
 
-/// The tracing half of a submitter: one word, so that the data path's fields stay together.
+/// The trace state of a submitter: one word, so that the data path's fields stay together.
 #[derive(Debug, Default)]
 pub(crate) struct Tracer {
-    /// `None` while off: the only thing read then.
+    /// `None` while tracing is off; then only this field is read.
     pub(super) log: Option<Box<Log>>,
 }
 
@@ -272,36 +276,36 @@ impl Tracer {
     }
 }
 
-/// The events of one submitter, up to a number that is set when it is made.
+/// The events of one submitter, up to a number that is set when the log is made.
 #[derive(Debug)]
 pub(super) struct Log {
     cpu: u16,
-    /// The bio of the next request that is told of has been told of: it had to look for a tag.
+    /// The bio of the next request to be recorded is recorded already, because it had to look for a tag.
     queue_told: bool,
-    /// The bio of which the next piece has been told of, but is not a request yet.
+    /// The bio whose next piece is recorded, but is not a request yet.
     pub(super) split_waits: Option<u32>,
     /// Records in use.
     len: usize,
-    /// Events there is room for.
+    /// Number of events for which there is room.
     room: usize,
     dropped: u64,
     /// The request whose issue is the newest step of the newest record.
     at_driver: Option<RequestId>,
-    /// How many of the plug's requests have been told of, and in which record that began.
+    /// How many of the plug's requests are recorded, and the index of the first of their records.
     plugged: usize,
     plugged_at: usize,
-    /// Records of what left the plug, until the next step of any of it.
+    /// Records of the requests that left the plug last, until the next step of any of them.
     unplugged: Range<usize>,
-    /// Records of the newest batch that was issued as a run, as far as it has not completed.
+    /// Records of the newest batch that was issued as a run, except for the completed ones.
     issued: Range<usize>,
-    /// As many as there may be events: then every record fits. The length is that of the allocation.
+    /// As many records as there may be events, so that every record fits. The length is that of the allocation.
     records: Box<[Record]>,
 }
 
 impl Log {
-    /// `plugged` requests are in the plug already.
+    /// Makes a log; `plugged` is the number of requests that are in the plug already.
     pub(super) fn new(cpu: CpuId, capacity: usize, plugged: usize) -> Box<Log> {
-        // No record is all zero bytes, so this writes the memory and no page of it is new to the data path.
+        // No record consists only of zero bytes, so this writes the memory, and the data path causes no page faults.
         let records = vec![Record::of_plug(step::PLUG, 0, Instant::ZERO); capacity].into_boxed_slice();
         Box::new(Log {
             cpu: cpu.index() as u16,
@@ -319,7 +323,7 @@ impl Log {
         })
     }
 
-    /// What comes is of this CPU.
+    /// Sets the CPU of later events.
     pub(super) fn set_cpu(&mut self, cpu: CpuId) {
         self.cpu = cpu.index() as u16;
         self.at_driver = None;
@@ -328,7 +332,7 @@ impl Log {
         }
     }
 
-    /// Adds the one step of a record.
+    /// Adds a record with one step.
     #[inline(always)] // Into each hook, where the step and so much of this is constant.
     pub(super) fn add(&mut self, next: impl FnOnce() -> Record) {
         if self.room == 0 {
@@ -353,8 +357,8 @@ impl Log {
         self.len += 1;
     }
 
-    /// Tells of a request that was just made from a bio, and of that bio unless it has been told of; `more` are further
-    /// steps of the same time.
+    /// Records a request that was just made from a bio, and the bio unless it is recorded already. `more` are further
+    /// steps at the same time.
     #[inline(never)]
     pub(super) fn tell(&mut self, rq: &Request, more: u16) {
         let n = 2 + usize::from(more != 0);
@@ -369,8 +373,8 @@ impl Log {
         self.push(Record::of_new(step::QUEUE | step::GET_RQ | more, rq));
     }
 
-    /// As [`Log::tell`] of a request that goes straight to the driver. False: that is not all there is to it, nothing was
-    /// added.
+    /// As [`Log::tell`], for a request that goes directly to the driver. False: the case is not a usual one, and nothing
+    /// was added.
     #[inline(always)] // The hook of each I/O at a depth of one.
     pub(super) fn tell_issue(&mut self, id: RequestId, rq: &Request, plug: &Plug) -> bool {
         let is_usual = self.room >= 3 && !self.queue_told && is_usual(rq) && !self.is_behind(plug);
@@ -384,8 +388,8 @@ impl Log {
         false
     }
 
-    /// The driver ended a request inside the call that was to issue it, and there is nothing newer. False: it is not the
-    /// one that was told of last, or there is no room.
+    /// Records that the driver completed a request inside the call that issued it. False: the newest event is not the
+    /// issue of this request, or there is no room.
     #[inline(always)] // As `tell_issue`.
     pub(super) fn end_at_once(&mut self, id: RequestId, status: BlkStatus) -> bool {
         if self.at_driver != Some(id) || self.room == 0 {
@@ -419,11 +423,11 @@ impl Log {
                 _ => whole,
             });
         }
-        // Not one record: what leaves the plug with it is no run.
+        // The request may have several records, so the batch that leaves the plug with it is not a run.
         self.plugged_at = usize::MAX;
     }
 
-    /// Says whether the bio of the next request has been told of.
+    /// Sets whether the bio of the next request is recorded.
     pub(super) fn queue_is_told(&mut self, told: bool) {
         self.queue_told = told;
     }
@@ -434,7 +438,8 @@ impl Log {
         self.plugged < plug.rqs.len()
     }
 
-    /// Tells of the requests that went into the plug since the last event. Before any other event, and before they change.
+    /// Records the requests that went into the plug since the last event. Called before any other event, and before these
+    /// requests change.
     #[inline(always)] // As `add`.
     pub(super) fn catch_up(&mut self, plug: &Plug, slab: &RequestSlab) {
         if self.is_behind(plug) {
@@ -444,7 +449,8 @@ impl Log {
 
     #[inline(never)]
     fn tell_plugged(&mut self, plug: &Plug, slab: &RequestSlab) {
-        // The first opens it. A request that no plug holds back passes through as well, without an event.
+        // The first request of an open plug causes a plug event. A request that no plug holds back also passes here,
+        // without that event.
         let opens = self.plugged == 0 && plug.is_open();
         if self.plugged == 0 {
             self.plugged_at = self.len;
@@ -477,7 +483,7 @@ impl Log {
         }
     }
 
-    /// The plug is emptied at `now`.
+    /// Records that the plug is emptied at `now`.
     pub(super) fn unplug(&mut self, plug: &Plug, now: Instant) {
         let n = core::mem::take(&mut self.plugged);
         self.unplugged =
@@ -487,13 +493,13 @@ impl Log {
         }
     }
 
-    /// What left the plug last does not go to the driver as it is.
+    /// Forgets the requests that left the plug last, because they do not go to the driver as one batch.
     pub(super) fn forget_unplugged(&mut self) {
         self.unplugged = 0..0;
     }
 
-    /// `n` requests are issued. True: they are all that left the plug last, in that order, as that is what comes next for
-    /// them; so they are told of. False: nothing was added.
+    /// Records the issue of `n` requests as a run. True: these are all requests that left the plug last, in that order,
+    /// because their issue is their next step. False: nothing was added.
     pub(super) fn add_issue_run(&mut self, n: usize, now: Instant) -> bool {
         let unplugged = core::mem::replace(&mut self.unplugged, 0..0);
         if n < 2 || n != unplugged.len() || self.room < n {
@@ -504,7 +510,8 @@ impl Log {
         true
     }
 
-    /// Several requests completed. True: they are the first of those that were issued last, so they are told of.
+    /// Records the completion of several requests as a run, if they are the first of the requests that were issued
+    /// last. Returns whether it did.
     #[inline(always)] // As `add`.
     pub(super) fn add_complete_run<'a>(
         &mut self,
@@ -522,13 +529,13 @@ impl Log {
         true
     }
 
-    /// The driver ended several requests inside the call that was to issue them. True: they are the first of those, and
-    /// all ended well, so they are told of.
+    /// Records that the driver completed several requests inside the call that issued them. True: they are the first
+    /// requests of that call, and all succeeded. False: nothing was added.
     #[inline(always)] // As `add`.
     pub(super) fn end_run_at_once(&mut self, items: &[Ended], now: Instant) -> bool {
         let (first, n) = (self.issued.start, items.len());
         let Some(records) = self.records.get(first..first + n) else { return false };
-        // Not told of last, it may be the run of an earlier call.
+        // If the issue is not the newest record, it may be the run of an earlier call.
         let is_newest = self.len > 0 && self.records[self.len - 1].steps == step::OF_RUN | step::ISSUE;
         let is_run = is_newest && n <= self.issued.len() && self.room >= n;
         if !is_run || !items.iter().zip(records).all(|((tag, ok), r)| ok.is_ok() && tag.index() as u16 == r.tag) {
@@ -539,14 +546,14 @@ impl Log {
         true
     }
 
-    /// A step of the `n` requests that were issued last.
+    /// Adds a run: a step of the first `n` requests in `issued`.
     fn add_run(&mut self, bit: u16, n: usize, now: Instant) {
         self.room -= n;
         let run = Record::of_plug(step::OF_RUN | bit, n as u32, now);
         self.push(Record { sector: self.issued.start as u64, ..run });
     }
 
-    /// Takes back the newest `n` events, which are issues.
+    /// Removes the newest `n` events, which are issues.
     pub(super) fn take_back_issues(&mut self, n: usize) {
         self.issued = 0..0;
         self.at_driver = None;
@@ -568,7 +575,7 @@ impl Log {
         }
     }
 
-    /// A request that is on its way in was joined to another instead, if it is found.
+    /// Records that a request was joined to another instead of being inserted. Returns whether its insertion was found.
     pub(super) fn join(&mut self, rq: &Request, now: Instant) -> bool {
         for r in self.records[..self.len].iter_mut().rev().take_while(|r| r.is_inserted(now)) {
             if r.steps & step::INSERT != 0 && r.sector == rq.sector.get() && r.op == rq.op.get() {
@@ -576,14 +583,14 @@ impl Log {
                 return true;
             }
             if r.steps & step::ALL & !(step::INSERT | step::JOIN) != 0 {
-                // It came alone.
+                // The request was inserted alone.
                 break;
             }
         }
         false
     }
 
-    /// All events, oldest first.
+    /// Calls `f` for all events, oldest first.
     pub(super) fn for_each(&self, mut f: impl FnMut(&Event)) {
         let records = &self.records[..self.len];
         let mut each = |r: &Record, mut steps: u16| {
@@ -606,7 +613,7 @@ impl Log {
         }
     }
 
-    /// `n` events are about to come. True: there is no room for any, so they are counted as dropped.
+    /// Called before `n` events. True: there is no room for any of them, and they were counted as dropped.
     #[inline(always)] // As `add`.
     pub(super) fn drops(&mut self, n: usize) -> bool {
         let is_full = self.room == 0;
@@ -616,16 +623,16 @@ impl Log {
         is_full
     }
 
-    /// How many events it has.
+    /// Returns the number of stored events.
     pub(super) fn nr_events(&self) -> usize {
         self.records.len() - self.room
     }
 
-    /// Empties it. How many events were dropped since it was empty last.
+    /// Empties the log. Returns how many events were dropped since it was emptied last.
     pub(super) fn clear(&mut self) -> u64 {
         (self.len, self.room) = (0, self.records.len());
         (self.unplugged, self.issued, self.at_driver) = (0..0, 0..0, None);
-        // What is in the plug now and later has no record to begin at.
+        // Requests in the plug have no first record any more.
         self.plugged_at = usize::MAX;
         core::mem::take(&mut self.dropped)
     }

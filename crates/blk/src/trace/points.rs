@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tracepoints: what the data path calls at each step, and how a submitter's owner turns tracing on and reads it.
+//! The tracepoints: the functions that the data path calls at each step, and those that turn tracing on and read
+//! events.
 //!
-//! Guarantees: while tracing is off each costs one branch. Needs from callers: the order of the calls is the order of the
+//! Guarantees: while tracing is off, each tracepoint costs one branch. Needs from callers: they call in the order of the
 //! events.
 
 use super::event::{Event, EventKind, TraceLog};
@@ -16,16 +17,16 @@ use crate::status::{BlkStatus, QueueRqStatus};
 use crate::submitter::{Env, Local, Submitter};
 use crate::time::Instant;
 
-/// The submitter's side: turning it on, and getting at what it recorded.
+/// The interface of a submitter: turning tracing on and off, and reading events.
 impl<L: Lock> Submitter<L> {
-    /// Traces from here on, up to `capacity` events (32 bytes each, allocated now) between two calls of
-    /// [`Submitter::drain_trace`]. What an earlier trace holds is thrown away.
+    /// Starts tracing, with room for `capacity` events (32 bytes each, allocated now) between two calls of
+    /// [`Submitter::drain_trace`]. Discards the events of an earlier trace.
     pub fn start_trace(&mut self, capacity: usize) {
         self.local.trace.log = Some(Log::new(self.env.cpu, capacity, self.local.plug.rqs.len()));
     }
 
-    /// Gives out all events so far, oldest first, and makes room for others. Returns how many were dropped since the last
-    /// call for lack of room: those that came last.
+    /// Calls `f` for all events so far, oldest first, and makes room for others. Returns how many events were dropped
+    /// since the last call because the log was full; these were later than the stored ones.
     pub fn drain_trace(&mut self, f: impl FnMut(&Event)) -> u64 {
         self.env.trace_plugged(&mut self.local);
         let Some(log) = &mut self.local.trace.log else { return 0 };
@@ -33,7 +34,7 @@ impl<L: Lock> Submitter<L> {
         log.clear()
     }
 
-    /// Ends tracing. What was not drained is in the answer.
+    /// Stops tracing. Returns the events that were not drained.
     pub fn stop_trace(&mut self) -> TraceLog {
         self.env.trace_plugged(&mut self.local);
         let Some(mut log) = self.local.trace.log.take() else { return TraceLog::default() };
@@ -43,7 +44,7 @@ impl<L: Lock> Submitter<L> {
     }
 }
 
-/// Tells the log something, if there is one; what went into the plug comes first.
+/// Adds to the log, if there is one, after recording the requests that went into the plug.
 macro_rules! traced {
     ($env:expr, $local:expr, |$log:ident| $tell:expr) => {
         if let Some($log) = &mut $local.trace.log {
@@ -53,10 +54,10 @@ macro_rules! traced {
     };
 }
 
-/// The places of the kernel's tracepoints. Off, each is a branch (`is_on`); what is behind it is out of line and marked as
-/// rare.
+/// The kernel's tracepoints. While tracing is off, each is a branch (`is_on`); the code after it is out of line and marked
+/// cold.
 impl<L: Lock> Env<L> {
-    /// An event of a bio by itself: of what its slot holds.
+    /// Traces an event of a bio, with the content of its slot.
     #[inline(always)] // The branch.
     pub(crate) fn trace_bio(&self, local: &mut Local, kind: EventKind, slot: &BioSlot, now: Instant) {
         if local.trace.is_on() {
@@ -69,20 +70,20 @@ impl<L: Lock> Env<L> {
         traced!(self, local, |log| log.add(|| Record::of_bio(steps, &slot.bio(), status, now)));
     }
 
-    /// A bio is queued, and has to look for a tag before it is a request, which then has its other events.
+    /// Traces that a bio is queued, and has to wait or retry for a tag before it becomes a request.
     #[cold]
     pub(crate) fn trace_bio_waits(&self, local: &mut Local, slot: &BioSlot, now: Instant) {
         self.trace_bio(local, EventKind::Queue, slot, now);
         traced!(self, local, |log| log.queue_is_told(true));
     }
 
-    /// It found none: the next request is another's.
+    /// Notes that the bio found no tag, so the next request belongs to another bio.
     #[cold]
     pub(crate) fn trace_bio_found_no_tag(&self, local: &mut Local) {
         traced!(self, local, |log| log.queue_is_told(false));
     }
 
-    /// A piece was cut off the bio in slot `index`.
+    /// Traces that a piece was split off the bio in slot `index`.
     #[cold]
     pub(crate) fn trace_split(&self, local: &mut Local, index: u32, piece: &BioSlot, now: Instant) {
         traced!(self, local, |log| if log.split_waits.take() != Some(index) {
@@ -90,13 +91,13 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// It found no tag: it will be cut off again.
+    /// Notes that the piece found no tag, so it will be split off again.
     #[cold]
     pub(crate) fn trace_split_waits(&self, local: &mut Local, index: u32) {
         traced!(self, local, |log| log.split_waits = Some(index));
     }
 
-    /// A bio became part of a request that was there; `is_new`: it was queued for that just now.
+    /// Traces that a bio was merged into an existing request; `is_new`: the bio was queued just now.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_merged(&self, local: &mut Local, slot: &BioSlot, is_new: bool, now: Instant) {
         if local.trace.is_on() {
@@ -113,13 +114,13 @@ impl<L: Lock> Env<L> {
         self.tell_bio(local, side, slot, BlkStatus::Ok, now);
     }
 
-    /// A bio that was not to wait ends without a request.
+    /// Traces that a bio that may not wait completes without a request.
     #[cold]
     pub(crate) fn trace_ended_bio(&self, local: &mut Local, slot: &BioSlot, status: BlkStatus, now: Instant) {
         self.tell_bio(local, step::COMPLETE, slot, status, now);
     }
 
-    /// What is in the plug is told of, because it is about to change.
+    /// Records the requests in the plug, because they are about to change.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_plugged(&self, local: &mut Local) {
         if local.trace.is_on() {
@@ -132,7 +133,7 @@ impl<L: Lock> Env<L> {
         traced!(self, local, |_log| ());
     }
 
-    /// The plug is about to be emptied.
+    /// Traces that the plug is about to be emptied.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_unplug(&self, local: &mut Local, now: Instant) {
         if local.trace.is_on() {
@@ -145,7 +146,7 @@ impl<L: Lock> Env<L> {
         traced!(self, local, |log| log.unplug(&local.plug, now));
     }
 
-    /// An event of a request.
+    /// Traces an event of a request.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_rq(&self, local: &mut Local, kind: EventKind, rq: &Request, now: Instant) {
         if local.trace.is_on() {
@@ -158,7 +159,8 @@ impl<L: Lock> Env<L> {
         traced!(self, local, |log| log.add(|| Record::of_rq(steps, rq, rq.nr_sectors(), status, now)));
     }
 
-    /// A request that does not go into the plug, or changes before it does, was made from a bio that was queued just now.
+    /// Traces a request that was made from a bio that was queued just now, and that does not go into the plug or changes
+    /// before it does.
     #[cold]
     pub(crate) fn trace_new_rq(&self, local: &mut Local, rq: &Request) {
         traced!(self, local, |log| {
@@ -167,7 +169,7 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// The same event of several requests. `is_new`: they were made just now, and not put into the plug.
+    /// Traces the same event of several requests. `is_new`: they were made just now and were not put into the plug.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ids(&self, local: &mut Local, kind: EventKind, ids: &[RequestId], is_new: bool, now: Instant) {
         if local.trace.is_on() {
@@ -213,8 +215,8 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// Traces what a driver ended. Called before any of it is processed further. So the trace of the CPU that found a
-    /// completion has it, even if the completion is passed on to another CPU.
+    /// Traces completions from the driver. Called before any of them is processed further. So the trace of the CPU that
+    /// found a completion has it, even if the completion is passed on to another CPU.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ended(&self, local: &mut Local, hctx: usize, items: &[Ended], now: Instant) {
         if local.trace.is_on() {
@@ -248,7 +250,7 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// The same of a single request.
+    /// As `trace_ended`, for a single request.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_ended_one(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
         if local.trace.is_on() {
@@ -273,13 +275,14 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// A request that the driver answered with an error at once.
+    /// Traces a request that the driver rejected with an error.
     #[cold]
     pub(crate) fn trace_unissued(&self, local: &mut Local, id: RequestId, status: BlkStatus, now: Instant) {
         self.tell_rq(local, step::COMPLETE, self.st.slab.get(id), status, now);
     }
 
-    /// Requests on their way into an elevator. Asked before they are there: afterwards any thread may own them.
+    /// Traces the insertion of requests into an elevator. Called before they are inserted: afterwards any thread may
+    /// own them.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_insert(&self, local: &mut Local, rqs: &[Rq], now: Instant) {
         if local.trace.is_on() {
@@ -297,7 +300,8 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// A request was joined to the one before it. If that was on its way in, it has not been inserted after all.
+    /// Traces that a request was joined to the one before it. If this happened while it was being inserted, its
+    /// insertion event is removed.
     #[inline(always)] // As `trace_bio`.
     pub(crate) fn trace_absorbed(&self, local: &mut Local, rq: &Rq, now: Instant) {
         if local.trace.is_on() {
@@ -312,8 +316,8 @@ impl<L: Lock> Env<L> {
         });
     }
 
-    /// The driver did not take all of the requests that were traced as issued: the first of the rest was turned down,
-    /// the others not offered.
+    /// Corrects the trace when the driver did not accept all requests that were traced as issued: it rejected the first
+    /// of the rest, and the others were not offered.
     #[cold]
     pub(crate) fn trace_refused(&self, local: &mut Local, rest: &[RequestId], status: QueueRqStatus, now: Instant) {
         let [first, others @ ..] = rest else { return };
@@ -323,14 +327,14 @@ impl<L: Lock> Env<L> {
         }
     }
 
-    /// The last step of a flush sequence: the request ends. Its data, if it had any, has ended before.
+    /// Traces the completion of a flush sequence's request. Its data, if it had any, has completed before.
     #[cold]
     pub(crate) fn trace_sequence_end(&self, local: &mut Local, rq: &Request, status: BlkStatus, now: Instant) {
         let nr_sectors = if rq.flush_seq.get() & flush::DATA != 0 { 0 } else { rq.nr_sectors() };
         traced!(self, local, |log| log.add(|| Record::of_rq(step::COMPLETE, rq, nr_sectors, status, now)));
     }
 
-    /// Events from now on are of another CPU.
+    /// Sets the CPU of later events.
     #[cold]
     pub(crate) fn trace_cpu(&self, local: &mut Local, cpu: CpuId) {
         traced!(self, local, |log| log.set_cpu(cpu));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Answers about target port groups: real arrays' answers are read back, and arbitrary bytes do no harm.
+//! Answers to REPORT TARGET PORT GROUPS: answers in the form of real arrays are parsed correctly, and arbitrary bytes
+//! are safe.
 
 use blk::scsi::alua::{Access, MAX_GROUPS, MAX_PORTS, PortGroups, Support, own_group};
 use proptest::prelude::*;
 
-/// State with its preferred bit, number and ports of a group, as on the wire.
+/// A port group as on the wire: state with the preferred bit, number, ports.
 type Wire = (u8, u16, Vec<u16>);
 
 fn answer(groups: &[Wire]) -> Vec<u8> {
@@ -52,7 +53,7 @@ proptest! {
         }
     }
 
-    /// One byte of a true answer is another, or it ends too soon.
+    /// One byte of a valid answer is changed, or the answer is truncated.
     #[test]
     fn a_damaged_answer_is_taken(said in groups(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
         let mut bytes = answer(&said);

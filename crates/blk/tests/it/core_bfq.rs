@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! bfq in the core: what it holds back is dispatched at the time it asked for, or when what it waited for has come, on whatever
-//! hardware queue; and submitters get shares of the disk by their weights.
+//! bfq in the core: requests that it holds back are dispatched at the time that it requested, or when the awaited request
+//! arrives, on any hardware queue. Submitters get shares of the disk by their weights.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -24,7 +24,7 @@ fn config(hw: u16, depth: u32, iosched: &[(&str, u64)]) -> QueueConfig {
     }
 }
 
-/// A disk with a head, which is waited with, and low_latency off.
+/// A rotational disk, on which bfq idles, with low_latency off.
 fn waiting_harness(hw: u16) -> Harness {
     let limits = Limits { rotational: true, ..Limits::default() };
     let behaviour = Behaviour { manual: true, limits, capacity: 1 << 20, ..Behaviour::default() };
@@ -39,7 +39,7 @@ fn issued(harness: &Harness) -> Vec<u64> {
     harness.disk.issues().iter().map(|i| i.sector).collect()
 }
 
-/// Completes what is at the disk until nothing is left.
+/// Completes the requests at the disk until none is left.
 fn finish(harness: &mut Harness) {
     while harness.disk.in_flight() > 0 {
         harness.disk.release(|_| true);
@@ -48,7 +48,8 @@ fn finish(harness: &mut Harness) {
     harness.run_dry(1000);
 }
 
-/// Submitter 0 is served and waited for, submitter 1 waits; both on hardware queues of their own if there are several.
+/// bfq serves submitter 0 and idles for it, while submitter 1 waits; each has its own hardware queue if there are
+/// several.
 fn one_waits_for_the_other(hw: u16) -> Harness {
     let mut harness = waiting_harness(hw);
     harness.submit(0, read(0));
@@ -89,7 +90,8 @@ fn a_wait_ends_when_the_next_request_comes() {
 
 #[test]
 fn completion_releases_requests_held_on_another_hctx() {
-    // One request at a time for the whole disk: each completion lets one of another hardware queue go, at once.
+    // One request at a time for the whole disk: each completion lets a request of another hardware queue be issued at
+    // once.
     let behaviour = Behaviour { manual: true, capacity: 1 << 20, ..Behaviour::default() };
     let rules = [("strict_guarantees", 1), ("slice_idle", 0), ("low_latency", 0)];
     let mut harness = Harness::new(2, behaviour, config(4, 16, &rules), &[0, 1, 2, 3]);
@@ -109,7 +111,7 @@ fn completion_releases_requests_held_on_another_hctx() {
 #[test]
 fn weights_are_set_on_the_submitter_and_end_with_it() {
     let behaviour = Behaviour { capacity: 1 << 20, ..Behaviour::default() };
-    // More scheduler tags than requests: shares of tags are not the elevator's.
+    // More scheduler tags than requests, so that the elevator alone decides the shares.
     let config = QueueConfig { nr_requests: Some(128), ..config(1, 1, &[("max_budget", 64)]) };
     let mut harness = Harness::new(3, behaviour, config, &[0, 1]);
     let text = harness.subs[0].set_weight(Some(0)).expect_err("0 is no weight").to_string();

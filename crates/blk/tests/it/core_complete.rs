@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Completion: which CPU runs it (`rq_affinity`), order of what is reaped, and the legacy mode's request batching.
+//! Completion: which CPU runs it (`rq_affinity`), the order of reaped bios, and the legacy mode's request batching.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -30,8 +30,8 @@ fn read(n: u64) -> Bio {
     Bio::read(Sector(n * 100), 8, DataRef::new(0, n << 12)).with_user_data(n)
 }
 
-/// Whether the tag of a request that CPU 0 submitted is free again after `finder` polled it out: the whole completion
-/// ran there, the end of the bio excepted.
+/// Returns whether the tag of CPU 0's request is free after `finder` polled its completion. Then the whole completion
+/// ran on `finder`, except for the completion of the bio.
 fn completed_by(finder: usize, rq_affinity: u8) -> bool {
     let mut harness = Harness::new(1, manual(), QueueConfig { queue_depth: 1, ..config(rq_affinity) }, &[0, 1, 2]);
     harness.submit(0, read(1));
@@ -59,7 +59,7 @@ fn completed_by(finder: usize, rq_affinity: u8) -> bool {
 
 #[test]
 fn rq_affinity_says_where_a_completion_runs() {
-    // (finder, rq_affinity): does it complete where it was found?
+    // (finder, rq_affinity, whether the request completes on the finder).
     for (finder, affinity, here) in [
         (0, 0, true),
         (1, 0, true),
@@ -89,7 +89,7 @@ fn a_request_of_two_submitters_ends_each_bio_at_its_own() {
             harness.run(10);
             assert_eq!(harness.disk.issues().len(), 1, "{scheduler}: merged");
             harness.disk.release_all();
-            // A third one finds it.
+            // A third submitter finds the completion.
             harness.poll(2);
             harness.run_dry(10);
             let ended: Vec<Vec<u64>> = harness.done.iter().map(|d| d.iter().map(|d| d.user_data).collect()).collect();
@@ -137,7 +137,7 @@ fn sq(nr_requests: u32, depth: u32) -> QueueConfig {
 #[test]
 fn full_request_list_admits_one_batch_then_all_wait() {
     let mut harness = Harness::new(5, manual(), sq(8, 1), &[0, 1]);
-    // The one that fills the list becomes a batcher, up to half as many again.
+    // The submitter that fills the list may batch, up to 1.5 times `nr_requests`.
     (0..20).for_each(|n| harness.submit(0, read(n)));
     assert_eq!(harness.subs[0].waiting(), 20 - 12);
     harness.submit(1, read(50));
@@ -163,7 +163,7 @@ fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
     (10..20).for_each(|n| harness.submit(1, read(n)));
     harness.submit(2, read(30));
     assert_eq!([0, 1, 2].map(|s| harness.subs[s].waiting()), [0, 10, 1]);
-    // Not woken, a poll does not get it past the full list: 5 of 4 are in use.
+    // It was not woken, so a poll gives it no request from the full list: 5 of 4 are in use.
     harness.disk.release_all();
     harness.poll(0);
     harness.poll(2);
@@ -185,7 +185,7 @@ fn a_waiter_of_a_full_list_is_woken_in_turn_and_takes_a_batch() {
 
 #[test]
 fn no_waiter_is_lost_when_another_stops_waiting() {
-    // 1 is queued for a read, then its only bio is refused; 2 behind it must be woken.
+    // 1 waits for a request for a read, then its only bio is rejected; 2, which waits behind it, must be woken.
     let mut harness = Harness::new(7, manual(), sq(4, 1), &[0, 1, 2]);
     (0..6).for_each(|n| harness.submit(0, read(n)));
     harness.submit(1, read(10).with_flags(OpFlags::NOWAIT));

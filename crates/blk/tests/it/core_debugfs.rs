@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a disk in use shows of itself: the files of debugfs, and the 17 fields of `stat` against a run whose every time
-//! is known.
+//! The debugfs files of a disk in use, and the 17 fields of `stat` for a run in which all times are known.
 
 use blk::bio::{Bio, DataRef, Op};
 use blk::cpumap::CpuTopology;
@@ -37,7 +36,7 @@ fn file<'a>(files: &'a [DebugFile], path: &str) -> &'a str {
     &files.iter().find(|f| f.path == path).unwrap_or_else(|| panic!("no {path} in {files:#?}")).text
 }
 
-/// Has the disk end whatever it is given until nothing is left.
+/// Completes requests at the disk until none is left.
 fn end_all(harness: &mut Harness) {
     harness.disk.release_all();
     while harness.step() {
@@ -58,7 +57,7 @@ fn requests_are_shown_where_they_are() {
     let first = "{.op=READ, .cmd_flags=, .rq_flags=SCHED_TAGS|USE_SCHED|IO_STAT, .state=in_flight, .tag=";
     assert!(busy.lines().all(|l| l.contains(first) && l.ends_with("00, .nr_sectors=8}") || l.contains(".sector=0,")));
     assert_eq!(busy.lines().count(), 2);
-    // The third was chosen and found no driver tag; the elevator has the rest.
+    // The third request was dispatched and found no driver tag; the elevator has the others.
     let parked = file(&f, "hctx0/dispatch");
     assert!(parked.contains(".state=idle, .tag=-1") && parked.contains(".sector=200,"), "{parked}");
     let sectors: Vec<_> = file(&f, "sched/read1_fifo_list").lines().map(|l| l.split(".sector=").nth(1)).collect();

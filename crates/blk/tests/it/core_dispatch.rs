@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dispatch step by step, on a disk that does what the test says: waiters for a tag and their wake-ups, restart marks,
+//! Dispatch step by step, on a disk that the test controls: waiters for a tag and their wake-ups, restart marks,
 //! one-by-one dispatch while the driver is busy, RESOURCE and DEV_RESOURCE.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
@@ -85,7 +85,7 @@ fn a_request_that_ends_while_it_is_issued_needs_no_poll() {
         assert_eq!(sectors(&harness), [0, 1, 2], "{scheduler}: one tag serves them all");
         let ended: Vec<u64> = harness.take_done(0).iter().map(|d| d.user_data).collect();
         assert_eq!(ended, [0, 1, 2], "{scheduler}");
-        // In a plug they end when it is closed.
+        // In a plug they complete when the plug is closed.
         harness.plug(0, 0);
         harness.submit(0, read(3));
         assert_eq!(harness.take_done(0).len(), 0);
@@ -114,7 +114,7 @@ fn a_rest_or_a_poll_releases_a_kept_tag() {
         assert_eq!(harness.notifications.order(), [1], "and given up, with a wake-up");
         harness.poll(1);
         assert_eq!(sectors(&harness), [0, 1]);
-        // With a waiter it is not kept at all.
+        // With a waiter, the tag is not kept at all.
         harness.submit(0, read(2));
         assert_eq!(harness.subs[0].waiting(), 1);
         harness.disk.release_all();
@@ -144,7 +144,7 @@ fn a_kept_tag_of_another_hctx_is_given_up_too() {
 
 #[test]
 fn a_submitter_that_stops_waiting_passes_its_wake_up_on() {
-    // 1 tries without waiting and 3 waits behind it: the tag that comes free must not be announced to 1.
+    // 1 tries without waiting and 3 waits behind it: the freed tag must not wake 1.
     let mut harness = Harness::new(3, manual(), config(4, 1, 1, "none"), &[0, 1, 3]);
     harness.submit(0, read(0));
     harness.submit(1, read(1).with_flags(OpFlags::NOWAIT));
@@ -165,7 +165,8 @@ fn a_waiter_that_finds_a_tag_by_itself_leaves_the_wait_queue() {
     (0..3).for_each(|s| harness.submit(s, read(s as u64)));
     harness.disk.release_all();
     harness.poll(0);
-    // 1 was woken; before it runs, 2 takes the tag. 2 is no waiter any more: its own end must wake 1 again.
+    // 1 was woken; before it runs, 2 takes the tag. 2 is no waiter any more, so the completion of its request must wake
+    // 1 again.
     assert_eq!(harness.notifications.order(), [1]);
     harness.poll(2);
     harness.poll(1);
@@ -253,7 +254,7 @@ fn dev_resource_is_retried_when_another_hctx_completes() {
     harness.run(20);
     assert_eq!(sectors(&harness), [0]);
     harness.disk.release_all();
-    // Only submitters with a reason are polled: the run has to be owed.
+    // The harness polls only submitters with a reason, so the run has to be pending.
     harness.run(20);
     assert_eq!(sectors(&harness), [0, 1]);
     harness.disk.release_all();
@@ -334,7 +335,7 @@ fn a_busy_driver_is_given_one_request_at_a_time() {
     harness.disk.behave(|b| b.device_cap = 1);
     harness.submit(0, read(1));
     harness.run(20);
-    // The hctx is busy and the only one: what comes now stays in the ctx lists, where it could be merged.
+    // The only hctx is busy, so new requests stay in the ctx lists, where they could be merged.
     let calls = harness.disk.calls().len();
     (2..6).for_each(|n| harness.submit(0, read(n)));
     (6..9).for_each(|n| harness.submit(1, read(n)));
@@ -348,7 +349,7 @@ fn a_busy_driver_is_given_one_request_at_a_time() {
     harness.now += MS;
     harness.disk.release_all();
     harness.run_dry(100);
-    // Round robin over the two contexts while both had some.
+    // Round robin over the two contexts while both have requests.
     let from: Vec<u64> = sectors(&harness).into_iter().filter(|n| *n >= 2).map(|n| u64::from(n >= 6)).collect();
     assert_eq!(from[..6], [0, 1, 0, 1, 0, 1], "{:?}", sectors(&harness));
     harness.check_idle();
@@ -386,7 +387,7 @@ fn reserved_requests_find_a_tag_when_normal_ones_do_not() {
         harness.run(20);
         assert_eq!((harness.subs[0].outstanding(), harness.subs[1].waiting()), (2, 0), "it got its tag at once");
         if scheduler != "none" {
-            // The elevator has handed out request 1, which holds the place in front until there is a driver tag.
+            // The elevator has dispatched request 1, which waits at the front until there is a driver tag.
             harness.disk.release_all();
             harness.run(20);
         }
@@ -415,7 +416,7 @@ fn a_request_given_back_is_issued_again_before_what_is_queued() {
         assert_eq!(sectors(&harness), [0, 1], "{name}");
         harness.disk.release(|i| i.sector == 0);
         harness.poll(0);
-        // An elevator had given out 2 already, which waits on hctx->dispatch: only 3 is overtaken.
+        // An elevator has dispatched 2 already, which waits on hctx->dispatch, so only 3 is overtaken.
         let order =
             if name.contains("mq-deadline") || name.contains("kyber") { [0, 1, 2, 0, 3] } else { [0, 1, 0, 2, 3] };
         assert_eq!(sectors(&harness), order[..3], "{name}");

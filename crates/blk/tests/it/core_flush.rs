@@ -31,7 +31,7 @@ fn write(sector: u64) -> Bio {
     Bio::write(Sector(sector), 8, DataRef::new(0, sector << 9)).with_user_data(sector)
 }
 
-/// Operations and flags the disk was given since the last call of this.
+/// Returns the operations and flags of the requests that the disk got since the last call.
 fn seen(harness: &Harness, from: &mut usize) -> Vec<(Op, bool)> {
     let all = harness.disk.issues();
     let new = all[*from..].iter().map(|i| (i.op, i.flags.contains(OpFlags::FUA))).collect();
@@ -109,7 +109,7 @@ fn flushes_that_wait_together_share_one_command() {
         let mut harness = harness(3, stack, 16, (true, false));
         harness.submit(0, Bio::flush().with_user_data(0));
         harness.run(10);
-        // The first is at the driver. These came too late for it, and wait for the next one, all for the same.
+        // The first flush command is at the driver. These flushes came too late for it, and all share the next one.
         (1..4).for_each(|n| harness.submit(0, Bio::flush().with_user_data(n)));
         harness.submit(1, Bio::flush().with_user_data(4));
         harness.submit(1, write(80).with_flags(OpFlags::PREFLUSH).with_user_data(5));

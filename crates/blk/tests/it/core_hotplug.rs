@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CPUs that go away under load: their hardware queues drain, their submitters move, nothing is lost or waits for them.
+//! CPUs that go offline under load: their hardware queues drain, their submitters move, and no request is lost or waits
+//! for them.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -122,11 +123,11 @@ fn the_stand_in_is_near_and_the_last_cpu_stays() {
     assert_eq!(harness.subs[0].cpu(), cpu(1));
     assert!([0, 2, 3].iter().all(|c| harness.q.is_offline(cpu(*c))));
     assert!(harness.q.is_online(cpu(1)) && !harness.q.is_offline(cpu(1)));
-    // One made for a CPU that is gone starts at its stand-in.
+    // A submitter that is made for an offline CPU starts at the CPU that replaces it.
     let other = harness.q.submitter(cpu(3)).unwrap();
     assert_eq!(other.cpu(), cpu(1));
     drop(other);
-    // Back before it was gone for good, the nearest first.
+    // CPU 2, on the node of the home CPU 3, comes back first, then CPU 3.
     harness.q.online(cpu(2));
     harness.submit(0, read(0));
     harness.disk.release_all();

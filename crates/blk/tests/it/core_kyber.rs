@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kyber in the core: a hardware queue that found no token is run when a token comes back. It need not wait until the core
-//! looks again by itself, 3 ms later. Write zeroes are the domain with the fewest tokens, 16 for the whole disk.
+//! kyber in the core: a hardware queue that found no token is run when a token is freed. It does not wait for the core's
+//! own retry, 3 ms later. Write zeroes are the domain with the fewest tokens, 16 for the whole disk.
 
 use blk::bio::{Bio, DataRef, Op};
 use blk::cpumap::CpuTopology;
@@ -56,7 +56,7 @@ fn a_token_put_by_one_hardware_queue_runs_another_at_once() {
     assert_eq!(harness.now, start, "no time passed");
     let of_hctx = |h| harness.disk.issues().iter().filter(|i| i.hctx == h && i.op == Op::WriteZeroes).count();
     assert_eq!([0, 1, 2, 3].map(of_hctx), [20; 4]);
-    // Fair: when the last hardware queue got its first token, no other had been given more than a few beyond its own 16.
+    // Fair: when the last hardware queue got its first token, no other had got more than a few beyond its own 16.
     let order: Vec<usize> = harness.disk.issues().iter().filter(|i| i.op == Op::WriteZeroes).map(|i| i.hctx).collect();
     let first_of_all = (1..4).map(|h| order.iter().position(|x| *x == h).expect("served")).max();
     assert!(first_of_all <= Some(TOKENS + 4), "{order:?}");
@@ -69,12 +69,12 @@ fn token_put_during_issue_is_used_before_the_call_returns() {
     let behaviour = Behaviour { manual: true, ..Behaviour::default() };
     let mut harness = Harness::new(2, behaviour, config(2, 2), &[0, 1]);
     (0..TOKENS as u64).for_each(|n| harness.submit(0, write_zeroes(n)));
-    // Both hardware queues wait, the second one in front.
+    // Both hardware queues wait; the second one is first in the wait queue.
     harness.submit(1, write_zeroes(100));
     harness.submit(0, write_zeroes(200));
     harness.disk.behave(|b| b.at_once = 1000);
     harness.disk.release(|i| i.n == 0);
-    // The token goes to the second queue, whose request ends while it is issued, and from there to the first.
+    // The token goes to the second queue, whose request completes while it is issued, and then to the first queue.
     harness.poll(0);
     let last: Vec<usize> = harness.disk.issues()[TOKENS..].iter().map(|i| i.hctx).collect();
     assert_eq!(last, [1, 0]);
@@ -143,8 +143,8 @@ fn the_poll_after_three_milliseconds_is_never_needed() {
     }
 }
 
-/// Keeps each submitter at 12 bios of its kind until the clock says `until`; most reads and most writes that were at the
-/// disk at once.
+/// Keeps 12 bios of its kind in flight for each submitter until the time `until`. Returns the most reads and the most
+/// writes that were at the disk at once.
 fn load(harness: &mut Harness, rng: &mut Rng, until: u64) -> [usize; 2] {
     let mut most = [0; 2];
     while harness.now < until {
@@ -178,7 +178,7 @@ fn a_domain_within_its_target_makes_room_for_others() {
     targets(&harness, easy, easy);
     assert_eq!(load(&mut harness, &mut rng, start + 1000 * MS), [24, 24], "all that there is");
     targets(&harness, easy, hopeless);
-    // Four looks divide 256 by 4 each time. A look needs 500 reads, and one at a time they take a while.
+    // Four checks divide 256 by 4 each time. A check needs 500 reads, which take a while one at a time.
     load(&mut harness, &mut rng, start + 3000 * MS);
     assert_eq!(load(&mut harness, &mut rng, start + 3200 * MS), [1, 24]);
     targets(&harness, hopeless, easy);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Limits in the core: exact and even over a virtual minute, fair among submitters, live, and nothing is ever forgotten.
-//! The harness polls only submitters with a reason, so a limit that no submitter watches is a harness that stops.
+//! Limits in the core: exact and even over a virtual minute, fair among submitters, live, and no bio is forgotten. The
+//! harness polls only submitters with a reason, so it stops if no submitter waits for the next turn.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -35,7 +35,7 @@ fn config(settings: &[(&str, u64)]) -> QueueConfig {
     c
 }
 
-/// A disk that is always faster than its limit.
+/// The behaviour of a disk that is always faster than its limit.
 fn fast() -> Behaviour {
     Behaviour { service: Service::Ideal { ns: 1 }, ..Behaviour::default() }
 }
@@ -54,7 +54,7 @@ fn write(n: u64, nr: u32) -> Bio {
     Bio { op: Op::Write, ..read(n, nr) }
 }
 
-/// Keeps submitter `s` at a depth of `depths[s]` for `ns`; I/Os of each that ended.
+/// Keeps submitter `s` at a depth of `depths[s]` for `ns`. Returns how many I/Os of each completed.
 fn load(harness: &mut Harness, depths: &[u32], ns: u64, bio: impl Fn(usize, u64) -> Bio) -> Vec<u64> {
     let until = harness.now + ns;
     let (mut n, mut ended) = (0, vec![0; depths.len()]);
@@ -291,7 +291,7 @@ fn freeze_ignores_held_bios_and_they_survive_a_rebuild() {
     harness.check_idle();
 }
 
-/// Ends a freeze on a notification: as another thread that does so at the worst moment.
+/// Ends a freeze when it is notified, like another thread that does so at the worst moment.
 #[derive(Clone, Default)]
 struct Unfreezer(Arc<Mutex<Option<Arc<RequestQueue<Lock>>>>>);
 
@@ -318,7 +318,7 @@ fn an_io_that_passes_the_limits_as_a_freeze_ends_is_sent() {
         assert_eq!((subs[0].held(), disk.in_flight()), (1, 4), "{scheduler}");
         q.begin_freeze();
         *unfreezer.0.lock().expect("no test panics here") = Some(q.clone());
-        // Gives the first submitter's I/O its turn, at which the freeze ends, and finds that this one may go, too.
+        // Gives the first submitter's I/O its turn, which ends the freeze, and finds that this I/O may go, too.
         subs[1].submit(&read(9, 8), t(10)).expect("a free slot");
         assert!(unfreezer.0.lock().expect("no test panics here").is_none(), "{scheduler}: the freeze is over");
         assert_eq!((subs[1].held(), subs[1].waiting(), disk.in_flight()), (0, 0, 5), "{scheduler}");
@@ -342,7 +342,7 @@ fn single_queue_mode_has_the_same_limits() {
     harness.run_dry(1000);
 }
 
-/// No window holds more than its rate's worth and the burst; and what a freeze held up.
+/// Checks that no window has more units than the rate and burst allow, except for units that a freeze held up.
 fn check_never_above(seed: u64, what: &str, Rate { per_sec: rate, burst }: Rate, frozen_ns: u64, went: &[(u64, u64)]) {
     // With debt(i) = units before i - rate * time of i, the window from i to j holds too much if debt grows by more.
     let (mut least, mut before) = (i128::MAX, 0i128);
@@ -393,15 +393,15 @@ fn random_stacks_lose_nothing_and_never_exceed_a_limit() {
     }
 }
 
-/// What went past the limits and when, seen from outside: by the submitter that is no longer held. Each submitter has
-/// one kind of bio, so that its bios can be distinguished.
+/// Records which bios passed the limits and when, from the outside: a submitter holds one bio less. Each submitter has
+/// one kind of bio, so that the bios can be distinguished.
 struct Watch {
     kinds: Vec<(Op, u32)>,
     handed_in: Vec<u64>,
     past: Vec<u64>,
     /// Reads, writes: time and bytes.
     went: [Vec<(u64, u64)>; 2],
-    /// Turns that come while the queue is frozen are taken after it, all at once.
+    /// Longest freeze: turns that come while the queue is frozen are taken after the freeze, all at once.
     frozen_ns: u64,
 }
 
@@ -417,7 +417,7 @@ impl Watch {
     }
 }
 
-/// Submits at random until 400 bios were taken and have ended.
+/// Submits at random until 400 bios were accepted and have completed.
 fn random_run(seed: u64, harness: &mut Harness, rng: &mut Rng, limits: &IoLimits) {
     let nr = harness.subs.len();
     let kinds = (0..nr).map(|_| (rng.pick(&[Op::Read, Op::Write]), 1 + rng.below(64) as u32)).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A multipath disk over ways that break: what goes where, what is retried, what waits and for how long, and that contents are
-//! right whatever the ways do.
+//! A multipath disk on paths that break: path choice, retries, waiting and its time limits, and correct contents whatever the
+//! paths do.
 
 use crate::ways;
 
@@ -23,7 +23,7 @@ const FAIL: Features =
     Features { queue_if_no_path: false, no_path_timeout: Duration::ZERO, pg_init_retries: 0, pg_init_delay: None };
 const QUEUE: Features = Features { queue_if_no_path: true, ..FAIL };
 
-/// Completes by time, in one group of round robin.
+/// A stack that completes by time, with one round-robin group.
 fn stack(n: usize, features: Features) -> Stack {
     Stack::new(1, Behaviour::default(), &[(Selector::RoundRobin, n)], features, config("none", 64))
 }
@@ -54,7 +54,8 @@ fn requests_take_turns_and_end_once() {
     s.check_idle();
 }
 
-/// A path's error in each of the ways a driver can tell of one: at its issue, on the spot, later, and when it is asked.
+/// A path's error in each of the ways in which a driver can report it: by rejecting the request, by completing it while
+/// it is issued, by completing it later, and from its timeout function.
 #[test]
 fn what_a_path_fails_another_does() {
     let transport = BlkStatus::Transport;
@@ -108,7 +109,7 @@ fn without_a_path_a_request_ends_with_its_own_error() {
         s.submit(0, read(0));
         s.run();
         assert_eq!(s.statuses(), [expected], "{does:?}");
-        // The next one finds no path at all.
+        // The next request finds no path at all.
         s.submit(0, read(1));
         s.run();
         assert_eq!(s.statuses(), [BlkStatus::IoErr]);
@@ -126,7 +127,7 @@ fn requests_wait_for_a_path_and_go_at_once_when_it_is_back() {
         let told = s.take_events();
         assert_eq!(told, [PathEvent::PathFailed(id(&s, 0)), PathEvent::PathFailed(id(&s, 1))]);
         (0..20).for_each(|n| s.submit((n % 2) as usize, read(n)));
-        // Checked every 100 ms, not more often.
+        // Retried every 100 ms, not more often.
         let before = s.now;
         for _ in 0..200 {
             assert!(s.step(), "it looks again");
@@ -160,7 +161,7 @@ fn queueing_ends_with_its_time_or_when_it_is_told_to() {
     assert!((3_000_000_000..3_110_000_000).contains(&waited), "{waited} ns, {since}");
     assert_eq!(s.statuses(), [BlkStatus::IoErr]);
     s.check_idle();
-    // Told to: at once. And told to queue again, it does.
+    // With `fail_if_no_path`, requests fail at once. After `queue_if_no_path`, they wait again.
     s.mp.queue_if_no_path(s.t());
     s.submit(0, read(1));
     for _ in 0..5 {
@@ -175,7 +176,7 @@ fn queueing_ends_with_its_time_or_when_it_is_told_to() {
     s.check_idle();
 }
 
-/// A path that was made to give up does not know what its device still carries out: no other path may get that.
+/// When a path gives up a request, its device may still execute it, so no other path may get the request.
 #[test]
 fn what_is_given_up_ends_and_goes_nowhere_else() {
     let mut s = stack(2, QUEUE);
@@ -196,7 +197,7 @@ fn what_is_given_up_ends_and_goes_nowhere_else() {
         s.mp.set_give_up(false, s.t());
         s.now += 1;
     }
-    // Nothing waits for a path, though queueing is turned on meanwhile.
+    // No request waits for a path, although queueing is turned on meanwhile.
     s.mp.set_give_up(true, s.t());
     (0..2).for_each(|n| s.mp.fail_path(id(&s, n), s.t()));
     s.mp.queue_if_no_path(s.t());
@@ -205,7 +206,7 @@ fn what_is_given_up_ends_and_goes_nowhere_else() {
     assert_eq!(s.statuses(), [BlkStatus::IoErr]);
     s.mp.set_give_up(false, s.t());
     s.now += 1;
-    // Asked for what it is anyway, it changes nothing.
+    // Setting the same value again changes nothing.
     s.submit(0, read(1));
     (0..5).for_each(|_| _ = s.step());
     s.mp.set_give_up(false, s.t());
@@ -217,7 +218,7 @@ fn what_is_given_up_ends_and_goes_nowhere_else() {
     s.check_idle();
 }
 
-/// An end that is told when nothing is to be given up any more may be one of those that were.
+/// An error that is reported after giving up was turned off may be of a request that was given up.
 #[test]
 fn what_was_given_up_and_is_told_late_goes_nowhere_else() {
     let mut s = stack(2, FAIL);
@@ -229,7 +230,7 @@ fn what_was_given_up_and_is_told_late_goes_nowhere_else() {
     let mut ended = s.statuses();
     ended.sort_by_key(|status| status.is_ok());
     assert_eq!((ended, s.sent()), (vec![BlkStatus::Transport, BlkStatus::Ok], vec![0, 1]));
-    // What comes later is as if nothing had been.
+    // Later requests are not affected.
     s.now += 1;
     s.mp.reinstate_path(id(&s, 0));
     (0..2).for_each(|n| s.submit(0, read(n)));
@@ -238,12 +239,12 @@ fn what_was_given_up_and_is_told_late_goes_nowhere_else() {
     s.check_idle();
 }
 
-/// A path whose completions always fill a poll does not keep those of others from being told.
+/// A path whose completions always fill a poll does not prevent completions of other paths from being reported.
 #[test]
 fn a_poll_that_fills_up_gives_the_others_their_turn() {
     let groups = [(Selector::RoundRobin, 2)];
     let mut s = Stack::new(1, Behaviour::default(), &groups, FAIL, config("none", 512));
-    // Ends that are due at once; of path 0 more than several polls have room for.
+    // Completions that are due at once; path 0 has more than several polls have room for.
     s.mp.fail_path(id(&s, 1), s.t());
     s.ways.iter().for_each(|way| way.does(Does::EndsAfter(0, BlkStatus::Target)));
     (0..400).for_each(|n| s.submit(0, read(n)));
@@ -304,7 +305,7 @@ fn groups_are_used_in_order_and_switched_when_told() {
     assert_eq!(e.to_string(), "group 3: must be 1..=2");
 }
 
-/// The lines of oracle/multipath-6.1.txt, behind `0 2097152 multipath`.
+/// The lines of oracle/multipath-6.1.txt, after `0 2097152 multipath`.
 #[test]
 fn paths_are_sorted_into_new_groups_with_requests_out() {
     let groups = [(Selector::QueueLength, 2), (Selector::QueueLength, 1)];
@@ -372,7 +373,7 @@ fn a_path_goes_when_nothing_of_it_is_in_flight() {
     assert_eq!(s.mp.path("252:0"), None);
     let e = s.mp.remove_path(gone, s.t()).unwrap_err();
     assert_eq!(e.to_string(), "path number 0: is not there");
-    // What comes goes elsewhere; what is there ends.
+    // New requests go to another path; requests in flight complete.
     (2..4).for_each(|n| s.submit(0, read(n)));
     assert_eq!(s.sent(), [1, 3]);
     let third = s.new_way();
@@ -451,25 +452,25 @@ fn limits_are_the_strictest_and_sixty_four_paths_are_the_most() {
     assert!(e.to_string().starts_with("65 paths in 1 groups"), "{e}");
 }
 
-/// Areas of memory: one for each bio that may be out.
+/// Areas of memory: one for each bio that may be in flight.
 const AREAS: u64 = 64;
 /// Sectors of an area.
 const LONGEST: u64 = 40;
 
-/// A bio that is out, and what the model holds for it.
+/// A bio in flight, and the model's data for it.
 struct Out {
     bio: Bio,
     held: Option<Held>,
     since: u64,
 }
 
-/// What the disk should contain, and what is on its way there.
+/// The expected content of the disk, and the bios in flight.
 struct Load {
     model: Contents,
     out: Vec<Option<Out>>,
     stamp: u64,
     capacity: u64,
-    /// When each bio failed that did, ns.
+    /// When each failed bio failed, ns.
     failed_at: Vec<u64>,
 }
 
@@ -529,14 +530,14 @@ impl Load {
     }
 }
 
-/// What a case promises.
+/// What a case guarantees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Promise {
-    /// Requests wait for ever: none fails.
+    /// Requests wait for ever, so none fails.
     Waits,
-    /// They do not, and path 0 never fails: none does either.
+    /// Requests do not wait, but path 0 never fails, so no request fails.
     OneIsLeft,
-    /// They wait for 300 ms: none fails before.
+    /// Requests wait for 300 ms, so none fails earlier.
     WaitsSoLong,
 }
 
@@ -556,7 +557,7 @@ fn behaviour(rng: &mut Rng, promise: Promise) -> Behaviour {
     b
 }
 
-/// A path is broken, repaired, failed, brought back, removed or added, or a group changed.
+/// Breaks, repairs, fails, reinstates, removes or adds a path, or changes a group.
 fn something_happens(rng: &mut Rng, s: &mut Stack, promise: Promise, nr_groups: usize) {
     let first = usize::from(promise == Promise::OneIsLeft) as u64;
     let n = first + rng.below(s.ways.len() as u64 - first);
@@ -576,7 +577,7 @@ fn something_happens(rng: &mut Rng, s: &mut Stack, promise: Promise, nr_groups: 
             let mut new = vec![Vec::new(); nr_groups];
             let paths = s.mp.status().groups.into_iter().flat_map(|g| g.paths);
             paths.for_each(|p| new[rng.below(nr_groups as u64) as usize].push(p.id));
-            // Refused for groups of different selectors.
+            // Rejected for groups with different selectors.
             let _ = s.mp.regroup(&new);
         }
         _ if rng.below(2) == 0 => s.mp.disable_group(group).unwrap(),
@@ -598,7 +599,7 @@ fn heal(s: &mut Stack, features: Features) {
     }
 }
 
-/// Bios that failed, and how often a path did.
+/// Runs a case. Returns how many bios failed, and how often a path did.
 fn run_case(seed: u64) -> (usize, u64) {
     let mut rng = Rng::new(seed);
     let promise = rng.pick(&[Promise::Waits, Promise::OneIsLeft, Promise::WaitsSoLong]);
@@ -614,7 +615,7 @@ fn run_case(seed: u64) -> (usize, u64) {
         Selector::HistoricalServiceTime { base_weight: 972, threshold_multiplier: 2 },
         Selector::IoAffinity,
     ];
-    // Paths change groups only where all have one selector.
+    // Paths change groups only if all groups have one selector.
     let only = (rng.below(2) == 0).then(|| rng.pick(&selectors[..4]));
     let groups: Vec<_> = (0..1 + rng.below(3))
         .map(|_| (only.unwrap_or_else(|| rng.pick(&selectors)), 1 + rng.below(4) as usize))
@@ -640,7 +641,8 @@ fn run_case(seed: u64) -> (usize, u64) {
         load.collect(&mut s);
     }
     let failed = fail_counts(&s).iter().sum();
-    // A checker: what the disk had lost before fails its path when it is found late, which may be the last one.
+    // A path checker: a request that the disk lost earlier fails its path when it times out, and that path may be the
+    // last one.
     let out = |s: &Stack| s.subs.iter().map(blk::submitter::Submitter::outstanding).sum::<u32>();
     for _ in 0..100 {
         heal(&mut s, features);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Real threads on a multipath disk whose paths fail, come back, are taken away and are added meanwhile: nothing is lost, and a
-//! path that has gone is asked for nothing more. Threads poll all the time, so lost wake-ups are not looked for here; threads
-//! make no run like another.
+//! Real threads on a multipath disk whose paths fail, are reinstated, are removed and are added meanwhile: no request is lost,
+//! and a path that is gone gets no more calls. Threads poll all the time, so this does not test wake-ups. Runs with threads are
+//! not reproducible.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -73,7 +73,7 @@ fn path(n: usize, line: &Arc<Line>) -> NewPath {
     NewPath { name: n.to_string(), driver: line.clone(), args: PathArgs::default() }
 }
 
-/// How many threads are at work, and whether one has panicked: then none waits for it.
+/// How many threads are working, and whether one has panicked, so that no other waits for it.
 struct Work {
     running: AtomicUsize,
     failed: AtomicBool,

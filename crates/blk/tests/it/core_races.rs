@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Interleavings of two threads that real threads seldom meet, made by hand: one submitter is in the driver's
-//! `queue_rqs`, and before it sees the answer another submitter does something that the answer depended on.
+//! Interleavings of two threads that are rare with real threads, made by hand: one submitter is in the driver's
+//! `queue_rqs`, and before it sees the returned status, another submitter changes something on which that status
+//! depended.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -29,8 +30,8 @@ fn read(n: u64) -> Bio {
     Bio::read(Sector(n * 100), 8, DataRef::new(0, n << 12)).with_user_data(n)
 }
 
-/// Submitter 1 has request 0 at the driver, finished. It polls that out at the end of the driver call after `skip` more;
-/// meanwhile `act` does what submitter 0 does. Afterwards submitter 1 is back in the harness.
+/// Submitter 1 has request 0 at the driver, which is finished. It polls the completion at the end of a later driver
+/// call, after `skip` others; `act` does what submitter 0 does meanwhile. Afterwards submitter 1 is back in the harness.
 fn while_the_other_completes(harness: &mut Harness, skip: usize, act: impl FnOnce(&mut Harness)) {
     harness.submit(1, read(0));
     harness.disk.release_all();
@@ -58,8 +59,8 @@ fn finish(harness: &mut Harness) {
 #[test]
 fn tag_freed_between_the_mark_and_the_requeue() {
     let mut harness = harness(Mode::Mq, "mq-deadline", 1, 2);
-    // Of requests 1 and 2 only 1 gets a driver tag. While it is handed over, the tag of 0 is freed: the freeing thread
-    // takes the restart mark, and finds request 2 nowhere yet.
+    // Of requests 1 and 2 only 1 gets a driver tag. While it is passed to the driver, the tag of 0 is freed: the thread
+    // that frees it takes the restart mark, and does not find request 2 on any list yet.
     while_the_other_completes(&mut harness, 0, |harness| {
         harness.plug(0, 2);
         harness.submit(0, read(1));
@@ -73,14 +74,14 @@ fn tag_freed_between_the_mark_and_the_requeue() {
 
 #[test]
 fn last_request_completes_after_dev_resource() {
-    // On one hctx only as many calls as come before submitter 0 polls: it would find the completion itself.
+    // With one hctx, only the calls before submitter 0 polls, because its poll would find the completion itself.
     for (hw, scheduler, calls) in [(1, "none", 2), (2, "none", 3), (1, "mq-deadline", 1), (2, "mq-deadline", 3)] {
         for skip in 0..calls {
             let mut harness = harness(Mode::Mq, scheduler, hw, 8);
             while_the_other_completes(&mut harness, skip, |harness| {
                 harness.disk.script((0..=skip).map(|_| Answer::Refuse(QueueRqStatus::DevResource)));
                 harness.submit(0, read(1));
-                // Owed runs, until the call to interleave with has come.
+                // Pending runs, until the call to interleave with has happened.
                 harness.run(50);
             });
             harness.run(50);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Freeze, rebuild and unfreeze: what a change of settings does to a disk in use, and what a failed one must not do.
+//! Freeze, rebuild and unfreeze: the effects of a change of settings on a disk in use, and of a change that fails.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -43,7 +43,7 @@ fn freeze_waits_for_requests_in_flight_and_holds_new_bios() {
     harness.disk.release_all();
     harness.run(20);
     assert!(harness.q.is_drained());
-    // Drained stays drained under any poll; the driver is left alone, for it may just be started anew.
+    // A drained queue stays drained under any poll; the driver is not polled, because it may be in a restart.
     let polls = harness.disk.polls();
     (0..2).for_each(|s| harness.poll(s));
     assert_eq!((harness.q.is_drained(), harness.disk.polls()), (true, polls));
@@ -146,7 +146,7 @@ fn submitters_follow_a_changed_map_even_if_they_only_poll() {
             Ok(())
         })
         .expect("fewer queues");
-    // Only 0 submits; 3, whose hardware queue is gone, polls it out.
+    // Only 0 submits; 3, whose hardware queue is gone, polls the completion.
     harness.submit(0, read(9));
     assert_eq!(harness.disk.issues().last().expect("issued").hctx, 0);
     harness.disk.release_all();
@@ -260,7 +260,7 @@ fn driver_that_cannot_start_new_queues_gets_the_old_back() {
     harness.submit(1, read(1));
     harness.disk.release_all();
     harness.run_dry(20);
-    // Both starts are refused: the error says so, and nothing else is wrong.
+    // Both starts fail: the error says so, and there is no other damage.
     harness.q.begin_freeze();
     harness.drain();
     harness.disk.refuse_starts(2);
@@ -396,7 +396,7 @@ fn a_submitter_made_between_two_rebuilds_knows_the_last_state() {
     harness.check_idle();
 }
 
-/// Another value than the default.
+/// Returns a value that differs from the default.
 fn other_value(name: &str) -> &'static str {
     match name {
         "mode" => "sq",
@@ -416,7 +416,7 @@ fn other_value(name: &str) -> &'static str {
 #[test]
 fn each_setting_changes_when_its_row_says() {
     for s in SETTINGS {
-        // Without a number of queues, so that the single-queue mode can begin.
+        // Without a number of queues, so that a change to single-queue mode is possible.
         let harness = Harness::new(1, manual(), QueueConfig { nr_hw_queues: None, ..config(4, 4) }, &[0]);
         let value = other_value(s.name);
         let live = harness.q.set_live(&[(s.name, value)]).is_ok();

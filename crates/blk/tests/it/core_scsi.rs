@@ -100,7 +100,7 @@ impl Stack {
         self.submitter.submit(bio, Instant::from_ns(self.now)).unwrap();
     }
 
-    /// Until nothing is outstanding, or a minute has passed.
+    /// Runs until no request is outstanding, or a minute has passed.
     fn run(&mut self) -> Vec<Done> {
         self.run_for(60)
     }
@@ -126,7 +126,7 @@ impl Stack {
         self.debug.inject(Fault { lun: None, opcode: None, skip: 0, times, what });
     }
 
-    /// One read, and how it ended.
+    /// Does one read. Returns its outcome.
     fn read(&mut self) -> BlkStatus {
         self.read_within(60)
     }
@@ -201,7 +201,7 @@ fn device_becoming_ready_is_awaited_within_its_retries() {
     assert!(s.now - begun >= 10_000_000_000, "a second each: {}", s.now - begun);
 }
 
-/// As of a path that comes back after minutes: a time limit for tries is none for waiting for the first one.
+/// As with a path that returns after minutes: the time limit of the tries does not include the wait for the first try.
 #[test]
 fn a_request_that_has_waited_long_has_all_its_tries_yet() {
     let mut s = Stack::plain();
@@ -213,7 +213,7 @@ fn a_request_that_has_waited_long_has_all_its_tries_yet() {
     assert_eq!(s.debug.faults_left(), 0);
 }
 
-/// What a device says of its access state: one that changes is waited for, others are the path's.
+/// Access states that a device reports: a command waits for a state that changes; other states are path errors.
 #[test]
 fn access_states_are_waited_for_or_are_the_path_s() {
     for (key, (asc, ascq), times, expected, is_news) in [
@@ -222,7 +222,7 @@ fn access_states_are_waited_for_or_are_the_path_s() {
         (SenseKey::NotReady, (0x04, 0x0b), 1, BlkStatus::Transport, false),
         (SenseKey::NotReady, (0x04, 0x0c), 1, BlkStatus::Transport, false),
         (SenseKey::UnitAttention, (0x2a, 0x06), 1, BlkStatus::Ok, true),
-        // It does not come to an end: as often as its tries may take.
+        // The transition does not end: the command is retried for as long as its tries may take.
         (SenseKey::NotReady, (0x04, 0x0a), 100_000, BlkStatus::Transport, true),
     ] {
         let mut s = Stack::plain();
@@ -256,7 +256,7 @@ fn a_busy_host_target_or_device_delays_and_loses_nothing() {
         let done = s.run();
         assert_eq!(done.iter().filter(|d| d.status.is_ok()).count(), 20, "{busy:?}");
         assert_eq!(s.debug.faults_left(), 0);
-        // With nothing in flight it comes again by itself, too.
+        // With no request in flight, it is also retried by itself.
         s.fault(InjectedFault::Busy(busy), 1);
         assert_eq!(s.read(), BlkStatus::Ok, "{busy:?}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Commands that do not end: each rung of the error-handling ladder on a debug host. Its help works, fails or never ends.
-//! Seeded runs have all of it at once.
+//! Commands that do not complete: each level of SCSI error handling on a debug host. Each action works, fails or never
+//! completes. Seeded random runs combine all of these.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -111,7 +111,7 @@ impl Stack {
         self.units.iter().map(|u| u.submitter.outstanding() as usize).sum()
     }
 
-    /// To the next time at which something is to be done; false once nothing is outstanding.
+    /// Advances to the next time at which something is due. False: nothing is outstanding.
     fn step(&mut self) -> bool {
         if self.outstanding() == 0 {
             return false;
@@ -137,7 +137,7 @@ impl Stack {
         assert!(!self.host.is_recovering());
     }
 
-    /// How one read ends that is lost first.
+    /// Does one read whose first command is lost. Returns its outcome.
     fn lost_read(&mut self) -> BlkStatus {
         self.lose(1);
         self.read(0);
@@ -177,7 +177,7 @@ fn a_command_that_is_late_each_time_ends_after_its_tries() {
     assert_eq!(s.debug.lost(LunId(0)), 0);
 }
 
-/// Which help is asked for, if all before the last one goes so.
+/// Checks which actions are requested, if all but the last one fail in this way.
 #[test]
 fn help_that_fails_or_never_ends_is_followed_by_the_next() {
     let rungs: [(&[EhAid], &[EhAid]); 4] = [
@@ -197,13 +197,13 @@ fn help_that_fails_or_never_ends_is_followed_by_the_next() {
             let state = s.units[0].disk.state();
             assert_eq!(state, if is_given_up { DeviceState::Offline } else { DeviceState::Running });
             assert_eq!(s.debug.lost(LunId(0)), 0);
-            // Each of them has its time and no more.
+            // Each action has its time limit and no more.
             assert!(s.now < 100 * SECOND, "{} s", s.now / SECOND);
         }
     }
 }
 
-/// The command that it was for ends by itself meanwhile: the next one is helped by a reset of its own.
+/// The command for which a reset was begun completes by itself meanwhile. The next command gets a reset of its own.
 #[test]
 fn abandoned_reset_is_not_taken_for_another_one() {
     let rungs: [(&[EhAid], EhAid); 3] = [(&[ABORT], LUN), (&[ABORT, LUN], TARGET), (&[ABORT, LUN, TARGET], HOST)];
@@ -224,7 +224,7 @@ fn abandoned_reset_is_not_taken_for_another_one() {
     }
 }
 
-/// A reset that works, of a device that does not answer afterwards, has not helped: its command waits, though it is back.
+/// A reset that works is no help if the device does not answer afterwards: its command waits although it was given back.
 #[test]
 fn a_device_that_does_not_answer_is_helped_further() {
     for how in [Reply::Fails, Reply::Never, Reply::Says(Outcome::host(HostByte::NoConnect), Vec::new())] {
@@ -238,7 +238,7 @@ fn a_device_that_does_not_answer_is_helped_further() {
         s.debug.script(READY, None, how.clone(), 3);
         assert_eq!(s.lost_read(), BlkStatus::Timeout);
         assert_eq!(s.units[0].disk.state(), DeviceState::Offline);
-        // What comes later fails at once.
+        // Later commands fail at once.
         s.read(0);
         s.run();
         assert_eq!(s.units[0].done.pop().unwrap().1, BlkStatus::IoErr);
@@ -250,7 +250,7 @@ fn returned_command_ends_only_after_its_device_answered() {
     let mut s = Stack::plain();
     s.debug.script(ABORT, None, Reply::Fails, 1);
     s.debug.script(READY, None, Reply::Never, 1);
-    // It may not be tried again, so its end is all that is left.
+    // It may not be tried again, so it completes.
     s.lose(6);
     s.read(0);
     while s.step() {
@@ -270,7 +270,7 @@ fn a_device_that_tells_of_its_reset_first_is_asked_again() {
     assert_eq!(s.help(), [ABORT, LUN, READY, READY]);
 }
 
-/// It reports this once: the answer to a test command must be examined as well as that to a request.
+/// The device reports this once, so the answer to a test command must be examined as well as the answer to a request.
 #[test]
 fn a_device_that_tells_the_ladder_that_it_has_changed_is_heard() {
     for (asc, ascq) in [(0x3f, 0x0e), (0x2a, 0x09), (0x2a, 0x06)] {
@@ -280,7 +280,7 @@ fn a_device_that_tells_the_ladder_that_it_has_changed_is_heard() {
         s.debug.script(READY, None, Reply::Says(attention, Vec::new()), 1);
         s.lose(1);
         s.read(0);
-        // The receiver may drop the session that would test it again.
+        // The receiver may drop the session that would be needed for another test.
         while s.step() {
             assert!(!s.host.is_recovering() || !s.units[0].disk.has_news());
         }
@@ -299,7 +299,7 @@ fn sense_that_is_missing_is_asked_for_and_decides() {
     for (answer, expected, help) in [
         (medium.to_fixed().to_vec(), BlkStatus::Medium, &[SENSE][..]),
         (Sense::new(SenseKey::AbortedCommand, 0, 0).to_fixed().to_vec(), BlkStatus::Ok, &[SENSE][..]),
-        // That says nothing of what failed: it must not pass for an end that is good.
+        // This does not say what failed, and must not count as success.
         (Sense::new(SenseKey::NoSense, 0, 0).to_fixed().to_vec(), BlkStatus::Ok, &[SENSE, LUN, READY][..]),
         (vec![0xff; 7], BlkStatus::Ok, &[SENSE, LUN, READY][..]),
         (Vec::new(), BlkStatus::Ok, &[SENSE, LUN, READY][..]),
@@ -337,7 +337,7 @@ fn past_its_deadline_only_the_host_is_reset() {
     assert!(s.now < 45 * SECOND);
 }
 
-/// Pending aid is dropped, and outstanding commands are brought back; no other try is made.
+/// Pending actions are dropped, and outstanding commands are given back and not retried.
 #[test]
 fn giving_up_commands_takes_a_second_at_most() {
     let cases: [(&[EhAid], EhAid); 4] =
@@ -368,7 +368,7 @@ fn giving_up_ends_the_wait_for_other_late_commands() {
     let mut s = Stack::plain();
     s.fault(None, InjectedFault::Ends(Outcome::host(HostByte::TimeOut)), 1);
     s.lose(1);
-    // Held: it may be helped once the other, which is not late for half a minute, has ended.
+    // Held: recovery begins when the other command, which is not late for half a minute, has completed.
     (0..2).for_each(|_| s.read(0));
     while s.step() && !s.host.is_recovering() {}
     s.host.set_give_up(true);
@@ -377,7 +377,7 @@ fn giving_up_ends_the_wait_for_other_late_commands() {
     assert!(s.now - began < 2 * SECOND, "{} ms", (s.now - began) / 1_000_000);
     let ends: Vec<BlkStatus> = s.units[0].done.iter().map(|(_, status)| *status).collect();
     assert!(ends.len() == 2 && ends.iter().all(|e| !e.is_ok()), "{ends:?}");
-    // A second that is not over is none.
+    // Giving up has no effect before the second is over.
     let mut s = Stack::plain();
     s.debug.script(ABORT, None, Reply::Fails, 1);
     s.debug.script(LUN, None, Reply::After(Duration::from_secs(5)), 1);
@@ -390,7 +390,7 @@ fn giving_up_ends_the_wait_for_other_late_commands() {
     assert_eq!((s.units[0].done[0].1, s.help().as_slice()), (BlkStatus::Ok, &[ABORT, LUN, READY][..]));
 }
 
-/// A host in recovery takes no commands; afterwards all devices continue but the one that recovery did not help.
+/// A host in recovery takes no commands; afterwards all devices continue, except the one that recovery did not help.
 #[test]
 fn other_luns_wait_and_lose_nothing() {
     let mut s = Stack::new(3, |_| ());
@@ -471,7 +471,7 @@ fn every_request_ends_once_whatever_helps_and_what_does_not() {
         assert_eq!(s.debug.resets_under_way(), [], "seed {seed}: no thread asks about them any more");
         let stats = s.host.eh_stats();
         (recoveries, given_up, late) = (recoveries + stats.recoveries, given_up + stats.offline, late + stats.late);
-        // Devices that were not given up work.
+        // Devices that did not go offline work.
         s.host.set_give_up(false);
         s.run();
         for unit in 0..usize::from(luns) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A striped disk over simulated ones: what reaches which, when a bio ends and how, and that the contents are right whatever
-//! the disks below do.
+//! A striped disk on simulated disks: which parts reach which disk, when a bio completes and with which status, and correct
+//! contents whatever the lower disks do.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -95,7 +95,7 @@ impl Stack {
         true
     }
 
-    /// Until no submitter has a reason to poll.
+    /// Runs until no submitter has a reason to poll.
     fn run(&mut self) {
         for _ in 0..100_000 {
             if !self.step() {
@@ -138,7 +138,7 @@ fn config(scheduler: &str, depth: u32, bios: u32) -> QueueConfig {
     }
 }
 
-/// `n` disks that complete when they are told to, with chunks of 8 sectors.
+/// Makes `n` disks that complete on request, with chunks of 8 sectors.
 fn by_hand(n: usize, cache: bool) -> Stack {
     let mut b = Behaviour { manual: true, capacity: 1024, ..Behaviour::default() };
     b.limits.write_cache = cache;
@@ -161,7 +161,7 @@ fn a_bio_in_a_chunk_is_one_and_a_longer_one_is_one_per_disk() {
     assert_eq!(stack.issues(), [vec![], vec![(Op::Write, 1, 7)]]);
     stack.release(1);
     assert_eq!(stack.done(), [ended(9, Op::Write, BlkStatus::Ok)]);
-    // Four rows but for their ends: of each disk one stretch, which it merges from chunks.
+    // Four rows without their ends: each disk has one contiguous range, which it merges from chunks.
     stack.submit(write(4, 56));
     stack.run();
     let more: Vec<_> = stack.issues().iter().map(|i| i.last().copied().unwrap()).collect();
@@ -180,7 +180,7 @@ fn a_discard_is_one_range_per_disk_however_many_chunks_it_has() {
         stack.submit(Bio { op, data: DataRef::NONE, ..write(12, 3000) });
         stack.run();
         let all: Vec<_> = stack.issues().iter().map(|i| i[n]).collect();
-        // Half of chunk 1 to half of chunk 376, both of disk 1.
+        // From the middle of chunk 1 to the middle of chunk 376, both on disk 1.
         assert_eq!(all, [(op, 8, 1000), (op, 4, 1000), (op, 0, 1000)]);
         (0..3).for_each(|d| stack.release(d));
         assert_eq!(stack.done(), [ended(12, op, BlkStatus::Ok)]);
@@ -221,7 +221,7 @@ fn preflushed_data_waits_for_all_disks_and_fails_with_one() {
     assert_eq!(stack.issues()[1][1..], [(Op::Write, 0, 8)]);
     assert_eq!(stack.issues()[0].len(), 1, "of the data it has none");
     stack.release(1);
-    // FUA of a disk without it: a flush of that disk alone.
+    // FUA on a disk without FUA support: a flush of that disk alone.
     assert_eq!(stack.issues()[1][2..], [(Op::Flush, 0, 0)]);
     assert_eq!(stack.done(), []);
     stack.release(1);
@@ -308,7 +308,7 @@ fn bio_with_more_parts_than_slots_enters_in_steps_and_order() {
     stack.check_idle();
 }
 
-/// One bio that is out.
+/// One bio in flight.
 struct Out {
     bio: Bio,
     held: Option<Held>,
@@ -407,9 +407,9 @@ fn behaviour(rng: &mut Rng, faults: bool, cache: bool) -> Behaviour {
     b
 }
 
-/// What an administrator does to the disks below meanwhile.
+/// An administrator's changes to the lower disks.
 struct Operator {
-    /// How often each is frozen by us.
+    /// How often this test has frozen each disk.
     frozen: Vec<u32>,
     rebuilt: u32,
 }
@@ -417,7 +417,7 @@ struct Operator {
 impl Operator {
     fn act(&mut self, rng: &mut Rng, stack: &Stack) {
         let (all, one) = (0..stack.queues.len(), rng.below(stack.queues.len() as u64) as usize);
-        // The whole is frozen member by member, as a change of its settings does it.
+        // The striped disk is frozen disk by disk, as by a change of its settings.
         let whose = if rng.below(3) == 0 { all } else { one..one + 1 };
         let what = rng.below(8);
         let live = rng.pick(&[
@@ -448,7 +448,7 @@ impl Operator {
                 5 => queue.set_live(&[live]).unwrap(),
                 6 => queue.set_live(&limits).unwrap(),
                 _ if self.frozen[i] > 0 && queue.is_drained() => {
-                    // What does not go together is refused, and nothing has changed then.
+                    // Settings that contradict each other are rejected, and then nothing has changed.
                     self.rebuilt += u32::from(queue.rebuild(|config| config.set(setting.0, setting.1)).is_ok());
                 }
                 _ => {}
@@ -464,12 +464,12 @@ impl Operator {
     }
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Default)]
 struct Seen {
     errors: u32,
     rebuilt: u32,
-    /// Bios that were out when some disk was frozen and others were not.
+    /// Bios that were in flight while some disks were frozen and others were not.
     held_up: u32,
 }
 
@@ -528,7 +528,7 @@ fn run_case(seed: u64) -> Seen {
         }
     }
     assert_eq!(stack.s.outstanding(), 0, "bios are stuck");
-    // Of a device that takes two or three requests its windows never end, as in the kernel.
+    // With a device that takes two or three requests, windows never end, as in the kernel.
     stack.queues.iter().for_each(|q| q.set_live(&[("wbt_lat_usec", "0")]).unwrap());
     stack.run();
     assert!(load.out.iter().all(Option::is_none) && load.model.is_idle());

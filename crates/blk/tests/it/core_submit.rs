@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Submission step by step: what is refused and how, splitting, the plug, merging.
+//! Submission step by step: rejected bios and their status, splitting, the plug, merging.
 
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -47,7 +47,7 @@ fn zeroes(sector: u64, nr: u32) -> Bio {
     Bio { op: Op::WriteZeroes, data: DataRef::NONE, ..write(sector, nr) }
 }
 
-/// How a bio ends that never reaches the driver.
+/// Returns the status of a bio that never reaches the driver.
 fn refusal(harness: &mut Harness, bio: Bio) -> BlkStatus {
     harness.submit(0, bio);
     let done = harness.take_done(0);
@@ -222,7 +222,7 @@ fn split_pieces_in_an_open_plug_are_sent_when_slots_run_out() {
     harness.plug(0, 0);
     harness.submit(0, read(0, 400));
     harness.disk.behave(|b| b.manual = false);
-    // The plug stays open; nothing but the pieces' completions can make room. The last few stay in the plug.
+    // The plug stays open; only completions of the pieces can free slots. The last few pieces stay in the plug.
     harness.run(10_000);
     assert!(harness.disk.issues().len() > 40 && harness.subs[0].waiting() == 0, "{}", harness.describe());
     harness.unplug(0);
@@ -384,7 +384,8 @@ fn single_queue_mode_looks_through_the_whole_plug() {
 
 #[test]
 fn single_queue_plug_merges_with_the_elevator_when_flushed() {
-    // Two plugs hold neighbours that could not see each other; the driver takes nothing, so the first stays queued.
+    // Two plugs hold adjacent requests that could not be merged there; the driver takes none, so the first stays
+    // queued.
     let config = QueueConfig { mode: Mode::Sq, nr_hw_queues: None, queue_depth: 1, ..config("deadline") };
     let mut harness = Harness::new(19, manual(), config, &[0, 1]);
     harness.submit(0, write(900, 8));
@@ -436,7 +437,7 @@ fn elevators_merge_bios_of_different_submitters_and_close_gaps() {
         harness.q.quiesce();
         harness.submit(0, write(100, 8));
         harness.submit(1, write(116, 8));
-        // Fills the gap: the bio joins one neighbour, and that the other.
+        // Fills the gap: the bio is merged into one neighbour, and that one into the other.
         harness.submit(0, write(108, 8));
         assert_eq!(harness.q.stats().op(Op::Write).merges, 2, "{scheduler}: of the bio, and of the request");
         harness.q.unquiesce();

@@ -93,7 +93,7 @@ fn active_disk_keeps_its_share_until_timeout_finds_it_idle() {
         w.settle();
         assert_eq!(w.in_flight(), [16, 0], "{scheduler}: found idle, and the waiter was told");
         assert_eq!(w.set.active_disks(HctxId::new(0)), 1);
-        // It counts again from its next request on.
+        // The disk is active again from its next request on.
         w.submit_reads(1, 0, 1);
         assert_eq!((w.in_flight(), w.set.active_disks(HctxId::new(0))), (vec![16, 0], 2), "{scheduler}");
         w.disks[0].disk.release_all();
@@ -238,7 +238,7 @@ fn host_wide_tags_bound_all_hardware_queues_together() {
         assert_eq!(tags, (0..16).collect::<Vec<_>>(), "{scheduler}: each tag once, whatever the queue");
         for _ in 0..80 {
             let left = harness.subs.iter().map(|s| s.outstanding() as usize).sum::<usize>();
-            // Sixteen tags and eight wait queues: every second tag put wakes two.
+            // Sixteen tags and eight wait queues: every second put of a tag wakes two waiters.
             let busy = harness.disk.in_flight();
             assert!(
                 busy == left.min(16) || busy + 1 == left.min(16),
@@ -370,7 +370,7 @@ fn a_freeze_of_one_disk_waits_for_its_own_tags_only() {
         w.run(1000);
         assert!(w.disks[1].q.is_drained(), "{scheduler}\n{}", w.describe());
         assert!(w.in_flight()[0] >= 8, "{scheduler}: the other goes on");
-        // Changes of its own are its own; those of the tags are the set's.
+        // A disk may change its own settings; the tags can be changed only through the set.
         let e = w.disks[1].q.rebuild(|c| {
             c.queue_depth = 4;
             Ok(())
@@ -399,7 +399,7 @@ fn a_frozen_or_quiesced_disk_passes_a_wake_up_on() {
         w.submit_reads(1, 0, 1);
         w.submit_reads(2, 0, 1);
         assert_eq!(w.in_flight(), [8, 0, 0]);
-        // Disk 1 is first in line and cannot use what it is woken for.
+        // Disk 1 is first in the wait queue and cannot use the tag for which it is woken.
         if scheduler == "none" {
             w.disks[1].q.begin_freeze();
         } else {
@@ -429,7 +429,7 @@ fn frozen_submitter_passes_its_wake_up_on() {
         w.submit_reads(2, 0, 1);
         w.disks[0].disk.release(|i| i.n == 0);
         w.poll(0, 0);
-        // Disk 1 was told, and is frozen before it comes to it.
+        // Disk 1 was notified, and is frozen before it can take the tag.
         w.disks[1].q.begin_freeze();
         assert!(!sealed || w.disks[1].q.is_drained());
         w.settle();
@@ -454,7 +454,7 @@ fn a_disk_at_its_share_passes_the_wake_up_on() {
     w.submit_reads(0, 0, 1);
     w.submit_reads(0, 1, 1);
     w.submit_reads(2, 0, 1);
-    // Two tags, for which both submitters of disk 0 are first in line.
+    // Two tags, for which both submitters of disk 0 are first in the wait queue.
     w.disks[1].disk.release(|i| i.n < 2);
     w.settle();
     assert_eq!(w.in_flight(), [6, 4, 6], "{}", w.describe());
@@ -470,8 +470,8 @@ fn a_wake_up_between_finding_no_tag_and_the_list_is_not_lost() {
     w.disks[1].disk.release_all();
     let other = Arc::new(Mutex::new(w.disks[1].subs.pop()));
     let (there, now) = (other.clone(), w.t());
-    // Request 0 of disk 0 gets the other tag, request 1 none; while 0 is handed over, the tag of disk 1 is freed, and the
-    // hardware queue that waits for it has nothing on its list yet.
+    // Request 0 of disk 0 gets the other tag, request 1 none. While request 0 is passed to the driver, the tag of disk 1
+    // is freed, and the hardware queue that waits for that tag has no request on its list yet.
     w.disks[0].disk.interleave(0, move || {
         let mut other = there.lock().expect("no test panics here");
         other.as_mut().expect("not back yet").poll(now);
@@ -568,7 +568,7 @@ fn a_late_request_is_asked_about_once_beside_other_disks() {
         let c = QueueConfig { io_timeout_ms: 20, ..config(1, 1, 16, scheduler) };
         let mut w = SetHarness::new(15, &c);
         (0..2).for_each(|_| w.join(manual(), c.clone(), &[0]));
-        // Each tag has been each disk's.
+        // Each disk has had each tag.
         for d in [0, 1, 0] {
             w.submit_reads(d, 0, 6);
             w.disks[d].disk.release_all();
@@ -595,7 +595,7 @@ fn shape_and_defaults_are_those_recorded() {
     for section in sections.by_ref() {
         let (title, disks) = section.split_once('\n').expect("a title and disks");
         let disks: Vec<&str> = disks.lines().filter(|l| l.contains("nr_requests")).collect();
-        // null_blk asks for no scheduler (NO_SCHED_BY_DEFAULT); the SCSI layer takes the default.
+        // null_blk sets NO_SCHED_BY_DEFAULT; the SCSI layer takes the default scheduler.
         let scheduler = title.starts_with("null_blk").then(|| "none".to_string());
         let parse = |line: &str| -> (Vec<u32>, u32, String, bool, bool) {
             let (head, flags) = line.split_once("flags").expect("flags");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Real threads on several disks of one tag set. Every thread sleeps when it has nothing to do. Only [`Notify`] wakes it, a
-//! completion on its disk, or its disk's timer as it was set when the thread went to sleep. A further thread turns fair
-//! sharing on and off and freezes disks, which wakes sleepers, too. So a lost wake-up makes this slow and seldom stops it;
-//! the loom models find those. If it does stop, the watchdog prints the state. Threads make no run like another;
-//! `MQBLK_SEED=n` draws other I/O.
+//! Real threads on several disks of one tag set. Every thread sleeps when it has nothing to do. It is woken only by
+//! [`Notify`], by a completion on its disk, or by its disk's timer as it was set when the thread went to sleep. A further
+//! thread turns fair sharing on and off and freezes disks, which wakes sleepers, too. So a lost wake-up makes this test
+//! slow and seldom stops it; the loom models find lost wake-ups. If the test stops, the watchdog prints the state. Runs
+//! with threads are not reproducible; `MQBLK_SEED=n` draws other I/O.
 
 use crate::threads;
 
@@ -30,7 +30,7 @@ struct Disk {
     q: Arc<RequestQueue<Lock>>,
     sim: Arc<SimDisk>,
     parkers: Arc<[Parker]>,
-    /// What its last thread to go to sleep was told by `next_timer`, ns.
+    /// The time that `next_timer` returned to the last thread that went to sleep, ns.
     timer: AtomicU64,
 }
 
@@ -74,8 +74,8 @@ impl World {
         Instant::from_ns(self.clock.load(Ordering::Relaxed))
     }
 
-    /// The devices: complete, interrupt, keep time. They sleep rather than yield, and so do their work in time on a machine
-    /// that is busy with something else.
+    /// The devices: complete, interrupt, keep time. They sleep instead of yielding, so that they do their work in time on a
+    /// busy machine.
     fn devices(&self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0xde);
         while !self.stop.load(Ordering::Acquire) {
@@ -97,14 +97,14 @@ impl World {
             if !busy {
                 self.idle();
             }
-            // One release for each poll: a poll finds the devices with some of theirs done and some not.
+            // One release for each poll, so that a poll finds some requests of a device completed and some not.
             if hits > 0 || !has_more {
                 self.device.park();
             }
         }
     }
 
-    /// Nothing in flight: time advances to the next timer that a sleeper was told of.
+    /// No request is in flight: advances the time to the next timer that a sleeping thread knows.
     fn idle(&self) {
         let timer = |d: &Disk| d.timer.load(Ordering::SeqCst);
         let Some(d) = self.disks.iter().min_by_key(|d| timer(d)) else { return };
@@ -164,7 +164,7 @@ impl World {
             }
         }
         drop(sub);
-        // What it issued for others on its way out is announced by no other thread.
+        // No other thread notifies the devices of requests that this thread issued for others before it ended.
         self.device.unpark();
         self.running.fetch_sub(1, Ordering::AcqRel);
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Real threads on one disk: tag waits, restarts, cross-thread merges and settings that change meanwhile.
+//! Real threads on one disk, with tag waits, restarts, cross-thread merges and changes of settings.
 //!
 //! Each thread owns every n-th block, so neighbours in a merged request belong to different threads, and checks all it
-//! reads. Some threads spin, others sleep and are woken only by [`Notify`] or by a completion on one of their hardware
-//! queues; a "device" thread completes requests in random order and, when it has none left, advances the clock to the
-//! next timer. If everything stops, the watchdog prints the state and aborts. (One lost wake-up seldom stops everything
-//! here: the next completion on a shared hardware queue makes up for it. The loom and shuttle models find those.) Threads
-//! make no run like another, but `MQBLK_SEED=n` draws other I/O.
+//! reads. Some threads spin; others sleep and are woken only by [`Notify`] or by a completion on one of their hardware
+//! queues. A device thread completes requests in random order and, when it has none left, advances the clock to the next
+//! timer. If all threads stop, the watchdog prints the state and aborts. (One lost wake-up seldom stops all threads here,
+//! because the next completion on a shared hardware queue wakes the thread. The loom and shuttle models find lost
+//! wake-ups.) Runs with threads are not reproducible, but `MQBLK_SEED=n` draws other I/O.
 
 use crate::threads;
 
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use threads::{Parker, Waker, Watchdog};
 
-/// Sectors of one block: what one bio at most covers.
+/// Sectors of one block, which is the most that one bio covers.
 const BLOCK: u64 = 8;
 const BLOCKS_PER_THREAD: u64 = 24;
 /// Delays and windows are shorter than this, the timer of late requests is longer.
@@ -45,16 +45,16 @@ struct World {
     parkers: Arc<[Parker]>,
     /// Where the device sleeps while it has nothing to complete.
     device: Parker,
-    /// Which hardware queues each thread looks after.
+    /// The hardware queues that each thread polls.
     hctxs: Vec<Mutex<Vec<usize>>>,
     running: AtomicUsize,
-    /// Changes of settings that the threads still have to see: they work on until then.
+    /// Number of changes of settings that must still happen; threads work until then.
     changes_owed: AtomicU64,
     failed: AtomicBool,
-    /// Bios that ended with a timeout.
+    /// Bios that completed with a timeout.
     timed_out: AtomicU64,
     stop: AtomicBool,
-    /// The disk fails requests, and says of some of the late ones that they have failed.
+    /// The disk fails requests, and its timeout function fails some of the late ones.
     faults: bool,
     /// (outstanding, waiting, asleep) of each thread, for the dump.
     state: Vec<Mutex<(u32, usize, bool, u64)>>,
@@ -89,8 +89,8 @@ impl World {
         Instant::from_ns(self.clock.load(Ordering::Relaxed))
     }
 
-    /// The device: completes, interrupts, keeps time. It sleeps rather than yields, and so does its work in time on a
-    /// machine that is busy with something else.
+    /// The device: completes, interrupts, keeps time. It sleeps instead of yielding, so that it does its work in time
+    /// on a busy machine.
     fn device(&self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0xde);
         while !self.stop.load(Ordering::Acquire) {
@@ -105,7 +105,7 @@ impl World {
                 has_more |= !go;
                 go
             });
-            // Now and then all that is in flight is late at once, also what is about to be issued.
+            // Sometimes all requests in flight are late at once, including requests that are about to be issued.
             let pause = if self.faults && rng.below(64) == 0 { LATE_NS } else { 1000 };
             self.clock.fetch_add(pause, Ordering::Relaxed);
             for (t, parker) in self.parkers.iter().enumerate() {
@@ -117,15 +117,15 @@ impl World {
             if hit.is_empty() && self.disk.in_flight() == 0 {
                 self.idle();
             }
-            // One release for each poll: a poll finds the device with some of theirs done and some not.
+            // One release for each poll, so that a poll finds some requests of the device completed and some not.
             if !hit.is_empty() || !has_more {
                 self.device.park();
             }
         }
     }
 
-    /// Nothing in flight: the last thread to sleep asks for the next timer. It does not wait for the timer of late
-    /// requests, as there are none: it would wake threads whose wake-up was lost, and hide the loss.
+    /// No request is in flight: the last thread that goes to sleep advances to the next timer. It does not wait for the
+    /// request timeout, because no request can be late, and this timer would hide lost wake-ups.
     fn idle(&self) {
         if let Some(t) = self.q.next_timer().filter(|t| t.as_ns() < self.now().as_ns() + SOON_NS) {
             self.clock.fetch_max(t.as_ns(), Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Worker {
         let data = DataRef::new(0, self.mem_base(block) << 9);
         let sector = Sector((block * self.threads + self.t as u64) * BLOCK);
         let mut bio = Bio::write(sector, BLOCK as u32, data).with_user_data(block);
-        // A disk that can write zeroes is there to be given many.
+        // A disk that supports write zeroes gets many.
         bio.op = if self.sub.disk().limits().max_write_zeroes_sectors > 0 && self.rng.below(8) > 0 {
             Op::WriteZeroes
         } else {
@@ -296,7 +296,7 @@ impl Worker {
 
     fn rest(&mut self) {
         *self.w.hctxs[self.t].lock().expect("not poisoned") = self.sub.hctxs().map(blk::id::HctxId::index).collect();
-        // Once more, now that the device knows where to look for this thread.
+        // Once more, now that the device knows this thread's hardware queues.
         if self.poll() {
             return;
         }
@@ -312,7 +312,7 @@ impl Worker {
     fn run(mut self, bios: u64) {
         while self.submitted < bios || self.w.changes_owed.load(Ordering::Relaxed) > 0 {
             self.submit_some();
-            // Sometimes it piles up, sometimes it goes one by one.
+            // Sometimes at a high depth, sometimes one by one.
             let target = self.rng.below(16) as u32;
             while self.sub.outstanding() > target {
                 if !self.poll() {
@@ -327,7 +327,7 @@ impl Worker {
         }
         self.note(false);
         assert_eq!(self.done, self.submitted);
-        // Still a submitter, so still owed attention: others may count on its polls until all are done.
+        // It still is a submitter, so others may depend on its polls until all are done.
         self.w.running.fetch_sub(1, Ordering::AcqRel);
         while !self.w.stop.load(Ordering::Acquire) {
             self.poll();
@@ -346,7 +346,7 @@ fn behaviour(faults: bool, cap: usize) -> Behaviour {
         dev_resource: 50,
         issue_error: if faults { 20 } else { 0 },
         complete_error: if faults { 20 } else { 0 },
-        // Lost until the driver is asked, or until the device thread lets it go after all.
+        // Lost until the driver's timeout function is called, or until the device thread releases the request.
         lost: if faults { 500 } else { 0 },
         give_back: if faults { 50 } else { 0 },
         at_once: 200,
@@ -355,7 +355,7 @@ fn behaviour(faults: bool, cap: usize) -> Behaviour {
     }
 }
 
-/// Changes that every disturbed run sees, however slow this thread is: a run without any would test nothing.
+/// Fewest changes in every disturbed run, even if this thread is slow: a run without changes would test nothing.
 const CHANGES: u64 = 5;
 
 /// Changes settings under load until the workers are done.
@@ -392,7 +392,7 @@ fn disturb(w: &World, mut change: impl FnMut(u64, &mut QueueConfig)) {
     }
 }
 
-/// One or two CPUs go, those of the round before come back.
+/// Takes one or two CPUs offline, and those of the round before back online.
 fn take_cpus_away(w: &World, round: u64) {
     let cpus = u64::from(w.q.config().topology.nr_cpus);
     let gone: Vec<_> = (0..1 + round % 2).map(|i| CpuId::new(((round + i) % cpus) as u32)).collect();
@@ -457,7 +457,7 @@ fn stress(
     assert_eq!(w.q.stats().in_flight, 0);
     let timed_out = w.timed_out.load(Ordering::Relaxed);
     println!("{name}: {timed_out} timed out");
-    // With one tag it is mostly free when the clock jumps: chance.
+    // With one tag, the tag is mostly free when the clock jumps, so a timeout is a matter of chance.
     assert!(timed_out > 0 || change.is_none(), "{name}: no bio timed out: the clock does not jump, or no thread asks");
     w.q.begin_freeze();
     assert!(w.q.is_drained(), "a tag is still in use\n{}", w.dump());
@@ -521,7 +521,7 @@ fn bfq_on_one_and_on_four_hardware_queues() {
     stress("bfq, 4 hctx", 14, LOAD, config(4, 4, 2, "bfq"), behaviour(true, 3), None);
 }
 
-/// Held back by limits and throttled at once. `round` chooses the target.
+/// Returns settings with limits and write-back throttling. `round` chooses the target.
 fn held(mut c: QueueConfig, round: u64) -> QueueConfig {
     c.wbt_lat_usec = [Some(1), None, Some(0), Some(1_000_000)][(round % 4) as usize];
     for (name, value) in [("iops_read", "700000"), ("iops_total", "400000"), ("bps_write", "900000000")] {

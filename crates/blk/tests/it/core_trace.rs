@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The trace: which events a bio's way makes, in which order, with what in them.
+//! The trace: which events a bio causes, their order and their content.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -37,7 +37,7 @@ fn write(sector: u64, nr: u32) -> Bio {
     Bio::write(Sector(sector), nr, DataRef::new(0, sector << 9)).with_user_data(sector)
 }
 
-/// Everything that submitter `s` has traced since the last look.
+/// Returns the events that submitter `s` has traced since the last call.
 fn take(harness: &mut Harness, s: usize) -> Vec<Event> {
     let mut events = Vec::new();
     assert_eq!(harness.subs[s].drain_trace(|e| events.push(*e)), 0, "no event is dropped");
@@ -95,7 +95,7 @@ fn elevator_merges_are_traced_per_bio_and_per_request() {
     for bio in [write(100, 8), write(96, 4), write(116, 8), write(108, 8)] {
         harness.submit(0, bio);
     }
-    // Joined on its way in: it is merged, not inserted.
+    // Joined during its insertion: it is merged, not inserted.
     harness.plug(0, 0);
     harness.submit(0, write(400, 8));
     harness.submit(0, write(200, 8));
@@ -157,7 +157,7 @@ fn errors_are_in_the_completion() {
     let mut refusing = harness(config("none"), |b| b.issue_error = 1000);
     refusing.submit(0, write(0, 8));
     assert_eq!(traced(&mut refusing), "Q0+8 G0+8 D0+8 C0+8", "the driver refused it at once");
-    // Refused before a submitter has it: no event, as in the kernel.
+    // Rejected before a submitter has it: no event, as in the kernel.
     refusing.submit(0, write(0, 0));
     assert_eq!(traced(&mut refusing), "");
 }
@@ -192,7 +192,7 @@ fn a_full_log_keeps_what_it_has_and_counts_the_rest() {
 }
 
 /// Random I/O of two submitters on every kind of stack, with a driver that refuses and gives back: over both logs every
-/// accepted bio is queued once, and requests balance.
+/// accepted bio is queued once, and the events of requests balance.
 #[test]
 fn over_all_submitters_the_books_balance() {
     let stacks = [("none", Mode::Mq), ("mq-deadline", Mode::Mq), ("deadline", Mode::Sq), ("noop", Mode::Sq)];

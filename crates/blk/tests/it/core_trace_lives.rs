@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The trace of random I/O read as a history: every event must be possible after those before it, with every elevator,
-//! and in the end nothing may be left over.
+//! The trace of random I/O, checked as a history: every event must be possible after the events before it, with every
+//! elevator, and in the end every bio and request must have completed.
 
 use blk::bio::{Bio, DataRef, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -14,7 +14,7 @@ use sim::disk::Behaviour;
 use sim::harness::Harness;
 use std::collections::BTreeMap;
 
-/// How far a request is.
+/// The stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LifeStage {
     Got,
@@ -23,7 +23,7 @@ enum LifeStage {
     Requeued,
 }
 
-/// What the events so far say: bios that are no requests yet, and requests, by their first sector.
+/// The state after the events so far: bios without requests, and requests, by their first sector.
 #[derive(Default)]
 struct History {
     bios: BTreeMap<u64, u32>,
@@ -81,7 +81,7 @@ impl History {
         *at = to;
     }
 
-    /// The event has the piece in front; the rest stays a bio.
+    /// Handles a split: the event has the front piece; the rest stays a bio.
     fn split(&mut self, sector: u64, nr: u32) {
         let whole = self.bios.remove(&sector).expect("nothing to cut");
         assert!(nr < whole, "cut at its end");
@@ -89,7 +89,7 @@ impl History {
         self.bios.insert(sector + u64::from(nr), whole - nr);
     }
 
-    /// A bio behind a request, or a request that another reaches.
+    /// Handles a back merge: of a bio after a request, or of a request after another one.
     fn back_merge(&mut self, sector: u64, nr: u32) {
         if self.bios.get(&sector) == Some(&nr) {
             self.bios.remove(&sector);
@@ -127,7 +127,8 @@ fn harness(seed: u64, scheduler: &str, mode: Mode) -> Harness {
     harness
 }
 
-/// Bios in short runs of neighbours, forwards and backwards, alone and in plugs, each sector once; some are cut.
+/// Submits bios in short runs of neighbours, forwards and backwards, alone and in plugs, each sector once; some are
+/// split.
 fn submit_some(harness: &mut Harness, seed: u64) -> usize {
     let mut x = seed * 2 + 1;
     let mut draw = |below: u64| {
@@ -193,7 +194,7 @@ fn every_event_is_possible_after_those_before_it() {
                 *all.entry(letter).or_default() += n;
             }
         }
-        // The cases reach what they are for.
+        // The cases cover the events for which they are made.
         let inserted = if scheduler == "none" { "" } else { "I" };
         for letter in format!("QGDCMFPURXm{inserted}").chars() {
             assert!(all.contains_key(&letter), "{scheduler}: no {letter} in {all:?}");

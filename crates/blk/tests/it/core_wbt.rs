@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Write-back throttling in the core: it does what it is for, and no throttled submitter is forgotten.
+//! Write-back throttling in the core: it keeps read latency low, and no throttled submitter is forgotten.
 
 use blk::bio::{Bio, DataRef, Op, OpFlags};
 use blk::cpumap::CpuTopology;
@@ -46,8 +46,8 @@ fn discard(n: u64) -> Bio {
 
 const DIRECT: OpFlags = OpFlags::SYNC.union(OpFlags::IDLE);
 
-/// A slow disk that serves one request after the other; one submitter floods it with write-back, one reads, one I/O at a
-/// time. Latencies of the reads after the first second, and writes per second.
+/// A slow disk that serves one request after the other; one submitter floods it with write-back, another reads, one I/O
+/// at a time. Returns the latencies of the reads after the first second, and the writes per second.
 fn flood(wbt: &str, scheduler: &str) -> (Vec<u64>, u64) {
     let service = Service::Ssd { units: 1, read_ns: 100 * US, write_ns: 500 * US };
     let behaviour = Behaviour { service, record: false, ..Behaviour::default() };
@@ -78,7 +78,7 @@ fn flood(wbt: &str, scheduler: &str) -> (Vec<u64>, u64) {
     (latencies, writes / 4)
 }
 
-/// The single queue, which has no throttling.
+/// Changes to single-queue mode, which has no throttling.
 fn to_sq(c: &mut QueueConfig) -> Result<(), SettingError> {
     c.set("wbt_lat_usec", "0")?;
     (c.mode, c.nr_hw_queues) = (Mode::Sq, None);
@@ -91,7 +91,7 @@ fn wbt_keeps_read_latency_under_a_flood_of_writes() {
     let (without, writes_without) = flood("0", "none");
     assert!(median(&without) > 25 * MS, "{} us without", median(&without) / US);
     let (with, writes_with) = flood("2000", "none");
-    // The shortest read of a window is what is judged, so half of them may take a little longer.
+    // The shortest read of a window is judged, so half of the reads may take a little longer.
     assert!(with[0] < 2 * MS && median(&with) < 2500 * US, "{} us with", median(&with) / US);
     assert!(with.last() < Some(&(5 * MS)), "{:?} ns at worst", with.last());
     assert!(writes_with * 2 > writes_without, "{writes_with} of {writes_without} writes per second are left");
@@ -176,7 +176,7 @@ fn a_write_that_merges_needs_no_token() {
     let mut harness = Harness::new(1, manual(), config("1000"), &[0]);
     harness.plug(0, 0);
     (0..8).for_each(|n| harness.submit(0, write(n)));
-    // In front of and behind the last one, in the plug.
+    // Before and after the last one, in the plug.
     harness.submit(0, Bio::write(Sector(7 * 16 + 8), 8, DataRef::new(0, 0)));
     harness.submit(0, Bio::write(Sector(7 * 16 - 8), 8, DataRef::new(0, 0)));
     assert_eq!((harness.subs[0].held(), harness.q.wbt().inflight), (0, [8, 0]));
@@ -208,7 +208,7 @@ fn alone_write_back_gets_three_quarters_of_the_disk() {
     }
     assert_eq!((most, harness.q.wbt().scale_step), (48 / 2, -2), "{:?}", harness.q.wbt());
     harness.run_dry(10_000);
-    // Five windows without knowledge for each step, and then there is nothing more to wake up for.
+    // Five windows without a verdict for each step, and then there is no reason for further wake-ups.
     let end = harness.now;
     harness.run(100);
     assert_eq!(harness.q.wbt().scale_step, 0);
@@ -301,7 +301,7 @@ fn random_stacks_lose_no_bio_and_no_token() {
             ended += (0..cpus).map(|s| harness.take_done(s).len() as u64).sum::<u64>();
             disturb(seed, &mut rng, &mut harness);
         }
-        // Windows continue as long as a token is out, so a lost one would keep the harness busy for ever.
+        // Windows continue as long as a token is in use, so a lost token would keep the harness busy for ever.
         let hung = harness.now + 10 * SEC;
         while harness.subs.iter().any(|s| s.outstanding() > 0) {
             assert!(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All integration tests of this crate in one program: a program of its own costs a link, and most tests are shorter than that.
+//! All integration tests of this crate in one program, because each program has to be linked, and most tests take less time
+//! than that.
 
 // What several of them use.
 extern crate mqblk_blk as blk;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! kyber against what the Linux kernel's kyber did: all decisions, see `oracle/mod.rs`.
+//! All decisions of kyber, compared with the Linux kernel's kyber, see `oracle/mod.rs`.
 //!
-//! Compared are merges (none in this case: the sectors are random), the order within a domain, and the turns of the
-//! domains: which of them each request issued belongs to. One software queue and plenty of tokens make all of that follow
-//! from kyber's definition alone.
+//! This compares merges (none in this case, because the sectors are random), the order within a domain, and the turns of
+//! the domains, as shown by the domain of each issued request. With one software queue and enough tokens, all of these
+//! follow from kyber's definition alone.
 //!
 //! Not comparable on such a trace:
 //!
-//! - times: an emulated CPU at HZ=250 made them;
+//! - times: they come from an emulated CPU at HZ=250;
 //! - which token a request had and which hardware queue was woken for a token, because no event shows it;
 //! - the depths of the domains: they stay as they are in the kernel and here, because kyber judges the total latency by 500
 //!   requests and the trace has 62;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! mq-deadline against what the Linux kernel's mq-deadline did: all decisions, see `oracle/mod.rs`.
+//! All decisions of mq-deadline, compared with the Linux kernel's mq-deadline, see `oracle/mod.rs`.
 
 use crate::oracle;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to two preemptions) of bios that a limit or write-back throttling holds back, explored by loom.
+//! Loom explores every interleaving with up to two preemptions of bios that a limit or write-back throttling holds back.
 //!
-//! The world of `loom_stack`. A turn or a token that is granted without a notification, or announced without a grant,
-//! is a deadlock; so is a held bio that is not checked again after the settings changed. Each bio ends once, and at the
-//! end no token is out.
+//! The setup is that of `loom_stack`. It is a deadlock if a turn or token is granted without a notification, or
+//! notified without a grant, or if a held bio is not checked again after the settings changed. Each bio completes once,
+//! and at the end no token is in use.
 //!
 //! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 type Queue = Arc<RequestQueue<Lock>>;
 
-/// Write-back in no hurry: of a device that takes one request, one may be in flight.
+/// Makes a background write; on a device that takes one request, one such write may be in flight.
 fn background(sector: Sector) -> Bio {
     Bio { flags: OpFlags::BACKGROUND, ..Bio::write(sector, 8, DataRef::NONE) }
 }
@@ -35,7 +35,7 @@ fn with(setting: (&str, &str)) -> QueueConfig {
 
 /// One I/O per millisecond: a waiting thread advances its clock to its turn by itself.
 const SOON: (&str, &str) = ("iops_total", "1000");
-/// One I/O per second: no sleeper waits for that time to come.
+/// One I/O per second: no sleeping thread waits that long.
 const LATE: (&str, &str) = ("iops_total", "1");
 /// One token for background writes. The window is longer than any sleep.
 const WBT: (&str, &str) = ("wbt_lat_usec", "2000");
@@ -57,8 +57,8 @@ fn two_threads(kind: Kind, setting: (&str, &str), bio: fn(Sector) -> Bio) -> (Ar
     (device, q, threads)
 }
 
-/// One polls when the other's turn has come; the other sleeps and knows no time. Catches: a turn that is given and not told
-/// of, or told of before it is given.
+/// One thread polls when the other's turn is due; the other sleeps without a timer. Catches: a turn that is given without a
+/// notification, or after the notification.
 #[test]
 fn the_waiter_is_notified_of_its_turn() {
     explore(|| {
@@ -76,8 +76,8 @@ fn the_waiter_is_notified_of_its_turn() {
     });
 }
 
-/// One gets its turn, another asks for one meanwhile, and then sees to the time itself. Catches: a time that is written
-/// when it is not true any more; a turn that is used twice.
+/// One thread gets its turn while another asks for one and then watches the time itself. Catches: a stale due time that
+/// is written; a turn that is used twice.
 #[test]
 fn turns_are_given_while_another_asks() {
     explore(|| {
@@ -101,8 +101,8 @@ fn turns_are_given_while_another_asks() {
     });
 }
 
-/// Of two writers one has the only token, and the other wants it, too. Catches: a token that comes back and is given to
-/// no waiter, or to one that is not notified; a writer that continues without a token.
+/// One of two writers has the only token, and the other needs it, too. Catches: a freed token that is given to no
+/// waiter, or to a waiter that is not notified; a writer that continues without a token.
 #[test]
 fn a_token_reaches_its_waiter() {
     explore(|| {
@@ -118,8 +118,8 @@ fn a_token_reaches_its_waiter() {
     });
 }
 
-/// `change` while a thread has one bio under way and another that is held for longer than it will wait; both orders of
-/// starting.
+/// Runs `change` while a thread has one bio in flight and another that is held for longer than the thread waits; in
+/// both orders of starting.
 fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) -> Bio>, change: fn(&Queue, &Device)) {
     for change_first in [true, false] {
         explore(move || {
@@ -153,7 +153,7 @@ fn explore_change(setting: (&'static str, &'static str), bio: Option<fn(Sector) 
     }
 }
 
-/// Catches: limits that are gone and whose turns are never granted.
+/// Catches: limits that were removed while their turns are never granted.
 #[test]
 fn a_lifted_limit_releases_held_bios() {
     explore_change(LATE, None, |q, _| q.set_live(&[("iops_total", "0")]).expect("live"));
@@ -165,7 +165,7 @@ fn throttling_turned_off_releases_held_bios() {
     explore_change(WBT, Some(background), |q, _| q.set_live(&[("wbt_lat_usec", "0")]).expect("live"));
 }
 
-/// Freezes once, with a look and a rebuild if the queue is drained, as a thread that changes settings does; then sets `lift`.
+/// Freezes, checks once, and rebuilds if the queue is drained, like a thread that changes settings; then sets `lift`.
 fn freeze(q: &Queue, device: &Device, lift: (&str, &str)) {
     q.begin_freeze();
     if q.is_drained() {
@@ -181,14 +181,14 @@ fn freeze(q: &Queue, device: &Device, lift: (&str, &str)) {
 enum Second {
     /// Held.
     Held,
-    /// On its way, and will be held.
+    /// Being submitted, and will be held.
     Asks,
-    /// On its way, and its time has come.
+    /// Being submitted, and its turn is due.
     MayGo,
 }
 
-/// A bio that is held is outside, so a freeze does not wait for it, nor does it go during one. Catches: a held bio that goes
-/// into the frozen queue; one that gets its turn while frozen and is not tried again afterwards.
+/// A held bio is outside the block layer, so a freeze does not wait for it, and it does not enter during a freeze. Catches:
+/// a held bio that enters the frozen queue; a bio that gets its turn during a freeze and is not tried again afterwards.
 #[test]
 fn a_held_bio_waits_for_its_turn_and_for_the_end_of_a_freeze() {
     for second in [Second::Held, Second::Asks, Second::MayGo] {
@@ -215,7 +215,8 @@ fn a_held_bio_waits_for_its_turn_and_for_the_end_of_a_freeze() {
     }
 }
 
-/// Catches: a token that stays with a bio whose disk throttles no more, or is put twice; a bio that keeps one over a rebuild.
+/// Catches: a token that stays with a bio whose disk no longer throttles, or is put twice; a bio that keeps a token over a
+/// rebuild.
 #[test]
 fn tokens_survive_a_freeze_and_a_rebuild() {
     for lift in [WBT, ("wbt_lat_usec", "0")] {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to two preemptions) of a CPU that goes away and a thread that submits from it.
+//! Loom explores every interleaving with up to two preemptions of a CPU that goes offline and a thread that submits
+//! from it.
 //!
-//! The world of `loom_stack`, on a device that closes the hardware queue of a CPU that is gone. From then on a request that
-//! comes there, or is there still, fails the model. A bio that is left where no thread polls is a deadlock.
+//! The setup is that of `loom_stack`, with a device that closes the hardware queue of an offline CPU. From then on a
+//! request that arrives there, or is still there, fails the model. A bio that is left in a queue that no thread polls is a
+//! deadlock.
 //!
-//! The whole disk takes part. So each model has a single step on either side (a submission, a poll; the CPU's way out with
-//! one look) where the two may meet. Before and after there is one thread. `shuttle_stack` has more of everything.
+//! The whole disk is modelled. So in each model only a single step of each side runs concurrently (a submission or a poll;
+//! the CPU going offline with one check). Before and after that there is one thread. `shuttle_stack` has more of
+//! everything.
 //!
 //! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
 
@@ -20,10 +23,11 @@ use std::sync::Arc;
 
 type Queue = Arc<RequestQueue<Lock>>;
 
-/// The CPU that goes away; it has a hardware queue of its own if there are two.
+/// The CPU that goes offline; it has a hardware queue of its own if there are two.
 const LEAVES: u32 = 1;
 
-/// Takes the CPU away, and checks once whether it is gone; then nothing may come to its hardware queue until it is back.
+/// Takes the CPU offline, and checks once whether it is; if so, no request may come to its hardware queue until it is
+/// back.
 fn leave_once(q: &Queue, device: &Device) -> bool {
     q.begin_offline(CpuId::new(LEAVES)).expect("another is left");
     let gone = q.is_offline(CpuId::new(LEAVES));
@@ -38,7 +42,8 @@ fn come_back(q: &Queue, device: &Device) {
     q.online(CpuId::new(LEAVES));
 }
 
-/// A thread of the CPU does `step` while the CPU leaves, both orders of starting; then everything ends and the CPU is gone.
+/// A thread of the CPU does `step` while the CPU leaves, in both orders of starting; then all I/O completes and the CPU is
+/// offline.
 fn explore_step(before: fn(&mut Thread), step: fn(&mut Thread)) {
     for step_first in [true, false] {
         explore(move || {
@@ -75,11 +80,11 @@ fn explore_step(before: fn(&mut Thread), step: fn(&mut Thread)) {
     }
 }
 
-/// Catches: one that comes in by what it knew of the CPUs before.
+/// Catches: a submitter that enters with stale data about CPUs.
 #[test]
 fn an_entering_submitter_moves_to_an_online_cpu() {
     explore_step(|_| (), |t| t.submit(1));
-    // The second goes elsewhere, with the first still there.
+    // The second bio goes to another hardware queue, while the first is still in flight.
     explore_step(
         |_| (),
         |t| {
@@ -95,15 +100,15 @@ fn a_submitter_inside_moves_to_an_online_cpu() {
     explore_step(|t| t.submit(1), |t| t.submit(1));
 }
 
-/// Catches: completions that no thread reaps after the move; a CPU that is gone with requests out.
+/// Catches: completions that no thread reaps after the move; a CPU that is offline with requests in flight.
 #[test]
 fn what_is_out_ends_wherever_its_submitter_is() {
     explore_step(|t| t.submit(1), |t| t.finish());
     explore_step(|_| (), one);
 }
 
-/// The second bio waits for the one tag of the CPU's hardware queue. Catches: one that stays in that line, or takes
-/// another waiter's wake-up along.
+/// The second bio waits for the one tag of the CPU's hardware queue. Catches: a submitter that stays in that wait
+/// queue, or takes another waiter's wake-up along.
 #[test]
 fn a_tag_waiter_of_an_offline_cpu_gets_one_elsewhere() {
     explore_step(|t| t.submit(2), |t| t.finish());
@@ -111,7 +116,7 @@ fn a_tag_waiter_of_an_offline_cpu_gets_one_elsewhere() {
 }
 
 /// Both CPUs have one hardware queue, whose lists are filled and taken while one of them leaves. Catches: requests that are
-/// left in the list of a CPU that is gone, or are taken twice.
+/// left in the list of an offline CPU, or are taken twice.
 #[test]
 fn the_list_of_a_cpu_that_is_gone_is_taken_over() {
     for step_first in [true, false] {
@@ -148,7 +153,7 @@ fn the_list_of_a_cpu_that_is_gone_is_taken_over() {
     }
 }
 
-/// Catches: a submitter that moves home in the middle of its move away and leaves something behind; a CPU that cannot leave
+/// Catches: a submitter that moves home in the middle of its move away and leaves requests behind; a CPU that cannot leave
 /// again.
 #[test]
 fn a_cpu_comes_back_before_it_is_gone() {

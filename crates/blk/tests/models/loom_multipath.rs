@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A path that is taken away while a request chooses it, explored by loom: it gets the request before it has gone, or not at all.
+//! Loom explores the removal of a path while a request chooses it: the path gets the request before it is gone, or not at all.
 
 use crate::model;
 
@@ -17,12 +17,12 @@ use model::{Lock, config};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ends what it gets at once.
+/// A driver that completes requests at once.
 #[derive(Default)]
 struct Path {
-    /// Unknown to the checker, for which it would order memory.
+    /// Hidden from the checker, because as a tracked atomic it would order memory.
     gone: AtomicBool,
-    /// It fails what it gets.
+    /// It fails all requests.
     fails: bool,
 }
 
@@ -62,7 +62,7 @@ fn path_goes() {
     let q = RequestQueue::<Lock>::new(mp.clone(), config(1, 1, 1, "none"), Box::new(NoNotify)).unwrap();
     let mut sub = q.submitter(CpuId::new(0)).unwrap();
     let read = |n: u64| Bio::read(Sector(n), 8, DataRef::new(0, 0));
-    // The group is chosen, and path 1 has its turn before path 0.
+    // The group is chosen, and path 1 is next before path 0.
     sub.submit(&read(0), Instant::ZERO).unwrap();
     sub.reap(|_| {});
     let first = mp.path("1").unwrap();
@@ -89,7 +89,7 @@ fn a_path_that_goes_is_given_nothing_more() {
     });
 }
 
-/// A path that fails a request is taken away, and another gets its number.
+/// A path that fails a request is removed, and another path gets its number.
 fn number_has_a_successor() {
     let path = |n: &str, fails: bool| NewPath {
         name: n.into(),
@@ -101,13 +101,13 @@ fn number_has_a_successor() {
     let mp = Arc::new(Multipath::<Lock>::new(groups, Features::default(), None, &[], Box::new(|_| {})).unwrap());
     let q = RequestQueue::<Lock>::new(mp.clone(), config(1, 1, 1, "none"), Box::new(NoNotify)).unwrap();
     let mut sub = q.submitter(CpuId::new(0)).unwrap();
-    // The group is chosen, and the bad one has its turn before the good one.
+    // The group is chosen, and the bad path is next before the good one.
     sub.submit(&Bio::read(Sector(0), 8, DataRef::new(0, 0)), Instant::ZERO).unwrap();
     sub.reap(|_| {});
     let bad = mp.path("bad").unwrap();
     let disk = mp.clone();
     let changer = thread::spawn(move || {
-        // If it has not gone by now, there is nothing to see.
+        // If the path is not gone by now, there is nothing to check.
         (disk.remove_path(bad, Instant::ZERO).unwrap() || disk.has_gone(bad))
             .then(|| disk.add_path(0, path("next", false)).unwrap())
     });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to three preemptions) of the tag allocator's races, explored by loom.
+//! Loom explores every interleaving with up to three preemptions of the tag allocator's races.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p mqblk-blk --test models loom_sbitmap::`; without that flag there is nothing here.
-//! `LOOM_MAX_PREEMPTIONS` overrides the bound. What each model catches is documented above it; each of these faults was
-//! put in once to see the model fail.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p mqblk-blk --test models loom_sbitmap::`; without that flag there is nothing
+//! here. `LOOM_MAX_PREEMPTIONS` overrides the bound. The comment above each model says what it catches; each of these faults was
+//! inserted once to see the model fail.
 
 use blk::tags::sbitmap::{Sbitmap, TagAllocHint, TagBatch};
 use blk::tags::sbitmap_queue::{SbitmapQueue, WaiterId};
@@ -44,7 +44,7 @@ fn hint() -> TagAllocHint {
     TagAllocHint::new(0)
 }
 
-/// A map whose bits are all taken, by way of the slots.
+/// Makes a map whose bits are all taken, and writes the slots.
 fn full(depth: u32, shift: u32, slots: &Slots) -> Sbitmap {
     let sb = Sbitmap::with_shift(depth, shift, false);
     while let Some(bit) = sb.get(&mut hint()) {
@@ -146,7 +146,8 @@ fn the_next_owner_sees_what_the_last_one_did() {
     }
 }
 
-/// Catches: a mover that does not hand on, with the surplus it returns to `word`, what the bits' last owner did.
+/// Catches: a mover that returns surplus bits to `word` without ordering the last owner's accesses before the next
+/// owner's.
 #[test]
 fn a_mover_hands_on_what_the_last_owner_did() {
     explore(|| {
@@ -196,7 +197,7 @@ fn a_batch_meets_single_gets() {
     });
 }
 
-/// What the waiting side of a model did. A sleep is not played: a waiter that would sleep ends, and the model asks
+/// What the waiting side of a model did. Sleeping is not modelled: a waiter that would sleep ends, and the model checks
 /// afterwards whether it would have been woken.
 enum Outcome {
     Got(u32),
@@ -218,7 +219,7 @@ fn get_or_sleep(queue: &Queue, id: WaiterId) -> Outcome {
     }
 }
 
-/// Waiters that were named by a wake callback, one bit each.
+/// Waiters that a wake callback named, one bit each.
 #[derive(Clone)]
 struct Woken(Arc<AtomicU32>);
 
@@ -263,9 +264,9 @@ fn a_put_wakes_or_is_seen() {
     }
 }
 
-/// Catches: the credit left out which a taker gives that returned surplus bits to `word`. All 16 tags are free, but in
-/// `cleared`; while the other thread moves them the waiter may see none. The wake batch is 2, so that the put of the one
-/// tag the other thread keeps is not enough by itself. (Linux took its swap lock back for this hang.)
+/// Catches: a taker that returns surplus bits to `word` without counting completions for them. All 16 tags are free, but
+/// in `cleared`; while the other thread moves them, the waiter may see none. The wake batch is 2, so that the put of the
+/// one tag that the other thread keeps is not enough by itself. (Linux reintroduced its swap lock because of this hang.)
 #[test]
 fn a_sleeper_that_looked_during_a_transfer_is_woken() {
     explore(|| {
@@ -299,7 +300,7 @@ fn a_sleeper_that_looked_during_a_transfer_is_woken() {
     });
 }
 
-/// Catches: a wake-up lost with a waiter that left without a tag just when it was spent on it.
+/// Catches: a wake-up that is lost because its waiter leaves without a tag at the same time.
 #[test]
 fn a_waiter_that_turns_away_passes_its_wake_up_on() {
     explore(|| {
@@ -328,8 +329,8 @@ fn a_waiter_that_turns_away_passes_its_wake_up_on() {
     });
 }
 
-/// Catches: counts of two simultaneous puts that do not add up to the batch they are worth. Also a waiter in the middle of
-/// its registration. The wake batch is 2, and so are the puts.
+/// Catches: counts of two simultaneous puts that do not add up to a batch. Also a waiter in the middle of its
+/// registration. The wake batch is 2, and so are the puts.
 #[test]
 fn two_puts_at_once_make_a_batch() {
     explore(|| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to two preemptions) of two threads on disks that share their driver tags, explored by loom.
+//! Loom explores every interleaving with up to two preemptions of two threads on disks that share their driver tags.
 //!
-//! The world of `loom_stack`, with a device and a condition variable per disk: a thread is notified only for its own
-//! disk. So a tag of one disk that is not announced to another disk's waiter is a deadlock. So is a share that grew
-//! unseen: the device
-//! that a waiter sleeps at is silent then, and nothing but the other disk can end the wait.
+//! The setup is that of `loom_stack`, with a device and a condition variable per disk: a thread is notified only for
+//! its own disk. So it is a deadlock if a freed tag of one disk does not wake another disk's waiter. It is also a
+//! deadlock if a waiter does not notice that its share grew, because then its device is silent, and only the other disk
+//! can end the wait.
 //!
 //! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound.
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 type Queue = Arc<RequestQueue<Lock>>;
 
-/// Two disks of one set, without anything under way.
+/// Two disks of one set, without I/O in flight.
 struct World {
     set: Arc<TagSet<Lock>>,
     devices: [Arc<Device>; 2],
@@ -48,13 +48,13 @@ impl World {
         self.disks.iter().for_each(|q| check_drained(q));
     }
 
-    /// Disks that have had a request lately, as the tags count them.
+    /// Returns the number of active disks, as counted for the tags.
     fn users(&self) -> u32 {
         self.set.active_disks(HctxId::new(0))
     }
 }
 
-/// One bio for each disk, of which the first disk's has the only tag when the second thread starts; both orders of starting.
+/// One bio for each disk. The first disk's bio has the only tag when the second thread starts; in both orders of starting.
 fn explore_second(schedulers: [&'static str; 2]) {
     for first_starts in [true, false] {
         explore(move || {
@@ -65,7 +65,7 @@ fn explore_second(schedulers: [&'static str; 2]) {
     }
 }
 
-/// Catches: a put that does not look for another disk's waiter, or wakes it before the tag is free.
+/// Catches: a put that does not check for another disk's waiter, or wakes it before the tag is free.
 #[test]
 fn submitters_of_two_disks_share_one_tag() {
     explore(|| {
@@ -80,7 +80,8 @@ fn a_submitter_waits_for_the_tag_of_another_disk() {
     explore_second(["none", "none"]);
 }
 
-/// Catches: a wake-up that finds the list of waiting requests empty and is not handed on or owed; TAG_WAIT left standing.
+/// Catches: a wake-up that finds the list of waiting requests empty and is neither passed on nor left as a pending run;
+/// TAG_WAIT that is not cleared.
 #[test]
 fn a_hardware_queue_waits_for_the_tag_of_another_disk() {
     explore_second(["mq-deadline", "mq-deadline"]);
@@ -92,8 +93,8 @@ fn a_hardware_queue_and_a_submitter_wait_for_the_same_tag() {
     explore_second(["none", "mq-deadline"]);
 }
 
-/// The first disk has all of its share, four tags, at a silent device, and a fifth bio waits. The other disk's thread does
-/// what makes the share larger meanwhile; nothing else can end the wait. Both orders of starting.
+/// The first disk uses all of its share, four tags, at a silent device, and a fifth bio waits. The other disk's thread
+/// makes the share larger meanwhile; nothing else can end the wait. In both orders of starting.
 fn explore_growing(scheduler: &'static str, grow: fn(&mut World, Thread)) {
     for waits_first in [true, false] {
         explore(move || growing(scheduler, grow, waits_first));
@@ -132,7 +133,7 @@ fn growing(scheduler: &str, grow: fn(&mut World, Thread), waits_first: bool) {
     world.check_drained();
 }
 
-/// Catches: a disk that leaves its set without a word to those that waited for their share.
+/// Catches: a disk that leaves its set without waking waiters whose share grows.
 #[test]
 fn a_disk_that_leaves_gives_its_share_to_waiters() {
     for scheduler in ["none", "mq-deadline"] {
@@ -144,7 +145,7 @@ fn a_disk_that_leaves_gives_its_share_to_waiters() {
     }
 }
 
-/// Catches: a disk that finds itself idle and keeps that to itself.
+/// Catches: a disk that becomes inactive without waking waiters whose share grows.
 #[test]
 fn a_disk_that_falls_idle_gives_its_share_to_waiters() {
     for scheduler in ["none", "mq-deadline"] {
@@ -157,7 +158,7 @@ fn a_disk_that_falls_idle_gives_its_share_to_waiters() {
     }
 }
 
-/// Catches: a look at the rule, or at the waiters, that is older than the change.
+/// Catches: a check of the rule, or of the waiters, before the change.
 #[test]
 fn fair_sharing_that_is_turned_off_wakes_waiters() {
     for scheduler in ["none", "mq-deadline"] {
@@ -165,8 +166,8 @@ fn fair_sharing_that_is_turned_off_wakes_waiters() {
     }
 }
 
-/// One disk has all of its share out, and one of its tags comes back while another thread of it waits: for its share,
-/// not for a tag. Catches: a put whose disk is still at its share when the put looks for a waiter.
+/// One disk uses all of its share, and frees a tag while another of its threads waits for the share, not for a tag.
+/// Catches: a put whose disk is still at its share when the put looks for a waiter.
 #[test]
 fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
     explore(|| {
@@ -191,8 +192,8 @@ fn a_tag_that_comes_back_makes_room_in_its_disks_share() {
     });
 }
 
-/// The first in line for the only tag is of a disk that is frozen when the tag comes free, or a moment later; the next in line
-/// gets it, though the first stays frozen. Catches: a wake-up that a frozen disk keeps.
+/// The first waiter for the only tag is of a disk that is frozen when the tag is freed, or a moment later. The next waiter
+/// gets the tag, although the first disk stays frozen. Catches: a wake-up that a frozen disk keeps.
 #[test]
 fn a_wake_up_for_a_frozen_disk_is_handed_on() {
     for drained in [false, true] {
@@ -220,7 +221,7 @@ fn frozen(drained: bool) {
     first.poll();
     first.sub.rest();
     let mut holder = giver.join().unwrap();
-    // Told once more, as it is if the wake-up came after its poll.
+    // Polled once more, as it is if the wake-up came after its poll.
     first.poll();
     first.sub.rest();
     next.finish();
@@ -231,7 +232,7 @@ fn frozen(drained: bool) {
     world.check_drained();
 }
 
-/// What the second disk does in the moment in which the first one, which wants its share, finds it idle.
+/// Runs `meanwhile` on the second disk while the first disk, which wants its share, finds it idle.
 fn explore_users(meanwhile: fn(&mut Thread)) {
     explore(move || {
         let mut world = World::new(Kind::Silent, 5, ["none", "none"]);
@@ -258,8 +259,8 @@ fn explore_users(meanwhile: fn(&mut Thread)) {
     });
 }
 
-/// Catches: a disk that is counted out twice, by itself and by the other, or out and not in again when it submits. Shares
-/// would be wrong for good.
+/// Catches: a disk that is counted out twice, by itself and by the other, or is not counted in again when it submits.
+/// Shares would then stay wrong.
 #[test]
 fn users_are_counted_once_however_they_come_and_go() {
     explore_users(|b| b.submit(1));

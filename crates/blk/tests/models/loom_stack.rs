@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to two preemptions) of two threads in the whole block layer, explored by loom.
+//! Loom explores every interleaving with up to two preemptions of two threads in the whole block layer.
 //!
-//! What runs is the product: submitters, tags, dispatch, completion, freeze and timer, on a device that is a list. Fields of
-//! requests and bios are loom atomics too, so a hand-over that orders no memory shows as a wrong value. Threads sleep on
-//! loom's condition variable, and nothing but a completion or a notification ends a sleep: a lost wake-up is a deadlock.
+//! The code under test is the shipped code: submitters, tags, dispatch, completion, freeze and timer, on a device that is a
+//! list. Fields of requests and bios are loom atomics too, so a transfer that does not order memory causes a wrong value.
+//! Threads sleep on loom's condition variable, and nothing but a completion or a notification ends a sleep: a lost wake-up
+//! is a deadlock.
 //!
-//! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound. The faults that were
-//! put in to see these models fail are listed in docs/concurrency.md, with those that none of them sees.
+//! Run with `cargo xtask loom`; `LOOM_MAX_PREEMPTIONS` overrides the bound. docs/concurrency.md lists the faults that
+//! were inserted to see these models fail, and the faults that no model finds.
 
 use crate::model;
 
@@ -28,7 +29,7 @@ fn explore_two(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + 'sta
     });
 }
 
-/// Two submitters with one bio each, of which the first is at the device when the second thread starts.
+/// Two submitters with one bio each; the first bio is at the device when the second thread starts.
 fn explore_second(kind: Kind, config: impl Fn() -> QueueConfig + Send + Sync + Copy + 'static) {
     explore(move || second(kind, config(), true));
     explore(move || second(kind, config(), false));
@@ -108,7 +109,7 @@ fn the_single_queue() {
     explore_two(Kind::Ready, sq, one);
 }
 
-/// One look, as a poll of the freezer is; when the queue is drained, nothing may come until it is unfrozen.
+/// Freezes and checks once; when the queue is drained, no request may come until it is unfrozen.
 fn freeze_once(q: &RequestQueue<Lock>, device: &Device, then: impl FnOnce()) {
     q.begin_freeze();
     if q.is_drained() {
@@ -207,8 +208,9 @@ fn a_ctx_list_filled_while_it_is_taken_keeps_its_bit() {
     });
 }
 
-/// One thread checks all requests when the timer is due and finds none, while another issues one that saw the timer armed:
-/// that has to be watched, too. Catches: a submitter that rests without checking the timer, or either fence left out.
+/// One thread checks all requests when the timer is due and finds none, while another issues a request after it saw the
+/// timer armed. That request has to be watched, too. Catches: a submitter that rests without checking the timer, or a
+/// missing fence.
 #[test]
 fn a_request_issued_during_a_look_is_watched() {
     explore(|| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Models of hand-overs between threads; `cargo xtask loom` builds them with `--cfg loom` and `--cfg shuttle`. Without either there is nothing here.
+//! Models of the synchronisation between threads; `cargo xtask loom` builds them with `--cfg loom` and `--cfg shuttle`. Without
+//! these flags the program is empty.
 
 extern crate mqblk_blk as blk;
 

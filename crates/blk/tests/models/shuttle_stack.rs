@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random interleavings of a whole disk with more threads and more I/O than loom can explore, scheduled by shuttle.
 //!
-//! The same world as `loom_stack`: a lost wake-up is a deadlock. It has four threads, every elevator, full devices, disks
-//! that share tags, and bios that are held back. Meanwhile a thread freezes and rebuilds the queue or takes CPUs away.
-//! Atomics are sequentially consistent here, so this finds orders of steps, not orders of memory; loom finds those. Run with
-//! `cargo xtask loom`; `MQBLK_SEED=n` draws other schedules, `MQBLK_SCHEDULES=n` more of them. A failure prints the
-//! schedule.
+//! The setup is that of `loom_stack`: a lost wake-up is a deadlock. It has four threads, every elevator, full devices, disks
+//! that share tags, and bios that are held back. Meanwhile a thread freezes and rebuilds the queue or takes CPUs offline.
+//! Atomics are sequentially consistent here, so this finds faults in the order of steps; loom finds faults in memory
+//! ordering. Run with `cargo xtask loom`; `MQBLK_SEED=n` draws other schedules, `MQBLK_SCHEDULES=n` more of them. A failure
+//! prints the schedule.
 
 use crate::model;
 
@@ -36,7 +36,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     Runner::new(scheduler, limits).run(model);
 }
 
-/// Some alone, some in a plug, with other I/O of the thread still out.
+/// Submits some bios alone and some in a plug, with other I/O of the thread still in flight.
 fn work(t: &mut Thread) {
     let mut left = BIOS;
     while left > 0 {
@@ -53,7 +53,7 @@ fn work(t: &mut Thread) {
     t.finish();
 }
 
-/// Four threads on two CPUs; `change` is what the freezer does each time.
+/// Runs four threads on two CPUs; the thread that freezes applies `change` each time.
 fn run(kind: Kind, config: QueueConfig, change: Option<fn(u32, &mut QueueConfig)>) {
     let device = Device::new(kind);
     let q = disk(&device, QueueConfig { bios_per_submitter: 16, ..config });
@@ -132,7 +132,7 @@ fn completions_are_steered() {
     }
 }
 
-/// Catches a rebuild that a thread does not wait for or does not notice, with I/O of every kind under way.
+/// Catches: a rebuild that a thread does not wait for or does not notice, with I/O of every kind in flight.
 #[test]
 fn settings_change_under_load() {
     for kind in KINDS {
@@ -147,7 +147,7 @@ fn settings_change_under_load() {
     }
 }
 
-/// `change` while four threads work on one disk; then everything is done and drained.
+/// Runs `change` while four threads work on one disk; then all I/O has completed and the queue is drained.
 fn run_beside(
     device: &Arc<Device>,
     q: &Arc<RequestQueue<Lock>>,
@@ -172,8 +172,8 @@ fn bios16(config: QueueConfig) -> QueueConfig {
     QueueConfig { bios_per_submitter: 16, ..config }
 }
 
-/// Two of three CPUs leave, one after the other or at once, and come back, the first perhaps before it is gone. Catches: one
-/// that goes to a CPU that leaves as well; a request on a hardware queue whose CPU is gone.
+/// Two of three CPUs leave, one after the other or at once, and come back, the first perhaps before it is gone. Catches: a
+/// submitter that moves to a CPU that leaves as well; a request on a hardware queue whose CPU is offline.
 #[test]
 fn cpus_come_and_go() {
     for (hctxs, depth, scheduler) in [(3, 1, "none"), (3, 2, "mq-deadline"), (1, 2, "none"), (2, 2, "kyber")] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Spreading of CPUs: laws that hold for every topology, and examples worked out by hand from the rules.
+//! Spreading of CPUs: properties that hold for every topology, and examples worked out by hand from the rules.
 
 use super::*;
 use proptest::prelude::*;

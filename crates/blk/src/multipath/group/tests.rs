@@ -9,7 +9,7 @@ fn after(ms: u64) -> Instant {
     T0 + Duration::from_ms(ms)
 }
 
-/// Groups of so many paths each, numbered through.
+/// Makes groups with these numbers of paths; the paths are numbered across all groups.
 fn state(groups: &[usize], features: Features, has_handler: bool) -> GroupsState {
     let list = groups.iter().map(|_| Group { selector: Selector::RoundRobin, bypassed: false }).collect();
     let mut s = GroupsState::new(list, features, has_handler);
@@ -47,7 +47,7 @@ fn a_group_is_kept_while_it_has_a_path() {
     s.fail(p(1), T0);
     assert_eq!(s.open(), 0);
     assert_eq!(s.find(T0).0, Found::Paths(0b100));
-    // No failback by itself.
+    // No automatic failback.
     assert!(s.reinstate(p(0)).unwrap().run);
     assert_eq!(s.reinstate(p(0)), None);
     assert_eq!(s.find(T0).0, Found::Paths(0b100));
@@ -90,7 +90,7 @@ fn without_a_path_requests_fail_or_wait_for_so_long() {
     s.fail(p(0), T0);
     assert_eq!(s.find(after(1850)).0, WAIT);
     assert_eq!(s.find(after(1950)).0, Found::Wait(Duration::from_ms(50)), "no longer than is left");
-    // It came back in time, and went again: the time begins anew.
+    // The path was reinstated in time and failed again, so the time restarts.
     s.reinstate(p(0));
     s.fail(p(0), after(1990));
     assert!(s.may_retry(T0, after(3900)));
@@ -112,7 +112,7 @@ fn a_group_is_activated_before_it_is_used() {
     assert_eq!(s.open(), 0, "the other one is not yet");
     assert_eq!(s.pg_init_done(p(1), PgInit::Done, T0), Wanted::RUN);
     assert_eq!(s.open(), 0b11);
-    // A path that comes back to the group in use is activated by itself.
+    // A path that is reinstated in the current group is activated alone.
     s.fail(p(0), T0);
     assert_eq!(s.open(), 0b10);
     assert_eq!(s.reinstate(p(0)).unwrap().activate, [p(0)]);
@@ -188,7 +188,7 @@ fn new_groups_are_activated_when_what_is_out_has_ended() {
     assert_eq!(s.open(), 0b10);
 }
 
-/// A caller that gives the disk up does not wait for its handler, and none is begun for it.
+/// Giving up does not wait for a handler, and starts no activation.
 #[test]
 fn giving_up_does_not_wait_for_a_handler() {
     let mut s = state(&[1], queueing(0), true);

@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `historical-service-time`: the path that has been fast, by a moving average of its service times.
+//! `historical-service-time`: the path with the least expected service time, from a moving average of its service
+//! times.
 //!
 //! Guarantees: averages in fixed point of 10 bits, rounded. The weight of the past falls with the length of a sample, so
-//! that a long sample counts at once. It begins at `base_weight`, falls by one power per 2^24 ns, and is 0 in the last of 64
-//! buckets. A path's average is stale if it was not renewed for as long as (number of paths) times the average. A stale idle
-//! path is tried; a stale path does not win by its average. Of two idle paths the first to become stale is tried, even
-//! before it is stale. All integers; nothing overflows: a sample of more than 2^44 ns (five hours) counts as that.
+//! that a long sample takes effect at once. Samples are sorted into 64 buckets of 2^24 ns. The weight is `base_weight` in
+//! the first bucket, a higher power of it in each later one, and 0 in the last. A path's average is stale if it was not
+//! updated for (number of paths) times the average. An idle path with a stale average is tried first; a stale average does
+//! not make a path win. Of two idle paths, the one whose average becomes stale earlier is tried, even before that time. All
+//! numbers are integers that do not overflow: a sample of more than 2^44 ns (five hours) counts as 2^44 ns.
 //!
-//! Does not do: order the rules when more than two paths contradict each other. There the kernel's outcome depends on the
-//! order of its list, ours on the paths' numbers. Source: drivers/md/dm-ps-historical-service-time.c.
+//! Does not do: a consistent order when the comparisons of more than two paths form a cycle. Then the result depends on
+//! the order of the list in the kernel, and on path numbers here. Source: drivers/md/dm-ps-historical-service-time.c.
 
 use core::cmp::Ordering;
 
-/// Bits behind the point.
+/// Fractional bits of a fixed-point number.
 const FIXED_SHIFT: u32 = 10;
 const FIXED_1: u64 = 1 << FIXED_SHIFT;
 /// log2 of the nanoseconds of a bucket.
 const BUCKET_SHIFT: u32 = 24;
 const NR_BUCKETS: usize = 64;
-/// Default weight of the past, of 1024: about 0.95.
+/// Default weight of the past, in 1024ths: about 0.95.
 pub const BASE_WEIGHT: u16 = 972;
 /// Largest weight that may be given.
 pub const MAX_WEIGHT: u16 = FIXED_1 as u16 - 1;
 /// The average that a path begins with, 1 ns.
 pub(super) const FIRST_AVERAGE: u64 = FIXED_1;
-/// Longest sample in fixed point (`HST_FIXED_MAX`): an average of such, times a weight, still fits.
+/// Longest sample in fixed point (`HST_FIXED_MAX`): an average of such samples times a weight still fits.
 const MAX_SAMPLE: u64 = u64::MAX >> FIXED_SHIFT;
 
-/// Weight of the past for each length of a sample.
+/// Weight of the past for each bucket of sample lengths.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights([u16; NR_BUCKETS]);
 
@@ -35,7 +37,7 @@ fn multiplied(a: u64, b: u64) -> u64 {
     (a * b + FIXED_1 / 2) >> FIXED_SHIFT
 }
 
-/// By squaring: where it is rounded decides the last digit.
+/// Computed by squaring as in the kernel, because the places of rounding decide the last digit.
 fn power(mut base: u64, mut exponent: u32) -> u64 {
     let mut result = FIXED_1;
     while exponent > 0 {
@@ -57,7 +59,7 @@ impl Weights {
         Weights(weights)
     }
 
-    /// The average, in fixed point, after one more sample, in ns.
+    /// Returns the average after one more sample. The average is in fixed point, the sample in ns.
     #[inline]
     pub(super) fn averaged(&self, average: u64, sample: u64) -> u64 {
         let bucket = ((sample >> BUCKET_SHIFT) as usize).min(NR_BUCKETS - 1);
@@ -67,13 +69,14 @@ impl Weights {
     }
 }
 
-/// When a path is stale that has just ended a request, in ns; `valid`: usable paths of its group.
+/// Returns when a path that has just completed a request becomes stale, in ns; `valid`: number of usable paths of its
+/// group.
 #[inline]
 pub(super) fn stale_after(now: u64, average: u64, valid: u8) -> u64 {
     now.saturating_add((average >> FIXED_SHIFT) * u64::from(valid))
 }
 
-/// A path as this selector sees it; the average in fixed point, times in ns.
+/// The data about a path that this selector compares; the average in fixed point, times in ns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathHistory {
     pub(super) average: u64,
@@ -81,7 +84,8 @@ pub(super) struct PathHistory {
     pub(super) outstanding: u64,
 }
 
-/// Less: the first has the better claim at `now`. `threshold`: averages within this factor count as equal; 0 = no such rule.
+/// Compares two paths at `now`; `Less`: the first is better. `threshold`: paths whose averages differ by at most this factor
+/// count as equally fast; 0 = no such rule.
 #[inline]
 pub(super) fn compare(a: PathHistory, b: PathHistory, now: u64, threshold: u16) -> Ordering {
     let by_outstanding = a.outstanding.cmp(&b.outstanding);

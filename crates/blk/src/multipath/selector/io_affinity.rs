@@ -6,15 +6,16 @@
 
 use crate::id::{CpuId, MAX_CPUS};
 
-/// Which path each CPU has.
+/// The assignment of paths to CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Affinity {
-    /// By CPU: the paths of that CPU (at most one), of its node, as masks.
+    /// By CPU: the path of that CPU (one at most) and the paths of its node, as masks.
     by_cpu: Vec<(u64, u64)>,
 }
 
 impl Affinity {
-    /// `cpus` of each path by its number; `node_of` of each CPU, empty if all are of one.
+    /// Makes the assignment from the CPUs of each path, by path number. `node_of` has the node of each CPU; it is empty
+    /// if all CPUs are of one node.
     pub(super) fn new(cpus: &[(u8, Vec<u16>)], node_of: &[u16]) -> Affinity {
         let n = cpus.iter().flat_map(|(_, c)| c).map(|c| usize::from(*c) + 1).max().unwrap_or(0).max(node_of.len());
         let mut by_cpu = vec![(0u64, 0u64); n.min(MAX_CPUS as usize)];
@@ -35,7 +36,7 @@ impl Affinity {
         Affinity { by_cpu }
     }
 
-    /// Those of `usable` that come first for `cpu`; not empty if `usable` is not.
+    /// Returns the paths of `usable` that are preferred for `cpu`; not empty if `usable` is not.
     #[inline]
     pub(super) fn preferred(&self, usable: u64, cpu: CpuId) -> u64 {
         let (own, near) = self.by_cpu.get(cpu.index()).copied().unwrap_or((0, 0));

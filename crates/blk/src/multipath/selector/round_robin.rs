@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `round-robin`: each path in turn, one request each.
 //!
-//! Guarantees: of the usable paths, the next one after the last by number, from the lowest again after the highest. Each
-//! hardware queue has a turn of its own, so that CPUs share nothing; the kernel has one list for all. `repeat_count` is 1, as
-//! the kernel has forced it to be since 4.6. Source: drivers/md/dm-ps-round-robin.c.
+//! Guarantees: usable paths are taken in the order of their numbers, and after the highest number the lowest is next. Each
+//! hardware queue has its own position, so that CPUs share nothing; the kernel has one list for all CPUs. `repeat_count` is
+//! 1, as the kernel has forced it to be since 4.6. Source: drivers/md/dm-ps-round-robin.c.
 
-/// The next of `usable` (not empty) after number `last`.
+/// Returns the path of `usable` (not empty) after number `last`.
 #[inline(always)]
 pub(super) fn next(usable: u64, last: u32) -> u32 {
     // In two steps: `last` may be 63.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `service-time`: the path expected to finish first, counting what is in flight there and the new request.
+//! `service-time`: the path that is expected to complete its requests in flight and the new one first.
 //!
-//! Guarantees: minimises (bytes in flight + bytes of the request) / relative throughput, after the kernel's rules: equal
-//! throughputs, fewer bytes in flight; equal loads or a throughput of 0, the higher throughput; an equal expectation, the
-//! higher throughput. So 0 means "only if there is no other". Never overflows: a load is below 2^56 bytes, a throughput at
-//! most [`MAX_THROUGHPUT`]. Source: drivers/md/dm-ps-service-time.c (`st_compare_load`).
+//! Guarantees: minimises (bytes in flight + bytes of the request) / relative throughput, by the kernel's rules. With equal
+//! throughputs, fewer bytes in flight win. With equal loads, a throughput of 0 or equal expected times, the higher
+//! throughput wins. So a path with throughput 0 is used only if there is no other. Never overflows: a load is below 2^56
+//! bytes, a throughput at most [`MAX_THROUGHPUT`]. Source: drivers/md/dm-ps-service-time.c (`st_compare_load`).
 
 use core::cmp::Ordering;
 
 /// Largest relative throughput (`ST_MAX_RELATIVE_THROUGHPUT`).
 pub const MAX_THROUGHPUT: u8 = 100;
 
-/// A path as this selector sees it.
+/// The data about a path that this selector compares.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathLoad {
     /// Bytes in flight.
@@ -20,7 +20,7 @@ pub(super) struct PathLoad {
     pub(super) throughput: u8,
 }
 
-/// Less: the first has the better claim on a request of `incoming` bytes.
+/// Compares two paths for a request of `incoming` bytes; `Less`: the first is better.
 #[inline]
 pub(super) fn compare(a: PathLoad, b: PathLoad, incoming: u64) -> Ordering {
     let higher = || b.throughput.cmp(&a.throughput);

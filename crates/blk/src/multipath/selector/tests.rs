@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Selectors over two or more paths with requests in flight: order of choices, and the shares that a kernel was seen to give.
+//! Selectors over two or more paths with requests in flight: order of choices, and shares as measured with a kernel.
 
 use super::*;
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ impl SelectorFixture {
         self.selectors.ended(&self.policy, path, bytes, start, now, 2);
     }
 
-    /// Requests of 4 KiB, `depth` at a time, each path ending its own in order after its time, one after another or all at
-    /// once: how many each path got.
+    /// Issues `n` requests of 4 KiB, `depth` at a time. Each path completes its requests in order after its service time,
+    /// one after another (`serial`) or in parallel. Returns how many requests each path got.
     fn shares(&self, n: usize, depth: usize, service: &[u64], serial: bool) -> Vec<usize> {
         let usable = (1 << service.len()) - 1;
         let mut out: Vec<VecDeque<(u64, u64)>> = vec![VecDeque::new(); service.len()];
@@ -57,7 +57,7 @@ fn equals_take_turns_whatever_the_selector() {
         let bed = SelectorFixture::new(selector, &[1; 4]);
         let order: Vec<_> = (0..8).map(|_| bed.start(0b1111, 4096, 0)).collect();
         assert_eq!(order, [0, 1, 2, 3, 0, 1, 2, 3], "{selector:?}");
-        // One that is left out loses only its own turn.
+        // A path that is not usable loses only its own turn.
         let order: Vec<_> = (0..3).map(|_| bed.start(0b1011, 4096, 0)).collect();
         assert_eq!(order, [0, 1, 3], "{selector:?}");
     }
@@ -67,11 +67,11 @@ fn equals_take_turns_whatever_the_selector() {
 fn of_equals_the_one_chosen_longest_ago() {
     let bed = SelectorFixture::new(Selector::QueueLength, &[1; 3]);
     assert_eq!([0; 3].map(|_| bed.start(0b111, 4096, 0)), [0, 1, 2]);
-    // All come back, the order of turns stays: 0 is chosen, then 2 is busy no longer than 1.
+    // All requests complete and the order of turns stays. Path 2 is the only usable one here.
     (0..3).for_each(|p| bed.end(p, 4096, 0, 1));
     assert_eq!(bed.start(0b100, 4096, 1), 2);
     bed.end(2, 4096, 1, 2);
-    // A single one is not a turn, so 0 is next, then 1.
+    // A choice among one path does not count as a turn, so 0 is next, then 1.
     assert_eq!([0; 2].map(|_| bed.start(0b011, 4096, 0)), [0, 1]);
 }
 
@@ -87,7 +87,8 @@ fn shares_are_what_the_kernel_was_seen_to_give() {
         (HST, [1, 1], 0.45..=0.55),
     ] {
         let bed = SelectorFixture::new(selector, &throughput);
-        // The samples of the last one are the time since the last end: a device that ends all at once has none.
+        // HST samples are the time since the last completion: a device that completes all requests at once gives no
+        // samples.
         let shares = bed.shares(12_000, 32, &[10_000_000, 10_000_000], selector == HST);
         let second = shares[1] as f64 / 12_000.0;
         assert!(expected.contains(&second), "{selector:?} {throughput:?}: {shares:?}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limiter by itself: exact rates, the order of turns, bursts. What holds the bios is tested in `tests/it/core_limits.rs`.
+//! The limiter by itself: exact rates, the order of turns, bursts. The code that holds the bios is tested in
+//! `tests/it/core_limits.rs`.
 
 use super::*;
 use crate::qos::rates::{LIMIT_NAMES, MAX_BPS, MAX_IOPS};
@@ -28,7 +29,7 @@ fn none_granted(entry: WaitEntry) {
     panic!("{entry:?} was granted");
 }
 
-/// When each of `n` I/Os of one submitter goes that always has another.
+/// Returns when each of `n` I/Os gets its turn, for one submitter that always has another I/O.
 fn times(l: &mut Limiter, dir: Dir, bytes: u64, n: usize, start: u64) -> Vec<u64> {
     let mut now = start;
     (0..n)
@@ -101,7 +102,7 @@ fn the_tightest_limit_counts_and_the_others_are_paid_as_well() {
     let mut l = limiter(&[("iops_total", 1000), ("bps_read", 4096 * 500), ("iops_read", 2000)]);
     let t = times(&mut l, Dir::Read, 4096, 10, 0);
     assert_eq!(t[9], 9 * SEC / 500);
-    // Small ones are held back by the total of I/Os.
+    // The limit on all I/Os holds back small ones.
     let t = times(&mut l, Dir::Read, 512, 10, SEC);
     assert_eq!(t[9] - t[0], 9 * SEC / 1000);
 }
@@ -127,7 +128,8 @@ fn direction_limit_lets_the_other_pass_a_common_one_none() {
     assert!(!l.try_now(entry(2, Dir::Write, 0, 0), Instant::ZERO, &mut none_granted), "not past earlier entries");
     assert_eq!(l.next_due(), Some(Instant::from_ns(SEC / 10)));
 
-    // A large write waits until all bytes are paid for; a small read would fit into the burst before, and must not go.
+    // A large write waits until no bytes are owed. A small read would fit into the burst earlier, and must not pass the
+    // write.
     let mut l = limiter(&[("bps_total", 1000), ("bps_total_burst", 1000)]);
     assert!(l.ask(entry(0, Dir::Write, 800, 0), Instant::ZERO, &mut none_granted));
     assert!(!l.ask(entry(0, Dir::Write, 1000, 0), Instant::ZERO, &mut none_granted));
@@ -171,7 +173,7 @@ fn a_late_entry_catches_up_but_not_for_long() {
     assert_eq!(go(&mut l, 0), 1);
     assert_eq!(go(&mut l, SEC / 20), 50, "it wanted to go all the time");
     assert_eq!(go(&mut l, SEC), 101, "a tenth of a second at most");
-    // One that did not want to go has missed nothing.
+    // A submitter that had no I/O has no turns to catch up on.
     let mut l = limiter(&[("iops_total", 1000)]);
     for now in [0, SEC / 20] {
         assert!(l.try_now(entry(0, Dir::Read, 512, now), Instant::from_ns(now), &mut none_granted));

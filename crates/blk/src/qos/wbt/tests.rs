@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The throttle by itself: depths against a table worked out by hand, verdicts, steps, windows, tokens. In the core:
-//! `tests/it/core_wbt.rs`.
+//! The throttle by itself: depths against a table worked out by hand, verdicts, steps, windows, tokens. Tests with
+//! requests: `tests/it/core_wbt.rs`.
 
 use super::*;
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ fn steps_end_where_depths_do() {
     assert_eq!(depths(&t), (4, 1, 1, 1), "one is the least");
     end(&mut t, reads(1, 0), 0);
     assert_eq!(depths(&t), (3, 2, 2, 1));
-    // A device of depth 1 has no use in a second step below 0.
+    // For a device of depth 1, a second step below 0 has no effect.
     let mut t = throttle(1, 1, false);
     windows(3, &mut t, reads(1, 0));
     assert_eq!(depths(&t), (-1, 2, 2, 1));
@@ -166,7 +166,7 @@ fn limits_by_class() {
         assert_eq!(count(Class::Discard, close_io), 4);
     }
     assert_eq!((count(Class::Normal, false), count(Class::Normal, true)), (8, 4));
-    // Tokens of discards are counted apart.
+    // Tokens of discards are counted separately.
     let mut t = throttle(1, 64, false);
     while t.start(Class::Normal, None, false, now) {}
     assert!(t.start(Class::Discard, None, false, now));
@@ -223,7 +223,7 @@ fn more_depth_wakes_at_once_and_so_does_turning_it_off() {
 }
 
 proptest! {
-    /// Whatever happens, each waiter has a wake-up coming: tokens are out, or it was woken.
+    /// In every sequence of calls, each waiter gets a wake-up: tokens are in use, or the waiter was woken.
     #[test]
     fn no_waiter_waits_for_nothing(
         device in 1u32..200,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving of threads that arm runs of two hardware queues and serve them, explored by loom.
+//! Loom explores every interleaving of threads that arm runs of two hardware queues and serve them.
 
 use super::*;
 use loom::sync::Arc;
@@ -8,7 +8,7 @@ use loom::thread;
 struct Disk {
     first: FirstDue,
     hctxs: [DueTime; 2],
-    /// What was left for the run of each.
+    /// The work that was left for the run of each hctx.
     work: [AtomicU64; 2],
     runs: [AtomicU64; 2],
 }
@@ -29,7 +29,7 @@ impl Disk {
         let mut left = None;
         for (i, due) in self.hctxs.iter().enumerate() {
             if due.take(at(now)) {
-                // Catches: a run that does not see what it is for.
+                // Catches: a run that does not see its work.
                 assert_eq!(self.work[i].load(Ordering::Relaxed), 1);
                 self.runs[i].fetch_add(1, Ordering::Relaxed);
             }
@@ -62,7 +62,7 @@ fn explore(preemptions: usize, sides: [fn(&Disk); 3]) {
         // Catches: a due time that no thread is notified of.
         let first = disk.hctxs.iter().filter_map(DueTime::get).min();
         assert!(first.is_none_or(|due| disk.first.get().is_some_and(|told| told <= due)));
-        // Catches: a run made twice, or neither made nor owed.
+        // Catches: a run that is made twice, or is neither made nor scheduled.
         for (due, runs) in disk.hctxs.iter().zip(&disk.runs) {
             assert_eq!(runs.load(Ordering::Relaxed) + u64::from(due.get().is_some()), 1);
         }

@@ -73,8 +73,8 @@ fn round_robin_goes_on_where_it_was() {
             bit
         })
         .collect();
-    // The hint wraps at depth - 1, so 15 is left over. On the second round it is the one free bit in its word's `word` half.
-    // The deferred clears of that word are not collected for as long as there is one.
+    // The hint wraps at depth - 1, so 15 is left over. In the second round, bit 15 is the only free bit in the `word` half
+    // of its word. The deferred clears of that word are not collected while `word` has a free bit.
     let expected: Vec<u32> = (0..15).chain(0..12).chain([15, 0, 1]).collect();
     assert_eq!(order, expected);
 }

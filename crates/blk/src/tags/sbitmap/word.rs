@@ -11,28 +11,30 @@
 //! | 0      | 1         | cannot be; found only after a double free (asserted) |
 //!
 //! Takers write `word`, givers write `cleared`, each on a cache line of its own. So a completion on one CPU does not take
-//! the allocation line away from a submitter on another. A taker that finds `word` used up collects a whole line's worth of
-//! frees from `cleared` with one exchange.
+//! the allocation line away from a submitter on another. A taker that finds no free bit in `word` collects all the frees in
+//! `cleared` with one exchange.
 //!
 //! # Why there is no swap lock
 //!
 //! Linux moves `cleared` to `word` under a spin lock (`sbitmap_word::swap_lock`), not for safety but for liveness. Between
-//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place. A second allocator that looks
-//! in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread can lose
-//! its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
+//! "exchange `cleared` with 0" and "and-not it out of `word`" the bits are in neither place. A second allocator that
+//! searches in between sees a full map, goes to sleep, and may never be woken although bits are free. A user-space thread
+//! can lose its CPU for milliseconds inside such a section, so spinning on a lock here is a bad bargain. Instead:
 //!
 //! 1. The exchange *is* an allocation. `claim_cleared` moves bits from state (1, 1) to (1, 0) by one read-modify-write of
-//!    `cleared`; if one of them is a bit it may use, it keeps that one. From this moment it owns every bit it took, so no
-//!    second thread can take, free or move one of them. Two movers always hold disjoint sets, and the later and-not of
-//!    `word` touches no other owner's bit. This is the safety argument; it needs no lock.
-//! 2. The surplus is then given back with one and-not of `word`, which is an ordinary free. What a second allocator saw in
-//!    between was the truth: everything was owned. Every free has the same duty: a waiter that had to go to sleep in between
+//!    `cleared`; if one of them is a bit that the taker may use, the taker keeps it. From this moment the taker owns
+//!    every bit that it moved, so no second thread can take, free or move one of them. Two such threads always hold
+//!    disjoint sets, and the later and-not of `word` touches no other owner's bit. This is the safety argument; it needs
+//!    no lock.
+//! 2. The surplus is then given back with one and-not of `word`, which is an ordinary free. A second allocator that saw a
+//!    full map in between was right: every bit was owned. As with every free, a waiter that had to go to sleep in between
 //!    must be woken. [`Reclaim::returned`] is that duty; the wait side discharges it. A limited search (`shallow_depth`)
 //!    that finds only bits it may not use returns them all, as the kernel does. That decides which bits the next search sees
-//!    first. It then owns nothing whose put would discharge the duty. This is right because it asks again, registered,
-//!    before it gives up: see [`Reclaim::returned`].
+//!    first. Such a search then owns no bit whose put would discharge the duty. This is correct because its caller registers
+//!    as a waiter and searches again before it sleeps: see [`Reclaim::returned`].
 //! 3. While waiters exist ([`Reclaim::waiters`]), a taker takes just the bits it wants from `cleared`. The rest stays there,
-//!    visible. So there is no in-between, and no duty, in the state where it would be frequent.
+//!    visible. So the bits are never in neither place, and no duty arises, while waiters exist, which is when both would be
+//!    frequent.
 //!
 //! Needs from callers: a bit is given back once, by its owner. Does not do: waiting, hints, choice of word.
 //! Source of the data layout: Linux lib/sbitmap.c, include/linux/sbitmap.h.
@@ -42,15 +44,17 @@ use crate::sync::{AtomicU64, Ordering};
 /// Bits in the largest word.
 pub(super) const WORD_BITS: u32 = u64::BITS;
 
-/// What the owner of a map wants to know about bits which are given back without a put.
+/// How a word interacts with the waiters of its map when bits become free without a put.
 pub(crate) trait Reclaim {
-    /// True if a waiter may be waiting for a bit. A stale answer costs a duty, never a wake-up.
+    /// True if a waiter may be waiting for a bit. A stale result costs an unneeded call of `returned`, never a lost
+    /// wake-up.
     fn waiters(&self) -> bool;
 
-    /// Bits became free in `word` other than by a put, and a sleeper may have missed them. Called after a `SeqCst`
-    /// read-modify-write that freed them. The caller has just taken a bit of its own, whose put is to come; or its limited
-    /// search may fail. A search that ends without a bit has asked once more as a registered waiter, when nothing is
-    /// returned any more. Each bit it may use was then owned, and the put of one is to come as well.
+    /// Reports that bits became free in `word` other than by a put, and that a sleeping waiter may have missed them.
+    /// Called after the `SeqCst` read-modify-write that freed them. The caller either has just taken a bit of its own,
+    /// whose put follows later, or its limited search may fail. A search that fails is repeated as a registered waiter,
+    /// when no surplus is returned any more. If the repeated search fails too, each bit that it may use is owned, so a put
+    /// follows later as well.
     fn returned(&self);
 }
 
@@ -67,14 +71,14 @@ impl Reclaim for NoWaiters {
     fn returned(&self) {}
 }
 
-/// The line of the takers. `mask` (the bits that exist) never changes and is read with every allocation.
+/// The cache line that takers write. `mask` (the bits that exist) never changes and is read with every allocation.
 #[repr(align(64))]
 struct TakeLine {
     word: AtomicU64,
     mask: u64,
 }
 
-/// The line of the givers.
+/// The cache line that givers write.
 #[repr(align(64))]
 struct GiveLine {
     cleared: AtomicU64,
@@ -125,7 +129,7 @@ impl Word {
 
     /// Takes up to `n` bits: from `word` in one compare-exchange, and what is missing from `cleared` in another.
     ///
-    /// A whole mask is set or none of it, so a lost race leaves no bit behind.
+    /// Each exchange sets its whole mask or nothing, so a lost race leaves no bit behind.
     #[inline]
     pub(super) fn claim_batch(&self, n: u32, reclaim: &impl Reclaim) -> u64 {
         let mut word = self.take.word.load(Ordering::Relaxed);
@@ -144,7 +148,7 @@ impl Word {
         }
     }
 
-    /// The rest of `claim_batch` if it has emptied `word`.
+    /// The rest of `claim_batch` after it has taken the last free bit of `word`.
     #[inline(never)]
     fn fill_up(&self, taken: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         match taken.count_ones() {
@@ -159,7 +163,7 @@ impl Word {
         self.claim_from(0, usable, reclaim)
     }
 
-    /// As [`Word::claim_anywhere`], but the lowest from bit `start` on if there is one, both times.
+    /// As [`Word::claim_anywhere`], but prefers the lowest bit at or above `start`, both in `word` and in `cleared`.
     #[inline]
     pub(super) fn claim_from(&self, start: u32, usable: u64, reclaim: &impl Reclaim) -> Option<u32> {
         let above = usable & u64::MAX << start;
@@ -171,14 +175,14 @@ impl Word {
 
     /// Takes up to `n` of the `usable` bits that were given back by a deferred clear; 0 if there are none.
     ///
-    /// Returns the rest of them to `word`, also if that is all there are, unless a waiter is registered: see the module
-    /// header.
+    /// Returns the bits that it does not take to `word`, even if it takes none, unless a waiter is registered: see the
+    /// module header.
     #[inline]
     pub(super) fn claim_cleared(&self, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         self.claim_cleared_from(0, usable, n, reclaim)
     }
 
-    /// As [`Word::claim_cleared`]; a single one is the lowest from bit `start` on if there is one.
+    /// As [`Word::claim_cleared`]; if `n` is 1, prefers the lowest bit at or above `start`.
     #[inline]
     fn claim_cleared_from(&self, start: u32, usable: u64, n: u32, reclaim: &impl Reclaim) -> u64 {
         let mut cleared = self.give.cleared.load(Ordering::Relaxed);
@@ -214,7 +218,7 @@ impl Word {
         }
     }
 
-    /// Gives back to `word` what the caller took out of `cleared` and does not want.
+    /// Returns bits to `word` that the caller took out of `cleared` and does not keep.
     fn return_surplus(&self, surplus: u64, reclaim: &impl Reclaim) {
         self.assert_taken(surplus);
         // Pairs with: claim_one, claim_batch; SeqCst: add_waiter (see Reclaim::returned).
@@ -222,8 +226,9 @@ impl Word {
         reclaim.returned();
     }
 
-    /// Panics if a bit the caller is about to free is free. The owner of a bit cannot read a `word` from before it got the
-    /// bit, so a plain load is enough; asking the read-modify-write for the old value would make it a loop on x86-64.
+    /// Panics if a bit the caller is about to free is free. The owner of a bit cannot read a value of `word` that is older
+    /// than its own take, so a plain load is enough. Using the old value that the read-modify-write returns would make the
+    /// operation a loop on x86-64.
     #[inline]
     fn assert_taken(&self, mask: u64) {
         assert!(self.take.word.load(Ordering::Relaxed) & mask == mask, "freed a bit that was free");
@@ -231,8 +236,8 @@ impl Word {
 
     /// Gives bit number `bit` back by way of `cleared`.
     ///
-    /// Panics if it was given back already and not taken since. Where `word` shows that the bit was never taken, a debug
-    /// build panics here; a release build does not read the takers' line and panics in the `claim_cleared` that finds it.
+    /// Panics if the bit was given back already and not taken since. If the bit was never taken, a debug build panics
+    /// here. A release build does not read the takers' line; it panics in the `claim_cleared` that finds the bit.
     #[inline]
     pub(super) fn clear_deferred(&self, bit: u32) {
         let bit = 1u64 << bit;
@@ -261,7 +266,7 @@ impl Word {
     /// Clears bits of a map used as a set of flags.
     #[inline]
     pub(super) fn clear_flags(&self, mask: u64) {
-        // Pairs with: set_flags. AcqRel, so that a look at what the flag announces stays after the clear.
+        // Pairs with: set_flags. AcqRel, so that the check of what the flag announces stays after the clear.
         self.take.word.fetch_and(!mask, Ordering::AcqRel);
     }
 
@@ -270,7 +275,8 @@ impl Word {
         self.give.cleared.load(Ordering::Relaxed)
     }
 
-    /// The bits which are set and not given back. One moment per line: bits in motion may be counted either way.
+    /// The bits that are set and not given back. The two lines are read one after the other, so a bit that is taken or
+    /// given back meanwhile may be counted either way.
     #[inline]
     pub(super) fn flags(&self) -> u64 {
         // Pairs with: set_flags.
@@ -305,7 +311,7 @@ pub(super) fn lowest_bits(bits: u64, n: u32) -> u64 {
     select_lowest(bits, n)
 }
 
-/// `lowest_bits` for scattered bits: halves the window, keeping the low half whole or looking only into it.
+/// `lowest_bits` for scattered bits. Halves the window in each step: keeps the whole low half, or continues inside it.
 fn select_lowest(bits: u64, n: u32) -> u64 {
     if bits.count_ones() <= n {
         return bits;
@@ -342,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Answers as told and counts the duties.
+    /// Returns a fixed answer for `waiters` and counts the calls of `returned`.
     struct Watch(bool, core::cell::Cell<u32>);
 
     impl Reclaim for Watch {

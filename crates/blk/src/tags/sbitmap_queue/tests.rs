@@ -124,7 +124,7 @@ fn the_freed_tag_becomes_the_hint_unless_round_robin() {
     }
 }
 
-/// Clients that keep the protocol of the module header, moved one step at a time.
+/// Clients that follow the protocol of the module header, run one step at a time.
 struct Clients {
     queue: Queue,
     shallow: Vec<Option<u32>>,
@@ -195,7 +195,7 @@ proptest! {
                 _ => if let Some(client) = clients.runnable.pop() { clients.want(client) },
             }
         }
-        // No new requests: tags come back and the woken run, until nothing moves.
+        // No new requests: tags are put and woken clients run, until no client can run.
         while !clients.held.is_empty() || !clients.runnable.is_empty() {
             clients.put(0);
             while let Some(client) = clients.runnable.pop() {
@@ -208,7 +208,7 @@ proptest! {
     }
 }
 
-/// Threads that fight for fewer tags than there are threads: each tag has one owner, and all threads come to an end.
+/// Threads compete for fewer tags than there are threads: each tag has one owner, and all threads finish.
 #[test]
 fn threads_own_tags_alone_and_none_sleeps_for_ever() {
     const ROUNDS: u32 = 3_000;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving of threads that count one disk in and out, explored by loom. What follows from the number is in
-//! `tests/models/loom_shared.rs`.
+//! Loom explores every interleaving of threads that mark one disk active and inactive. What depends on the number of
+//! active disks is tested in `tests/models/loom_shared.rs`.
 
 use super::*;
 use loom::sync::Arc;
 use loom::thread;
 
-/// One thread on each of `sides`; whatever they did, the disk is one of the users, or none, as it says itself. Catches: a disk
-/// that is counted in or out twice.
+/// Runs one thread per function of `sides`. In the end the number of users is 1 if the disk is marked active, and else 0.
+/// Catches: a disk that is counted in or out twice.
 fn explore(counts_before: bool, sides: [fn(&Usage, &AtomicU32); 3]) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));

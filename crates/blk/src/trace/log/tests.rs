@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! However steps share records, the events that come out are those that went in.
+//! The log returns the events that were added, however steps share records.
 
 use super::*;
 use crate::bio::DataRef;
 use crate::id::{Sector, Tag};
 use crate::request::Rq;
 
-/// Numbers below a bound, the same in every run.
+/// Pseudo-random numbers below a bound, the same in every run.
 struct Draw(u64);
 
 impl Draw {
@@ -16,7 +16,7 @@ impl Draw {
     }
 }
 
-/// One step of few extents, tags and times, so that many could share a record and many must not.
+/// Makes a step with one of few extents, tags and times, so that many steps could share a record and many must not.
 fn any(draw: &mut Draw, time: Instant) -> Record {
     let bit = 1u16 << draw.below(13);
     if bit & step::OF_PLUG != 0 {
@@ -106,7 +106,7 @@ fn full_log_counts_drops_and_is_empty_after_a_drain() {
     assert_eq!((events(&log).len(), log.clear()), (0, 0));
 }
 
-/// Requests as they are when they were just made: 8 sectors each, `first` and up, the tag that of the number.
+/// Makes new requests of 8 sectors each; the tag is the request's number.
 fn new_requests(n: u32, now: u64) -> RequestSlab {
     let slab = RequestSlab::new(n as usize);
     for i in 0..n {

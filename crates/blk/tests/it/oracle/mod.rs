@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Recorded decisions of the Linux kernel's elevators, replayed against ours (traces of null_blk in crates/oracle/cases).
 //!
-//! Each trace is replayed event by event. Bios are offered, requests inserted and completions reported when the trace
-//! says so; what is ours is every decision: whether a bio merges, whether neighbours are joined, and which request is
-//! issued next. All of them must be the kernel's. The surroundings are modelled as little as needed: a number of driver
-//! tags, and one request that a queue run took from the elevator without finding a driver tag (hctx->dispatch).
+//! Each trace is replayed event by event. The trace determines when bios are offered, requests inserted and completions
+//! reported. This code makes every decision: whether a bio merges, whether neighbours are joined, and which request is
+//! issued next. All decisions must equal the kernel's. Little else is modelled: a number of driver tags, and one
+//! request that a queue run took from the elevator without finding a driver tag (hctx->dispatch).
 
 use blk::bio::{Bio, DataRef, IoPrio, IoPrioClass, OpFlags};
 use blk::elevator::testbed::TestBed;
@@ -77,7 +77,7 @@ fn parse_prio(text: &str) -> Option<IoPrio> {
     Some(IoPrio::new(class, parts.nth(1)?.parse().ok()?))
 }
 
-/// The settings the kernel reported.
+/// The settings that the kernel reported.
 struct Settings {
     hw_queue_depth: usize,
     nr_requests: u32,
@@ -100,7 +100,7 @@ fn parse_env(text: &str) -> Settings {
     }
 }
 
-/// The elevator with the few things around it.
+/// The elevator and the modelled environment.
 struct Replay {
     bed: TestBed,
     elevator: Box<dyn Elevator>,
@@ -109,7 +109,7 @@ struct Replay {
     bio: Option<BioRef>,
     merge: Option<BioMerge>,
     plug: Vec<Rq>,
-    /// Taken from the elevator without a driver tag.
+    /// The request that was taken from the elevator without a driver tag.
     parked: Option<Rq>,
     in_flight: Vec<Rq>,
     issued: usize,
@@ -170,7 +170,7 @@ impl Replay {
             true => Bio::write(Sector(e.sector), e.nr_sectors, DataRef::new(0, e.sector << 9)),
             false => Bio::read(Sector(e.sector), e.nr_sectors, DataRef::new(0, e.sector << 9)),
         };
-        // All writes of the scripts are direct, that is synchronous.
+        // All writes of the scripts are direct, so they are synchronous.
         if e.write {
             bio = bio.with_flags(OpFlags::SYNC);
         }
@@ -241,7 +241,8 @@ impl Replay {
     }
 }
 
-/// Replays a case of `elevator`; the numbers of requests issued and of merges (together: the lines of I/O in the script).
+/// Replays a case of `elevator`. Returns the numbers of issued requests and of merges; their sum is the number of I/O
+/// lines in the script.
 pub fn replay(elevator: &str, name: &str) -> (usize, usize) {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../oracle/cases/6.12");
     let read = |ext: &str| std::fs::read_to_string(format!("{dir}/{name}.{ext}")).expect("recorded case");

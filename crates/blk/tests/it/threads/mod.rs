@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What tests with real threads share: a place to sleep, wake-ups, and a watchdog.
+//! Support for tests with real threads: sleeping, wake-ups, and a watchdog.
 
 use blk::id::SubmitterId;
 use blk::queue::{Notify, RequestQueue};
@@ -10,11 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// No request ended while the watchdog looked so often, once a second: hung. A machine with other work to do makes a test
-/// slow, not still; one that was stopped stops the looks, too.
+/// A test hangs if no request completed during this many checks of the watchdog, one per second. A busy machine makes a
+/// test slow, but does not stop it; a suspended machine stops the checks, too.
 const STILL: u32 = 120;
 
-/// A sleeping place with a token, as thread parking has it.
+/// A place to sleep with a token, as in thread parking.
 #[derive(Default)]
 pub struct Parker {
     token: Mutex<bool>,
@@ -47,12 +47,12 @@ impl Notify for Waker {
     }
 }
 
-/// Places for so many threads.
+/// Makes one for each of this many threads.
 pub fn parkers(threads: usize) -> Arc<[Parker]> {
     (0..threads).map(|_| Parker::default()).collect()
 }
 
-/// Raised when the thread that has it panics.
+/// Sets the flag when the thread that owns it panics.
 pub struct FailFlag<'a>(pub &'a AtomicBool);
 
 impl Drop for FailFlag<'_> {
@@ -63,7 +63,7 @@ impl Drop for FailFlag<'_> {
     }
 }
 
-/// Requests of a disk that have ended.
+/// Returns how many requests of a disk have completed.
 pub fn ended(q: &RequestQueue<Lock>) -> u64 {
     q.stats().ops.iter().map(|op| op.ios).sum()
 }
@@ -72,8 +72,8 @@ pub fn ended(q: &RequestQueue<Lock>) -> u64 {
 pub struct Watchdog(Option<(mpsc::Sender<()>, JoinHandle<()>)>);
 
 impl Watchdog {
-    /// `progress` counts what has been done, and is `None` once a thread has failed: its message is out, and the others may
-    /// wait for it for ever.
+    /// `progress` counts completed work. It is `None` after a thread has failed: the thread's message is printed, and the
+    /// others may wait for that thread for ever.
     pub fn new(
         what: String,
         progress: impl Fn() -> Option<u64> + Send + 'static,
@@ -106,13 +106,12 @@ impl Drop for Watchdog {
     }
 }
 
-/// Says something aloud before the process is aborted: what is printed by the usual macros the test harness keeps to itself,
-/// and then loses.
+/// Prints a text before the process is aborted. The test harness captures, and then loses, the output of the usual macros.
 pub fn last_words(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Has panics of all threads say aloud what and where, for the same reason.
+/// Makes panics of all threads print their message and place, for the same reason.
 pub fn loud_panics() {
     std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several paths to one simulated disk, each of which can break, be busy or lose answers. Over them is a multipath disk,
-//! polled only on a reason.
+//! Several paths to one simulated disk, each of which can break, be busy or lose completions; and a multipath disk on
+//! top of them, which is polled only for a reason.
 
 use blk::bio::{Bio, DataRef};
 use blk::cpumap::CpuTopology;
@@ -21,20 +21,20 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a way does with a request.
+/// What a path does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// Passes it on.
     Works,
-    /// Does not take it.
+    /// Rejects it.
     Refuses(QueueRqStatus),
-    /// Ends it on the spot.
+    /// Completes it while it is issued.
     EndsAtOnce(BlkStatus),
-    /// Takes it and ends it so after so many ns.
+    /// Accepts it and completes it with this status after this many ns.
     EndsAfter(u64, BlkStatus),
-    /// Takes it and is silent until it is asked.
+    /// Accepts it and does not complete it before its timeout function is called.
     Swallows,
-    /// Any of the bad ones with Transport.
+    /// Any of the faults, with status Transport.
     IsBroken,
 }
 
@@ -54,7 +54,7 @@ struct Inner {
     sent: usize,
 }
 
-/// Which way each request at the disk came by.
+/// The path of each request at the disk.
 type Owners = Arc<Mutex<HashMap<(usize, usize), usize>>>;
 
 /// A driver that leads to the disk.
@@ -78,7 +78,7 @@ impl PathDriver {
         locked(&self.broken)[self.n] = does == Does::IsBroken;
     }
 
-    /// Requests that it passed on.
+    /// Returns how many requests it passed on.
     pub fn sent(&self) -> usize {
         locked(&self.inner).sent
     }
@@ -91,7 +91,7 @@ impl PathDriver {
         locked(&self.inner).kept.iter().any(|k| k.hctx == hctx && k.due <= now)
     }
 
-    /// What it says of a request that the disk has ended: if the way that it went is broken, perhaps not the truth.
+    /// Returns what the path reports for a request that the disk has completed; on a broken path this may be wrong.
     fn judge(&self, hctx: HctxId, tag: usize, status: Option<BlkStatus>) -> Verdict {
         let owner = locked(&self.owners).remove(&(hctx.index(), tag)).expect("sent by one of them");
         let lost = locked(&self.broken)[owner] && locked(&self.inner).rng.below(2) == 0;
@@ -118,7 +118,7 @@ impl Driver for PathDriver {
 
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         let first = !std::mem::replace(&mut locked(&self.inner).started, true);
-        // The disk is one, and is started by the first of those it is made with.
+        // There is one disk, which the first of the initial paths starts.
         if first && self.n == 0 { self.disk.start(nr_hw_queues, queue_depth) } else { Ok(()) }
     }
 
@@ -210,7 +210,7 @@ pub struct Stack {
     notifications: Arc<AtomicBool>,
     owners: Owners,
     broken: Arc<Mutex<Vec<bool>>>,
-    /// Time does not advance by itself to what is further ahead than this.
+    /// Time does not advance by itself to events that are further ahead than this.
     pub patience_ns: u64,
 }
 
@@ -224,7 +224,7 @@ pub fn config(scheduler: &str, depth: u32) -> QueueConfig {
 }
 
 impl Stack {
-    /// Groups of so many ways, with submitters on two CPUs.
+    /// Makes groups with these numbers of paths, and submitters on two CPUs.
     pub fn new(
         seed: u64,
         behaviour: Behaviour,
@@ -251,7 +251,7 @@ impl Stack {
         Stack { disk, ways, mp, q, subs, mem, now, events, notifications, owners, broken, patience_ns }
     }
 
-    /// One more way to the disk.
+    /// Makes one more path to the disk.
     pub fn new_way(&mut self) -> Arc<PathDriver> {
         let way = way(self.ways.len(), 1, &self.disk, &self.owners, &self.broken);
         self.ways.push(way.clone());
@@ -284,7 +284,7 @@ impl Stack {
         self.subs.iter_mut().for_each(|s| s.poll(t));
     }
 
-    /// What was told, apart from what [`Stack::poll`] took.
+    /// Returns the events, except for those that [`Stack::poll`] took.
     pub fn take_events(&self) -> Vec<PathEvent> {
         std::mem::take(&mut *locked(&self.events))
     }
@@ -317,7 +317,7 @@ impl Stack {
         true
     }
 
-    /// Until no submitter has a reason to poll.
+    /// Runs until no submitter has a reason to poll.
     pub fn run(&mut self) {
         for _ in 0..200_000 {
             if !self.step() {
@@ -362,7 +362,7 @@ fn way(n: usize, seed: u64, disk: &Arc<SimDisk>, owners: &Owners, broken: &Arc<M
     })
 }
 
-/// Under the name of a null_blk device.
+/// Returns the path under the name of a null_blk device.
 pub fn path(way: &Arc<PathDriver>) -> NewPath {
     NewPath { name: format!("252:{}", way.n), driver: way.clone(), args: PathArgs::default() }
 }

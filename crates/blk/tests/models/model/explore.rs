@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How loom explores a small disk: all schedules of up to two preemptions; `LOOM_MAX_PREEMPTIONS` overrides the bound.
+//! Exploration of a small disk by loom: all schedules with up to two preemptions; `LOOM_MAX_PREEMPTIONS` overrides the
+//! bound.
 
 use super::Thread;
 use loom::thread;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PREEMPTIONS: usize = 2;
 
-/// Runs `model` under every schedule, and says how many there were.
+/// Runs `model` under every schedule, and prints how many there were.
 pub fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 50_000;
@@ -29,13 +30,13 @@ pub fn in_parallel(mut a: Thread, mut b: Thread, work: fn(&mut Thread)) {
     other.join().unwrap();
 }
 
-/// One bio, until all is done.
+/// Submits one bio and polls until it completes.
 pub fn one(t: &mut Thread) {
     t.submit(1);
     t.finish();
 }
 
-/// One bio each, of which that of `a` is at the device when the second thread starts. Explore both orders of starting: a
+/// One bio each; the bio of `a` is at the device when the second thread starts. Explore both orders of starting: a
 /// thread that does not start first costs a preemption.
 pub fn one_each(mut a: Thread, mut b: Thread, a_starts: bool) {
     a.submit(1);
@@ -52,7 +53,7 @@ pub fn one_each(mut a: Thread, mut b: Thread, a_starts: bool) {
     }
 }
 
-/// Two bios in a plug, until all is done.
+/// Submits two bios in a plug and polls until they complete.
 pub fn two(t: &mut Thread) {
     t.submit(2);
     t.finish();

@@ -27,18 +27,18 @@ use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The block layer takes the checker's lock in its place.
+/// The block layer uses the checker's lock instead of this one.
 pub type Lock = parking_lot::RawMutex;
 
-/// Timers further ahead are the request timeout's.
+/// Timers further ahead than this are request timeouts.
 const SOON: Duration = Duration::from_ms(100);
 
-/// A device that has done everything it is given, or is full.
+/// The device of the models: a list of requests.
 pub struct Device {
     state: Mutex<State>,
     notifications: Condvar,
     kind: Kind,
-    /// The latest time of any thread. Unknown to the checker, for which it would order memory.
+    /// The latest time of any thread. Hidden from the checker, because as a tracked atomic it would order memory.
     clock: std::sync::atomic::AtomicU64,
 }
 
@@ -47,11 +47,11 @@ pub struct Device {
 pub enum Kind {
     /// Finishes all at once.
     Ready,
-    /// Finishes all at once, and says so before it is polled.
+    /// Completes all requests while they are issued.
     Inline,
-    /// Holds one request, of whichever hardware queue, and answers this to more.
+    /// Holds one request of any hardware queue, and rejects more with this status.
     Holds1(QueueRqStatus),
-    /// Finishes nothing until it is asked what became of it.
+    /// Completes no request until it is told to (`speak`).
     Silent,
     /// Finishes all at once, for submitters that move from CPU to CPU.
     Roaming,
@@ -60,48 +60,48 @@ pub enum Kind {
 #[derive(Default)]
 struct State {
     flying: Vec<VecDeque<InFlight>>,
-    /// Submitters that were told to poll, one bit each.
+    /// Submitters that were notified to poll, one bit each.
     told: u32,
-    /// A thread holds the drained queue: no call may come.
+    /// A thread relies on the drained queue: no call may come.
     shut: bool,
-    /// A hardware queue whose CPUs are all gone: nothing may come or be there.
+    /// A hardware queue whose CPUs are all offline: it may have and get no requests.
     closed: Option<usize>,
     issued: u32,
-    /// No more than so many may be there at a time.
+    /// Most requests that may be at the device at a time.
     most: Option<usize>,
-    /// How many requests a silent device will finish yet.
+    /// How many more requests a silent device completes.
     answers: u32,
 }
 
 impl Device {
-    /// One without hardware queues yet.
+    /// Makes a device without hardware queues.
     pub fn new(kind: Kind) -> Arc<Device> {
         Arc::new(Device { state: Mutex::new(State::default()), notifications: Condvar::new(), kind, clock: 0.into() })
     }
 
-    /// Requests accepted so far.
+    /// Returns how many requests were accepted so far.
     pub fn issued(&self) -> u32 {
         self.state.lock().unwrap().issued
     }
 
-    /// Says whether calls for requests are a fault from now on.
+    /// Sets whether calls with requests are a fault from now on.
     pub fn shut(&self, shut: bool) {
         self.state.lock().unwrap().shut = shut;
     }
 
-    /// Says that a hardware queue is gone, or that all are there.
+    /// Closes a hardware queue, or opens all.
     pub fn close(&self, hctx: Option<usize>) {
         let mut state = self.state.lock().unwrap();
         state.closed = hctx;
         assert!(hctx.is_none_or(|h| state.flying[h].is_empty()), "a request is out on a hardware queue that is gone");
     }
 
-    /// Says that more requests than so many at a time are a fault.
+    /// Makes more than this many requests at a time a fault.
     pub fn at_most(&self, requests: usize) {
         self.state.lock().unwrap().most = Some(requests);
     }
 
-    /// Lets a `Silent` device finish so many requests.
+    /// Lets a `Silent` device complete this many requests.
     pub fn speak(&self, answers: u32) {
         self.state.lock().unwrap().answers = answers;
         self.notifications.notify_all();
@@ -136,11 +136,12 @@ impl Device {
         matches!(self.kind, Kind::Silent) && state.answers == 0
     }
 
-    /// Sleeps until `submitter` is told to poll, or one of `hctxs` has something, or the device has had `issued` requests.
+    /// Sleeps until `submitter` is notified, or one of `hctxs` has a request, or the device has had `issued` requests.
     fn wait_until_told(&self, submitter: SubmitterId, hctxs: &[HctxId], issued: u32) {
         let mut state = self.state.lock().unwrap();
         let bit = 1 << submitter.index();
-        // A hardware queue that is there no more since a rebuild has nothing; the submitter is told of those that are.
+        // A hardware queue that no longer exists after a rebuild has no request; the submitter is notified for the
+        // others.
         let idle = |state: &State, h: HctxId| state.flying.get(h.index()).is_none_or(VecDeque::is_empty);
         while state.told & bit == 0
             && state.issued < issued
@@ -200,7 +201,7 @@ impl Driver for Device {
     }
 }
 
-/// The device's way to tell submitters.
+/// Notifies submitters through the device.
 struct Notifications(Arc<Device>);
 
 impl Notify for Notifications {
@@ -236,9 +237,9 @@ pub fn disk_of(set: &Arc<TagSet<Lock>>, device: &Arc<Device>, config: QueueConfi
 
 /// One thread: a submitter and its clock.
 pub struct Thread {
-    /// The way into the disk.
+    /// The submitter.
     pub sub: Submitter<Lock>,
-    /// What it sleeps at.
+    /// The device at which it sleeps.
     pub device: Arc<Device>,
     /// Its clock.
     pub now: Instant,
@@ -276,10 +277,10 @@ impl Thread {
         }
     }
 
-    /// One poll. Whether all bios came back.
+    /// Polls once. Returns whether all bios have completed.
     pub fn poll(&mut self) -> bool {
         if cfg!(shuttle) {
-            // Many threads that each go from timer to timer would be further apart than clocks are.
+            // Many threads that each advance from timer to timer would differ more than real clocks.
             let latest = self.device.clock.fetch_max(self.now.as_ns(), std::sync::atomic::Ordering::Relaxed);
             self.now = self.now.max(Instant::from_ns(latest));
         }
@@ -292,13 +293,13 @@ impl Thread {
         self.done == self.submitted
     }
 
-    /// Polls and sleeps until all bios came back and no run is left that is due soon, as every thread must before it
-    /// stops polling.
+    /// Polls and sleeps until all bios have completed and no run is left that is due soon, as every thread must before
+    /// it stops polling.
     pub fn finish(&mut self) {
         self.run(None);
     }
 
-    /// The same until the device has had `n` requests of all threads; those of this one need not be done.
+    /// As `finish`, but until the device has had `n` requests of all threads; bios of this one need not have completed.
     pub fn run_until_issued(&mut self, n: u32) {
         self.run(Some(n));
     }
@@ -310,7 +311,7 @@ impl Thread {
             match self.sub.disk().next_timer() {
                 Some(at) if at < self.now + SOON => {
                     self.now = self.now.max(at);
-                    // The run may stay owed until another thread makes progress.
+                    // The run may stay pending until another thread makes progress.
                     yield_now();
                 }
                 _ if until_issued.map_or(all_done, |n| self.device.issued() >= n) => return,
@@ -323,7 +324,8 @@ impl Thread {
     }
 }
 
-/// After all threads rest: the queue is drained at the first check, or a tag leaked or a submitter is still inside.
+/// Checks that the queue is drained at the first check after all threads rest. Otherwise a tag leaked or a submitter is
+/// still inside.
 pub fn check_drained(q: &RequestQueue<Lock>) {
     q.begin_freeze();
     assert!(q.is_drained(), "a tag is in use or a submitter inside after everything ended");
