@@ -143,8 +143,8 @@ impl<K: Kernel> Handover<K> {
     /// sleep. If another thread takes the mark in between, the owner would continue to sleep.
     #[cold]
     fn ring_again(&self) {
-        // Relaxed: a thread that takes a mark has had the lock since the owner published what it sleeps for. One that is awake by now finds a
-        // mark too many. Pairs with: Handover::to_wait_for
+        // Relaxed: a thread that takes a mark has held the lock after the owner published what it sleeps for. An owner that is already
+        // awake finds an extra mark. Pairs with: Handover::to_wait_for
         self.kernel.wake_owner(|| self.owner_wants.load(Ordering::Relaxed));
     }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connected socket that carries requests: sends batches of messages and receives replies, as far as that does not block.
 //!
-//! Guarantees: one system call for many messages; payload goes from and to requests' memory without a copy where the protocol
-//! lets it, through one receive buffer where it is short. A socket that is full is watched until all is sent. Memory that
-//! has gone meanwhile (a client of a client made its file shorter: the system calls say EFAULT) fails its own request alone, as far
-//! as the protocol lets it.
-//! Under TLS ([`tls`](super::tls)) all of that holds with one copy more; a stream without it pays one comparison per call.
-//! Does not do: know messages. That is [`Outbox`]'s and [`Inbox`]'s.
+//! Guarantees: one system call for many messages; long payload is not copied between the socket and requests' memory, if the protocol
+//! allows that; short payload goes through one receive buffer. A socket that is full is watched until all is sent. If memory is gone in
+//! the meantime (a client's client truncated its file, so system calls return EFAULT), only its own request fails, if the protocol allows
+//! that. Under TLS ([`tls`](super::tls)) the same holds with one more copy; a stream without TLS pays one comparison per call.
+//! Does not know messages; [`Outbox`] and [`Inbox`] do.
 
 use super::tls::Sealed;
 use crate::driver::pieces::Pieces;
