@@ -3,15 +3,14 @@
 //!
 //! Synopsis: `file:PATH`, or just a path
 //! Example: `/var/tmp/disk.img`, `file:/dev/nvme0n1`
-//! What becomes of a request: read and write by the like operations, with registered buffers where the data lies in a
-//! region that could be registered; flush by fdatasync; FUA by `RWF_DSYNC`; discard by punching a hole; write zeroes by
-//! punching a hole (zeroing the range with `NOUNMAP`), or by writing zeroes where the file system cannot. Requests go to the kernel several to a
-//! system call; `poll` needs none when completions are there.
-//! Limits: on a block device a discard is the kernel's unmapping write-zeroes (the range reads as zeroes after it, and
-//! need not be freed); a device without that command has no discard here. O_DIRECT where the file takes it, else
-//! through the page cache, with a [`FileWarning`]. The file's size is taken once, rounded down to logical blocks; a file
-//! that is cut short later gives I/O errors. Nothing is written that was not asked for; the file is neither created nor
-//! extended here (see `crate::create`).
+//! What becomes of a request: read and write become the same io_uring operations, with registered buffers if the data's region could be
+//! registered. Flush becomes fdatasync; FUA becomes `RWF_DSYNC`; discard punches a hole. Write zeroes punches a hole (with `NOUNMAP` it
+//! zeroes the range), or writes zeroes if the file system cannot do that. One system call submits several requests; `poll` makes no system
+//! call when there are completions.
+//! Limits: on a block device a discard is the kernel's unmapping write-zeroes: the range then reads as zeroes, and need not be freed. A
+//! device without that command has no discard here. I/O uses O_DIRECT if the file supports it, otherwise the page cache, with a
+//! [`FileWarning`]. The file's size is read once, rounded down to logical blocks; if the file is truncated later, I/O fails. Only requests
+//! write to the file; it is neither created nor extended here (see `crate::create`).
 //! Since: 0.1.
 
 mod handover;
@@ -55,13 +54,13 @@ pub struct File {
     rings: PerHctx<RingSet>,
 }
 
-/// The rings of one hctx, one per size it was ever started with and one of the thread that claimed it; found without a
-/// lock, one of them in use.
+/// The rings of one hctx: one per size with which it was ever started, and one of the thread that claimed it. One of them is in use; it is
+/// found without a lock.
 struct RingSet {
     /// By binary logarithm of the depth, then the claimed one.
     rings: [OnceLock<Ring>; CLAIMED + 1],
     current: AtomicUsize,
-    /// Of the ring that is in use while the hctx is not claimed.
+    /// Binary logarithm of the depth of the ring that is used while the hctx is not claimed.
     depth_log2: AtomicUsize,
 }
 
@@ -77,7 +76,7 @@ impl RingSet {
         }
     }
 
-    /// Switches to the ring of this size that has no owner.
+    /// Switches to the ring of this size without an owner.
     fn use_shared(&self, depth_log2: usize) {
         self.depth_log2.store(depth_log2, Ordering::Relaxed);
         self.current.store(depth_log2, Ordering::Relaxed);
@@ -86,13 +85,13 @@ impl RingSet {
 
     #[inline]
     fn current(&self) -> &Ring {
-        // Relaxed: OnceLock orders the ring itself, and each user of the hctx learnt of it after `start`.
+        // Relaxed: OnceLock orders the ring itself, and all users of the hctx use it only after `start`.
         self.rings[self.current.load(Ordering::Relaxed)].get().expect("hctx used before the driver was started for it")
     }
 }
 
 impl File {
-    /// Opens `path`; data comes from and goes to `regions`. The warnings say what is not as asked or not as fast.
+    /// Opens `path`; the data of requests is in `regions`. The warnings say what differs from the options or is slower than possible.
     pub fn open(path: &Path, options: &FileOptions, regions: Arc<Regions>) -> Result<(File, Vec<FileWarning>)> {
         let (opened, warnings) = Opened::open(path, options)?;
         Ok((File { opened: Arc::new(opened), regions, rings: PerHctx::new() }, warnings))
@@ -225,7 +224,7 @@ impl Issuer for File {
     fn claim(&self, hctx: HctxId) -> bool {
         let set = self.rings.get(hctx);
         let (current, depth_log2) = (set.current(), set.depth_log2.load(Ordering::Relaxed));
-        // A claim is for a thread, and the ring of an earlier one cannot change hands.
+        // A claim is bound to a thread, and the ring of an earlier claim cannot change its owner.
         if set.rings[CLAIMED].get().is_some() || !current.is_idle() {
             return false;
         }
@@ -247,7 +246,7 @@ impl Issuer for File {
             && ring.is_idle()
         {
             ring.retire();
-            // Unless the queues were built anew since, and it is not the one in use.
+            // If the queues were rebuilt in the meantime, the claimed ring is not in use, and the exchange fails.
             let shared = set.depth_log2.load(Ordering::Relaxed);
             let _ = set.current.compare_exchange(CLAIMED, shared, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -256,7 +255,7 @@ impl Issuer for File {
     fn unclaim(&self) {
         for set in self.rings.iter() {
             let depth_log2 = set.depth_log2.load(Ordering::Relaxed);
-            // One that could not be made has no ring, and is not in use.
+            // A ring that could not be made is missing, and not in use.
             if set.rings[depth_log2].get().is_some() {
                 set.use_shared(depth_log2);
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host needs of a driver in addition to `blk::driver::Driver`: a way to wait, and what a device offers beside I/O.
+//! The traits of a driver in addition to `blk::driver::Driver`: how to wait for completions, and what a device offers besides I/O.
 
 use super::issuer::Issuer;
 use super::path::DevicePath;
@@ -12,66 +12,66 @@ use std::os::fd::RawFd;
 
 /// A driver whose completions a thread can wait for without spinning.
 pub trait HostDriver: Driver {
-    /// Maximum of the hardware queues in [`Driver::start`], read and poll queues included. The default is cut to it.
+    /// Returns the most hardware queues that [`Driver::start`] accepts, including read and poll queues. A larger default is reduced to it.
     fn max_hw_queues(&self) -> u16 {
         u16::MAX
     }
 
-    /// Blocks until `min` requests (at least one) of `hctx` that were in flight at the call may have finished. It also returns
-    /// when `timeout` has passed or [`HostDriver::wake`] was called since `seen` was read from [`HostDriver::wakes`], and may
-    /// return early for no reason. Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile, and what
-    /// they queue counts. Then `min` must be 1, for a wake-up may count as one completion only. Returns at once when nothing is
-    /// in flight and there is no `timeout`.
+    /// Blocks until `min` requests (at least one) of `hctx` that were in flight at the call may have finished. Also returns when `timeout`
+    /// has passed or [`HostDriver::wake`] was called since `seen` was read from [`HostDriver::wakes`], and may return early for no reason.
+    /// Poll afterwards. Other threads may queue, poll and wait on the same hctx meanwhile, and their requests count, too. In that case
+    /// `min` must be 1, because a wake-up may count as one completion only. Returns at once when nothing is in flight and there is no
+    /// `timeout`.
     ///
-    /// A driver whose requests are finished when they are issued has nothing to wait for: the default returns.
+    /// The default returns at once. It is for drivers whose requests are complete when they are issued.
     fn wait_since(&self, _seen: u64, _hctx: HctxId, _min: u32, _timeout: Option<Duration>) {}
 
-    /// [`HostDriver::wait_since`] now: wake-ups before the call do not count.
+    /// As [`HostDriver::wait_since`], but wake-ups before the call do not count.
     fn wait(&self, hctx: HctxId, min: u32, timeout: Option<Duration>) {
         self.wait_since(self.wakes(hctx), hctx, min, timeout);
     }
 
-    /// How often [`HostDriver::wake`] was called for `hctx`, or more. A thread reads it, then publishes that it is going to
-    /// wait, then waits since this number. It misses no wake-up by threads that saw the publication.
+    /// Returns a count that grows with each [`HostDriver::wake`] for `hctx`. A thread reads the count, then publishes that it is going to
+    /// wait, then passes the count to [`HostDriver::wait_since`]. So it misses no wake-up by threads that saw the publication.
     fn wakes(&self, _hctx: HctxId) -> u64 {
         0
     }
 
-    /// Makes all threads return that are in a wait for `hctx`, or come to it with an older [`HostDriver::wakes`].
+    /// Ends all waits for `hctx`: those in progress, and later ones with an older [`HostDriver::wakes`].
     fn wake(&self, _hctx: HctxId) {}
 
-    /// When the first request of `hctx` will be finished, for a driver that completes by time.
+    /// Returns when the first request of `hctx` will complete, for a driver that completes requests by time.
     fn next_due(&self, _hctx: HctxId) -> Option<Instant> {
         None
     }
 
-    /// A descriptor that polls readable when `hctx` has completions, if the driver has such a thing.
+    /// Returns a descriptor that is readable when `hctx` has completions, if the driver has one.
     fn ring_fd(&self, _hctx: HctxId) -> Option<RawFd> {
         None
     }
 
-    /// Fewer system calls for a thread that issues alone.
+    /// Returns the interface that saves system calls for a thread that alone issues requests.
     fn issuer(&self) -> &dyn Issuer {
         &Plain
     }
 
-    /// What is stored, and how much room there is.
+    /// Returns the interface to allocated blocks and free space.
     fn space(&self) -> &dyn Space {
         &Plain
     }
 
-    /// The way to the device.
+    /// Returns the interface to the connections of the device.
     fn path(&self) -> &dyn DevicePath {
         &Plain
     }
 
-    /// The device as a SCSI logical unit.
+    /// Returns the interface to the device as a SCSI logical unit.
     fn scsi(&self) -> &dyn ScsiUnit {
         &Plain
     }
 }
 
-/// A device that offers nothing beside I/O.
+/// A device that offers nothing besides I/O.
 struct Plain;
 
 impl Issuer for Plain {}

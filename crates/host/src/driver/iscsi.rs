@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `iscsi://`: a logical unit of an iSCSI target, by an initiator of our own, over several sessions, with recovery.
+//! `iscsi://`: a logical unit of an iSCSI target, with a built-in initiator, over several sessions, with recovery.
 //!
 //! Synopsis: `iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]`, as libiscsi and QEMU have it (quote the `&` in a shell).
 //! Options: `sessions`, 1..=64, default 4: the most sessions, and so the most hardware queues. `initiator`: our name;
@@ -89,7 +89,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Sessions of a disk that names no number.
+/// Default number of sessions of a disk.
 pub const DEFAULT_SESSIONS: u16 = 4;
 /// Fewer requests than these may wait for the requests that are submitted right after them, to share one send.
 const LAZY: u32 = 32;
@@ -152,7 +152,7 @@ impl Shared {
         if !self.unit.is_still(&unit) {
             return Err(self.is_another(&format!("was {} and is {unit}", self.unit)));
         }
-        // The unit is back, and no old session is left: see `wants`.
+        // The unit is back, and no old session is left; see `wants`.
         if self.is_path {
             self.gone.store(false, Ordering::Relaxed);
         }
@@ -371,7 +371,7 @@ impl Iscsi {
         self.shared.unit.identity.to_string()
     }
 
-    /// Handles what the unit has reported about itself. Requests that are sent after this call take it into account.
+    /// Handles what the unit has reported about itself. Requests that are sent after this call take the report into account.
     #[inline]
     fn take_news(&self) {
         if self.disk.has_news() {
@@ -394,7 +394,7 @@ impl Iscsi {
         });
     }
 
-    /// The unit may have become another one: no request is sent until the unit was identified again.
+    /// Handles a report that the unit may have become another one: no request is sent until the unit was identified again.
     #[cold]
     fn doubt(&self) {
         self.shared.queues.iter().for_each(Queue::doubt);
@@ -460,7 +460,7 @@ impl Transport for Shared {
         let (mut now_done, mut waits) = (done, false);
         for (i, queue) in self.queues.iter().enumerate().filter(|(i, _)| done & 1 << i == 0) {
             match queue.manage(function, &self.regions, now) {
-                // A session that is lost has no tasks.
+                // A lost session has no tasks.
                 Some(Help::Done) | None => now_done |= 1 << i,
                 Some(Help::Begun) => waits = true,
                 Some(Help::Failed) => {
@@ -493,7 +493,7 @@ impl Transport for Shared {
     fn probed(&self, _lun: LunId, now: Instant) -> Option<Probed> {
         let Answer { outcome, data, .. } =
             self.queues.iter().find_map(|q| q.own_answer(TaskOwner::Midlayer, &self.regions, now))?;
-        // An answer that is shorter than the buffer is no failure of a probe.
+        // For a probe, an answer that is shorter than the buffer is not a failure.
         Some(Probed { outcome: Outcome { residual: 0, ..outcome }, data })
     }
 

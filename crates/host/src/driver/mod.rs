@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Drivers that run on this machine, and what the host needs of them beyond `blk::driver::Driver`: a way to wait.
+//! Drivers that run on this machine, and the traits that the host needs besides `blk::driver::Driver`, such as waiting for completions.
 //!
-//! `null` is the template of a driver; network drivers are folders over `remote`. State per hardware queue lives in a `PerHctx`.
-//! How its targets are written and opened is a [`DriverTarget`](crate::target::DriverTarget).
+//! `null` is the template of a driver; network drivers are folders over `remote`. State per hardware queue lives in a `PerHctx`. A
+//! [`DriverTarget`](crate::target::DriverTarget) defines how a driver's targets are written and opened.
 
 pub(crate) mod host_driver;
 pub(crate) mod issuer;

@@ -6,10 +6,10 @@
 //! is spread evenly by up to this much either way, by `seed`; `iops` and `bw` (bytes per second), caps as token
 //! buckets that hold `burst_ms` worth of them; `parallel`, I/Os in service at once, the rest queue inside the device.
 //! Example: `model:iops=18000,bw=750m,lat_us=2000,parallel=64,size=16t,over=null`
-//! Limits: an I/O is admitted by the caps in order of issue, waits for a free unit, is served for its latency; it
-//! becomes visible to the first poll after that. Data moves at issue. An I/O counts as one against `iops` whatever its
-//! size; flush, discard and write zeroes move no bytes against `bw`. The state is one device's, so all hctxs share a
-//! lock, once per request: right up to some million I/Os per second.
+//! Limits: an I/O is admitted by the caps in order of issue, waits for a free unit, is served for its latency; it becomes visible to the
+//! first poll after that. Data moves at issue. An I/O counts as one against `iops` whatever its size; flush, discard and write zeroes move
+//! no bytes against `bw`. All hctxs share the state of one device under one lock, taken once per request; that is sufficient up to some
+//! million I/Os per second.
 //! Since: 0.1.
 
 use crate::driver::host_driver::HostDriver;
@@ -34,7 +34,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-/// What a model is in front of.
+/// The storage behind a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelOver {
     /// No data.
@@ -43,12 +43,12 @@ pub enum ModelOver {
     Ram,
 }
 
-/// How the device is made.
+/// Options of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelOptions {
     /// Size in bytes; rounded down to whole sectors.
     pub size_bytes: u64,
-    /// What keeps the data.
+    /// Storage for the data.
     pub over: ModelOver,
     /// Time a read is in service.
     pub lat_read: Duration,
@@ -75,7 +75,7 @@ enum Medium {
     Ram(RamDisk),
 }
 
-/// A request in the device, ordered by when it is done, then by issue.
+/// A request in the device, ordered by completion time, then by issue.
 struct Pending {
     due: Instant,
     seq: u64,
@@ -125,7 +125,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A device as `options` say; data comes from and goes to `regions`.
+    /// Makes a device as `options` say. The data of requests is in `regions`.
     pub fn new(options: ModelOptions, regions: Arc<Regions>) -> Result<Model> {
         let size_bytes = options.size_bytes;
         let medium = match options.over {
@@ -185,7 +185,7 @@ impl Driver for Model {
             ahead |= queue.pending.peek().is_none_or(|Reverse(first)| due < first.due);
             queue.pending.push(Reverse(Pending { due, seq, rq: batch.accept(), status }));
         }
-        // Another thread's requests may be issued here while it sleeps.
+        // Requests of another thread may be issued here while that thread sleeps.
         if ahead {
             hctx.sleeper.wake_sleepers();
         }

@@ -3,18 +3,17 @@
 //!
 //! Synopsis: `nbd://HOST[:PORT]/EXPORT[?OPTIONS]`, `nbd+unix:///EXPORT?socket=PATH[&OPTIONS]` (quote the `&` in a shell); under TLS
 //! `nbds://[USER@]HOST[:PORT]/EXPORT[?OPTIONS]`, `nbds+unix:///EXPORT?socket=PATH[&OPTIONS]`
-//! Options: `connections`, 1..=64: the most connections, and so the most hardware queues. Default: 4 if the server says that
-//! several are safe (CAN_MULTI_CONN); otherwise 1, even if more were asked for. `reconnect_delay`: seconds for which
-//! requests wait for a server that is gone; then they fail with an I/O error. Default 0: they fail at once. `timeout`:
-//! seconds for which a request waits for its reply; default 0: for as long as its connection lasts. Of TLS:
-//! `tls-certificates`, a directory laid out as for QEMU, libnbd and GnuTLS: `ca-cert.pem`, the authorities for the server's
-//! certificate, and optionally `ca-crl.pem`; `client-cert.pem` and `client-key.pem` for a server that wants a client
-//! certificate. Default: the system's authorities, and no client certificate. `tls-hostname`, the name that the server's
+//! Options: `connections`, 1..=64: the most connections, and so the most hardware queues. Default: 4 if the server says that several are
+//! safe (CAN_MULTI_CONN); otherwise 1, even if more were asked for. `reconnect_delay`: seconds for which requests wait for a lost server;
+//! then they fail with an I/O error. Default 0: they fail at once. `timeout`: seconds for which a request waits for its reply; default 0:
+//! for as long as its connection lasts. Of TLS: `tls-certificates`, a directory laid out as for QEMU, libnbd and GnuTLS: `ca-cert.pem`,
+//! the authorities for the server's certificate, and optionally `ca-crl.pem`; `client-cert.pem` and `client-key.pem` for a server that
+//! wants a client certificate. Default: the system's authorities, and no client certificate. `tls-hostname`, the name that the server's
 //! certificate must be for; default: HOST, and `localhost` for a Unix socket. `tls-verify-peer=0`: any server is accepted.
 //! Example: `nbd+unix:///disk0?socket=/run/nbd.sock`, `nbd://storage:10809/disk0?connections=2&reconnect_delay=60`
-//! What becomes of a request: read and write, without a copy of long data; flush; FUA; discard by TRIM; write zeroes by
-//! WRITE_ZEROES, which may make holes. The disk lacks every operation that the server does not offer. One hardware queue is
-//! one connection; requests that are issued together are sent together.
+//! What becomes of a request: read and write, without a copy of long data; flush; FUA; discard by TRIM; write zeroes by WRITE_ZEROES,
+//! which may make holes. The disk offers only operations that the server offers. One hardware queue is one connection; requests that are
+//! issued together are sent together.
 //! TLS (1.2 and 1.3): negotiated before anything else; a server without TLS is refused. Whatever a server sent before TLS is
 //! ignored. Data is copied once more than without TLS, and a connection has at most about 600 KiB of buffers.
 //! Reconnect: as QEMU's `reconnect-delay`. A lost connection is made again in the background, without a limit on attempts,
@@ -24,11 +23,11 @@
 //! Timeout: checked when `io_timeout` (default 30 s) expires, so the longer of the two applies. As in Linux's nbd, the
 //! connection of the late request is dropped with it, so a late reply matches no request. The other requests in flight wait
 //! for the next connection. Without `timeout`, requests wait for a paused server.
-//! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers what the
-//! server had acknowledged before the loss only if the server kept it. Like Linux and QEMU this driver does not repeat writes
-//! that were acknowledged. So a server that dies with data in a cache of its own loses it silently. If both servers live and
-//! reach the same disk, the old one may carry out an interrupted write after the new one has answered its repetition. The
-//! capacity is taken once, rounded down to logical blocks; requests are at most 32 MiB.
+//! Limits: no pre-shared keys and no anonymous TLS (rustls has neither), no vsock. A flush that was sent again covers writes that were
+//! acknowledged before the loss only if the server still has their data. Like Linux and QEMU, this driver does not repeat acknowledged
+//! writes. So a server that crashes with data in its own cache loses that data silently. If an old and a new server are both alive and use
+//! the same disk, the old one may execute an interrupted write after the new one has acknowledged the repeated write. The capacity is read
+//! once, rounded down to logical blocks; requests are at most 32 MiB.
 //! Source: doc/proto.md and doc/uri.md of the NBD reference implementation; drivers/block/nbd.c (dead connections), QEMU's
 //! `block/nbd.c` as documented (`reconnect-delay`).
 //! Since: 0.1.
@@ -69,7 +68,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Requests that may wait for those that are submitted right behind them.
+/// Fewer requests than these may wait for the requests that are submitted right after them, to share one send.
 const LAZY: u32 = 32;
 
 /// A warning: the server does not allow several connections.
@@ -112,7 +111,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Another connection.
+    /// Opens another connection.
     fn dial(&self) -> Result<Dialed> {
         dial(&self.target, self.credentials.as_ref(), self.watch.over()).and_then(|dialed| same(self, dialed))
     }
@@ -164,7 +163,7 @@ fn described(served: &Served) -> String {
 }
 
 impl Nbd {
-    /// Connects to the server; data comes from and goes to `regions`. With `write` a read-only export is refused.
+    /// Connects to the server; the data of requests is in `regions`. With `write` a read-only export is refused.
     pub fn open(target: &NbdTarget, write: bool, regions: Arc<Regions>) -> Result<(Nbd, Option<OneConnection>)> {
         let watch = Arc::new(Watch::new()?);
         let host = if let NbdAddress::Tcp(host, _) = &target.address { Some(host.as_str()) } else { None };
@@ -197,7 +196,7 @@ impl Nbd {
         self.shared.queues.get(hctx)
     }
 
-    /// A connection for a hardware queue that never had one.
+    /// Returns a connection for a hardware queue that never had one.
     fn connect(&self) -> Result<Dialed> {
         match self.first.lock().take() {
             Some(first) => Ok(first),
@@ -222,7 +221,7 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
         return Err(format!("has {} bytes: must be one block of {logical} to 2^63", served.size_bytes));
     }
     let sectors = max >> SECTOR_SHIFT;
-    // Without data the length has its 32 bits, and QEMU's servers take 31 of them.
+    // For requests without data the length has 32 bits, of which QEMU's servers accept 31.
     let range = |can: u16, most: u32| if served.can(can) { (most / logical * logical) >> SECTOR_SHIFT } else { 0 };
     let limits = Limits {
         logical_block_size: logical,
@@ -230,7 +229,7 @@ fn limits(served: &Served) -> std::result::Result<Limits, String> {
         max_segment_size: u32::MAX,
         max_discard_sectors: range(flag::SEND_TRIM, i32::MAX as u32),
         discard_granularity: if served.can(flag::SEND_TRIM) { logical } else { 0 },
-        // As long as a write: what the server says of the longest request may be meant for this, too.
+        // At most as long as a write, because the server's longest request size may apply to write zeroes, too.
         max_write_zeroes_sectors: range(flag::SEND_WRITE_ZEROES, max),
         write_cache: served.can(flag::SEND_FLUSH),
         fua: served.can(flag::SEND_FUA),

@@ -26,14 +26,14 @@ use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How the disk is made.
+/// Options of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NullOptions {
     /// Size in bytes; rounded down to whole blocks.
     pub size_bytes: u64,
     /// Logical block size in bytes; a power of two, 512..=4096.
     pub blocksize: u32,
-    /// A request completes not before this long after its issue; zero = when it is issued.
+    /// Least time between issue and completion of a request; zero = it completes when it is issued.
     pub completion: Duration,
 }
 
@@ -61,12 +61,12 @@ struct Ring {
     rqs: VecDeque<InFlight>,
     /// Requests at the front of `rqs` that are due.
     due: usize,
-    /// Behind those: when the next so many become due. One entry per batch.
+    /// For the requests after those: when, and how many of them, become due. One entry per batch.
     timed: VecDeque<(Instant, usize)>,
 }
 
 impl Ring {
-    /// Counts what has become due.
+    /// Updates `due`.
     fn count_due(&mut self, now: Instant) {
         while let Some((_, n)) = self.timed.pop_front_if(|(due, _)| *due <= now) {
             self.due += n;
@@ -75,7 +75,7 @@ impl Ring {
 }
 
 impl Null {
-    /// A disk as `options` say.
+    /// Makes a disk as `options` say.
     pub fn new(options: NullOptions) -> Null {
         Null { options, hctxs: PerHctx::new() }
     }
@@ -127,7 +127,7 @@ impl Driver for Null {
         }
         ring.timed.push_back((now + self.options.completion, n));
         drop(ring);
-        // Another thread's requests may be issued here while it sleeps. What comes behind others is due after them.
+        // Requests of another thread may be issued here while that thread sleeps. A request that follows others is due after them.
         if first {
             hctx.sleeper.wake_sleepers();
         }
@@ -174,7 +174,7 @@ impl HostDriver for Null {
 }
 
 impl Space for Null {
-    /// Nothing is ever kept. Reads leave their buffer as it is, so no answer is wrong; this one spares clients the reading.
+    /// No data is ever stored. Reads leave their buffer as it is, so any answer is correct; this one saves clients the reading.
     fn allocation(&self) -> Allocation {
         Allocation::Hole
     }

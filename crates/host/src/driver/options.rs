@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options of targets: `name=value,...`, each with the values it takes.
+//! Options of targets: `name=value,...`, each with its valid values.
 
 use crate::error::{Error, Result};
 use blk::suggest::did_you_mean;
 use std::str::FromStr;
 
-/// One option of a kind: its name, the values it takes (for people), and how it is set.
+/// One option of a kind: its name, its valid values (for messages), and how it is set.
 pub(crate) struct OptionDef<T> {
     pub(crate) name: &'static str,
     pub(crate) range: &'static str,
@@ -32,7 +32,7 @@ pub(crate) fn disk_size(v: &str) -> Option<u64> {
     bytes(v).filter(|n| (4096..=8 << 60).contains(n))
 }
 
-/// Bytes with an optional unit: k, m, g, t, p, e, each times 1024, also as kb or kib.
+/// Parses bytes with an optional unit: k, m, g, t, p, e, each 1024 times the one before, also written as kb or kib.
 pub fn bytes(v: &str) -> Option<u64> {
     let digits = v.len() - v.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = v.split_at(digits);
@@ -50,7 +50,7 @@ pub fn bytes(v: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Reads `name=value,...` into the defaults of a kind.
+/// Parses `name=value,...` over the defaults of a kind.
 pub(crate) fn read<T: Default>(kind: &str, text: &str, defs: &[OptionDef<T>]) -> Result<T> {
     let mut options = T::default();
     for item in text.split(',').filter(|item| !item.is_empty()) {

@@ -10,13 +10,13 @@ use std::os::fd::OwnedFd;
 /// Counts of a driver's connections to its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Connections that there should be.
+    /// Number of connections that there should be.
     pub wanted: u64,
     /// Connections that are up.
     pub up: u64,
     /// Connections lost so far.
     pub losses: u64,
-    /// Requests that were sent again on the next connection.
+    /// Number of requests that were sent again on a new connection.
     pub replayed: u64,
 }
 
@@ -40,13 +40,13 @@ pub trait DevicePath {
         None
     }
 
-    /// Returns problems since the device was opened that the results of requests do not show, as sentences for people.
+    /// Returns problems since the device was opened that the results of requests do not show, as sentences for users.
     fn troubles(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// While set, requests fail instead of waiting for a device that is away or has not answered for one second. Clearing it
-    /// restores the full wait. Call again to catch requests that became late. False: not supported.
+    /// While set, requests fail instead of waiting for a device that is unreachable or has not answered for one second. Clearing it
+    /// restores the full wait. Call again to fail requests that became late since. Returns false if not supported.
     fn set_give_up(&self, _give_up: bool) -> bool {
         false
     }
@@ -56,8 +56,8 @@ pub trait DevicePath {
         None
     }
 
-    /// Checks, with a connection of its own and without the requests, that the disk is reachable, ready, and the one that
-    /// was opened. Takes at most about `limit`, less when `stop` becomes readable. `None`: the driver has no such check.
+    /// Checks, on a separate connection, that the disk is reachable, ready, and the same that was opened. Takes at most about `limit`,
+    /// less when `stop` becomes readable. `None`: the driver has no such check.
     fn check(&self, _limit: Duration, _stop: &OwnedFd) -> Option<Result<()>> {
         None
     }

@@ -4,7 +4,7 @@
 use blk::id::{HctxId, MAX_CPUS};
 use std::sync::OnceLock;
 
-/// One `T` per hardware queue, each on cache lines of its own, found without a lock and made when first needed.
+/// One `T` per hardware queue, each on separate cache lines, accessed without a lock and made at first use.
 pub(crate) struct PerHctx<T> {
     slots: Box<[OnceLock<Box<Padded<T>>>]>,
 }
@@ -18,17 +18,17 @@ impl<T> PerHctx<T> {
         PerHctx { slots: (0..MAX_CPUS).map(|_| OnceLock::new()).collect() }
     }
 
-    /// The state of hardware queue `index`, made by `make` if it is the first time.
+    /// Returns the state of hardware queue `index`; makes it by `make` at first use.
     pub(crate) fn get_or_init(&self, index: u16, make: impl FnOnce() -> T) -> &T {
         &self.slots[usize::from(index)].get_or_init(|| Box::new(Padded(make()))).0
     }
 
-    /// Those that were ever needed.
+    /// Iterates over the states that were made.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| Some(&slot.get()?.0))
     }
 
-    /// The state of `hctx`, which `start` must have made.
+    /// Returns the state of `hctx`, which `start` must have made.
     #[inline]
     pub(crate) fn get(&self, hctx: HctxId) -> &T {
         &self.slots[hctx.index()].get().expect("hctx used before the driver was started for it").0

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory of a request's data: pieces named by region and offset, which are checked again at each access.
+//! The memory of a request's data: pieces given by region and offset, which are checked at each access.
 //!
-//! Guarantees: pieces that adjoin in memory are joined; the list keeps its capacity, so a reused slot allocates nothing.
-//! Needs from callers: pieces that resolve when they are added, and belong to a request in flight.
+//! Guarantees: adjacent pieces are merged; the list keeps its capacity, so a reused slot allocates nothing.
+//! Needs from callers: pieces resolve when they are added, and belong to a request in flight.
 
 use crate::mem::{Region, Regions, Span};
 use crate::net::vectored::{Incoming, Outgoing};
@@ -14,7 +14,7 @@ struct Piece {
     len: u32,
 }
 
-/// Pieces that there is room for from the start.
+/// Initial capacity, in pieces.
 const PIECES: usize = 4;
 
 /// See the module's text.
@@ -46,7 +46,7 @@ impl Pieces {
         }
     }
 
-    /// Whether any of their memory has gone.
+    /// Whether any of their memory is gone.
     pub(super) fn have_gone(&self, regions: &Regions) -> bool {
         self.0.iter().any(|piece| regions.get(piece.data.region()).is_some_and(Region::has_gone))
     }
@@ -77,7 +77,7 @@ impl Pieces {
         });
     }
 
-    /// Has up to `left` bytes of a read, from its byte `at` on, received to where they belong; how many.
+    /// Appends the memory for up to `left` bytes of a read, from its byte `at` on, to `incoming`. Returns how many bytes.
     pub(super) fn push_destination<'a>(
         &self,
         at: u32,
@@ -89,7 +89,7 @@ impl Pieces {
         self.walk(at, left, regions, |span| {
             incoming.push_span(span);
             bytes += span.len() as u32;
-            // One is for what follows.
+            // One piece is reserved for the data that follows.
             incoming.capacity() > 1
         });
         bytes
@@ -98,7 +98,7 @@ impl Pieces {
     /// Stores data of a read.
     ///
     /// # Panics
-    /// The pieces are shorter than that.
+    /// The pieces have fewer bytes.
     pub(super) fn put(&self, at: u32, mut bytes: &[u8], regions: &Regions) {
         self.walk(at, bytes.len() as u32, regions, |span| {
             let (here, rest) = bytes.split_at(span.len());

@@ -4,9 +4,9 @@
 //! Synopsis: `ram[:size=1g,blocksize=512]`
 //! Options: `size` of the disk; `blocksize`, its logical block size, 512..=4096.
 //! Example: `ram:size=4g`
-//! Limits: a request is executed when it is issued, by the issuing thread, and complete when polled for. Memory is
-//! taken page by page as it is written and given back by discard; what was never written or was discarded reads as
-//! zeroes. Requests that overlap while both are in flight may mix, as on any disk. The data is gone with the driver.
+//! Limits: a request is executed when it is issued, by the issuing thread, and complete when polled for. Memory is allocated page by page
+//! on the first write and freed by discard; a range that was never written or was discarded reads as zeroes. Requests that overlap while
+//! both are in flight may mix, as on any disk. The data is gone with the driver.
 //! Since: 0.1.
 
 use crate::driver::host_driver::HostDriver;
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How the disk is made.
+/// Options of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RamOptions {
     /// Size in bytes; rounded down to whole blocks.
@@ -40,7 +40,7 @@ impl Default for RamOptions {
     }
 }
 
-/// The medium: what `ram`, and `model` in front of it, execute requests on.
+/// The storage on which `ram`, and `model` in front of it, execute requests.
 pub(crate) struct RamDisk {
     disk: Region,
     options: RamOptions,
@@ -70,7 +70,7 @@ impl RamDisk {
         }
     }
 
-    /// Does what the request says, now.
+    /// Executes a request at once.
     pub(crate) fn execute(&self, rq: &RqRef<'_>) -> BlkStatus {
         let offset = rq.sector().0 << SECTOR_SHIFT;
         let len = (rq.nr_sectors() as usize) << SECTOR_SHIFT;
@@ -105,7 +105,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// A disk as `options` say; data comes from and goes to `regions`.
+    /// Makes a disk as `options` say. The data of requests is in `regions`.
     pub fn new(options: RamOptions, regions: Arc<Regions>) -> Result<Ram> {
         Ok(Ram { disk: RamDisk::new(options, regions)?, hctxs: PerHctx::new() })
     }

@@ -22,14 +22,13 @@
 //! when another client asks for it. With `exclusive=1` the disk takes the lock when it is opened and never releases it. A
 //! client that died keeps the lock until its watch times out, after 30 s. Then the next client takes the lock, and the dead
 //! one can write no more (it is blocklisted).
-//! Size: that of `rbd resize` here or elsewhere, when it is asked for.
+//! Size: a resize of the disk resizes the image, or adopts its new size after `rbd resize` elsewhere.
 //! Limits: a snapshot is read-only, and so is an image that is opened for reading. Discards work in units of
-//! `rbd_discard_granularity_bytes`. A read that hangs cannot be given up, because librbd still has its memory: set
-//! `rados_osd_op_timeout` to make it fail. The same holds for a path of a multipath disk: without that option its requests
-//! wait for their OSDs, whatever other paths there are. For an image with stripes over several objects (STRIPINGV2) the
-//! driver cannot tell what is stored, so all of it counts as data. When the image is shrunk, requests beyond its end fail.
-//! Of a write across the end librbd carries out the first part and reports success. Ceph's libraries stay loaded once an
-//! image was opened; their threads last as long as a disk is open.
+//! `rbd_discard_granularity_bytes`. A read that hangs cannot be given up, because librbd still uses its memory: set `rados_osd_op_timeout`
+//! to make it fail. The same holds for a path of a multipath disk: without that option its requests wait for their OSDs, whatever other
+//! paths there are. For an image with stripes over several objects (STRIPINGV2) the driver cannot tell which blocks are allocated, so all
+//! of it counts as data. When the image is shrunk, requests beyond its end fail. For a write across the end, librbd writes the first part
+//! and reports success. Ceph's libraries stay loaded once an image was opened; their threads last as long as a disk is open.
 //! Source: librbd.h and librados.h (Ceph 16), qemu-block-drivers(7).
 //! Since: 0.1.
 
@@ -67,7 +66,7 @@ const MAX_BYTES: u32 = 16 << 20;
 const MAX_RANGE: u32 = 1 << 30;
 /// Most bytes that one survey asks for.
 const SURVEY_BYTES: u64 = 4 << 30;
-/// `client_mount_timeout` where none is set; Ceph's own is five minutes.
+/// `client_mount_timeout` if none is set; Ceph's default is five minutes.
 const MOUNT_TIMEOUT: &str = "30";
 const CEPHS_MOUNT_TIMEOUT: &str = "300";
 
@@ -84,15 +83,15 @@ pub struct Rbd {
     cluster: Arc<Cluster>,
     /// The first handle: it reports the size, and holds the lock if `exclusive` is set.
     first: Arc<Image>,
-    /// Whether a hardware queue uses it.
+    /// Whether a hardware queue uses the first handle.
     first_is_used: Mutex<bool>,
     sectors: AtomicU64,
-    /// Requests that could not be given up, because librbd has their memory.
+    /// Number of requests that could not be given up, because librbd uses their memory.
     stayed: AtomicUsize,
 }
 
 impl Rbd {
-    /// Opens the image; data comes from and goes to `regions`. Without `write` it is opened for reading only.
+    /// Opens the image; the data of requests is in `regions`. Without `write` the image is opened read-only.
     ///
     /// # Errors
     /// Resource: Ceph's libraries are not installed. Denied: the image is read-only, or another client has its lock. Usage:
@@ -235,7 +234,7 @@ fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
     let owners = image.lock_owners()?;
     let watchers = image.watchers()?;
     let is_alive = |owner: &String| watchers.iter().any(|(address, _)| address == owner);
-    // To take the lock from a client that would release it on request would make that client's writes fail.
+    // The lock is not taken from a live client, even if the client would release it on request, because its writes would then fail.
     if !image.owns_lock() && owners.iter().any(is_alive) {
         return Err(taken(&owners));
     }
@@ -248,7 +247,7 @@ fn lock(target: &RbdTarget, image: &Image, read_only: bool) -> Result<()> {
 fn limits(image: &Image, caches: bool, read_only: bool) -> Result<Limits> {
     let unit = image.option("rbd_discard_granularity_bytes").and_then(|v| v.parse::<u32>().ok());
     let object = u32::try_from(image.object_bytes()?).unwrap_or(u32::MAX);
-    // A power of two, as Ceph's rule for it is, and at most an object.
+    // A power of two, as Ceph requires, and at most the size of an object.
     let granularity = unit.filter(|u| u.is_power_of_two()).unwrap_or(1 << 16).clamp(512, object.max(512));
     let limits = Limits {
         logical_block_size: 512,
@@ -434,7 +433,7 @@ impl DriverTarget for RbdTarget {
     }
 
     fn is_same_data(&self, other: &Self) -> bool {
-        // Its text has pool, namespace, image and snapshot.
+        // The target's text contains pool, namespace, image and snapshot.
         (&self.cluster, &self.conf, self.to_string()) == (&other.cluster, &other.conf, other.to_string())
     }
 }

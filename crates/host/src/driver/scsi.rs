@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a driver of a SCSI device offers in addition to reads and writes.
+//! The interface to a SCSI device besides reads and writes.
 
 use crate::error::Result;
 use blk::id::HctxId;
@@ -21,18 +21,19 @@ pub struct Checked {
 /// A callback from inside I/O; it may not call back into the driver.
 pub type NotifyFn = Box<dyn Fn() + Send + Sync>;
 
-/// What bounds the commands of a logical unit: `nr_hw_queues` multiplies tags, which the device need not have room for.
+/// Limits of the commands of a logical unit. Each hardware queue has `can_queue` tags, so all queues together may have more than the
+/// device can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiDepth {
     /// Commands of a hardware queue (of all, with `host_tagset`).
     pub can_queue: u32,
-    /// Commands the unit may have at first.
+    /// Most commands of the unit at the start.
     pub cmd_per_lun: u32,
-    /// Commands it may have now.
+    /// Most commands of the unit now.
     pub queue_depth: u32,
     /// Hardware queues.
     pub nr_hw_queues: u16,
-    /// Commands that the target's windows hold over all sessions together, as far as is known.
+    /// Commands that the target's windows allow over all sessions, as far as known.
     pub window: Option<u64>,
 }
 
@@ -45,14 +46,14 @@ pub struct RawCommand<'a> {
     pub data_out: &'a [u8],
     /// Most bytes of data from the device; not with `data_out`.
     pub data_in: usize,
-    /// How long it may take.
+    /// Time limit.
     pub timeout: Duration,
 }
 
 /// How a command completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawAnswer {
-    /// The result of the transport; if not [`HostByte::Ok`], the other fields mean nothing.
+    /// The result of the transport. If it is not [`HostByte::Ok`], the other fields are meaningless.
     pub host: HostByte,
     /// The device's status (SAM-5, table 26).
     pub status: u8,
@@ -68,7 +69,7 @@ pub struct RawAnswer {
 
 /// A SCSI device: its port groups (ALUA), passthrough commands, and queue depths.
 pub trait ScsiUnit {
-    /// Returns the ALUA state of this path when it was opened. `None`: it was not asked, or the target has no port groups.
+    /// Returns the ALUA state of this path at its opening. `None`: the state was not requested, or the target has no port groups.
     fn access(&self) -> Option<Access> {
         None
     }
@@ -79,7 +80,7 @@ pub trait ScsiUnit {
         None
     }
 
-    /// Has `tell` called, from inside I/O, when the device reports that its ALUA state may have changed. The first caller's
+    /// Sets a callback that is called, from inside I/O, when the device reports that its ALUA state may have changed. Only the first
     /// callback is kept.
     fn on_access_change(&self, _tell: NotifyFn) {}
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sleep until a request is due, for drivers that complete by time.
+//! Sleeping until a request is due, for drivers that complete requests by time.
 
 use crate::clock;
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
@@ -8,7 +8,7 @@ use blk::time::{Duration, Instant};
 /// Where threads sleep until a moment or a wake-up: [`HostDriver::wait_since`](crate::driver::HostDriver::wait_since) of drivers that complete by time.
 #[derive(Default)]
 pub(crate) struct Sleeper {
-    /// Wake-ups so far; changed under the lock, so that no sleeper misses one between its look and its sleep.
+    /// Wake-ups so far; changed under the lock, so that no sleeper misses one between its check and its sleep.
     wakes: AtomicU64,
     /// Threads in [`Sleeper::sleep_until_due`].
     sleepers: AtomicU32,
@@ -17,15 +17,15 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Sleeps until a request is due (`next_due` tells the first one), at most for `timeout` if there is one; not at all
-    /// when there is neither, or when there were wake-ups after `seen`.
+    /// Sleeps until a request is due (`next_due` returns the first time), for at most `timeout` if there is one. Does not sleep if there
+    /// is neither, or if there were wake-ups after `seen`.
     pub(crate) fn sleep_until_due(
         &self,
         seen: u64,
         timeout: Option<Duration>,
         next_due: impl FnOnce() -> Option<Instant>,
     ) {
-        // Counted before the look at the requests: see `wake_sleepers`.
+        // Counted before the check of the requests: see `wake_sleepers`.
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         let due_in = next_due().map(|due| due.since(clock::now()));
         if let Some(sleep) = due_in.into_iter().chain(timeout).min()
@@ -50,13 +50,13 @@ impl Sleeper {
         }
     }
 
-    /// Wake-ups so far.
+    /// Returns the number of wake-ups so far.
     pub(crate) fn wakes(&self) -> u64 {
         // Acquire: not read after the caller has published that it is going to wait. Pairs with: Sleeper::wake
         self.wakes.load(Ordering::Acquire)
     }
 
-    /// Ends the sleep of all threads, and of those on their way to it.
+    /// Ends the sleep of all threads, also of those that are about to sleep.
     pub(crate) fn wake(&self) {
         let lock = self.lock.lock();
         // Pairs with: Sleeper::wakes
@@ -65,9 +65,8 @@ impl Sleeper {
         self.condvar.notify_all();
     }
 
-    /// Wakes the sleepers, for the first due time has moved ahead: they check again. Call after the request was added
-    /// under the lock that `next_due` of a sleeper takes. A thread that checked before that is counted here; one that
-    /// checks later sees it.
+    /// Wakes the sleepers because the first due time is now earlier, so that they check again. Call after the request was added under the
+    /// lock that `next_due` of a sleeper takes. A thread that checked before that is counted here; one that checks later sees it.
     #[inline]
     pub(crate) fn wake_sleepers(&self) {
         if self.sleepers.load(Ordering::Relaxed) > 0 {
@@ -87,7 +86,7 @@ mod tests {
         let sleeper = Sleeper::default();
         let seen = sleeper.wakes();
         sleeper.wake();
-        // Two threads were on their way: both return, whichever comes first.
+        // Two threads were about to sleep: both return, in any order.
         sleeper.sleep_until_due(seen, LONG, || None);
         sleeper.sleep_until_due(seen, LONG, || None);
     }

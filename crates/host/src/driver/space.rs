@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which parts of a disk are stored, and how much room there is for more.
+//! Which parts of a disk are allocated, its size, and what happens when space runs out.
 
 use crate::error::Result;
 use blk::id::Sector;
 
-/// How a driver knows what is stored.
+/// How a driver knows which blocks are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// It does not know: all may be data.
+    /// The driver does not know: everything counts as data.
     Data,
-    /// All is always a hole.
+    /// Everything is always a hole.
     Hole,
     /// [`Space::survey`] reports it.
     Survey,
@@ -18,16 +18,16 @@ pub enum Allocation {
 /// Consecutive sectors that are all data or all a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// How many; at least one.
+    /// Number of sectors, at least one.
     pub nr_sectors: u64,
-    /// Nothing is stored, and they read as zeroes.
+    /// The sectors are not stored, and read as zeroes.
     pub is_hole: bool,
 }
 
 /// A device whose space is more than a fixed range of sectors that may all hold data.
 pub trait Space {
-    /// Gives the device `bytes`, or with `None` asks for its present size. Returns the size in sectors. Data beyond a
-    /// smaller size is lost. `None`: a disk of this driver keeps the size it was made with.
+    /// Resizes the device to `bytes`, or with `None` reads its current size. Returns the size in sectors. Data beyond a smaller size is
+    /// lost. Returns `None` if a disk of this driver cannot be resized.
     ///
     /// # Errors
     /// Usage: the device cannot have this size. Others: the system refused.
@@ -62,13 +62,12 @@ pub trait Space {
     /// Announces that the range, or as much of it as is reasonable, will be read soon. May wait, as [`Space::survey`].
     fn prefetch(&self, _sector: Sector, _nr_sectors: u64) {}
 
-    /// Sets whether writes that find no space are retried once a second instead of failed. False: the driver has no such
-    /// mode.
+    /// Sets whether writes that fail for lack of space are retried once a second. Returns false if the driver has no such mode.
     fn set_hold_on_enospc(&self, _hold: bool) -> bool {
         false
     }
 
-    /// Returns how often a write found no space and was kept for a retry.
+    /// Returns how often a write was held for a retry because there was no space.
     fn held_on_enospc(&self) -> u64 {
         0
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a driver's targets have in common: text becomes a value or an error, and a value opens a driver.
+//! Common code of all drivers' targets: text is parsed into a value, and a value opens a driver.
 
 use super::host_driver::HostDriver;
 use crate::error::{Error, ErrorKind, Result};
@@ -37,11 +37,11 @@ pub struct Needs {
     pub min_bytes: u64,
     /// With `write`: also a block device that is mounted or part of another one (`allow_mounted_write=1`).
     pub in_use: bool,
-    /// How far a buffered file is read ahead at most, KiB (`read_ahead_kb`); `None` = as the system does by itself.
+    /// Longest read-ahead of a buffered file, in KiB (`read_ahead_kb`); `None` = the system's default.
     pub read_ahead_kb: Option<u32>,
 }
 
-/// A driver ready to be started, and what the user should know of it.
+/// A driver that is ready to be started, with warnings for the user.
 pub struct OpenTarget {
     /// The driver.
     pub driver: Arc<dyn HostDriver>,
@@ -74,13 +74,13 @@ impl OpenTarget {
     }
 }
 
-/// A kind of targets: the value that their text is read into.
+/// A kind of target: the value that its text is parsed into.
 pub trait DriverTarget: Sized {
     /// The word before the `:`.
     const KIND: &'static str;
     /// Help: how a target is written, and what it is, as lines of `--help`.
     const HELP: &'static str;
-    /// The word alone, without a `:`, is a target, too.
+    /// The word alone, without a `:`, is also a target.
     const IS_WORD: bool = false;
     /// `//` follows the `:`.
     const IS_URL: bool = false;
@@ -90,7 +90,7 @@ pub trait DriverTarget: Sized {
         word == Self::KIND
     }
 
-    /// Reads a target: all of it, and what is behind the first `:`. Nothing is opened.
+    /// Parses a target. `text` is the whole target, `rest` what follows the first `:`. Nothing is opened.
     ///
     /// # Errors
     /// Usage, with the rule.
@@ -102,8 +102,7 @@ pub trait DriverTarget: Sized {
     /// The errors of the driver.
     fn open(&self, needs: &Needs, regions: Arc<Regions>) -> Result<OpenTarget>;
 
-    /// Whether both targets are the same data, as far as their texts show; false if each opening has data of its own, or
-    /// none.
+    /// Whether both targets refer to the same data, as far as their texts show; false if each opening has separate data, or none.
     fn is_same_data(&self, other: &Self) -> bool;
 
     /// Returns the size that the target's text gives; `None`: the device has its own.
@@ -111,7 +110,7 @@ pub trait DriverTarget: Sized {
         None
     }
 
-    /// Whether each opening makes a disk of its own.
+    /// Whether each opening makes a separate disk.
     fn is_private(&self) -> bool {
         false
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk's paths in their groups, as values: what `multipath -ll` prints of one.
+//! The paths of a disk in their groups, as plain values: what `multipath -ll` prints.
 
 use blk::multipath::GroupState;
 
-/// A disk.
+/// A multipath disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// By what it is known; empty if it does not say.
+    /// The WWID; empty if the disk reports none.
     pub wwid: String,
-    /// Size.
+    /// Size in bytes.
     pub bytes: u64,
     /// As in the kernel's table: `1 queue_if_no_path`.
     pub features: String,
@@ -27,7 +27,7 @@ pub struct Topology {
 pub struct TopologyGroup {
     /// With the number of its arguments: `service-time 0`.
     pub selector: String,
-    /// See the module's text.
+    /// Priority of the group.
     pub prio: u32,
     /// Whether it is used.
     pub state: GroupState,
@@ -38,22 +38,22 @@ pub struct TopologyGroup {
 /// A path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyPath {
-    /// What it is called.
+    /// Name of the path.
     pub name: String,
-    /// Its own priority.
+    /// Priority of the path.
     pub prio: u32,
-    /// Requests may go there.
+    /// The path may carry requests.
     pub is_active: bool,
-    /// As multipath calls what its check has found: `ready`, `faulty`, `ghost` (standby), `i/o pending` (its state is about to change).
+    /// Result of the last check, in multipath's words: `ready`, `faulty`, `ghost` (standby), `i/o pending` (its state is about to change).
     pub check: &'static str,
-    /// Its driver is there.
+    /// The path has a driver.
     pub is_running: bool,
     /// How often it failed.
     pub fail_count: u64,
-    /// Requests at it.
+    /// Number of requests in flight on the path.
     pub in_flight: u32,
     /// `path_checker`
     pub checker: String,
-    /// Why it is not used.
+    /// Why the path is not used.
     pub trouble: Option<String>,
 }

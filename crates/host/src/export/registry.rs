@@ -16,7 +16,7 @@ use crate::serve::export_spec::{ExportKeys, ExportSetup, ExportSpec, ExportValue
 use crate::serve::running::RunningExport;
 use std::path::Path;
 
-/// Makes [`ExportKind`] and all that goes by it of one row per type, in the order in which messages list them.
+/// Generates [`ExportKind`] and its functions from one row per type, in the order in which messages list the types.
 macro_rules! exports {
     ($($(#[$doc:meta])* $kind:ident($plan:ty);)*) => {
         /// The protocol of an export.
@@ -28,13 +28,13 @@ macro_rules! exports {
         /// The types of exports, as typed in a configuration.
         pub const EXPORT_TYPES: &[&str] = &[$(<$plan>::TYPE),*];
 
-        /// Whether sources of this type of export, as typed in a configuration, are connections, which come and go.
+        /// Whether this type of export, as typed in a configuration, serves connections, which come and go.
         pub fn serves_connections(export_type: &str) -> bool {
             [$((<$plan>::TYPE, <$plan>::SERVES_CONNECTIONS)),*].contains(&(export_type, true))
         }
 
         impl ExportKind {
-            /// What ends the name of an export without a name, of the type at `index` of [`EXPORT_TYPES`].
+            /// Returns the suffix of the default name of an export, for the type at `index` of [`EXPORT_TYPES`].
             ///
             /// # Panics
             /// `index` is out of range.
@@ -52,37 +52,38 @@ macro_rules! exports {
                 all[index](keys, name, disk)
             }
 
-            /// As typed in a configuration.
+            /// Returns the type as typed in a configuration.
             pub fn name(&self) -> &'static str {
                 match self { $(ExportKind::$kind(_) => <$plan>::TYPE,)* }
             }
 
-            /// Only root can end it.
+            /// Whether only root can stop the export.
             pub fn needs_root(&self) -> bool {
                 match self { $(ExportKind::$kind(_) => <$plan>::NEEDS_ROOT,)* }
             }
 
-            /// Queues that a mapping distributes; `None` for exports whose connections are dealt round robin as they come.
+            /// Returns the number of queues that a mapping distributes; `None` for exports whose connections are distributed round robin
+            /// as they arrive.
             pub fn num_queues(&self) -> Option<u16> {
                 match self { $(ExportKind::$kind(export) => export.num_queues(),)* }
             }
 
-            /// The Unix socket it listens on.
+            /// Returns the Unix socket that the export listens on.
             pub fn unix_socket(&self) -> Option<&Path> {
                 match self { $(ExportKind::$kind(export) => export.unix_socket(),)* }
             }
 
-            /// Whether it listens at `at`.
+            /// Whether the export listens at `at`.
             pub fn is_at(&self, at: &At) -> bool {
                 match self { $(ExportKind::$kind(export) => export.is_at(at),)* }
             }
 
-            /// Listens at `at` instead; false: it cannot.
+            /// Makes the export listen at `at` instead. Returns false if it cannot.
             pub fn listen_at(&mut self, at: &At) -> bool {
                 match self { $(ExportKind::$kind(export) => export.listen_at(at),)* }
             }
 
-            /// TLS of this export; `None`: the type has none.
+            /// Returns the TLS settings of this export; `None`: the type has no TLS.
             pub fn tls(&mut self) -> Option<&mut Option<NbdTls>> {
                 match self { $(ExportKind::$kind(export) => export.tls(),)* }
             }
@@ -95,17 +96,17 @@ macro_rules! exports {
                 }
             }
 
-            /// Where clients find it, for people.
+            /// Returns where clients find the export, as text for a person.
             pub fn summary(&self) -> String {
                 match self { $(ExportKind::$kind(export) => export.summary(),)* }
             }
 
-            /// Its values for programs, by key.
+            /// Returns the export's values by key, for programs.
             pub fn values(&self) -> Vec<(&'static str, ExportValue)> {
                 match self { $(ExportKind::$kind(export) => export.values(),)* }
             }
 
-            /// What clients type: commands that can be pasted, with absolute paths.
+            /// Returns commands that clients can paste, with absolute paths.
             pub fn hints(&self, of: &HintContext<'_>) -> Vec<Hint> {
                 match self { $(ExportKind::$kind(export) => export.hints(of),)* }
             }
@@ -114,7 +115,7 @@ macro_rules! exports {
                 match self { $(ExportKind::$kind(export) => export.check(report),)* }
             }
 
-            /// Why both cannot be served beside each other, for a reason of their type.
+            /// Returns why both exports cannot be served at the same time, for a reason of their type.
             pub(crate) fn clash(&self, other: &ExportKind, name: &str) -> Option<(&'static str, String)> {
                 match (self, other) {
                     $((ExportKind::$kind(a), ExportKind::$kind(b)) => a.clash(b, name),)*
@@ -133,13 +134,13 @@ macro_rules! exports {
     };
 }
 
-// The registry of exports: a line each.
+// The registry of exports, one row per type.
 exports! {
     /// A virtio-blk device for a VM (QEMU, cloud-hypervisor, libblkio).
     VhostUserBlk(VhostUserPlan);
     /// A network block device.
     Nbd(NbdPlan);
-    /// A file that is the disk.
+    /// A mounted file that is the disk.
     Fuse(FusePlan);
     /// A block device of this host's kernel.
     Ublk(UblkPlan);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a configuration keeps a disk from being multipathed: `blacklist`, `blacklist_exceptions`, `product_blacklist`.
+//! Whether a configuration excludes a disk from multipathing: `blacklist`, `blacklist_exceptions`, `product_blacklist`.
 //!
-//! Guarantees: the criteria are judged one after the other: vendor and product, the protocol, the WWID. An exception counts only against
-//! its own criterion. A property that is unknown for a disk matches nothing, not even `!`. Does not do: `devnode` and `property`, which
-//! are about names and properties that a kernel and udev give. Source: multipath-tools, libmultipath/blacklist.c (`filter_path`).
+//! Guarantees: the criteria are checked in this order: vendor and product, protocol, WWID. An exception applies only to its own criterion.
+//! A property that is unknown for a disk matches nothing, not even `!`. Does not do: `devnode` and `property`, because these match names
+//! and properties that the kernel and udev assign. Source: multipath-tools, libmultipath/blacklist.c (`filter_path`).
 
 use super::read::shown;
 use super::{Config, Ere, Identity, Listed, ListedBy, Problem};
 
-/// Whether an expression, with `!` for the opposite, is one that was read and matches.
+/// Whether a valid expression matches, or with `!` does not match.
 fn matches(expression: &str, text: &str) -> bool {
     let (is_opposite, plain) = match expression.strip_prefix('!') {
         Some(plain) => (true, plain),
@@ -17,7 +17,7 @@ fn matches(expression: &str, text: &str) -> bool {
     Ere::new(plain).is_ok_and(|ere| ere.is_match(text) != is_opposite)
 }
 
-/// What it matches, for people.
+/// Returns what an entry matches, as text for a person; `None` if it does not match the disk.
 fn matched(by: &ListedBy, disk: &Identity) -> Option<String> {
     let said = |name: &str, text: &str| format!("{name} '{}'", shown(text));
     match by {
@@ -36,7 +36,7 @@ fn matched(by: &ListedBy, disk: &Identity) -> Option<String> {
     }
 }
 
-/// Criteria in the order in which they are judged.
+/// Returns the position of an entry's criterion in the order of checks; `None` for a criterion that is not checked.
 fn order(by: &ListedBy) -> Option<usize> {
     match by {
         ListedBy::Device(..) => Some(0),
@@ -47,7 +47,7 @@ fn order(by: &ListedBy) -> Option<usize> {
 }
 
 impl Config {
-    /// What keeps a disk out, with the line that does; `None`: nothing.
+    /// Returns why a disk is excluded, with the line that excludes it; `None` if it is not.
     pub fn blacklisted(&self, disk: &Identity) -> Option<Problem> {
         let of_devices = self.devices.iter().filter_map(|d| {
             let (vendor, product) = (d.block.get("vendor")?, d.block.get("product_blacklist")?);

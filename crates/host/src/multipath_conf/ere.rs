@@ -2,16 +2,16 @@
 //! POSIX extended regular expressions, as used for vendor, product and revision in multipath.conf.
 //!
 //! Guarantees: an expression means the same as to multipath-tools, which uses libc's regcomp(3) and regexec(3). The compiled size is
-//! bounded. Bytes are compared, as in the C locale. Does not: say where it matched.
+//! bounded. Bytes are compared, as in the C locale. Does not report where it matched.
 
 use std::ffi::CString;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-/// Most steps of one expression, repetitions counted: memory and time of regcomp(3) grow with the square.
+/// Most steps of one expression, repetitions included: memory and time of regcomp(3) grow with the square of the steps.
 const MOST: usize = 2000;
-/// Most groups in groups: regcomp(3) recurses.
+/// Deepest nesting of groups: regcomp(3) recurses.
 const DEEPEST: usize = 50;
 
 /// A compiled expression.
@@ -23,8 +23,8 @@ pub struct Ere {
 
 struct Compiled(libc::regex_t);
 
-// SAFETY: POSIX has regexec(3) take one compiled expression in several threads at a time; nothing else is called on it
-// before the last owner frees it.
+// SAFETY: POSIX allows regexec(3) on one compiled expression in several threads at a time; nothing else is called on it before the last
+// owner frees it.
 unsafe impl Send for Compiled {}
 // SAFETY: as above.
 unsafe impl Sync for Compiled {}
@@ -51,10 +51,10 @@ impl PartialEq for Ere {
 impl Eq for Ere {}
 
 impl Ere {
-    /// Compiles it.
+    /// Compiles an expression.
     ///
     /// # Errors
-    /// What is wrong with it; messages put it after the option's name.
+    /// The expression is invalid; the text follows the option's name in messages.
     pub fn new(text: &str) -> Result<Ere, String> {
         check_size(text.as_bytes())?;
         let expression = CString::new(text).map_err(|_| "has a NUL byte".to_owned())?;
@@ -70,7 +70,7 @@ impl Ere {
         Ok(Ere { text: text.to_owned(), compiled: Arc::new(compiled) })
     }
 
-    /// Whether it matches any part of the text; text behind a NUL byte does not count.
+    /// Whether the expression matches any part of the text; text after a NUL byte is ignored.
     pub fn is_match(&self, text: &str) -> bool {
         let text = CString::new(text.split('\0').next().unwrap_or_default()).expect("split at NUL bytes");
         // SAFETY: what regcomp(3) made lives as long as `self`, the text ends in a NUL byte, and no matches are asked for.
@@ -78,11 +78,11 @@ impl Ere {
     }
 }
 
-/// What regcomp(3) refuses, with a remedy.
+/// Returns why regcomp(3) rejects an expression, with a remedy.
 fn rule_of(code: libc::c_int) -> &'static str {
     match code {
         libc::REG_EPAREN => "has a '(' without its ')'; put '\\(' for the character itself",
-        // glibc says REG_BADPAT of one at the very end.
+        // glibc returns REG_BADPAT for a '[' at the very end.
         libc::REG_EBRACK | libc::REG_BADPAT => "has a '[' without its ']'; put '\\[' for the character itself",
         libc::REG_ECTYPE => {
             "has a class that is none of alpha, digit, alnum, upper, lower, space, blank, punct, print, graph, cntrl, xdigit"
@@ -98,8 +98,8 @@ fn rule_of(code: libc::c_int) -> &'static str {
     }
 }
 
-/// Refuses what regcomp(3) would take all memory, or the whole stack, for. The steps of a group are counted as often as
-/// it may be repeated; what is no valid expression passes.
+/// Rejects an expression for which regcomp(3) would exhaust memory or the stack. The steps of a group count as often as the group may be
+/// repeated. An invalid expression may pass.
 fn check_size(text: &[u8]) -> Result<(), String> {
     // Steps of each open group, and of the last item.
     let (mut groups, mut last, mut rest) = (vec![0_usize], 0_usize, text);
@@ -149,10 +149,10 @@ fn check_size(text: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// What is left behind the bracket expression that `rest` is in.
+/// Returns what follows the bracket expression that `rest` is in.
 fn behind_bracket(rest: &[u8]) -> &[u8] {
     let mut at = usize::from(rest.first() == Some(&b'^'));
-    // A ']' in the first place is itself.
+    // A ']' in the first position is a literal.
     at += usize::from(rest.get(at) == Some(&b']'));
     while let Some(byte) = rest.get(at) {
         let closing = match rest.get(at + 1) {
@@ -270,7 +270,7 @@ mod tests {
         assert!(Ere::new(&deep).unwrap_err().contains("groups in groups"));
     }
 
-    /// Where backtracking takes longer than a lifetime.
+    /// With these expressions a backtracking matcher would practically never finish.
     #[test]
     fn time_is_bounded() {
         let nasty = Ere::new("(a*)*(a*)*(a|aa)+$").unwrap();
@@ -279,14 +279,13 @@ mod tests {
         assert!(!optional.is_match(&"a".repeat(1000)));
     }
 
-    /// 1800 child processes: run by `cargo xtask test --deep`. The other tests of this program have none: a child keeps copies
-    /// of sockets and locked files between fork and exec, when a test takes them for closed.
+    /// Starts 1800 child processes: run by `cargo xtask test --deep`. No other test of this program starts any: between fork and exec a
+    /// child holds copies of sockets and locked files that a test expects to be closed.
     mod deep {
         use super::*;
         use std::process::Command;
 
-        /// Expressions from configurations, and texts; what matches is for grep to say, whose expressions are
-        /// the same.
+        /// Compares with grep -E, which has the same expressions, on expressions and texts from configurations.
         #[test]
         fn it_matches_what_grep_matches() {
             for expression in EXPRESSIONS.iter().copied() {

@@ -2,13 +2,13 @@
 //! multipath.conf(5): parsed, and resolved for a disk.
 //!
 //! Guarantees: [`Config::parse`] takes any text and never panics. It reports all errors, each with its line; with any error it returns no
-//! configuration. An option that is accepted but has no effect here, or another one, is a warning with its line. [`Config::resolve`]
-//! returns for each option the value that applies to a disk and the line that sets it. The order is that of multipath-tools: multipaths,
-//! protocol, overrides, devices (of those that match, the last), defaults, built in.
+//! configuration. An option that is accepted but has no effect here, or a different effect, is a warning with its line.
+//! [`Config::resolve`] returns for each option the value that applies to a disk and the line that sets it. The order of precedence is that
+//! of multipath-tools: multipaths, protocol, overrides, devices (the last one that matches), defaults, built in.
 //!
-//! Stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a word that is nearly an
-//! option, a value without a closing quote or followed by more, a section that is not closed. An option that resembles no known one, as
-//! newer versions may have, is a warning. There is no table of known hardware: only `devices` sets values per hardware. Drop-in
+//! The parser is stricter than multipath-tools, which skips what it does not understand and continues. These are errors: a misspelt
+//! option, a value without a closing quote or with text after it, a section that is not closed. An option that resembles no known one,
+//! such as one of a newer version, is a warning. There is no table of known hardware: only `devices` sets values per hardware. Drop-in
 //! directories are not read.
 //!
 //! | module | what it is |
@@ -40,17 +40,17 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-/// Longest file that is read, bytes.
+/// Longest file that is read, in bytes.
 pub const MOST_BYTES: usize = 1 << 20;
-/// Most errors that are kept of a file.
+/// Most errors that are reported for a file.
 pub const MOST_PROBLEMS: usize = 50;
 
 /// An error or a warning about a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, as it was named.
+    /// The file, as named by the caller.
     pub file: String,
-    /// Its line, from 1.
+    /// The line, from 1.
     pub line: u32,
     /// The word, and what is wrong with it.
     pub text: String,
@@ -62,13 +62,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with a file.
+/// All errors of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.problems, *.more))]
 pub struct ConfigErrors {
     /// In order of lines; at least one, at most [`MOST_PROBLEMS`].
     pub problems: Vec<Problem>,
-    /// How many there are besides.
+    /// Number of errors that are not in `problems`.
     pub more: usize,
 }
 
@@ -80,28 +80,28 @@ fn lines(problems: &[Problem], more: usize) -> String {
     all.join("\n")
 }
 
-/// An option that was given.
+/// An option that the file sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Which.
+    /// The option.
     pub option: &'static OptionDef,
-    /// Its value, as [`OPTIONS`] has it read.
+    /// Its value, in the canonical spelling of [`OPTIONS`].
     pub value: String,
-    /// Where.
+    /// The line that sets it.
     pub line: u32,
 }
 
-/// A section that selects the disks its options are for.
+/// A section whose options apply to the disks that it selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The options that select among them.
+    /// All options of the section, those that select disks among them.
     pub settings: Vec<Setting>,
-    /// Where it begins.
+    /// The line that it begins in.
     pub line: u32,
 }
 
 impl Block {
-    /// The value of an option, if it is given.
+    /// Returns the setting of an option, if the section has it.
     pub fn get(&self, name: &str) -> Option<&Setting> {
         self.settings.iter().find(|s| s.option.name == name)
     }
@@ -110,22 +110,22 @@ impl Block {
 /// An entry of `blacklist` or `blacklist_exceptions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Where it begins.
+    /// The line that it begins in.
     pub line: u32,
     /// What it says.
     pub by: ListedBy,
 }
 
-/// What an entry of a blacklist says.
+/// What an entry of a blacklist matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListedBy {
-    /// `devnode`, `wwid`, `property` or `protocol`, and its expression.
+    /// `devnode`, `wwid`, `property` or `protocol`, and the expression.
     One(&'static str, String),
-    /// `device`: vendor and product.
+    /// `device`: expressions for vendor and product.
     Device(Option<String>, Option<String>),
 }
 
-/// A device of `devices`: its selector.
+/// A `device` of `devices`, with its compiled selectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// What it says.
@@ -135,10 +135,10 @@ pub struct Device {
     revision: Option<Ere>,
 }
 
-/// A file that was read.
+/// A parsed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// As it was named.
+    /// The file's name, as given by the caller.
     pub file: String,
     /// `defaults`
     pub defaults: Vec<Setting>,
@@ -154,7 +154,7 @@ pub struct Config {
     pub protocols: Vec<Block>,
     /// `multipaths`
     pub multipaths: Vec<Block>,
-    /// What was accepted and is not done, or not so.
+    /// Accepted options that have no effect here, or a different one.
     pub warnings: Vec<Problem>,
 }
 
@@ -162,7 +162,7 @@ impl Config {
     /// Reads a text that came from `file`.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All errors of the text.
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigErrors> {
         read::read(file, text)
     }
@@ -170,7 +170,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, is too long, or what [`Config::parse`] says, as text.
+    /// As text: the file cannot be read or is too long, or the errors of [`Config::parse`].
     pub fn open(path: &Path) -> Result<Config, String> {
         let name = path.display().to_string();
         let mut text = Vec::new();

@@ -2,8 +2,8 @@
 //! The options of multipath.conf(5): the sections of each, its valid values, its default,
 //! and what it does here.
 //!
-//! Guarantees: an accepted value is stored in one canonical spelling, which reads back as itself. An option that multipath knows and that
-//! has no effect here is accepted, with a warning. The order is that of `multipath -t`.
+//! Guarantees: an accepted value is stored in one canonical spelling, which parses to itself. An option that multipath-tools knows but
+//! that has no effect here is accepted with a warning. The order is that of `multipath -t`.
 //! Source: multipath-tools 0.9 and 0.10, multipath.conf(5).
 
 use super::ere::Ere;
@@ -15,7 +15,7 @@ use blk::multipath::{Features, Table, TableError};
 /// The argument of the prioritizer alua.
 pub(super) const EXCLUSIVE_PREF_BIT: &str = "exclusive_pref_bit";
 
-/// Sections, as a set.
+/// A set of sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sections(u8);
 
@@ -36,12 +36,12 @@ impl Sections {
     const TIMES: Sections = Sections(1 | 2 | 4 | 16);
     const MAPS: Sections = Sections(1 | 8);
 
-    /// Whether one of `other` is among them.
+    /// Whether the set has at least one section of `other`.
     pub fn contains(self, other: Sections) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Their names, for a message.
+    /// Returns the sections' names, for a message.
     pub(super) fn names(self) -> String {
         let named = [
             (Sections::DEFAULTS, "'defaults'"),
@@ -55,28 +55,28 @@ impl Sections {
     }
 }
 
-/// What a value must be.
+/// What an option's value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A number of this range.
+    /// A number in this range.
     Number(u64, u64),
-    /// As of [`Failback`].
+    /// A [`Failback`].
     Failback,
-    /// As of [`NoPathRetry`].
+    /// A [`NoPathRetry`].
     NoPathRetry,
-    /// As of [`selector`].
+    /// A path selector that [`selector`] accepts.
     Selector,
-    /// A number and so many words: the features of the kernel's table.
+    /// A number and that many words: the features of a device-mapper table line.
     Features,
-    /// As of [`HardwareHandler`], or a number and so many words.
+    /// A number and that many words, such as a [`HardwareHandler`].
     Handler,
-    /// Of the prioritizer alua, or any text.
+    /// An argument of the prioritizer alua, or any other text.
     PrioArgs,
-    /// One of these; each with what is done in its place here, if that is something else.
+    /// One of these words, each with a note if it has a different effect here.
     Words(&'static [(&'static str, Option<&'static str>)]),
     /// `yes` or `no`.
     YesNo,
-    /// Seconds of this range, or this word.
+    /// Seconds, from this number up to [`MAX_SECONDS`], or this word.
     SecondsOr(u64, &'static str),
     /// A regular expression.
     Ere,
@@ -91,13 +91,13 @@ pub enum Kind {
 pub struct OptionDef {
     /// Its name.
     pub name: &'static str,
-    /// The sections it may be in.
+    /// The sections that it may be in.
     pub sections: Sections,
     /// What its value must be.
     pub kind: Kind,
-    /// Its value where none is given.
+    /// Its value if no section sets it.
     pub default: Option<&'static str>,
-    /// Why it changes nothing here; `None` = it does what multipath.conf(5) says.
+    /// Why it has no effect here; `None` = it does what multipath.conf(5) says.
     pub idle: Option<&'static str>,
 }
 
@@ -112,7 +112,7 @@ const POLICIES: &[(&str, Option<&str>)] = &[
 
 const TUR: Option<&str> = Some("tur is used: there are no checkers for single products");
 const CHECKERS: &[(&str, Option<&str>)] = &[
-    // Not of multipath: what fits the path.
+    // Not in multipath-tools: the checker that fits the path.
     ("auto", None),
     ("tur", None),
     ("directio", None),
@@ -252,7 +252,7 @@ pub static OPTIONS: &[OptionDef] = &[
     idle("recheck_wwid", Sections::DEFAULTS, Kind::YesNo, Some("it is checked always")),
 ];
 
-/// The option of a name.
+/// Returns the option of a name.
 pub(super) fn find(name: &str) -> Option<&'static OptionDef> {
     // Its old name.
     let name = if name == "checker" { "path_checker" } else { name };
@@ -260,17 +260,17 @@ pub(super) fn find(name: &str) -> Option<&'static OptionDef> {
 }
 
 impl OptionDef {
-    /// Whether its value is written in quotes.
+    /// Whether a value of the option is written in quotes.
     pub(super) fn is_quoted(&self, value: &str) -> bool {
         let may_be_number =
             matches!(self.kind, Kind::Number(..) | Kind::Failback | Kind::NoPathRetry | Kind::SecondsOr(..));
         !may_be_number || value.parse::<u64>().is_err()
     }
 
-    /// A value as it is kept, and what is done in its place if that is something else.
+    /// Returns a value in its canonical spelling, and a note if it has a different effect here.
     ///
     /// # Errors
-    /// What it must be.
+    /// The rule that the value breaks, as text.
     pub(super) fn read(&self, value: &str) -> Result<(String, Option<&'static str>), String> {
         let plain = |text: String| Ok((text, None));
         match self.kind {
@@ -315,7 +315,7 @@ impl OptionDef {
             Kind::SecondsOr(min, word) => match value.parse::<u64>() {
                 _ if value == word => plain(word.into()),
                 Ok(n) if (min..=MAX_SECONDS).contains(&n) => plain(n.to_string()),
-                // Kernels count in 32 bits, so what is that long is for ever.
+                // Kernels count seconds in 32 bits, so such a long time means forever.
                 Ok(n) if word == "infinity" && n > MAX_SECONDS => plain(n.to_string()),
                 _ => Err(format!("must be seconds, {min}..={MAX_SECONDS}, or {word}")),
             },
@@ -326,7 +326,7 @@ impl OptionDef {
     }
 }
 
-/// `N WORD...`, with as many words as it says.
+/// Splits `N WORD...`, which must have N words.
 fn counted(value: &str) -> Result<Vec<&str>, String> {
     let words: Vec<_> = value.split_ascii_whitespace().collect();
     match words.split_first() {
@@ -337,23 +337,23 @@ fn counted(value: &str) -> Result<Vec<&str>, String> {
 
 fn features(value: &str) -> Result<(String, Option<&'static str>), String> {
     let words = counted(value)?;
-    // The kernel's own line, with no handler and no group.
+    // Parsed as a device-mapper table line, without a handler or groups.
     let table: Result<Table, TableError> = format!("{value} 0 0 0").parse();
     table.map_err(|e| format!("'{}': {}", e.value, e.rule))?;
     Ok((words.join(" "), None))
 }
 
-/// The features of a value that was read.
+/// Whether a parsed value of `features` has `queue_if_no_path`.
 pub(super) fn queue_if_no_path(value: &str) -> bool {
     value.split_ascii_whitespace().any(|word| word == "queue_if_no_path")
 }
 
-/// The features of a value that was read, as the kernel's table has them.
+/// Returns a parsed value of `features` as a device-mapper table line has it.
 pub(super) fn pg_init(value: &str) -> Features {
     format!("{value} 0 0 0").parse::<Table>().map(|table| table.features).unwrap_or_default()
 }
 
-/// What is done for a policy.
+/// Returns the policy that is used for a configured one.
 pub(super) fn policy(value: &str) -> PathGroupingPolicy {
     match value {
         "multibus" | "group_by_serial" => PathGroupingPolicy::Multibus,
@@ -363,7 +363,7 @@ pub(super) fn policy(value: &str) -> PathGroupingPolicy {
     }
 }
 
-/// What is done for a checker.
+/// Returns the checker that is used for a configured one.
 pub(super) fn checker(value: &str) -> PathChecker {
     match value {
         "auto" => PathChecker::Auto,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sections and lines of multipath.conf(5).
 //!
-//! Guarantees: one pass, no recursion. After an error, parsing continues where the next line makes sense, so that one error is reported
-//! once.
+//! Guarantees: one pass, no recursion. After an error, parsing continues at the next line that can be understood, so each error is
+//! reported once.
 
 use super::ere::Ere;
 use super::options::{self, OPTIONS, OptionDef, Sections};
@@ -18,7 +18,7 @@ const SHOWN: usize = 60;
 enum Section {
     Top,
     Defaults,
-    /// With whether it is that of exceptions.
+    /// `true`: `blacklist_exceptions`.
     Blacklist(bool),
     BlacklistDevice(bool),
     Devices,
@@ -27,12 +27,12 @@ enum Section {
     Protocol,
     Multipaths,
     Multipath,
-    /// Its lines are ignored: the section was an error already.
+    /// A section that was reported as an error; its lines are ignored.
     Skipped,
 }
 
 impl Section {
-    /// Its sections, by name.
+    /// Returns the sections that may be inside, by name.
     fn sections(self) -> &'static [(&'static str, Section)] {
         match self {
             Section::Top => &[
@@ -52,7 +52,7 @@ impl Section {
         }
     }
 
-    /// What it is called in messages.
+    /// Returns the section's name for messages.
     fn name(self) -> &'static str {
         match self {
             Section::Top => "the file",
@@ -70,7 +70,7 @@ impl Section {
         }
     }
 
-    /// As options have it.
+    /// Returns the section as option definitions name it; `None` if it holds no options.
     fn of_options(self) -> Option<Sections> {
         Some(match self {
             Section::Defaults => Sections::DEFAULTS,
@@ -83,17 +83,17 @@ impl Section {
     }
 }
 
-/// What the criteria of blacklists are.
+/// Criteria of a blacklist.
 const CRITERIA: [&str; 4] = ["devnode", "wwid", "property", "protocol"];
 const BLACKLISTED: [&str; 2] = ["vendor", "product"];
 
 struct Reader<'a> {
     config: Config,
-    /// Sections that are open, and the lines they begin in.
+    /// Open sections, and the lines that they begin in.
     open: Vec<(Section, u32)>,
-    /// Of the innermost section that has a selector.
+    /// The innermost open section that has a selector.
     block: Block,
-    /// Vendor and product of a device of a blacklist.
+    /// Vendor and product of the `device` of a blacklist that is open.
     listed: (Option<String>, Option<String>),
     problems: Vec<Problem>,
     more: usize,
@@ -101,7 +101,7 @@ struct Reader<'a> {
     line: u32,
 }
 
-/// A word as it may be printed: no control characters, not too long.
+/// Returns a word in a form that is safe to print: without control characters, and shortened.
 pub(super) fn shown(word: &str) -> String {
     let mut text: String = word.chars().take(SHOWN).flat_map(printable).collect();
     if word.chars().nth(SHOWN).is_some() {
@@ -110,7 +110,7 @@ pub(super) fn shown(word: &str) -> String {
     text
 }
 
-/// A character that would change a terminal's state is shown as its number.
+/// Replaces a character that would change a terminal's state by its number.
 fn printable(c: char) -> impl Iterator<Item = char> {
     let escaped =
         c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -196,7 +196,7 @@ impl Reader<'_> {
             }
             [Word::Plain(name), rest @ ..] => match rest {
                 [Word::Open, ..] => self.begin(name, rest),
-                // Options may have the name of a section: protocol of blacklists has.
+                // An option may have the name of a section, such as `protocol` of a blacklist.
                 _ if rest.is_empty() && self.place().sections().iter().any(|(n, _)| n == name) => {
                     self.wrong(format!("'{name}' is a section: put a '{{' behind its name, on the same line"));
                     self.begin(name, &[Word::Open]);
@@ -336,7 +336,7 @@ impl Reader<'_> {
         let Some(criterion) = CRITERIA.into_iter().find(|c| *c == name) else {
             return self.unknown_of_blacklist(name, &CRITERIA);
         };
-        // '!' turns the meaning round.
+        // '!' negates the expression.
         if let Err(rule) = Ere::new(value.strip_prefix('!').unwrap_or(&value)) {
             return self.wrong(format!("{name} '{}': {rule}", shown(&value)));
         }
@@ -382,7 +382,7 @@ impl Reader<'_> {
             }
             _ => return self.block = block,
         };
-        // An option that is there and wrong was reported already.
+        // A selector with a wrong value was reported already.
         let said = self.problems.iter().any(|p| p.line >= line);
         if let Some(missing) = needed.iter().find(|name| block.get(name).is_none()) {
             if !said {
@@ -406,7 +406,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether an option that does nothing here was given the value by which it does nothing anywhere.
+/// Whether an option without effect here has a value that has no effect in multipath-tools either.
 fn is_harmless(option: &OptionDef, value: &str) -> bool {
     match option.name {
         "rr_min_io_rq" => value == "1",

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The options that a configuration sets for one disk, and the line that sets each.
 //!
-//! Guarantees: for each option the first of these that gives it: a `multipath` of its WWID, a `protocol` of its
-//! paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, built in; of several `multipath`,
-//! `protocol` or `device` the last. Source: multipath-tools, libmultipath/propsel.c; multipath.conf(5).
+//! Guarantees: the value of an option comes from the first of these sections that sets it: a `multipath` with the disk's WWID, a
+//! `protocol` with its paths' protocol, `overrides`, a `device` whose expressions match, `defaults`, the built-in value. If several
+//! `multipath`, `protocol` or `device` sections match, the last one that sets the option wins. Source: multipath-tools,
+//! libmultipath/propsel.c; multipath.conf(5).
 
 use super::options::{self, EXCLUSIVE_PREF_BIT, OPTIONS, OptionDef};
 use super::{Block, Config, Setting};
@@ -11,12 +12,12 @@ use crate::driver::multipath::{MultipathOptions, NoPathRetry, selector};
 use blk::time::Duration;
 use std::fmt;
 
-/// By what a disk is known. What is not known is empty.
+/// What identifies a disk. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// World wide identifier: of a SCSI disk its designator of VPD page 0x83 with the digit of its type before it.
+    /// World wide identifier. For a SCSI disk: the digit of the designator's type, then the designator of VPD page 0x83.
     pub wwid: String,
-    /// `vendor` of INQUIRY, without the spaces behind it.
+    /// `vendor` of INQUIRY, without trailing spaces.
     pub vendor: String,
     /// `product` of INQUIRY, likewise.
     pub product: String,
@@ -27,7 +28,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether vendor or product is known; if neither is, no `device` is about it, not even one of `.*`.
+    /// Whether vendor or product is known. If neither is, no `device` section matches, not even with `.*`.
     pub(super) fn has_maker(&self) -> bool {
         !(self.vendor.is_empty() && self.product.is_empty())
     }
@@ -36,7 +37,7 @@ impl Identity {
 /// The part of a configuration that a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// None: it is the default.
+    /// No section: the built-in default.
     BuiltIn,
     /// `defaults`
     Defaults,
@@ -63,28 +64,28 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What holds of an option.
+/// The value of an option for a disk, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Which.
+    /// The option.
     pub option: &'static OptionDef,
     /// Its value.
     pub value: String,
-    /// The section it came from.
+    /// The section that sets it.
     pub origin: Origin,
-    /// In which line; `None` = built in.
+    /// The line that sets it; `None` = built in.
     pub line: Option<u32>,
 }
 
-/// What holds for a disk.
+/// The values of all options for a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Every option that is given or has a default, in the order of [`OPTIONS`].
+    /// Every option that is set or has a default, in the order of [`OPTIONS`].
     pub found: Vec<Found>,
 }
 
 impl Config {
-    /// What it says of a disk.
+    /// Returns the value of each option for a disk.
     pub fn resolve(&self, disk: &Identity) -> Resolved {
         let layers = self.layers(disk);
         let about_whom = ["wwid", "vendor", "product", "revision", "type"];
@@ -102,7 +103,7 @@ impl Config {
         resolved
     }
 
-    /// What is about this disk, the strongest first.
+    /// Returns the sections that apply to this disk, highest precedence first.
     fn layers(&self, disk: &Identity) -> Vec<(Origin, &[Setting])> {
         fn last_first<'a>(
             blocks: impl DoubleEndedIterator<Item = &'a Block>,
@@ -129,7 +130,7 @@ impl Config {
 }
 
 impl Resolved {
-    /// What holds of the option of this name.
+    /// Returns the value of the option of this name.
     pub fn get(&self, name: &str) -> Option<&Found> {
         self.found.iter().find(|f| f.option.name == name)
     }
@@ -143,8 +144,7 @@ impl Resolved {
         self.get(name).map_or("", |f| &f.value)
     }
 
-    /// Options that say the same thing are made to say it together: `queue_if_no_path` is `no_path_retry queue`,
-    /// unless that is given.
+    /// Makes two options consistent: `queue_if_no_path` in `features` means `no_path_retry queue`, unless a section sets `no_path_retry`.
     fn reconcile(&mut self) {
         let Some(features) = self.get("features").filter(|f| options::queue_if_no_path(&f.value)).cloned() else {
             return;
@@ -156,14 +156,14 @@ impl Resolved {
         }
     }
 
-    /// `alias`: what the disk is called, if anything.
+    /// Returns the disk's `alias`, if it has one.
     pub fn alias(&self) -> Option<&str> {
         self.get("alias").map(|f| &f.value[..])
     }
 
-    /// For the driver of a disk, as configured: what is detected (`detect_prio` and the like) is not in it.
+    /// Returns the options for a disk's driver, as configured. They do not include what is detected (`detect_prio` and the like).
     pub fn options(&self) -> MultipathOptions {
-        // Values were read once before they were kept; each is one that its type writes.
+        // Values are stored in the spelling that their type writes, so each can be parsed again.
         const READ: &str = "a value that is kept reads back";
         let seconds = |name: &str| self.value(name).parse().ok().map(Duration::from_secs);
         let or = MultipathOptions::default();
@@ -171,7 +171,7 @@ impl Resolved {
         MultipathOptions {
             path_selector: selector(self.value("path_selector")).expect(READ),
             path_grouping_policy: options::policy(self.value("path_grouping_policy")),
-            // Prioritizers that are not here leave priorities to the paths.
+            // For a prioritizer that is not implemented here, the priorities configured with the paths apply.
             prio: self.value("prio").parse().unwrap_or_default(),
             exclusive_pref_bit: self.value("prio_args") == EXCLUSIVE_PREF_BIT,
             hardware_handler: self.value("hardware_handler").parse().unwrap_or_default(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A configuration as `multipath -t` prints it: all sections, in its order and layout; several sections of one WWID
-//! are merged into one.
+//! Prints a configuration as `multipath -t` does: all sections, in the same order and layout. Several `multipath` sections of one WWID are
+//! merged into one.
 //!
-//! Guarantees: what is printed reads back as the same configuration, but for what defaults are built in. An option
-//! without effect here is followed by a comment that says so.
+//! Guarantees: the printed text parses to the same configuration, except that built-in defaults are then set explicitly. An option without
+//! effect here is followed by a comment that says so.
 
 use super::options::{self, OPTIONS, Sections};
 use super::{Block, Config, Listed, ListedBy, Resolved, Setting};
@@ -22,7 +22,7 @@ fn option(f: &mut fmt::Formatter<'_>, indent: &str, setting: &Setting) -> fmt::R
     writeln!(f, "{indent}{} {value}{idle}", option.name)
 }
 
-/// In the order of all options.
+/// Prints settings in the order of [`OPTIONS`].
 fn all_of(f: &mut fmt::Formatter<'_>, indent: &str, settings: &[Setting]) -> fmt::Result {
     let in_order = OPTIONS.iter().filter_map(|o| settings.iter().find(|s| s.option == o));
     in_order.into_iter().try_for_each(|s| option(f, indent, s))
@@ -52,7 +52,7 @@ fn listed(f: &mut fmt::Formatter<'_>, name: &str, all: &[Listed]) -> fmt::Result
 }
 
 impl Config {
-    /// What holds where no other section says otherwise.
+    /// Returns `defaults` with the built-in values of options that it does not set.
     fn merged_defaults(&self) -> Vec<Setting> {
         let mut all = self.defaults.clone();
         for o in OPTIONS.iter().filter(|o| o.sections.contains(Sections::DEFAULTS)) {
@@ -70,7 +70,7 @@ impl Config {
         all
     }
 
-    /// Those of one WWID as one.
+    /// Returns the `multipath` sections with those of one WWID merged.
     fn merged_multipaths(&self) -> Vec<Block> {
         let mut merged: Vec<Block> = Vec::new();
         for block in &self.multipaths {
@@ -106,7 +106,7 @@ impl fmt::Display for Config {
 }
 
 impl Resolved {
-    /// As the `multipath` of a disk, each option with its origin: `multipath.conf:7, devices`.
+    /// Returns the values as a `multipath` section of a disk, each option with its origin: `multipath.conf:7, devices`.
     pub fn show(&self, file: &str, wwid: &str) -> String {
         let mut out = format!("multipath {{\n\twwid {}\n", quoted(wwid));
         for found in &self.found {

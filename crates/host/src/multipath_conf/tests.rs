@@ -92,26 +92,26 @@ fn what_holds_for_a_disk_is_said_with_its_line() {
         (found.value, found.origin, found.line)
     };
     let is = |value: &str, origin, line| (value.to_owned(), origin, line);
-    // No section's.
+    // A disk that no `device` or `multipath` section matches.
     let other = disk("1", "IBM", "2107900", "1");
     assert_eq!(holds(&other, "polling_interval"), is("10", Origin::Defaults, Some(4)));
     assert_eq!(holds(&other, "path_selector"), is("queue-length 0", Origin::Defaults, Some(5)));
     assert_eq!(holds(&other, "path_grouping_policy"), is("failover", Origin::BuiltIn, None));
     assert_eq!(holds(&other, "fast_io_fail_tmo"), is("7", Origin::Overrides, Some(40)));
-    // Of both devices, option by option the last one.
+    // Both `device` sections match: for each option the last one wins.
     let both = disk("1", "LIO-ORG", "disk17", "4.0");
     assert_eq!(holds(&both, "path_grouping_policy"), is("group_by_prio", Origin::Device, Some(33)));
     assert_eq!(holds(&both, "no_path_retry"), is("12", Origin::Device, Some(26)));
     let first = disk("1", "LIO-ORG", "disk17", "5.0");
     assert_eq!(holds(&first, "path_grouping_policy"), is("multibus", Origin::Device, Some(25)));
     assert_eq!(holds(&first, "failback"), is("manual", Origin::BuiltIn, None));
-    // A multipath goes before all, its last entry before the others.
+    // A `multipath` section takes precedence over all others; of several, the last.
     let named = disk("360000000000000000e00000000010001", "LIO-ORG", "disk17", "4.0");
     assert_eq!(holds(&named, "path_selector"), is("round-robin 0", Origin::Multipath, Some(50)));
     assert_eq!(holds(&named, "failback"), is("immediate", Origin::Multipath, Some(55)));
     assert_eq!(holds(&named, "path_checker"), is("directio", Origin::Device, Some(34)));
     assert_eq!(config.resolve(&named).alias(), Some("redo"));
-    // A protocol before the rest of the overrides.
+    // A `protocol` section takes precedence over the rest of `overrides`.
     let iscsi = Identity { protocol: "scsi:iscsi".into(), ..both };
     assert_eq!(holds(&iscsi, "fast_io_fail_tmo"), is("off", Origin::Protocol, Some(43)));
     assert_eq!(
@@ -288,14 +288,14 @@ fn what_has_no_effect_is_a_warning_with_its_line() {
     assert!(one("defaults {\nrr_weight priorities\n}").contains("requests take turns one by one"));
 }
 
-/// With the options filled in that follow from others.
+/// Returns a disk's options, with those filled in that follow from others.
 fn options(config: &Config, disk: &Identity) -> MultipathOptions {
     let options = config.resolve(disk).options();
     let longest = options.longest_interval().min(Duration::from_secs(crate::driver::multipath::MAX_SECONDS));
     MultipathOptions { max_polling_interval: Some(longest), ..options }
 }
 
-/// What `multipath -t` prints is a configuration, and the same one.
+/// The printed text is a valid configuration, and the same one.
 #[test]
 fn what_is_printed_reads_back() {
     let config = parse(FILE);
@@ -314,7 +314,7 @@ fn what_is_printed_reads_back() {
     }
 }
 
-/// The words of each section's lines, by its path: `devices/device 1`.
+/// Returns the words of each section's lines, by the section's path: `devices/device 1`.
 fn sections(text: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
     let (mut all, mut place, mut counts) = (BTreeMap::new(), Vec::new(), BTreeMap::<String, u32>::new());
     for line in text.lines().map(|line| line.split(" # ").next().unwrap_or_default().trim()) {
@@ -334,9 +334,9 @@ fn sections(text: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
     all
 }
 
-/// Debian's multipath 0.9.4 was given the same file (`multipath -t`; of what it printed its table of hardware is cut). Where an
-/// option does something here, both print the same in the same section. Exceptions are two options with other defaults and two
-/// that came with 0.9.6.
+/// Compares with the output of Debian's `multipath -t` 0.9.4 for the same file, without its hardware table. For an option that has an
+/// effect here, both print the same in the same section. Exceptions are two options with other defaults and two options that are newer
+/// (0.9.6).
 #[test]
 fn multipath_prints_the_same() {
     let (ours, theirs) = (sections(&parse(FILE).to_string()), sections(include_str!("tests_multipath_t.txt")));
@@ -346,14 +346,14 @@ fn multipath_prints_the_same() {
     let mut seen = 0;
     for (place, lines) in &theirs {
         if place.starts_with("blacklist") {
-            // Theirs has rules of its own besides.
+            // The output of multipath has built-in entries, too.
             assert!(lines.is_superset(&ours[place]), "{place}");
             continue;
         }
         let ours = &ours[place];
         let given = |name: &str| ours.iter().any(|(n, _)| n == name);
         let counts = |(name, _): &&(String, String)| (known(name) || given(name)) && !other(place, name);
-        // What "yes" is kept as.
+        // multipath prints a `find_multipaths` of "yes" as "on".
         let kept =
             |(n, v): &(String, String)| (n.clone(), if n == "find_multipaths" { "on".into() } else { v.clone() });
         let ours: Vec<_> = ours.iter().filter(counts).map(kept).collect();
@@ -379,7 +379,7 @@ fn each_option_is_printed_with_its_origin() {
     }
 }
 
-/// Every option is in the table once, and takes its own default.
+/// Every option is in the table once, and accepts its own default.
 #[test]
 fn the_table_is_right() {
     for (i, o) in OPTIONS.iter().enumerate() {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A line of multipath.conf(5) as words.
+//! Splits a line of multipath.conf(5) into words.
 //!
-//! Guarantees: braces are words of their own wherever they stand outside of quotes; `#` and `!` end the line there;
-//! `""` inside of quotes is one quote; what is neither ASCII nor in quotes is a space, as in multipath-tools
-//! (`alloc_strvec`). A quoted value is one word, spaces kept.
+//! Guarantees: outside of quotes, each brace is a word of its own, `#` and `!` end the line, and a character that is not ASCII is a space.
+//! That is as in multipath-tools (`alloc_strvec`). Inside of quotes, `""` is one quote. A quoted value is one word and keeps its spaces.
 
 /// A word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word<'a> {
-    /// Without quotes.
+    /// A word without quotes.
     Plain(&'a str),
     /// Quoted text.
     Quoted(String),
@@ -19,7 +18,7 @@ pub(super) enum Word<'a> {
 }
 
 impl Word<'_> {
-    /// As it may be named in a message.
+    /// Returns the word's text, for messages.
     pub(super) fn text(&self) -> &str {
         match self {
             Word::Plain(text) => text,
@@ -30,7 +29,7 @@ impl Word<'_> {
     }
 }
 
-/// A quote that is not closed: the text behind it.
+/// A quote that is not closed, with the text after it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unclosed<'a>(pub(super) &'a str);
 
@@ -38,7 +37,7 @@ fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\u{b}' || !c.is_ascii()
 }
 
-/// The words of a line; none of an empty one or a comment.
+/// Returns the words of a line; none for an empty line or a comment.
 pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, Unclosed<'_>> {
     let mut words = Vec::new();
     let mut rest = line.trim_start_matches(is_space);
@@ -66,7 +65,7 @@ pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, Unclosed<'_>> {
     Ok(words)
 }
 
-/// The text before the closing quote, and its length with the quote.
+/// Returns the text before the closing quote, and the length of both in the line.
 fn quoted(rest: &str) -> Result<(String, usize), Unclosed<'_>> {
     let mut text = String::new();
     let mut at = 0;

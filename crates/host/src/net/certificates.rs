@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Certificates and keys of a TLS server, from the PEM files that users of QEMU, libnbd and nbdkit lay out; and the reading of such
-//! files, which a client's share.
+//! Certificates and keys of a TLS server, from PEM files as QEMU, libnbd and nbdkit lay them out. TLS clients use the same code to read
+//! such files.
 //!
-//! Guarantees: what is loaded can be used: the key belongs to the certificate, the certificate is valid now and for a
-//! server, and so are the authorities of clients. What is wrong is reported with the file it is in. Only regular files of at
-//! most `FILE_BYTES_MAX` are read.
+//! Guarantees: loaded files can be used: the key belongs to the certificate, the certificate is valid now and for a server, and the
+//! clients' authorities are valid now. A problem is reported with its file. Only regular files of at most `FILE_BYTES_MAX` are read.
 //!
 //! Source: QEMU docs/system/tls.rst, nbdkit-tls(1) (file names); RFC 5280.
 
@@ -27,13 +26,13 @@ use std::sync::Arc;
 /// Largest PEM file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The names that files have in a directory of certificates.
+/// Names of the files in a directory of certificates.
 const CERT: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
 pub(crate) const CA: &str = "ca-cert.pem";
 pub(crate) const CRL: &str = "ca-crl.pem";
 
-/// What a file is for; also the key that names it in a configuration.
+/// The purpose of a file; it also determines the configuration key that names the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The server's certificate and those between it and its authority.
@@ -42,14 +41,14 @@ pub enum Role {
     Key,
     /// Authorities of clients.
     ClientCa,
-    /// Certificates of clients that they have revoked.
+    /// Client certificates that those authorities have revoked.
     ClientCrl,
-    /// One of the files of a client of a foreign server.
+    /// A file of the TLS client side, for a target on another server.
     OfTarget,
 }
 
 impl Role {
-    /// The key in a configuration, or the option of a target.
+    /// Returns the key in a configuration, or the option of a target.
     pub const fn key(self) -> &'static str {
         match self {
             Role::Cert => "tls_cert",
@@ -61,14 +60,14 @@ impl Role {
     }
 }
 
-/// Why there cannot be TLS.
+/// Why TLS cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which file it is about.
+    /// The purpose of the file that is wrong.
     pub role: Role,
     /// Its path.
     pub path: PathBuf,
-    /// What is wrong, and what to do.
+    /// What is wrong, and the remedy.
     pub text: String,
 }
 
@@ -91,7 +90,7 @@ pub struct NbdTls {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Clients must show a certificate signed by one of these; `None` = they need none.
+    /// Authorities of clients: a client must present a certificate that one of them signed. `None` = clients need no certificate.
     pub client_ca: Option<PathBuf>,
     /// Certificates that those authorities have revoked; only with `client_ca`.
     pub client_crl: Option<PathBuf>,
@@ -99,8 +98,8 @@ pub struct NbdTls {
     pub required: bool,
 }
 
-/// What a server needs to speak TLS. Files that are replaced, as certificates are renewed, count from the next client on; if
-/// what is there then cannot be used, what was there before stays in use, which is logged and told ([`Tls::problem`]).
+/// What a server needs for TLS. Replaced files, such as renewed certificates, apply from the next client on. If the new files cannot be
+/// used, the old certificates stay in use; that is logged and reported ([`Tls::problem`]).
 #[derive(Clone)]
 pub struct Tls {
     files: NbdTls,
@@ -109,31 +108,31 @@ pub struct Tls {
 
 struct Loaded {
     config: Arc<ServerConfig>,
-    /// Of the files, from the last check.
+    /// Stamps of the files at the last check.
     stamps: Vec<Stamp>,
-    /// Why what is in the files now is not what is in use.
+    /// Why the current files are not in use.
     problem: Option<Problem>,
 }
 
-/// What a look at the files has shown.
+/// The result of a check for changed files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// They are those that are in use.
+    /// The files are those in use.
     Same,
-    /// They are others, which are in use from now on.
+    /// The files have changed and are in use from now on.
     Renewed,
-    /// They are others, which cannot be used; those from before stay in use.
+    /// The files have changed but cannot be used; the old certificates stay in use.
     Failed(Problem),
 }
 
-/// Tells a file from one that was put in its place: device, inode, length, and when it was changed.
+/// Distinguishes a file from its replacement: device, inode, length, and modification time.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl Tls {
     /// Reads the files of a plan.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first problem that is found.
     pub fn load(files: &NbdTls) -> Result<Tls, Problem> {
         let stamps = stamps(files);
         let loaded = Loaded { config: load(files)?, stamps, problem: None };
@@ -144,16 +143,16 @@ impl Tls {
         self.files.required
     }
 
-    /// For the next client.
+    /// Returns the TLS settings for the next client.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.renew();
         Arc::clone(&self.loaded.lock().config)
     }
 
-    /// Checks whether the files have changed, and uses the new ones then. A change is logged.
+    /// Checks whether the files have changed, and if so loads the new ones. A change is logged.
     pub fn renew(&self) -> Renewal {
         let mut loaded = self.loaded.lock();
-        // Checked before they are read: what changes meanwhile is seen the next time.
+        // Stamps are taken before the files are read, so a change in between is noticed at the next check.
         let now = stamps(&self.files);
         if now == loaded.stamps {
             return loaded.problem.clone().map_or(Renewal::Same, Renewal::Failed);
@@ -165,7 +164,7 @@ impl Tls {
                 log::info!("tls_cert={}: certificates have been renewed", self.files.cert.display());
                 Renewal::Renewed
             }
-            // Perhaps one file of two is there; the other one will have another stamp.
+            // Perhaps only one of two files is replaced yet; the next check will notice the other.
             Err(problem) => {
                 log::warn!("{problem}; {OLD_ONES}");
                 loaded.problem = Some(problem.clone());
@@ -174,13 +173,13 @@ impl Tls {
         }
     }
 
-    /// Why the certificates in use are not those in the files; none if they are, as of the last check.
+    /// Returns why the certificates in use are not those in the files, as of the last check; `None` if they are.
     pub fn problem(&self) -> Option<Problem> {
         self.loaded.lock().problem.clone()
     }
 }
 
-/// Said behind what is wrong with new files.
+/// Follows the problem of new files in messages.
 pub const OLD_ONES: &str = "the certificates that were loaded before are still in use";
 
 fn stamps(files: &NbdTls) -> Vec<Stamp> {
@@ -190,23 +189,22 @@ fn stamps(files: &NbdTls) -> Vec<Stamp> {
 }
 
 impl NbdTls {
-    /// The files of a directory that is laid out as QEMU and nbdkit have it: `server-cert.pem` and `server-key.pem`. If clients
-    /// are to be verified, it also has `ca-cert.pem` and perhaps `ca-crl.pem`. The latter is left out only if there is no entry
-    /// of that name.
+    /// Returns the files of a directory with the layout of QEMU and nbdkit: `server-cert.pem` and `server-key.pem`. To verify clients it
+    /// also has `ca-cert.pem` and perhaps `ca-crl.pem`. The latter is left out only if there is no entry of that name.
     pub fn in_directory(directory: &Path, verify_peer: bool, required: bool) -> NbdTls {
         let crl = directory.join(CRL);
         NbdTls {
             cert: directory.join(CERT),
             key: directory.join(KEY),
             client_ca: verify_peer.then(|| directory.join(CA)),
-            // A file that cannot be read is taken to be there, and rejected when it is loaded: without it no
-            // certificate is revoked.
+            // A file that cannot be checked counts as present, so that loading it fails. If it were left out, no certificate would count
+            // as revoked.
             client_crl: (verify_peer && is_there(&crl).unwrap_or(true)).then_some(crl),
             required,
         }
     }
 
-    /// The directory that clients on this host can name, if it is laid out as they need it.
+    /// Returns the directory that clients on this host can use, if it has the layout that they need.
     pub fn directory(&self) -> Option<&Path> {
         let directory = self.cert.parent()?;
         (self.cert.ends_with(CERT) && directory.join(CA).exists()).then_some(directory)
@@ -216,11 +214,11 @@ impl NbdTls {
 /// Whether a directory has an entry of this name, be it a link to nowhere.
 ///
 /// # Errors
-/// It cannot be told: the directory is not there, or may not be searched.
+/// The directory does not exist or may not be searched, so the answer is unknown.
 pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
-        // The entry, or the directory that it would be in.
+        // Either the entry or its directory does not exist.
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
             fs::metadata(directory.unwrap_or(Path::new("."))).map(|_| false)
@@ -229,7 +227,7 @@ pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Reads all files and makes a server's settings of them.
+/// Reads all files and makes a server's TLS settings from them.
 fn load(files: &NbdTls) -> Result<Arc<ServerConfig>, Problem> {
     let provider = Arc::new(ring::default_provider());
     let cert = Pem::read(Role::Cert, &files.cert)?;
@@ -247,13 +245,13 @@ fn load(files: &NbdTls) -> Result<Arc<ServerConfig>, Problem> {
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| unusable(&cert, &key_file, e))?;
-    // Connections last long and clients know nothing of resumption: nothing is remembered of them.
+    // Connections last long and clients do not use resumption, so no sessions are stored.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// Why a certificate and a key cannot be used.
+/// Returns why a certificate and a key cannot be used.
 pub(crate) fn unusable(cert: &Pem<'_>, key: &Pem<'_>, e: rustls::Error) -> Problem {
     match e {
         rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
@@ -264,7 +262,7 @@ pub(crate) fn unusable(cert: &Pem<'_>, key: &Pem<'_>, e: rustls::Error) -> Probl
     }
 }
 
-/// The verifier of client certificates.
+/// Makes the verifier of client certificates.
 fn verifier(
     ca: &Path,
     crl: Option<&Path>,
@@ -281,7 +279,7 @@ fn verifier(
     builder.build().map_err(|e| authorities.problem(&format!("cannot be used: {e}")))
 }
 
-/// A file that was read.
+/// The content of a PEM file.
 pub(crate) struct Pem<'a> {
     role: Role,
     path: &'a Path,
@@ -296,7 +294,7 @@ impl<'a> Pem<'a> {
         Ok(pem)
     }
 
-    /// All items of one kind; at least one.
+    /// Returns all items of one kind, at least one.
     pub(crate) fn all<T: PemObject>(&self, what: &str) -> Result<Vec<T>, Problem> {
         let items: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&self.bytes).collect();
         match items {
@@ -316,7 +314,7 @@ impl<'a> Pem<'a> {
         })
     }
 
-    /// The authorities in it, each of its time.
+    /// Returns the authorities in the file, each of which is valid now.
     pub(crate) fn roots(&self, provider: &CryptoProvider) -> Result<RootCertStore, Problem> {
         let mut roots = RootCertStore::empty();
         for one in self.all::<CertificateDer<'static>>("certificate")? {
@@ -326,13 +324,13 @@ impl<'a> Pem<'a> {
         Ok(roots)
     }
 
-    /// The lists of revoked certificates in it.
+    /// Returns the lists of revoked certificates in the file.
     pub(crate) fn revoked(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, Problem> {
         self.all("revocation list")
     }
 
-    /// A certificate must be of its time and, in a server's file, its first one be for servers. The signer is for
-    /// clients to judge.
+    /// Checks that a certificate is valid now and, with `serves`, that it is for servers. Its signer is not checked: that is up to the
+    /// clients.
     pub(crate) fn check_valid(
         &self,
         cert: &CertificateDer<'static>,
@@ -343,7 +341,7 @@ impl<'a> Pem<'a> {
         let parsed = ParsedCertificate::try_from(cert).map_err(|e| broken(&e))?;
         let (nobody, now) = (RootCertStore::empty(), UnixTime::now());
         let algorithms = provider.signature_verification_algorithms.all;
-        // Validity and purpose are checked before the signer, which is unknown here.
+        // The library checks validity and purpose before the signer, so the error of an unknown signer means success.
         let found = verify_server_cert_signed_by_trust_anchor(&parsed, &nobody, &[], now, algorithms);
         let Err(rustls::Error::InvalidCertificate(e)) = found else { return Ok(()) };
         match e {
@@ -365,7 +363,7 @@ impl<'a> Pem<'a> {
     }
 
     fn unreadable(&self, e: &pem::Error) -> Problem {
-        // What was found in the file is not repeated: it may be a key.
+        // The message does not repeat the file's content, because that may be a key.
         let what = match e {
             pem::Error::MissingSectionEnd { .. } => "a section without its end".to_owned(),
             pem::Error::IllegalSectionStart { .. } => "a broken beginning of a section".to_owned(),
@@ -381,7 +379,7 @@ impl<'a> Pem<'a> {
 }
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    // Not opened before it is known to be a file: a pipe would block.
+    // The type is checked before the file is opened, because opening a pipe would block.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("is no regular file"));
     }
@@ -416,7 +414,7 @@ mod tests {
         assert_eq!((is_there(&crl).unwrap(), of(true)), (false, None));
         std::os::unix::fs::symlink("nowhere", &crl).unwrap();
         assert_eq!((is_there(&crl).unwrap(), of(true), of(false)), (true, Some(crl.clone()), None));
-        // Neither told: a directory that is none, and one that has gone.
+        // Unknown: a directory that is a file, and one that does not exist.
         fs::write(directory.join("file"), "").unwrap();
         assert!(is_there(&directory.join("file").join(CRL)).is_err());
         assert!(is_there(&directory.join("gone").join(CRL)).is_err());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sockets, waits and TLS, for drivers that connect and exports that listen.
 //!
-//! Does not: know a protocol above them.
+//! Does not know any protocol above them.
 
 pub mod certificates;
 pub mod socket;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the listeners of all exports share: Unix sockets in place of stale ones, and waiting that can be interrupted.
+//! Shared code of all exports' listeners: Unix sockets that replace stale ones, and waiting that can be interrupted.
 //!
 //! Guarantees: a socket that a program has open, even one that does not listen yet, is not replaced. Only a socket that was made here is
-//! removed at the end. The process's umask stays as it is. Needs /proc, for a socket with permissions of its own.
+//! removed at the end. The process's umask does not change. Needs /proc to make a socket with permissions other than those of the umask.
 //!
 //! Source: unix(7), "Pathname socket ownership and permissions"; umask(2); Linux, net/unix/af_unix.c.
 
@@ -22,18 +22,18 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Clients that wait to be accepted; the system has a limit of its own.
+/// Most clients that wait to be accepted; the system may limit them further.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket at `path`: the one that this process was handed, or a new one, in place of a stale one. Of two
-/// programs that find the same one left behind at the same moment, one may lose its own to the other.
-/// A process that `mode`, or without it the umask, excludes cannot connect to a new one.
+/// Returns a listening socket at `path`: the socket that this process was handed, or a new one, which replaces a stale one. If two
+/// programs replace the same stale socket at the same moment, one may remove the other's new socket. A process that `mode` (or without
+/// `mode` the umask) excludes can never connect to a new socket.
 ///
-/// The umask is the process's, and `bind` obeys it: the socket gets what both allow, and the rest of `mode` when it is there. It does
-/// not listen before that, so that a client that comes earlier is refused as at a socket that was left behind.
+/// `bind` applies the umask: the socket file first has the permissions that both `mode` and the umask allow, and then gets the rest of
+/// `mode`. It listens only after that. Until then a client is refused, as at a stale socket.
 ///
 /// # Errors
-/// `AddrInUse`: another process has it, or it is no socket. Others: as of the system.
+/// `AddrInUse`: another process has the socket open, or the path is not a socket. Others: system errors.
 pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(handed) = handed::unix(path) {
         return Ok((handed?, SocketFile { path: path.to_owned(), own: None }));
@@ -46,8 +46,8 @@ pub fn listen(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, Socke
     bind_new(path, mode)
 }
 
-/// What is in the way of a listening socket at `path`. A socket without a listener is a remainder of a daemon that was
-/// killed, and not in the way.
+/// Checks that a listening socket can be made at `path`; the error says what is in the way. A stale socket of a daemon that was killed is
+/// not in the way.
 pub(crate) fn check_listen(path: &Path) -> std::result::Result<(), String> {
     if handed::has_unix(path) {
         return Ok(());
@@ -79,7 +79,7 @@ pub(crate) fn check_listen(path: &Path) -> std::result::Result<(), String> {
 fn bind_new(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketFile)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if let Some(mode) = mode {
-        // What is made at the path has the permissions of the socket, without what the umask takes away.
+        // The file at the path gets the permissions of the socket, minus those that the umask removes.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     }
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -91,27 +91,27 @@ fn bind_new(path: &Path, mode: Option<u32>) -> io::Result<(UnixListener, SocketF
     Ok((socket.into(), file))
 }
 
-/// A listening socket in the file system. It is removed when this is dropped, unless it was handed to this process, or something else
-/// has its name by then.
+/// The file of a listening socket. It is removed on drop, unless the socket was handed to this process or another file has its name by
+/// then.
 pub struct SocketFile {
     path: PathBuf,
-    /// What was there at first, and as long as this is open nothing else has its number. None: it was handed over.
+    /// The file that was made. While it is open, no other file gets its inode number. `None`: the socket was handed over.
     own: Option<OwnedFd>,
 }
 
 impl SocketFile {
-    /// The one that has just been made there.
+    /// Opens the file that was just made at `path`.
     fn at(path: &Path) -> io::Result<SocketFile> {
         let own = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         Ok(SocketFile { path: path.to_owned(), own: Some(own) })
     }
 
-    /// Its name.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives it these permissions: it, and not what another may have put in its place.
+    /// Sets the permissions of the file that was made, not of a file that has replaced it.
     fn allow(&self, mode: u32) -> io::Result<()> {
         let Some(own) = &self.own else { return Ok(()) };
         let is = rustix::fs::fstat(own)?;
@@ -121,7 +121,7 @@ impl SocketFile {
                 "it is not the socket that was made there, or its owner is shown as another; use a directory that others cannot write to, of a file system of this machine",
             ));
         }
-        // There is no other way to it without its name.
+        // No other way changes the file without its name.
         fs::set_permissions(format!("/proc/self/fd/{}", own.as_raw_fd()), Permissions::from_mode(mode))
     }
 
@@ -145,7 +145,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// The same for an export.
+/// As [`listen`], with errors of an export.
 pub(crate) fn bind(path: &Path, mode: Option<u32>) -> Result<(UnixListener, SocketFile)> {
     listen(path, mode).map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
@@ -156,14 +156,14 @@ pub(crate) fn bind(path: &Path, mode: Option<u32>) -> Result<(UnixListener, Sock
     })
 }
 
-/// Whether there is a stale socket: nothing else may be removed to make room.
+/// Whether there is a stale socket at `path`. Nothing else may be removed to make room.
 fn is_left_behind(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     is_socket && is_bound(path).is_ok_and(|bound| !bound)
 }
 
-/// Whether a program has a socket bound at `path`, though it may not listen yet. It does not notice: a datagram socket cannot connect
-/// to a stream socket, and the kernel finds out whose socket it is before it says so.
+/// Whether a program has a socket bound at `path`, even if it does not listen yet. The program does not notice: a datagram socket cannot
+/// connect to a stream socket, and the kernel looks for the bound socket before it reports that.
 fn is_bound(path: &Path) -> io::Result<bool> {
     let Err(e) = UnixDatagram::unbound()?.connect(path) else { return Ok(true) };
     match e.raw_os_error() {
@@ -173,7 +173,7 @@ fn is_bound(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Waits until `fd` is ready for `what`; false when `stop` is readable, `until` has come, or waiting is impossible.
+/// Waits until `fd` is ready for `what`. Returns false when `stop` is readable, at the time `until`, or when waiting is impossible.
 pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option<Instant>) -> bool {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -181,7 +181,7 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
         let mut fds = [PollFd::new(&fd, what), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) if !fds[1].revents().is_empty() => return false,
-            // First: a peer that never falls silent would have no end.
+            // Checked first, because a peer that always sends would otherwise never time out.
             Ok(_) if until.is_some_and(|until| Instant::now() >= until) => return false,
             Ok(_) if !fds[0].revents().is_empty() => return true,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -190,30 +190,30 @@ pub(crate) fn wait(fd: impl AsFd, what: PollFlags, stop: &OwnedFd, until: Option
     }
 }
 
-/// Has a thread that waits for a descriptor wait no longer.
+/// Stops a thread that waits for a descriptor.
 pub struct Stop(OwnedFd);
 
 impl Stop {
-    /// Not stopped yet.
+    /// Makes one that is not set.
     ///
     /// # Errors
-    /// Os: there is no descriptor for it.
+    /// Os: there is no free descriptor.
     pub fn new() -> Result<Stop> {
         event::new().map(Stop)
     }
 
-    /// Waiting threads return, now and from now on.
+    /// Makes all waits return, now and from now on.
     pub fn set(&self) {
         event::signal(&self.0);
     }
 
-    /// Waits until `fd` is readable; false when it is time to stop, or waiting is impossible.
+    /// Waits until `fd` is readable. Returns false when stopped, or when waiting is impossible.
     pub fn wait(&self, fd: impl AsFd) -> bool {
         wait(fd, PollFlags::IN, &self.0, None)
     }
 }
 
-/// The peer, for messages: a process of this machine, or an address.
+/// Returns the peer's name for messages: a process of this machine, or an address.
 pub(crate) fn peer(socket: impl AsFd) -> String {
     if let Ok(address) = rustix::net::getpeername(&socket)
         && let Some(Ok(address)) = address.map(SocketAddr::try_from)
@@ -233,7 +233,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Ends a thread that polls this flag, also when a test fails.
+    /// Stops a thread that polls this flag, also when a test fails.
     struct StopOnDrop<'a>(&'a AtomicBool);
 
     impl Drop for StopOnDrop<'_> {
@@ -251,8 +251,8 @@ mod tests {
         assert!(!wait(&near, PollFlags::IN, &stop, Some(now)));
     }
 
-    /// They were set by the path after it listened: for a moment any user could connect, and a user with write access
-    /// to the directory could have the permissions of another file changed.
+    /// Permissions used to be set by path after the socket listened. For a moment any user could connect, and a user with write access to
+    /// the directory could redirect the change to another file.
     #[test]
     fn a_socket_never_has_more_than_its_permissions() {
         let directory = std::env::temp_dir().join(format!("mqblk-modes-{}", std::process::id()));
@@ -289,7 +289,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// A process that came between the two steps took the socket away from its creator.
+    /// A process that started between bind and listen used to replace the socket of another process.
     #[test]
     fn a_socket_that_does_not_listen_yet_is_not_left_behind() {
         let path = std::env::temp_dir().join(format!("mqblk-bound-{}", std::process::id()));
@@ -305,11 +305,11 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// It was removed by its name.
+    /// The file used to be removed by its name alone.
     #[test]
     fn what_another_has_put_in_the_place_of_a_socket_stays() {
         let path = std::env::temp_dir().join(format!("mqblk-other-{}", std::process::id()));
-        // More than once: a number that is free may be given again.
+        // More than once, because a free inode number may be reused.
         for _ in 0..20 {
             let (listener, file) = listen(&path, Some(0o600)).unwrap();
             fs::remove_file(&path).unwrap();
@@ -320,13 +320,13 @@ mod tests {
             drop(other);
             fs::remove_file(&path).unwrap();
         }
-        // Nor is it an error that there is nothing.
+        // A missing file is no error either.
         let (_listener, file) = listen(&path, None).unwrap();
         fs::remove_file(&path).unwrap();
         drop(file);
     }
 
-    /// A name that leads elsewhere is not followed, and what is there stays as it was.
+    /// A symbolic link is not followed, and its target does not change.
     #[test]
     fn a_link_in_the_place_of_a_socket_is_left_alone() {
         let directory = std::env::temp_dir().join(format!("mqblk-links-{}", std::process::id()));

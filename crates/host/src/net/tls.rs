@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TLS between a peer's socket and the layer that reads and writes messages, at a server's end and at a client's.
+//! TLS between a peer's socket and the layer that reads and writes messages, for servers and clients.
 //!
-//! Guarantees: memory for a connection is bounded. Received ciphertext that is not decrypted has at most [`RECEIVE_BYTES`] and one record
-//! more. Plaintext that was not taken has at most one record; the next record is decrypted only after that. Ciphertext that was not sent
-//! has at most [`SEND_BYTES`] and one record more. One call to the kernel receives many records and one sends many. Data for a disk's
-//! memory is decrypted into that memory with one copy.
+//! Guarantees: memory per connection is bounded. Received ciphertext that is not yet decrypted is at most [`RECEIVE_BYTES`] plus one
+//! record. Plaintext that the layer above has not taken is at most one record; the next record is decrypted only after that. Unsent
+//! ciphertext is at most [`SEND_BYTES`] plus one record. One call to the kernel receives many records and one sends many. Data for a
+//! disk's memory is decrypted into that memory with one copy.
 //!
-//! Needs from callers: a socket that does not block; [`TlsStream::receive`] again as long as [`TlsStream::has_more`] says so;
-//! [`TlsStream::flush`] as long as [`TlsStream::wants_write`] says so. A failed stream is not used any more.
-//! Does not do: resumption, early data (rustls refuses renegotiation and limits what costs it work).
+//! Needs from callers: a non-blocking socket. Callers call [`TlsStream::receive`] again while [`TlsStream::has_more`] is true, and
+//! [`TlsStream::flush`] while [`TlsStream::wants_write`] is true. They do not use a stream after an error.
+//! Does not do: resumption, early data (rustls refuses renegotiation and bounds the work that a peer can cause).
 //!
 //! Source: RFC 8446, RFC 5246.
 
@@ -21,25 +21,25 @@ use std::ops::DerefMut;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Bytes received by one call.
+/// Most bytes that one call receives.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Bytes of ciphertext that wait to be sent, beyond which nothing is encrypted.
+/// Limit of unsent ciphertext, in bytes; beyond it nothing is encrypted.
 const SEND_BYTES: usize = 256 << 10;
-/// Plaintext of one record at most. Source: RFC 8446, 5.1.
+/// Most plaintext of one record. Source: RFC 8446, 5.1.
 pub(crate) const RECORD_BYTES: usize = 16 << 10;
 
-/// What became of a call to receive.
+/// The result of a call to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     /// Plaintext was taken.
     Data,
-    /// There is none now.
+    /// There is no plaintext now.
     Nothing,
-    /// There will be none any more. Whether the peer has said so itself is all the same: messages say how much is to come.
+    /// There will be no more plaintext. A missing close_notify makes no difference, because messages carry their own length.
     End,
 }
 
-/// One end of a connection under TLS: a server's, or a client's. See the module's text.
+/// The server side or the client side of a TLS connection. See the module's text.
 pub struct TlsStream<C = ServerConnection> {
     tls: C,
     /// Ciphertext that TLS has not taken: `at..end`.
@@ -56,10 +56,10 @@ impl<C> fmt::Debug for TlsStream<C> {
 }
 
 impl TlsStream {
-    /// A connection that is about to shake hands; `first` is what the client has sent for that already.
+    /// Makes a connection before its handshake. `first` is the part of the client's handshake that was already received.
     ///
     /// # Errors
-    /// TLS cannot be had (no randomness, no memory).
+    /// TLS cannot be started (no randomness, no memory).
     pub(crate) fn new(config: &Arc<ServerConfig>, first: &[u8]) -> Result<TlsStream> {
         let tls = ServerConnection::new(Arc::clone(config)).map_err(cannot_begin)?;
         Ok(TlsStream::with(tls, first))
@@ -67,11 +67,10 @@ impl TlsStream {
 }
 
 impl TlsStream<ClientConnection> {
-    /// A connection to the server of this name that is about to shake hands. What was received before is not for TLS and must
-    /// not be there.
+    /// Makes a connection to the server of this name before its handshake. No bytes for TLS may have been received before.
     ///
     /// # Errors
-    /// As of a server's end.
+    /// The errors of [`TlsStream::new`].
     pub(crate) fn to(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsStream<ClientConnection>> {
         let tls = ClientConnection::new(config, name).map_err(cannot_begin)?;
         Ok(TlsStream::with(tls, &[]))
@@ -93,29 +92,29 @@ where
         TlsStream { tls, received, at: 0, end: first.len(), has_more: !first.is_empty() }
     }
 
-    /// Whether TLS still shakes hands: nothing can be sent or received by the layer above.
+    /// Whether the handshake is in progress; the layer above cannot send or receive until it is complete.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.tls.is_handshaking()
     }
 
-    /// Whether receiving may give something though the socket has nothing.
+    /// Whether [`TlsStream::receive`] may return data though the socket has none.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         self.has_more
     }
 
-    /// Whether something waits to be sent.
+    /// Whether ciphertext waits to be sent.
     #[inline]
     pub(crate) fn wants_write(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Has `take` take plaintext piece by piece, of which it says how much it took, until it leaves something or there is
-    /// nothing more. At most one call to the kernel.
+    /// Passes plaintext to `take` piece by piece; `take` returns how many bytes it took. Stops when `take` leaves some or there is no
+    /// more. Makes at most one call to the kernel.
     ///
     /// # Errors
-    /// The socket fails, or the peer breaks TLS (`InvalidData`, with what rustls says in it): what is to be told it was sent, if
-    /// it could be.
+    /// The socket fails, or the peer violates TLS (`InvalidData`, which holds the error of rustls). In that case an alert was sent to the
+    /// peer, if possible.
     pub(crate) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -132,7 +131,7 @@ where
                 Drained::End => return Ok(if any == Received::Data { any } else { Received::End }),
             }
             if self.at == self.end {
-                // What filled the buffer may not be all.
+                // If the buffer was filled, the socket may have more.
                 if asked {
                     self.has_more = self.end == self.received.len();
                     return Ok(any);
@@ -153,18 +152,18 @@ where
             let taken = self.tls.read_tls(&mut window)?;
             self.at += taken;
             if let Err(e) = self.tls.process_new_packets() {
-                // An alert that gives the reason; it is not waited for.
+                // Sends an alert with the reason, without waiting.
                 let _ = self.flush(socket);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, e));
             }
             if taken == 0 {
-                // After the end that the peer declared nothing is taken.
+                // TLS takes nothing after the peer's close_notify.
                 return Ok(if any == Received::Data { any } else { Received::End });
             }
         }
     }
 
-    /// Gives away what was decrypted.
+    /// Passes decrypted plaintext to `take`.
     fn drain(&mut self, take: &mut impl FnMut(&[u8]) -> usize) -> io::Result<Drained> {
         let mut reader = self.tls.reader();
         let mut taken = false;
@@ -184,15 +183,15 @@ where
         }
     }
 
-    /// Encrypts `plaintext` for the next [`TlsStream::flush`]; how much of it there was room for.
+    /// Encrypts `plaintext` for the next [`TlsStream::flush`]. Returns how many bytes of it fitted.
     pub(crate) fn write(&mut self, plaintext: &[u8]) -> io::Result<usize> {
         self.tls.writer().write(plaintext)
     }
 
-    /// Sends what waits; whether all of it.
+    /// Sends waiting ciphertext. Returns whether all of it was sent.
     ///
     /// # Errors
-    /// The socket's.
+    /// The errors of the socket.
     pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Sending(socket)) {
@@ -205,22 +204,22 @@ where
         Ok(true)
     }
 
-    /// The peer will hear that nothing comes any more.
+    /// Queues a close_notify, which tells the peer that no more data follows.
     pub(crate) fn close(&mut self) {
         self.tls.send_close_notify();
     }
 }
 
 enum Drained {
-    /// The taker has enough.
+    /// `take` left some plaintext.
     Left { taken: bool },
-    /// There is no more now.
+    /// There is no more plaintext now.
     All { taken: bool },
-    /// There will be no more.
+    /// There will be no more plaintext.
     End,
 }
 
-/// A socket to send to, without the signal.
+/// A socket to which data is sent without SIGPIPE.
 struct Sending<'a>(BorrowedFd<'a>);
 
 impl Write for Sending<'_> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One system call to send, one to receive, for headers and requests' memory in one go.
+//! Sends headers and request memory together with one system call, and receives them with one.
 //!
-//! Guarantees: no copy, no wait (`MSG_DONTWAIT`), no signal; lists hold what they point to for as long as they live. A
-//! request's memory may change under it, as anywhere; it is handed to the kernel and never sliced.
+//! Guarantees: no copy, no wait (`MSG_DONTWAIT`), no signal; a list borrows what it points to for as long as it lives. A request's memory
+//! may change at any time, so it is handed to the kernel and never accessed as a slice.
 
 use crate::mem::{Span, copy_racy};
 use libc::iovec;
@@ -35,7 +35,7 @@ impl List {
         self.end += 1;
     }
 
-    /// Leaves out the first bytes, as many as there are at most.
+    /// Removes the first `bytes` bytes, or all if there are fewer.
     fn skip(&mut self, mut bytes: usize) {
         while bytes > 0 && self.first < self.end {
             let piece = &mut self.pieces[self.first];
@@ -62,7 +62,7 @@ impl List {
     }
 }
 
-/// What is to be sent.
+/// A list of pieces to send.
 pub(crate) struct Outgoing<'a>(List, PhantomData<&'a [u8]>);
 
 impl<'a> Outgoing<'a> {
@@ -70,7 +70,7 @@ impl<'a> Outgoing<'a> {
         Outgoing(List::new(), PhantomData)
     }
 
-    /// How many more pieces fit.
+    /// Returns how many more pieces fit.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity()
     }
@@ -87,12 +87,12 @@ impl<'a> Outgoing<'a> {
         self.0.push(span.as_ptr(), span.len());
     }
 
-    /// The first bytes were sent before.
+    /// Removes the first bytes, because they were already sent.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.0.skip(bytes);
     }
 
-    /// Copies as much as there is room for; how many bytes.
+    /// Copies as much as fits into `into`. Returns how many bytes.
     pub(crate) fn copy_to(&self, into: &mut [u8]) -> usize {
         let (pieces, mut filled) = (&self.0.pieces[self.0.first..self.0.end], 0);
         for piece in pieces {
@@ -104,7 +104,7 @@ impl<'a> Outgoing<'a> {
         filled
     }
 
-    /// Sends as much as the socket takes now.
+    /// Sends as much as the socket accepts now. Returns how many bytes.
     pub(crate) fn send(mut self, to: BorrowedFd<'_>) -> io::Result<usize> {
         let message = self.0.message();
         // SAFETY: the message's pieces are readable: slices and spans that this value borrows. The kernel writes nothing.
@@ -113,7 +113,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Where received bytes go.
+/// A list of pieces to receive into.
 pub(crate) struct Incoming<'a>(List, PhantomData<&'a mut [u8]>);
 
 impl<'a> Incoming<'a> {
@@ -133,7 +133,7 @@ impl<'a> Incoming<'a> {
         self.0.push(span.as_ptr(), span.len());
     }
 
-    /// Receives what is there; 0 when the peer has left.
+    /// Receives what has arrived. Returns how many bytes; 0 when the peer has closed the connection.
     pub(crate) fn receive(mut self, from: BorrowedFd<'_>) -> io::Result<usize> {
         let mut message = self.0.message();
         // SAFETY: the message's pieces are writable: slices borrowed for writing, and spans, which any thread may write
@@ -143,20 +143,20 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The connection is given up: closed, it takes what was not sent along (RST), so that nothing of it arrives after its requests have
-/// gone another way.
+/// Prepares a connection to be abandoned: closing it discards unsent data (RST). So none of that data arrives after its requests were sent
+/// over another connection.
 pub(crate) fn abandon(socket: BorrowedFd<'_>) {
-    // One that knows no such thing (a Unix socket) keeps nothing back either.
+    // A Unix socket does not support this, but does not delay unsent data either.
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
 }
 
-/// Errors that say "not now".
+/// Whether an error means that the call should be retried later.
 pub(crate) fn is_later(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || e.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// Errors that say that memory is not there.
+/// Whether an error means that memory is not accessible.
 pub(crate) fn is_fault(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EFAULT)
 }

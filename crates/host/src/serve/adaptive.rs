@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long an IOThread polls before it sleeps. The settings are QEMU's; the decision depends on whether polling catches anything.
+//! How long an IOThread polls before it sleeps. The settings are those of QEMU, but the decision depends on whether polling catches
+//! events.
 //!
-//! QEMU lengthens polling after a slept wait that was shorter than the maximum, and stops it after a longer one. Both go wrong
-//! where waking up takes about as long: a thread that has slept once may never poll again, and waits near the maximum make it poll
-//! in vain forever. Here each miss lengthens polling, and each catch cancels two misses. Too many misses turn polling off; then one
-//! wait in N is polled as a trial.
+//! QEMU lengthens polling after a slept wait that was shorter than the maximum, and stops it after a longer one. Both fail if waking up
+//! takes about as long as the maximum: a thread that has slept once may never poll again, and waits near the maximum make it poll in vain
+//! forever. Here each miss lengthens polling, and each catch cancels two misses. Too many misses turn polling off; then one wait in N is
+//! polled as a trial.
 //!
-//! That is for clients, which send again sooner the sooner they are answered. A disk takes its own time: polling for longer than a sleep
-//! costs only burns CPU. So waits with I/O in flight have their own state, a quarter of the longest time, and one miss ends their
-//! polling.
+//! This suits clients, which send the sooner the sooner they are answered. A disk's latency does not depend on polling, so polling for
+//! longer than a sleep costs only wastes CPU. So waits with I/O in flight have their own state, with a quarter of the longest time, and
+//! one miss ends their polling.
 //! Source: QEMU's `IOThread` properties `poll-max-ns`, `poll-grow`, `poll-shrink`, and what util/aio-posix.c does with them.
 
 use super::trial::TIMES;
 use blk::time::Duration;
 
-/// What the first growth starts with.
+/// Polling time after the first growth.
 const FIRST: Duration = Duration::from_ns(4000);
 
-/// What is waited for.
+/// What an IOThread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
-    /// Nothing is out.
+    /// No I/O is in flight.
     Client,
-    /// I/O is out.
+    /// I/O is in flight.
     Disk,
 }
 
 impl For {
-    /// So many misses are forgiven.
+    /// Returns how many misses are tolerated.
     fn forgiven(self) -> u32 {
         match self {
             For::Client => 4,
@@ -35,7 +36,7 @@ impl For {
         }
     }
 
-    /// When polling is off, one of so many waits is polled.
+    /// Returns N: when polling is off, one of N waits is polled.
     fn probe(self) -> u32 {
         match self {
             For::Client => 8,
@@ -47,27 +48,27 @@ impl For {
 /// Settings of polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polling {
-    /// `poll-max-ns`: the longest polling; 0 = never, `None` = what turns out best.
+    /// `poll-max-ns`: the longest polling time; 0 = never polls, `None` = found by trial.
     pub max: Option<Duration>,
-    /// `poll-grow`: the factor by which the time grows; 0 = 2.
+    /// `poll-grow`: the factor by which the time grows; 0 = by 2.
     pub grow: u32,
-    /// `poll-shrink`: the divisor by which it shrinks; 0 = to nothing.
+    /// `poll-shrink`: the divisor by which the time shrinks; 0 = to 0.
     pub shrink: u32,
 }
 
-/// How long to poll now.
+/// The state that decides how long to poll.
 #[derive(Debug)]
 pub(super) struct Adaptive {
     rules: Polling,
     max: Duration,
     kind: For,
     time: Duration,
-    /// Waits that polling did not end, less two for each that it did.
+    /// Number of waits that polling did not end, minus two for each that it did.
     misses: u32,
 }
 
 impl Adaptive {
-    /// One for each kind of wait, by [`For`].
+    /// Makes one state for each kind of wait, indexed by [`For`].
     pub(super) fn both(rules: Polling) -> [Adaptive; 2] {
         let max = rules.max.unwrap_or(TIMES[0]);
         [For::Client, For::Disk].map(|kind| Adaptive::new(rules, max, kind))
@@ -78,20 +79,20 @@ impl Adaptive {
         Adaptive { rules, max, kind, time: Duration::ZERO, misses: 0 }
     }
 
-    /// The same with another longest time, which is polled for at once, to see.
+    /// Returns a state with another longest time, which is used at once, as a trial.
     pub(super) fn with_max(&self, max: Duration) -> Adaptive {
         let mut new = Adaptive::new(self.rules, max, self.kind);
         new.believe();
         new
     }
 
-    /// Polling has caught something.
+    /// Sets the longest time, because polling has caught an event.
     fn believe(&mut self) {
         self.time = self.max;
         self.misses = self.kind.forgiven() / 2;
     }
 
-    /// How long to look before sleeping.
+    /// Returns how long to poll before sleeping.
     #[inline]
     pub(super) fn time(&self) -> Duration {
         if self.is_probe() { self.max } else { self.time }
@@ -102,10 +103,10 @@ impl Adaptive {
         self.time == Duration::ZERO && self.misses % every == every - 1
     }
 
-    /// A wait ended while the thread was awake.
+    /// Records a wait that ended while the thread was awake.
     #[inline]
     pub(super) fn caught(&mut self) {
-        // It came by itself: something was there before the thread could sleep.
+        // There was no polling: the event came before the thread could sleep.
         if self.time() == Duration::ZERO {
             return;
         }
@@ -116,7 +117,7 @@ impl Adaptive {
         }
     }
 
-    /// The thread slept: polling, if there was any, did not end the wait.
+    /// Records a wait in which the thread slept, so polling did not end it.
     pub(super) fn slept(&mut self) {
         let Polling { grow, shrink, .. } = self.rules;
         self.misses = self.misses.wrapping_add(1);

@@ -1,59 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Chooses a queue to move to another IOThread, by load.
 //!
-//! Guarantees: at most one move per look. A move takes load off the busiest IOThread that has load to give: at least [`WORTH`] of that
+//! Guarantees: at most one move per check. A move takes load off the busiest IOThread that can give some, at least [`WORTH`] of that
 //! thread's time. The other IOThread never becomes busier than the busiest one was. So under a steady load the moves come to an end. A
-//! queue goes only to IOThreads that its export may use. Needs from callers: looks at equal intervals. Does not do: move.
+//! queue goes only to IOThreads that its export may use. Needs from callers: checks at equal intervals. Does not do the move itself.
 
 use super::{SourceHandle, ThreadReport};
 use blk::time::Duration;
 use std::collections::HashMap;
 
-/// What a move must gain, as a share of an IOThread's time.
+/// Least gain of a move, as a share of an IOThread's time.
 const WORTH: f64 = 0.1;
 /// A thread that is busy for a smaller share of its time is left alone.
 const BUSY: f64 = 0.4;
 
-/// A queue or client and what it was seen to do.
+/// A queue or client and its load.
 #[derive(Clone, Debug)]
 struct Queue {
-    /// Index in the reports of the look.
+    /// Indices of the report and of the source in it.
     at: (usize, usize),
     thread: usize,
     /// Share of its thread's time.
     load: f64,
 }
 
-/// A move that is worth it.
+/// A worthwhile move.
 pub struct Move {
-    /// What moves.
+    /// The queue or client to move.
     pub handle: SourceHandle,
     /// Kind of its export.
     pub kind: &'static str,
     /// Name of its export.
     pub export: String,
-    /// Its number there.
+    /// Its number in the export.
     pub index: u32,
-    /// From the IOThread of this number.
+    /// Number of the IOThread that serves it.
     pub from: usize,
-    /// To this one.
+    /// Number of the IOThread to move it to.
     pub to: usize,
-    /// Shares of their time that the two were busy for, before.
+    /// Busy shares of both IOThreads before the move.
     pub loads: (f64, f64),
 }
 
-/// Remembers the last look.
+/// The counters of the last check.
 #[derive(Default)]
 pub struct Balance {
-    /// Busy time of IOThreads.
+    /// Busy time and age of IOThreads, by number.
     busy: HashMap<usize, (Duration, Duration)>,
-    /// Requests of sources, by their numbers.
+    /// Requests served by sources, by number.
     served: HashMap<u64, u64>,
 }
 
 impl Balance {
-    /// What to move after this look at all IOThreads. `may_be` says for a kind, export and number which IOThreads may serve
-    /// it; `None` = it stays where it is.
+    /// Returns the queue to move, given the reports of all IOThreads. `may_be` returns, for a kind, export and number, which IOThreads may
+    /// serve the queue; `None` = it must stay where it is.
     pub fn look(
         &mut self,
         reports: &[ThreadReport],
@@ -66,7 +66,7 @@ impl Balance {
             let known = self.busy.get(&report.number);
             let (before, was_alive) = known.copied().unwrap_or_default();
             let time = report.alive.as_ns().saturating_sub(was_alive.as_ns()).max(1);
-            // A thread that is new, or another one of this number, says nothing yet.
+            // A new thread, or another one that got this number, has no load yet.
             let load = report.busy.as_ns().saturating_sub(before.as_ns()) as f64 / time as f64;
             let load = if known.is_some() { load.min(1.0) } else { 0.0 };
             loads.insert(report.number, load);
@@ -103,7 +103,8 @@ impl Balance {
     }
 }
 
-/// The queue whose move makes the busier of both threads least busy, and where it goes; from the busiest thread on down.
+/// Returns the best move: the one after which the busier of both threads is least busy. Starts with the queues of the busiest thread;
+/// tries the next thread only if none of them is worth moving.
 fn choose(
     loads: &HashMap<usize, f64>,
     queues: &[Queue],
@@ -170,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        /// With a load that stays as it is the moves come to an end, and each takes something off the busiest that can give.
+        /// Under a steady load the moves come to an end, and each takes load off the busiest thread that can give some.
         #[test]
         fn a_steady_load_comes_to_rest(of in prop::collection::vec((0usize..4, 0.0f64..0.4), 1..12)) {
             let mut queues = queues(&of);
@@ -183,7 +184,7 @@ mod tests {
                 let after = loads(4, &queues);
                 prop_assert!(after[&from].max(after[&to]) < before[&from] - WORTH + 1e-9);
             }
-            // The rest is even, as far as whole queues allow.
+            // In the end the load is balanced, as far as whole queues allow.
             let end = loads(4, &queues);
             let (most, least) = end.iter().fold((0.0f64, f64::MAX), |(m, l), (_, x)| (m.max(*x), l.min(*x)));
             prop_assert!(most < BUSY || most - least < 0.4 + 2.0 * WORTH, "{end:?}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Opens disks and begins IOThreads and exports as a plan describes them.
 //!
-//! Guarantees: a plan that asks for the impossible is rejected with a remedy. Does not do: keep what it makes.
+//! Guarantees: a plan that cannot be carried out is rejected with a remedy. Does not keep what it makes: the caller owns it.
 
 use super::check::{CheckedPlan, Export, NbdServer};
 use super::ending::END_TIME;
@@ -25,20 +25,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-/// A disk that is served. When it is dropped it is closed, as of [`OpenDisk::close`].
+/// An open disk. When it is dropped it is closed, as by [`OpenDisk::close`].
 pub(super) struct OpenDisk {
     pub(super) served: Arc<ServedDisk>,
-    /// Those it was given.
+    /// The settings that it was given.
     pub(super) settings: Vec<(String, String)>,
-    /// After `served`.
+    /// Declared, and so dropped, after `served`.
     closing: Closing,
 }
 
-/// When it is dropped, it waits until a disk is gone, but for [`END_TIME`] at most.
+/// Waits on drop until a disk is gone, for [`END_TIME`] at most.
 struct Closing(Mutex<Option<Receiver<()>>>);
 
 impl Closing {
-    /// The first time: whether the disk is gone.
+    /// Waits, the first time it is called. Returns whether the disk is gone.
     fn wait(&mut self) -> bool {
         self.0.get_mut().take().is_none_or(|gone| gone.recv_timeout(END_TIME) == Err(RecvTimeoutError::Disconnected))
     }
@@ -51,7 +51,7 @@ impl Drop for Closing {
 }
 
 impl OpenDisk {
-    /// Locks and opens it.
+    /// Locks and opens a disk.
     pub(super) fn open(threads: &IoThreads, plan: &DiskPlan) -> Result<(OpenDisk, Vec<TargetWarning>)> {
         let mut locks = Vec::new();
         for target in &plan.targets {
@@ -68,7 +68,7 @@ impl OpenDisk {
             in_use: plan.allow_mounted_write,
             read_ahead_kb: config.read_ahead_kb,
         };
-        // One table for all targets: a piece of memory has the same number at each.
+        // One table for all targets, so that a region has the same number for each.
         let regions = Arc::new(Regions::new());
         let (mut drivers, mut warnings) = (Vec::new(), Vec::new());
         for target in &plan.targets {
@@ -94,11 +94,10 @@ impl OpenDisk {
         Ok((OpenDisk { served, settings: plan.settings.clone(), closing }, warnings))
     }
 
-    /// Lets go of it, and waits until it is free: a reader (a scrape, a report) keeps its driver open.
-    /// Its images may be opened by others then.
+    /// Closes the disk, and waits until no reader (a scrape, a report) keeps it open. After that, other programs may open its images.
     ///
     /// # Errors
-    /// Io: it is in use after 10 s. It is closed when that ends.
+    /// Io: the disk is still in use after 10 s. It is closed when the last user is done.
     pub(super) fn close(self) -> Result<()> {
         let OpenDisk { served, mut closing, .. } = self;
         let name = served.name.clone();
@@ -114,7 +113,7 @@ impl OpenDisk {
         Err(Error::new(ErrorKind::Io, text))
     }
 
-    /// Has other settings from now on; how long no I/O could begin.
+    /// Changes the settings. Returns how long no I/O could begin.
     pub(super) fn reset(&mut self, settings: Vec<(String, String)>) -> Result<Option<Duration>> {
         let gone = self.settings.iter().any(|(old, _)| settings.iter().all(|(new, _)| new != old));
         let froze = if gone {
@@ -128,7 +127,7 @@ impl OpenDisk {
     }
 }
 
-/// What of the targets is no part of the disk.
+/// Returns a warning if a part of the targets is not used by the disk.
 fn unused(
     plan: &DiskPlan,
     map: &StripeMap,
@@ -154,7 +153,7 @@ pub(super) fn thread_options(plan: &IoThreadPlan) -> ThreadOptions {
     ThreadOptions { name: plan.name.clone(), cpus: plan.cpus.clone(), polling }
 }
 
-/// Begins an export; `None`: the server that it shares with others does.
+/// Begins an export. Returns `None` if the server that it shares with others serves it.
 pub(super) fn begin(
     threads: &Arc<IoThreads>,
     disk: &OpenDisk,
@@ -175,18 +174,18 @@ pub(super) fn begin(
     })
 }
 
-/// Whether it is an NBD export of this server.
+/// Whether an export is an NBD export of the server that listens there.
 pub(super) fn listens_at(export: &Export<'_>, listen: &NbdListen) -> bool {
     export.plan.nbd().is_some_and(|nbd| nbd.listen.is_same(listen))
 }
 
-/// Clients of a server: as few as any of its exports says.
+/// Returns the most clients of a server: the least `max_connections` of its exports.
 pub(super) fn most_connections(plan: &CheckedPlan, listen: &NbdListen) -> usize {
     let here = plan.exports().filter(|e| listens_at(e, listen));
     here.filter_map(|e| Some(e.plan.nbd()?.max_connections as usize)).min().unwrap_or(usize::MAX)
 }
 
-/// Panics when it is no NBD export, or its disk is not open.
+/// Returns an NBD export for its server. Panics if the export is not NBD, or its disk is not open.
 pub(super) fn nbd_disk(
     plan: &CheckedPlan,
     export: &Export<'_>,
@@ -206,7 +205,7 @@ pub(super) fn nbd_disk(
     }
 }
 
-/// A server with these disks; the first of them is also for a client that gives no name.
+/// Starts a server with these disks; a client that gives no name gets the first of them.
 pub(super) fn nbd_server(
     threads: &Arc<IoThreads>,
     plan: &CheckedPlan,

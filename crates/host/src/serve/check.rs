@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks a plan and makes a consistent one of it: names, references, ranges, settings, mappings.
+//! Checks the names, references, ranges, settings and mappings of a plan, and makes a consistent plan from it.
 //!
-//! Guarantees: all errors of a plan are reported at once, each with its place, so that a reader of files can give the line. A
-//! [`CheckedPlan`] has at least one IOThread, disk and export; every export has its disk, every virtqueue its IOThread. Needs from
+//! Guarantees: all errors of a plan are reported at once, each with the item and key at fault, so that a configuration reader can add the
+//! line. A [`CheckedPlan`] has at least one IOThread, disk and export; every export has its disk, every virtqueue its IOThread. Needs from
 //! callers: [`HostFacts`] of the machine that will serve. Does not do: open a file, bind a socket, or check that they exist (see
 //! `super::preflight`).
 
@@ -23,21 +23,21 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 use std::path::Path;
 
-/// What a plan is held against.
+/// Facts about the host that a plan is checked against.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFacts {
-    /// CPUs the daemon may use, rising; never empty.
+    /// CPUs that the daemon may use, in ascending order; never empty.
     pub cpus: Vec<u32>,
 }
 
 impl HostFacts {
-    /// Of this process.
+    /// Reads the facts for this process.
     pub fn read() -> HostFacts {
         HostFacts { cpus: crate::process::allowed_cpus() }
     }
 }
 
-/// What an error is about; the numbers count from 0 in the plan's order.
+/// The item that an error is about; numbers count from 0 in the plan's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlanItem {
     /// The plan as a whole.
@@ -50,16 +50,16 @@ pub enum PlanItem {
     Export(usize),
 }
 
-/// One thing wrong with a plan.
+/// One error of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// What it is about.
+    /// The item at fault.
     pub place: PlanItem,
-    /// The key at fault: a field's name, `queue.NAME` for a setting; empty = the place as a whole.
+    /// The key at fault: a field's name, `queue.NAME` for a setting; empty = the item as a whole.
     pub key: String,
     /// Rule, value, remedy.
     pub text: String,
-    /// The object that is meant, for messages: `disk 'a'`; empty for the plan.
+    /// Name of the item, for messages: `disk 'a'`; empty for the plan.
     pub of: String,
 }
 
@@ -70,7 +70,7 @@ impl Display for PlanError {
     }
 }
 
-/// All that is wrong with a plan; never empty.
+/// All errors of a plan; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanErrors(pub Vec<PlanError>);
 
@@ -92,7 +92,7 @@ const SOCKET_PATH_MAX: usize = 107;
 const POLL_NS_MAX: u64 = 1_000_000_000;
 const POLL_FACTOR_MAX: u32 = 1024;
 
-/// A plan that fits together.
+/// A plan that has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedPlan {
     plan: ServePlan,
@@ -108,11 +108,11 @@ struct Resolved {
 /// An export and what it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Export<'a> {
-    /// As asked for.
+    /// The export as requested.
     pub plan: &'a ExportPlan,
     /// Index of its disk.
     pub disk: usize,
-    /// Indices of IOThreads: of each virtqueue, or, for an export without virtqueues, of its connections in turn.
+    /// Indices of IOThreads: one per virtqueue, or, for an export without virtqueues, those that serve its connections round robin.
     pub iothreads: &'a [usize],
     /// Clients may not write.
     pub read_only: bool,
@@ -121,29 +121,29 @@ pub struct Export<'a> {
 /// Exports that share a listening socket.
 #[derive(Clone, Debug)]
 pub struct NbdServer<'a> {
-    /// Where.
+    /// Where they listen.
     pub listen: &'a NbdListen,
     /// Indices of exports in the plan's order; the first is also the default export (empty name).
     pub exports: Vec<usize>,
 }
 
 impl CheckedPlan {
-    /// Never empty.
+    /// Returns the IOThreads; never empty.
     pub fn iothreads(&self) -> &[IoThreadPlan] {
         &self.plan.iothreads
     }
 
-    /// Never empty, unless it runs already.
+    /// Returns the disks; never empty, except in the plan of a running daemon.
     pub fn disks(&self) -> &[DiskPlan] {
         &self.plan.disks
     }
 
-    /// As it was asked for, with IOThreads if none were named.
+    /// Returns the plan as requested, with default IOThreads if none were named.
     pub fn plan(&self) -> &ServePlan {
         &self.plan
     }
 
-    /// In the plan's order; never empty, unless it runs already.
+    /// Returns the exports in the plan's order; never empty, except in the plan of a running daemon.
     pub fn exports(&self) -> impl ExactSizeIterator<Item = Export<'_>> {
         self.plan.exports.iter().zip(&self.exports).map(|(plan, r)| Export {
             plan,
@@ -153,8 +153,8 @@ impl CheckedPlan {
         })
     }
 
-    /// An export without a requested mapping that `old` has with as many queues gets the IOThreads that it has there, unless
-    /// one of them is gone.
+    /// Gives an export without a requested mapping the IOThreads that it has in `old`, if it has as many queues there and all these
+    /// IOThreads still exist.
     pub(super) fn keep_dealt(&mut self, old: &CheckedPlan) {
         let index: HashMap<&str, usize> =
             self.plan.iothreads.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
@@ -172,7 +172,7 @@ impl CheckedPlan {
         }
     }
 
-    /// What could not be done is not in the plan: disks and exports of these names.
+    /// Removes disks and exports that could not be opened or begun.
     pub(super) fn remove(&mut self, disks: &HashSet<String>, exports: &HashSet<String>) {
         let lost = |e: &ExportPlan| disks.contains(&e.disk) || exports.contains(&e.name);
         let kept: Vec<_> = (0..self.exports.len()).filter(|i| !lost(&self.plan.exports[*i])).collect();
@@ -186,17 +186,17 @@ impl CheckedPlan {
         }
     }
 
-    /// Settings of a disk are as before.
+    /// Replaces the settings of a disk by those that remained in force.
     pub(super) fn keep_settings(&mut self, disk: usize, settings: Vec<(String, String)>) {
         self.plan.disks[disk].settings = settings;
     }
 
-    /// The IOThreads of an export are others than was asked for.
+    /// Replaces the IOThreads of an export by those that actually serve it.
     pub(super) fn keep_mapping(&mut self, export: usize, iothreads: Vec<usize>) {
         self.exports[export].iothreads = iothreads;
     }
 
-    /// The NBD servers, in the order of their first exports.
+    /// Returns the NBD servers, in the order of their first exports.
     pub fn nbd_servers(&self) -> Vec<NbdServer<'_>> {
         let mut servers: Vec<NbdServer<'_>> = Vec::new();
         for (index, export) in self.plan.exports.iter().enumerate() {
@@ -211,10 +211,10 @@ impl CheckedPlan {
 }
 
 impl ServePlan {
-    /// Checks everything that needs no look at a file.
+    /// Checks everything that can be checked without access to files.
     ///
     /// # Errors
-    /// All that is wrong, in the order IOThreads, disks, exports.
+    /// All errors, in the order IOThreads, disks, exports.
     pub fn check(self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
         let mut errors = Errors(Vec::new());
         if self.disks.is_empty() {
@@ -225,10 +225,10 @@ impl ServePlan {
         if errors.0.is_empty() { self.check_running(host) } else { Err(PlanErrors(errors.0)) }
     }
 
-    /// The same for a daemon that runs, and may have nothing to serve for a while.
+    /// As [`ServePlan::check`], for a running daemon, which may temporarily have nothing to serve.
     ///
     /// # Errors
-    /// As of [`ServePlan::check`].
+    /// The errors of [`ServePlan::check`].
     pub fn check_running(mut self, host: &HostFacts) -> Result<CheckedPlan, PlanErrors> {
         let mut errors = Errors(Vec::new());
         errors.sizes(&self);
@@ -245,14 +245,14 @@ impl ServePlan {
     }
 }
 
-/// One IOThread per virtqueue, up to the host's CPUs; an export without virtqueues may want them all.
+/// Returns one IOThread per virtqueue, up to the number of the host's CPUs. An export without virtqueues counts as many as there are CPUs.
 fn default_iothreads(exports: &[ExportPlan], host: &HostFacts) -> Vec<IoThreadPlan> {
     let cpus = host.cpus.len().max(1);
     let wanted: usize = exports.iter().map(|e| e.kind.num_queues().map_or(cpus, usize::from)).sum();
     (0..wanted.clamp(1, cpus)).map(|n| IoThreadPlan::new(format!("{DEFAULT_IOTHREAD_NAME}{n}"))).collect()
 }
 
-/// Why this is no name, if it is none.
+/// Returns why a name is invalid; `None` if it is valid.
 fn bad_name(name: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -266,12 +266,12 @@ fn bad_name(name: &str) -> Option<String> {
 }
 
 impl DiskPlan {
-    /// The key that its targets are under.
+    /// Returns the key that names its targets.
     pub(super) fn targets_key(&self) -> &'static str {
         if self.stripe.is_some() { "targets" } else { "target" }
     }
 
-    /// Why its targets cannot be striped, with the key at fault.
+    /// Returns why its targets cannot be striped, with the key at fault.
     pub(super) fn refused(&self, e: &StripeError) -> (&'static str, String) {
         let text = |stripe: usize| self.targets.get(stripe).map_or("?", |t| t.text.as_str());
         let chunk = self.stripe.map_or_else(String::new, StripePlan::chunk_text);
@@ -304,7 +304,7 @@ impl Errors {
         }
     }
 
-    /// Names of one kind of thing are good and unique.
+    /// Checks that the names of one kind of item are valid and unique. Returns the index of each name.
     fn names<'a>(
         &mut self,
         what: &str,
@@ -384,10 +384,10 @@ impl Errors {
         }
     }
 
-    /// Targets in stripes: as far as is known before they are opened.
+    /// Checks the targets of a striped disk, as far as is known before they are opened.
     fn stripe(&mut self, place: PlanItem, of: &str, disk: &DiskPlan) {
         let Some(stripe) = disk.stripe else { return };
-        // A target whose size is not known yet has one chunk at least.
+        // A target of unknown size counts as one chunk.
         let size = |t: &TargetPlan| t.spec.size_bytes().unwrap_or(stripe.chunk_bytes) >> SECTOR_SHIFT;
         let sizes = disk.targets.iter().map(|t| Stripe { start: Sector(0), nr_sectors: size(t) });
         if let Err(e) = StripeMap::new(stripe.chunk_bytes, SECTOR_SIZE, &sizes.collect::<Vec<_>>()) {
@@ -419,7 +419,7 @@ impl Errors {
             && let Err(e) = check_settings(settings)
         {
             let text = e.to_string();
-            // The message begins with the setting it is about; an elevator knows its tunables by their bare names.
+            // The message begins with the setting at fault; an elevator's message names its tunable without `iosched.`.
             let begins = |key: &str| text.strip_prefix(key).is_some_and(|rest| rest.starts_with(['=', ':']));
             let keys = || settings.iter().map(|(key, _)| key);
             let tunable = |key: &&String| key.strip_prefix("iosched.").is_some_and(begins);
@@ -452,7 +452,7 @@ impl Errors {
         resolved
     }
 
-    /// The IOThreads of an export.
+    /// Returns the IOThreads of an export.
     fn mapped(
         &mut self,
         place: PlanItem,
@@ -507,7 +507,7 @@ impl Errors {
         }
     }
 
-    /// Two exports may not listen on one place, unless they are exports of one NBD server.
+    /// Reports an export that listens at the same address as an earlier one, unless both are exports of one NBD server.
     fn place_taken(&mut self, index: usize, plan: &ServePlan) {
         let export = &plan.exports[index];
         let (place, of) = (PlanItem::Export(index), format!("export '{}'", export.name));
@@ -529,12 +529,12 @@ impl Errors {
     }
 }
 
-/// Names that are taken; the next free one made of `wanted`.
+/// Names that are taken.
 #[derive(Debug, Default)]
 pub struct FreshNames(HashSet<String>);
 
 impl FreshNames {
-    /// `wanted` with what a name may not have replaced by `_`, cut, and numbered if it is taken.
+    /// Returns a free name made from `wanted`: invalid characters are replaced by `_`, a long name is cut, and a taken name gets a number.
     pub fn take(&mut self, wanted: &str) -> String {
         let good = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
         let mut base: String = wanted.chars().map(good).take(NAME_MAX - 8).collect();

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lists of CPUs as people write them: `0-3,8,^2`, as in libvirt's `cpuset` and the kernel's `cpu_list`.
+//! Lists of CPUs such as `0-3,8,^2`, the syntax of libvirt's `cpuset` and the kernel's `cpu_list`.
 //!
-//! Guarantees: what is read is sorted, without doubles, and bounded ([`MAX_CPUS`]) whatever the text; what is written reads
-//! back the same. Does not do: ask whether the CPUs exist (see `super::check`).
+//! Guarantees: a parsed list is sorted, without duplicates, and bounded ([`MAX_CPUS`]), whatever the text; a written list parses to the
+//! same list. Does not do: check whether the CPUs exist (see `super::check`).
 //!
-//! Source: Linux Documentation/admin-guide/cputopology.rst; libvirt formatdomain, `cpuset` (`^N` takes one out again).
+//! Source: Linux Documentation/admin-guide/cputopology.rst; libvirt formatdomain, `cpuset` (`^N` removes CPU N from the list).
 
 use crate::error::{Error, Result};
 use blk::id::MAX_CPUS;
 use std::fmt::Write;
 
-/// Reads a list.
+/// Parses a list.
 ///
 /// # Errors
-/// A usage error for a text that is no list, a range that goes backwards, a number of [`MAX_CPUS`] or more, no CPU at all.
+/// Usage: the text is not a list, a range goes backwards, a number is [`MAX_CPUS`] or more, or no CPU is left.
 pub fn parse(text: &str) -> Result<Vec<u32>> {
     let refused = |why: &str| {
         Error::usage(format!("'{}': {why}; write CPUs as 0-3,8 with numbers below {MAX_CPUS}", text.escape_debug()))
@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<Vec<u32>> {
     if cpus.is_empty() { Err(refused("leaves no CPU")) } else { Ok(cpus) }
 }
 
-/// Writes a sorted list, ranges joined: `0-3,8`.
+/// Formats a sorted list, with ranges joined: `0-3,8`.
 pub fn list(cpus: &[u32]) -> String {
     let mut out = String::new();
     for run in cpus.chunk_by(|a, b| b.checked_sub(1) == Some(*a)) {

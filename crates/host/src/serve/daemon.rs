@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A plan carried out: IOThreads run, disks are open and locked, exports listen; and the way from there to another plan.
+//! The running daemon: carries out a plan (IOThreads run, disks are open and locked, exports listen), and changes to another plan.
 //!
-//! Guarantees: the daemon starts as a whole or not at all. What is the same in another plan continues undisturbed while the rest changes.
-//! [`Daemon::plan`] is what really runs, also after a change that failed in part. Images stay locked as long as they are served. When a
+//! Guarantees: the daemon starts completely or not at all. A change to another plan does not disturb what is the same in both.
+//! [`Daemon::plan`] is what actually runs, also after a change that failed in part. Images stay locked as long as they are served. When a
 //! disk or the daemon ends, its clients are dropped first. Then its I/O in flight completes, then the disk is closed, so nothing that was
 //! acknowledged is lost.
 
@@ -52,9 +52,9 @@ struct Server {
 /// What a change did.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// For people, a line each.
+    /// What was changed, as text for a person, one line each.
     pub done: Vec<String>,
-    /// Warnings for the user: what is not as asked.
+    /// Warnings for the user: where the result differs from the request.
     pub warnings: Vec<TargetWarning>,
     /// Changes that failed; they are not in the running plan.
     pub failed: Vec<Error>,
@@ -85,7 +85,7 @@ impl Changes {
 }
 
 impl Daemon {
-    /// Starts all of a plan. Also returns warnings for the user: what is not as asked.
+    /// Starts everything in a plan. Also returns warnings for the user: where the result differs from the request.
     pub fn start(plan: CheckedPlan) -> Result<(Daemon, Vec<TargetWarning>)> {
         let steps = Reload::all(&plan);
         let mut daemon = Daemon {
@@ -116,7 +116,7 @@ impl Daemon {
         &self.plan
     }
 
-    /// A disk.
+    /// Returns the disk of this name.
     pub fn disk(&self, name: &str) -> Option<&Arc<ServedDisk>> {
         self.disks.get(name).map(|d| &d.served)
     }
@@ -130,7 +130,7 @@ impl Daemon {
         all
     }
 
-    /// Unix sockets in the file system that were made for exports.
+    /// Returns the paths of Unix sockets that were made for exports.
     pub fn sockets(&self) -> Vec<&Path> {
         let mut all: Vec<&Path> = self
             .plan
@@ -162,12 +162,12 @@ impl Daemon {
         self.threads.report()
     }
 
-    /// The IOThreads.
+    /// Returns the IOThreads.
     pub fn threads(&self) -> &Arc<IoThreads> {
         &self.threads
     }
 
-    /// Clients that an export has now.
+    /// Returns the number of clients of an export.
     pub fn clients(&self, export: &Export<'_>) -> usize {
         self.count(export).map_or(0, |count| count())
     }
@@ -219,7 +219,7 @@ impl Daemon {
     /// `by_force` the I/O fails instead, which all users of the disk see.
     ///
     /// # Errors
-    /// What is in the way of it, as far as that can be known; nothing was done then.
+    /// What prevents the change, as far as that can be known in advance; nothing has changed then.
     pub fn change(&mut self, mut new: CheckedPlan, by_force: bool) -> std::result::Result<Changes, PlanErrors> {
         let steps = reload(&self.plan, &mut new);
         preflight_added(&new, &steps)?;
@@ -230,10 +230,10 @@ impl Daemon {
     /// [`Daemon::change`].
     ///
     /// # Errors
-    /// It has not ended yet: why, and what to do.
+    /// The export or disk has not ended yet; the text says why, and what to do.
     pub fn finish(&mut self, name: &str, by_force: bool) -> Result<bool> {
         self.endings.retain(|e| !e.wait(std::time::Instant::now()));
-        // More than one, if the name was used again.
+        // There may be several, if the name was reused.
         let (named, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.endings).into_iter().partition(|e| e.is_of(name));
         self.endings = others;
@@ -282,7 +282,7 @@ impl Daemon {
     /// # Errors
     /// The move was not possible; nothing has changed.
     pub fn balance(&mut self, balance: &mut Balance) -> Result<Option<String>> {
-        // Nowhere to go: no thread is woken for that.
+        // With one IOThread there is no target for a move, so no thread is woken for a report.
         if self.numbers.len() < 2 {
             return Ok(None);
         }
@@ -310,11 +310,11 @@ impl Daemon {
         Ok(Some(what))
     }
 
-    /// IOThreads that a queue may be served by; none if it was put where it is.
+    /// Returns the IOThreads that may serve a queue; `None` if the queue must stay where it is.
     fn may_be(&self, kind: &str, name: &str, index: u32) -> Option<Vec<usize>> {
         let export = self.plan.exports().find(|e| e.plan.kind.name() == kind && e.plan.name == name)?;
         let entries = &export.plan.mapping.entries;
-        // What is held back does not come to an end, and so could not move.
+        // Requests that are held back do not complete, so their queue could not move.
         let is_away = |d: &ServedDisk| d.connections().is_some_and(|c| c.up < c.wanted);
         let held = self.disk(&export.plan.disk).is_none_or(|d| d.is_drained() || d.held_on_enospc() > 0 || is_away(d));
         let here = !held && export.plan.kind.num_queues().is_none_or(|n| index < u32::from(n));
@@ -329,18 +329,19 @@ impl Daemon {
         self.servers.iter().find(|s| s.listen.is_same(listen))
     }
 
-    /// Numbers of the IOThreads of an export.
+    /// Returns the numbers of the IOThreads of an export.
     fn numbers(&self, plan: &CheckedPlan, export: &Export<'_>) -> Vec<usize> {
         export.iothreads.iter().map(|i| self.numbers[&plan.iothreads()[*i].name]).collect()
     }
 
-    /// The IOThreads of these numbers, as indices of a plan.
+    /// Returns the indices of the IOThreads of these numbers in a plan.
     fn places(&self, plan: &CheckedPlan, numbers: &[usize]) -> Vec<usize> {
         let at = |n: &usize| plan.iothreads().iter().position(|t| self.numbers[&t.name] == *n).unwrap_or(0);
         numbers.iter().map(at).collect()
     }
 
-    /// Without all IOThreads nothing else is done; nor, if it is `all_or_nothing`, without all disks.
+    /// Carries out the steps. If an IOThread is missing, nothing else is done; with `all_or_nothing`, the same applies if a disk cannot be
+    /// opened.
     fn carry_out(&mut self, mut new: CheckedPlan, steps: &Reload, mode: ChangeMode) -> Changes {
         let mut changes = Changes::default();
         self.iothreads(&new, steps, &mut changes);
@@ -372,7 +373,7 @@ impl Daemon {
 
     fn iothreads(&mut self, new: &CheckedPlan, steps: &Reload, changes: &mut Changes) {
         for plan in steps.start_iothreads.iter().map(|i| &new.iothreads()[*i]) {
-            // One may be left of a change that could not stop it.
+            // The IOThread may be left from an earlier change that could not stop it.
             if self.numbers.contains_key(&plan.name) {
                 continue;
             }
@@ -394,7 +395,7 @@ impl Daemon {
         }
     }
 
-    /// Exports end, and then disks that they were the last of.
+    /// Ends exports, and then closes disks that no export uses any more.
     fn end(&mut self, steps: &Reload, by_force: bool, lost: &mut Lost, changes: &mut Changes) {
         self.endings.retain(|e| !e.wait(std::time::Instant::now()));
         let mut endings = self.end_servers(steps, lost, changes);
@@ -440,7 +441,7 @@ impl Daemon {
             }
         }
         for (name, open) in closed {
-            // None: what ends has it.
+            // None: an export that is still ending keeps the disk open.
             match Arc::into_inner(open).map(OpenDisk::close) {
                 Some(Ok(())) => changes.note(About::Disk(name), format!("closed disk '{name}'")),
                 Some(Err(e)) => changes.fail(e),
@@ -449,8 +450,8 @@ impl Daemon {
         }
     }
 
-    /// What is to end of NBD servers, with the names of its exports. A server without an export left ends. One that cannot continue
-    /// with the exports that are left ends too, and these count as lost until they have begun again.
+    /// Returns what must be dropped of NBD servers, each with the names of its exports. A server without remaining exports is dropped. A
+    /// server that cannot continue with the remaining exports is dropped, too, and these count as lost until they have begun again.
     fn end_servers(
         &mut self,
         steps: &Reload,
@@ -473,7 +474,7 @@ impl Daemon {
                 match update(&server.nbd, disks, most) {
                     Ok(departure) => endings.push((names, Box::new(departure))),
                     Err(e) => {
-                        // It would continue serving disks that are closed.
+                        // Otherwise the server would continue to serve disks that are closed.
                         changes.fail(e.within(&format!("NBD server at {}", server.listen)));
                         lost.exports.extend(kept.iter().map(|e| e.plan.name.clone()));
                         names.extend(kept.iter().map(|e| e.plan.name.clone()));
@@ -544,7 +545,7 @@ impl Daemon {
         self.begin_servers(new, steps, lost, changes);
     }
 
-    /// NBD servers as the new plan has them: exports that share a socket come together.
+    /// Starts or updates the NBD servers of the new plan; exports that share a socket share a server.
     fn begin_servers(&mut self, new: &CheckedPlan, steps: &Reload, lost: &mut Lost, changes: &mut Changes) {
         let all: Vec<_> = new.exports().collect();
         for server in new.nbd_servers() {
@@ -562,7 +563,7 @@ impl Daemon {
             }
             let most = begin::most_connections(new, server.listen);
             let begun = match self.server(server.listen) {
-                // What had to go has gone before.
+                // Clients that had to be disconnected are already gone.
                 Some(running) => update(&running.nbd, disks, most).map(drop),
                 None => begin::nbd_server(&self.threads, new, &server, disks).map(|nbd| {
                     self.servers.push(Server { listen: server.listen.clone(), nbd });
@@ -614,10 +615,10 @@ impl Daemon {
         }
     }
 
-    /// Has clients of an export without queues served by these IOThreads; how long the longest was served by none.
+    /// Moves the clients of an export without queues to these IOThreads. Returns the longest time in which a client was not served.
     ///
     /// # Errors
-    /// Io: one does not come free; those behind it were not moved.
+    /// Io: the requests of one client do not complete; the clients after it were not moved.
     fn move_clients(&self, kind: &str, export: &str, numbers: &[usize]) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         let mut to = numbers.iter().cycle();
@@ -627,7 +628,7 @@ impl Daemon {
                 match self.threads.move_to(&source.handle, *to) {
                     Ok(took) => longest = longest.max(took),
                     Err(e) if e.kind() == ErrorKind::Io => return Err(e),
-                    // One that has left meanwhile need not be moved.
+                    // A client that has left in the meantime need not be moved.
                     Err(_) => {}
                 }
             }
@@ -637,7 +638,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Nothing of it is left then, also of what was ended before and waits for its I/O: sockets, devices, mounts.
+    /// Leaves no socket, device or mount behind; also waits for exports that ended earlier and still wait for their I/O.
     fn drop(&mut self) {
         self.exports.clear();
         self.servers.clear();
@@ -649,13 +650,13 @@ impl Drop for Daemon {
 /// How a change is made.
 #[derive(Clone, Copy)]
 struct ChangeMode {
-    /// Without all disks nothing is begun.
+    /// If a disk cannot be opened, no export is begun.
     all_or_nothing: bool,
-    /// What does not end is made to.
+    /// Exports that do not end are forced to, by failing their I/O.
     by_force: bool,
 }
 
-/// What a change could not bring about.
+/// Disks and exports of the new plan that could not be opened or begun.
 #[derive(Default)]
 struct Lost {
     disks: HashSet<String>,

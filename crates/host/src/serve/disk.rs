@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A disk that is served: a driver with the block layer on top, or several of these that it is striped over; and which
-//! IOThread each of its submitters is.
+//! A disk that is served: a driver with the block layer on top, or several of these if it is striped. It also records which IOThread uses
+//! each submitter.
 
 use super::helper::HelperThread;
 use super::lock::ImageLock;
@@ -29,51 +29,50 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 
-/// One disk, ready for ports. Its owner keeps its drivers open, and its images locked: fields are dropped in this
-/// order.
+/// One disk, ready for ports. While it exists, its drivers are open and its images locked. Fields are dropped in this order.
 pub struct ServedDisk {
     /// The disk's name for clients.
     pub name: String,
     members: Box<[Member]>,
-    /// Which of them has what, if there are several.
+    /// Where sectors lie on the members, if there are several.
     map: Option<Arc<StripeMap>>,
     limits: Limits,
-    /// Memory that I/O goes to and comes from; all members know it by the same numbers.
+    /// Memory for the data of I/O; region numbers are the same for all members.
     pub regions: Arc<Regions>,
     wakeups: Arc<Wakeups>,
-    /// Answers what may take long.
+    /// Handles requests that may take long.
     pub(crate) helper: HelperThread,
-    /// Blocks that are read, changed and written, and the writers that keep off them.
+    /// Blocks that are being rewritten (read, changed, written back), and the writes that wait for that.
     pub(crate) rewrites: Rewrites,
     /// Held while settings change.
     changing: Mutex<()>,
-    /// No I/O begins, by [`ServedDisk::drain`].
+    /// Whether [`ServedDisk::drain`] prevents new I/O.
     drained: Mutex<bool>,
-    /// The same for readers: the lock is held as long as I/O takes. Stored under it.
+    /// A copy of `drained` that can be read without its lock, which may be held as long as I/O takes. Stored under that lock.
     is_drained: AtomicBool,
-    /// Writes that find no space are held, unless they are given up.
+    /// Writes that fail for lack of space are held and retried, unless they are given up.
     holds_on_enospc: AtomicBool,
-    /// Regions of buffers whose user is gone, and their sizes: a region with a fixed place in drivers is not given up.
+    /// Sizes and numbers of unused buffer regions, for reuse: a region that drivers have registered is not removed.
     spare_buffers: Mutex<Vec<(usize, u16)>>,
-    /// Set by its owner, if it has one.
+    /// Set by [`ServedDisk::keep`].
     kept: OnceLock<DiskResources>,
 }
 
-/// What ends with a disk, after its drivers. Fields are dropped in this order.
+/// Resources that are released after the disk's drivers. Fields are dropped in this order.
 struct DiskResources {
     _locks: Vec<ImageLock>,
-    /// Nothing is sent: it hangs up.
+    /// Nothing is sent; dropping it disconnects the receiver.
     _gone: Sender<()>,
 }
 
-/// What a disk is made of.
+/// The drivers of a disk.
 pub(super) enum Parts {
     Plain(Arc<dyn HostDriver>),
     /// As many as the map has stripes.
     Striped(Arc<StripeMap>, Vec<Arc<dyn HostDriver>>),
 }
 
-/// Wakes an IOThread that is to check all its sources, from any thread.
+/// Wakes an IOThread from any thread, so that it checks all its sources.
 #[derive(Clone)]
 pub(crate) struct Waker {
     wakeups: Arc<Wakeups>,
@@ -92,13 +91,13 @@ impl Waker {
         Waker { wakeups: Arc::clone(wakeups), thread }
     }
 
-    /// What it is woken for is in its place already.
+    /// Wakes the thread. The work for it must already be stored.
     pub(crate) fn wake(&self) {
         self.wakeups.wake(self.thread);
     }
 }
 
-/// Rings for the IOThread of a submitter.
+/// Wakes the IOThread of a submitter.
 struct Ring {
     threads: Arc<[AtomicU16]>,
     wakeups: Arc<Wakeups>,
@@ -113,9 +112,9 @@ impl Notify for Ring {
 }
 
 impl ServedDisk {
-    /// Starts the block layer on open drivers whose data is in `regions`. Each has `cpus` CPUs, one per IOThread there is
-    /// now, and a hardware queue of its own for each unless `config` says otherwise; IOThreads that come later share them. Nor
-    /// is there an elevator unless `config` names one.
+    /// Starts the block layer on open drivers whose data is in `regions`. Each gets `cpus` CPUs, one per current IOThread. Unless `config`
+    /// says otherwise, each CPU has a hardware queue of its own, and there is no elevator. IOThreads that are added later share these
+    /// queues.
     pub(super) fn new(
         name: String,
         parts: Parts,
@@ -132,7 +131,8 @@ impl ServedDisk {
             }
         };
         let helper = HelperThread::new(Stored::new(&drivers, map.as_ref()));
-        // The client schedules above this, and the host's kernel below; the kernel's drivers in such a place (loop) do the same.
+        // The client schedules above this layer and the host's kernel below, so there is no scheduler by default, as in the kernel's loop
+        // driver.
         let config = QueueConfig { topology: CpuTopology::uniform(cpus), no_sched_by_default: true, ..config };
         let members = drivers.into_iter().map(|driver| member(driver, config.clone(), wakeups));
         let members: Box<[Member]> = members.collect::<Result<_>>()?;
@@ -162,7 +162,7 @@ impl ServedDisk {
     /// drivers are closed then, and the locks are free.
     ///
     /// # Panics
-    /// The second time.
+    /// If it is called twice.
     pub(super) fn keep(&self, locks: Vec<ImageLock>) -> Receiver<()> {
         let (gone, ends) = mpsc::channel();
         assert!(
@@ -173,12 +173,12 @@ impl ServedDisk {
         ends
     }
 
-    /// The devices it is made of: one, or those it is striped over in their order.
+    /// Returns the devices of the disk: one, or those that it is striped over, in order.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Where sectors lie, if it is striped.
+    /// Returns the stripe map; `None` if the disk is not striped.
     pub fn stripe(&self) -> Option<&StripeMap> {
         self.map.as_deref()
     }
@@ -188,7 +188,7 @@ impl ServedDisk {
         &self.limits
     }
 
-    /// Its size.
+    /// Returns the disk's size.
     #[inline]
     pub fn capacity(&self) -> Sector {
         match &self.map {
@@ -207,24 +207,25 @@ impl ServedDisk {
         members::hctx_stats(&self.members)
     }
 
-    /// As of [`Space::held_on_enospc`](crate::driver::Space::held_on_enospc).
+    /// Returns the sum of [`Space::held_on_enospc`](crate::driver::Space::held_on_enospc) over all targets.
     pub fn held_on_enospc(&self) -> u64 {
         self.members.iter().map(|m| m.driver.space().held_on_enospc()).sum()
     }
 
-    /// As of [`DevicePath::connections`](crate::driver::DevicePath::connections), of all targets together; `None` if there are none.
+    /// Returns the sum of [`DevicePath::connections`](crate::driver::DevicePath::connections) over all targets; `None` if no target has
+    /// connections.
     pub fn connections(&self) -> Option<Connections> {
         let all = self.members.iter().filter_map(|m| m.driver.path().connections());
         all.reduce(Add::add)
     }
 
-    /// As of [`DevicePath::troubles`](crate::driver::DevicePath::troubles), of all targets.
+    /// Returns the [`DevicePath::troubles`](crate::driver::DevicePath::troubles) of all targets.
     pub fn troubles(&self) -> Vec<String> {
         self.members.iter().flat_map(|m| m.driver.path().troubles()).collect()
     }
 
-    /// As [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), for all targets; writes are not held for want of space
-    /// meanwhile. Returns whether each target can give up, or holds writes.
+    /// As [`DevicePath::set_give_up`](crate::driver::DevicePath::set_give_up), for all targets; meanwhile, writes are not held for lack of
+    /// space. Returns whether each target can give up, or holds writes.
     pub(super) fn set_give_up(&self, give_up: bool) -> bool {
         // Relaxed: changed by one thread at a time, which changes the daemon.
         let holds = self.holds_on_enospc.load(Ordering::Relaxed);
@@ -274,7 +275,7 @@ impl ServedDisk {
     /// Replaces all settings, under I/O. Returns how long no I/O could begin.
     ///
     /// # Errors
-    /// As of [`ServedDisk::change`].
+    /// The errors of [`ServedDisk::change`].
     pub fn replace_settings(&self, settings: &[(String, String)]) -> Result<Duration> {
         let _held = self.unheld()?;
         self.check_limits(settings)?;
@@ -291,8 +292,8 @@ impl ServedDisk {
         }
     }
 
-    /// Changes one member after the other; if one cannot be changed, those before it go back to what they had. The times
-    /// of all members together: I/O that goes to all of them may wait for each.
+    /// Changes one member after the other; if one fails, the members before it get their old settings back. Returns the sum of the
+    /// members' times, because I/O that goes to all members may wait for each.
     fn all_or_none(&self, change: impl Fn(&Member) -> Result<Option<Duration>>) -> Result<Option<Duration>> {
         let before: Vec<QueueConfig> = self.members.iter().map(|m| m.queue.config()).collect();
         let mut froze = None;
@@ -314,12 +315,12 @@ impl ServedDisk {
         Ok(froze)
     }
 
-    /// Gives the disk another size, or with `None` finds out the size that its image has now. I/O continues, except that a disk that
-    /// becomes smaller is drained first, because the data beyond the new end is lost. Returns the size in bytes.
+    /// Resizes the disk, or with `None` adopts the current size of its image. I/O continues, except that a disk that becomes smaller is
+    /// drained first, because the data beyond the new end is lost. Returns the size in bytes.
     ///
     /// # Errors
-    /// Usage: it is striped, and where its data lies depends on its size's being what it was. As of [`Space::resize`](crate::driver::Space::resize) and
-    /// [`ServedDisk::change`].
+    /// Usage: the disk is striped, so the location of its data depends on its size. Also the errors of
+    /// [`Space::resize`](crate::driver::Space::resize) and [`ServedDisk::change`].
     pub fn resize(&self, bytes: Option<u64>) -> Result<u64> {
         let _held = self.unheld()?;
         let ([Member { queue, driver, .. }], None) = (&*self.members, &self.map) else {
@@ -345,7 +346,7 @@ impl ServedDisk {
         Ok(resized?.0 << SECTOR_SHIFT)
     }
 
-    /// Waits until nothing is in flight, and lets nothing begin until [`ServedDisk::resume`]; clients wait. Returns how long that took.
+    /// Waits until no I/O is in flight, and prevents new I/O until [`ServedDisk::resume`]; clients wait. Returns how long that took.
     /// Does nothing if the disk is drained.
     ///
     /// # Errors
@@ -357,12 +358,12 @@ impl ServedDisk {
         }
         let took = self.drain_members()?;
         *drained = true;
-        // Relaxed: nothing is read because of it.
+        // Relaxed: no other data depends on it.
         self.is_drained.store(true, Ordering::Relaxed);
         Ok(took)
     }
 
-    /// All members, or none.
+    /// Drains all members, or none.
     fn drain_members(&self) -> Result<Duration> {
         let mut took = Duration::ZERO;
         for (index, member) in self.members.iter().enumerate() {
@@ -394,19 +395,19 @@ impl ServedDisk {
         self.is_drained.load(Ordering::Relaxed)
     }
 
-    /// An export comes that reads, changes and writes blocks: from when this returns, [`Rewrites`] knows or counts all writes to the disk.
-    /// No I/O waits. `meet` is [`IoThreads::meet`](super::IoThreads::meet).
+    /// Announces an export that rewrites blocks. After this returns, [`Rewrites`] records or counts all writes to the disk. No I/O is held
+    /// up for this. `meet` is [`IoThreads::meet`](super::IoThreads::meet).
     pub(crate) fn expect_rewrites(&self, meet: impl FnOnce()) {
         self.rewrites.expect();
         meet();
     }
 
-    /// It is gone.
+    /// Revokes [`ServedDisk::expect_rewrites`] when the export is gone.
     pub(crate) fn unexpect_rewrites(&self) {
         self.rewrites.unexpect();
     }
 
-    /// No other thread drains it, resumes it or changes it meanwhile.
+    /// Returns a guard that keeps other threads from draining, resuming or changing the disk. Fails if the disk is drained.
     fn unheld(&self) -> Result<MutexGuard<'_, bool>> {
         let drained = self.drained.lock();
         if *drained {
@@ -419,7 +420,7 @@ impl ServedDisk {
         Frozen { waiter_lock: &self.changing, driver: member.driver.as_ref() }
     }
 
-    /// The number of a region of `bytes` for the buffers of a port or a connection.
+    /// Returns the number of a region of `bytes` for the buffers of a port or a connection.
     pub(crate) fn take_buffers(&self, bytes: usize) -> Result<u16> {
         let mut spare = self.spare_buffers.lock();
         if let Some(at) = spare.iter().position(|(size, _)| *size == bytes) {
@@ -429,17 +430,17 @@ impl ServedDisk {
         self.regions.add(Arc::new(Region::new(bytes, false)?))
     }
 
-    /// No I/O to the region of `bytes` is left.
+    /// Returns a region of `bytes` for reuse. No I/O to it may be in flight.
     pub(crate) fn give_buffers_back(&self, bytes: usize, number: u16) {
         self.spare_buffers.lock().push((bytes, number));
     }
 
-    /// Wakes the IOThread with this number.
+    /// Returns a waker for the IOThread with this number.
     pub(super) fn waker(&self, thread: u16) -> Waker {
         Waker { wakeups: Arc::clone(&self.wakeups), thread }
     }
 
-    /// Of whichever thread has number 0.
+    /// Returns a waker for the thread with number 0.
     #[cfg(test)]
     pub(crate) fn any_waker(&self) -> Waker {
         self.waker(0)
@@ -456,8 +457,8 @@ fn member(driver: Arc<dyn HostDriver>, mut config: QueueConfig, wakeups: &Arc<Wa
     Ok(Member { queue, driver, threads })
 }
 
-/// Why a striped disk cannot have these settings, if it cannot: each target would be limited by itself, and count what a
-/// client sees as one I/O as several.
+/// Returns why a striped disk cannot have these settings, if it cannot. Each target would be limited separately, and one I/O of a client
+/// would count as several.
 pub(super) fn limit_of_stripe(settings: &[(String, String)]) -> Option<String> {
     let (name, value) = settings.iter().find(|(name, _)| LIMIT_NAMES.contains(&name.as_str()))?;
     Some(format!("{name}={value}: a striped disk has no limits as a whole; leave it out, or limit its clients"))
@@ -470,7 +471,7 @@ mod tests {
     use crate::target::{Needs, TargetSpec};
     use std::sync::mpsc;
 
-    /// A list of disks waited as long as a drain of one.
+    /// Listing disks used to wait as long as the drain of one of them.
     #[test]
     fn asking_whether_it_is_drained_does_not_wait_for_a_drain() {
         let option = ThreadOptions { name: "io".into(), cpus: Vec::new(), polling: Polling::default() };

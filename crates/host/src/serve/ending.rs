@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ending exports. An export ends when its clients' I/O has completed, which may never happen. So each end has a thread of its own.
 //!
-//! Guarantees: the export is dropped, whatever happens to its [`Ending`]; a caller waits for it as long as it wants to. By force
+//! Guarantees: the export is dropped, whatever happens to its [`Ending`]; a caller chooses how long to wait for that. By force
 //! ([`Ending::give_up`]) the I/O of its disks fails, if their drivers support that; nothing else of a driver is changed. Writes that are
 //! held because space ran out fail, too. Does not do: cancel an end, because the clients were disconnected already.
 
@@ -11,18 +11,18 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long what ends or moves is waited for.
+/// Longest wait for an export to end or a source to move.
 pub(super) const END_TIME: Duration = Duration::from_secs(10);
 
-/// How often what has come meanwhile is given up.
+/// Interval at which requests that arrived in the meantime are given up.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// See the module's text.
 pub(super) struct Ending {
-    /// Of the exports.
+    /// Names of the exports.
     names: Vec<String>,
     disks: Vec<Weak<ServedDisk>>,
-    /// Nothing is sent: it hangs up.
+    /// Nothing is sent; it disconnects at the end.
     ended: Receiver<()>,
 }
 
@@ -34,7 +34,7 @@ impl Ending {
             drop(what);
             drop(done);
         };
-        // Without a thread for it, it ends here.
+        // If no thread can be started, the export is dropped here.
         let _ = std::thread::Builder::new().name("mqblk-end".into()).spawn(work);
         Ending { names, disks: disks.iter().map(Arc::downgrade).collect(), ended }
     }
@@ -49,7 +49,7 @@ impl Ending {
         self.names.iter().any(|n| n == name) || self.disks().any(|d| d.name == name)
     }
 
-    /// Those that are still there.
+    /// Returns those disks that still exist.
     pub(super) fn disks(&self) -> impl Iterator<Item = Arc<ServedDisk>> {
         self.disks.iter().filter_map(Weak::upgrade)
     }
@@ -70,8 +70,8 @@ impl Ending {
         let until = Instant::now() + END_TIME;
         let mut ended = false;
         while !ended && Instant::now() < until {
-            // Requests held back above the driver reach it when there is room; they are given up, too. No disk is kept here, because
-            // closing it is part of the end.
+            // Requests that are held above the driver reach it when there is room, and are then given up, too. No reference to a disk is
+            // kept here, because closing the disk is part of the end.
             self.disks().for_each(|d| _ = d.set_give_up(true));
             ended = self.wait(until.min(Instant::now() + AGAIN));
         }
@@ -80,7 +80,7 @@ impl Ending {
         ended
     }
 
-    /// Why it has not ended, and what to do.
+    /// Returns why the export has not ended, and what to do.
     pub(super) fn stuck(&self) -> Error {
         let names = self.names.join("', '");
         let mut text = format!(
@@ -97,7 +97,7 @@ impl Ending {
     }
 }
 
-/// A disk whose I/O does not end, in words.
+/// Describes the requests in flight of a disk.
 pub(super) fn in_flight(disk: &ServedDisk) -> String {
     let n = disk.stats().in_flight;
     let mut text = format!("{n} request{} of disk '{}' in flight", if n == 1 { "" } else { "s" }, disk.name);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The contract between `serve` and every type of export: the values that an `[[export]]` is read into.
+//! The contract between `serve` and every type of export: the values that an `[[export]]` section is parsed into.
 //!
-//! Guarantees, by the implementations: only `ExportSpec::preflight` and `ExportSpec::begin` look at the machine, and only
-//! `begin` changes it. Messages are `KEY=VALUE: rule; remedy`. An export is registered in `export/registry.rs`, a line each.
+//! Guarantees, by the implementations: only `ExportSpec::preflight` and `ExportSpec::begin` look at the machine, and only `begin` changes
+//! it. Messages are `KEY=VALUE: rule; remedy`. Export types are registered in `export/registry.rs`, one line each.
 
 use super::running::RunningExport;
 use super::{IoThreads, ServedDisk};
@@ -14,29 +14,29 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Takes the key at fault and what is wrong with it.
+/// A callback that takes the key at fault and the problem.
 pub(crate) type Report<'a> = dyn FnMut(&str, String) + 'a;
 
-/// A type of exports: the value that its part of a configuration is read into.
+/// A type of export: the value that its section of a configuration is parsed into.
 pub(crate) trait ExportSpec: Sized {
     /// The word after `type =`.
     const TYPE: &'static str;
-    /// Ends the name of an export that has none of its own: `DISK.SHORT`.
+    /// Suffix of the default name of an export: `DISK.SHORT`.
     const SHORT: &'static str;
-    /// Only root can end it.
+    /// Only root can stop the export.
     const NEEDS_ROOT: bool = false;
     /// Its sources are connections of clients, which come and go, not queues.
     const SERVES_CONNECTIONS: bool = false;
 
-    /// Reads the keys of this type; `name` is the export's, `disk` its disk's.
+    /// Reads the keys of this type. `name` is the name of the export, `disk` that of its disk.
     fn read(keys: &mut dyn ExportKeys, name: &str, disk: &str) -> Self;
 
-    /// Queues that a mapping distributes; `None`: its connections are dealt round robin as they come.
+    /// Returns the number of queues that a mapping distributes; `None`: connections are distributed round robin as they arrive.
     fn num_queues(&self) -> Option<u16> {
         None
     }
 
-    /// The Unix socket it listens on. Its path is checked by the caller.
+    /// Returns the Unix socket that it listens on. The caller checks its path.
     fn unix_socket(&self) -> Option<&Path> {
         None
     }
@@ -46,12 +46,12 @@ pub(crate) trait ExportSpec: Sized {
         self.unix_socket().is_some_and(|path| handed::is_at(at, path))
     }
 
-    /// Listens at `at` instead; false: it cannot.
+    /// Makes it listen at `at` instead. Returns false if it cannot.
     fn listen_at(&mut self, _at: &At) -> bool {
         false
     }
 
-    /// TLS of this export; `None`: the type has none.
+    /// Returns the TLS settings of this export; `None`: the type has no TLS.
     fn tls(&mut self) -> Option<&mut Option<NbdTls>> {
         None
     }
@@ -59,75 +59,76 @@ pub(crate) trait ExportSpec: Sized {
     /// Reports values out of range.
     fn check(&self, report: &mut Report<'_>);
 
-    /// Whether both are exports of one server, and so may listen at one place.
+    /// Whether both are exports of one server, and so may listen at the same address.
     fn shares_server(&self, _other: &Self) -> bool {
         false
     }
 
-    /// Why both cannot be served, with the key at fault; `name` is the other's.
+    /// Returns why both cannot be served, with the key at fault; `name` is the name of the other export.
     fn clash(&self, other: &Self, name: &str) -> Option<(&'static str, String)>;
 
-    /// Reports what is in the way on this machine. Of exports that share a server only the first is asked.
+    /// Reports what prevents the export on this machine. For exports that share a server, only the first is asked.
     fn preflight(&self, report: &mut Report<'_>);
 
-    /// Begins it; `None`: the server that it shares with others does. Only NBD may return that: the daemon has no other servers.
+    /// Begins the export. Returns `None` if the server that it shares with others serves it; only NBD may do that, because the daemon has
+    /// no other servers.
     ///
     /// # Errors
-    /// As of the export.
+    /// The errors of the export type.
     fn begin(&self, setup: ExportSetup<'_>) -> Result<Option<Box<dyn RunningExport>>>;
 
-    /// Where clients find it, for people.
+    /// Returns where clients find it, as text for a person.
     fn summary(&self) -> String;
 
-    /// Its values for programs, by key.
+    /// Returns its values by key, for programs.
     fn values(&self) -> Vec<(&'static str, ExportValue)>;
 
-    /// What clients type.
+    /// Returns the commands that clients use.
     fn hints(&self, export: &HintContext<'_>) -> Vec<Hint>;
 }
 
-/// The keys of an `[[export]]`. A value of the wrong type or out of range is reported, and then is as not given.
+/// The keys of an `[[export]]`. A value of the wrong type or out of range is reported, and then treated as not given.
 pub trait ExportKeys {
-    /// A text; `example` is for the message.
+    /// Reads a text; `example` is for the message.
     fn text(&mut self, key: &'static str, example: &str) -> Option<String>;
 
-    /// A whole number.
+    /// Reads a whole number.
     fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64>;
 
-    /// True or false.
+    /// Reads a boolean.
     fn flag(&mut self, key: &'static str) -> Option<bool>;
 
-    /// The index of one of `words`.
+    /// Reads one of `words`. Returns its index.
     fn word(&mut self, key: &'static str, words: &[&'static str]) -> Option<usize>;
 
-    /// An address and a port; `Some(None)`: it is none, which was reported.
+    /// Reads an address and a port. `Some(None)`: the value is invalid, which was reported.
     fn address(&mut self, key: &'static str) -> Option<Option<SocketAddr>>;
 
-    /// `socket`, by default `NAME.sock`, in the directory for sockets.
+    /// Reads `socket`, by default `NAME.sock`, in the directory for sockets.
     fn socket(&mut self, name: &str) -> PathBuf;
 
-    /// `socket_mode`: permissions.
+    /// Reads `socket_mode`: permissions.
     fn socket_mode(&mut self) -> Option<u32>;
 
-    /// `num_queues`, at most `max`, by default as the daemon's flags say.
+    /// Reads `num_queues`, at most `max`. The daemon's flags determine the default.
     fn num_queues(&mut self, max: u16) -> u16;
 
-    /// Whether the key is there.
+    /// Whether the key is given.
     fn is_given(&mut self, key: &'static str) -> bool;
 
-    /// Reports what is wrong with a key; with the empty key, with the export as a whole.
+    /// Reports a problem of a key; with the empty key, a problem of the export as a whole.
     fn refuse(&mut self, key: &str, text: String);
 }
 
-/// What an export that begins gets beside its own values.
+/// The context that an export gets at its start, besides its own values.
 pub(crate) struct ExportSetup<'a> {
     pub(crate) threads: &'a Arc<IoThreads>,
     pub(crate) disk: &'a Arc<ServedDisk>,
-    /// What reports call the export.
+    /// The export's name in reports.
     pub(crate) name: String,
     /// The disk's serial.
     pub(crate) serial: String,
-    /// Of each queue, or of connections in turn.
+    /// The IOThread of each queue, or those that serve connections round robin.
     pub(crate) iothreads: Vec<usize>,
     pub(crate) read_only: bool,
     pub(crate) discard: bool,
@@ -139,11 +140,11 @@ pub(crate) struct ExportSetup<'a> {
 pub enum ExportValue {
     /// A text.
     Text(String),
-    /// A number; `None`: there is none.
+    /// A number; `None`: no value.
     Number(Option<u64>),
 }
 
-/// What clients' commands need to know beside the export's own values.
+/// The context of clients' commands, besides the export's own values.
 #[derive(Clone, Copy, Debug)]
 pub struct HintContext<'a> {
     /// Name of the export.
@@ -161,7 +162,7 @@ pub struct HintContext<'a> {
 pub struct Hint {
     /// Short, for JSON: `qemu`.
     pub key: &'static str,
-    /// For people: what it is and what it needs.
+    /// For users: what it is and what it needs.
     pub title: &'static str,
     /// What to type or paste; several lines.
     pub text: String,
@@ -174,7 +175,7 @@ pub(crate) fn check_queues(num_queues: u16, max: u16, report: &mut Report<'_>) {
     }
 }
 
-/// Reports what was found of the path at `key`.
+/// Reports the problem of the path at `key`, if there is one.
 pub(crate) fn report_path(found: std::result::Result<(), String>, key: &str, path: &Path, report: &mut Report<'_>) {
     if let Err(text) = found {
         report(key, format!("{key}={}: {text}", path.display()));

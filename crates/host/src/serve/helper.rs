@@ -2,7 +2,8 @@
 //! A helper thread per disk, for work that may block an IOThread: surveys of allocated blocks, and reading ahead.
 //!
 //! Guarantees: the thread answers each request once, in the order of all requests to its disk, and wakes the IOThread that sent it. The
-//! thread starts with the first request. Needs from callers: they bound their requests in flight, and wait for those before they end.
+//! thread starts with the first request. Needs from callers: they limit their requests in flight, and wait for these before they are
+//! dropped.
 
 use super::disk::Waker;
 use super::members::Stored;
@@ -16,9 +17,9 @@ use std::thread::JoinHandle;
 /// What the helper thread does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HelperWork {
-    /// What is stored: at most so many stretches.
+    /// Survey which blocks are allocated: at most `most` stretches.
     Survey { most: usize },
-    /// To read ahead.
+    /// Read the range ahead.
     Prefetch,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct HelperRequest {
     pub(crate) work: HelperWork,
     pub(crate) sector: Sector,
     pub(crate) nr_sectors: u64,
-    /// Given back with the answer.
+    /// Returned with the answer.
     pub(crate) number: u16,
     pub(crate) to: Arc<HelperAnswers>,
     pub(crate) waker: Waker,
@@ -38,7 +39,7 @@ pub(crate) struct HelperRequest {
 pub(crate) struct HelperAnswers(Mutex<Vec<(u16, Vec<Stretch>)>>);
 
 impl HelperAnswers {
-    /// All that have arrived.
+    /// Takes all answers that have arrived.
     pub(crate) fn take(&self) -> Vec<(u16, Vec<Stretch>)> {
         std::mem::take(&mut *self.0.lock())
     }
@@ -55,7 +56,7 @@ impl HelperThread {
         HelperThread { stored: Arc::new(stored), thread: Mutex::new(None) }
     }
 
-    /// What can be answered at once.
+    /// Returns what can be answered without the thread.
     pub(crate) fn stored(&self) -> &Stored {
         &self.stored
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! IOThreads: each a thread that serves its sources in rounds, polls for a while, then sleeps.
+//! An IOThread: serves its sources in rounds, polls for a while when there is no work, then sleeps.
 //!
-//! Guarantees: a source is handed back only when nothing of it is in flight. A kick, a completion, a timer, a command or a wake-up from
-//! another thread ends a sleep. One clock reading serves a round.
+//! Guarantees: a source is handed back only when none of its requests is in flight. A kick, a completion, a timer, a command or a wake-up
+//! from another thread ends a sleep. One clock reading serves a round.
 
 use super::adaptive::{Adaptive, For};
 use super::disk::ServedDisk;
@@ -23,18 +23,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
-/// Events taken from one look at all descriptors.
+/// Most events of one epoll_wait.
 const EVENTS: usize = 64;
-/// What an event of the wake-up's descriptor carries; sources carry their number.
+/// Event data of the wake-up's descriptor; the event data of a source is its number.
 const WAKEUP: u64 = u64::MAX;
-/// What an event of a driver's descriptor carries: there is a poll after every sleep anyway.
+/// Event data of all drivers' descriptors: they need not be distinguished, because all drivers are polled after a sleep.
 const DRIVER: u64 = u64::MAX - 1;
 
-/// What a thread did so far.
+/// The load of a thread so far.
 #[derive(Default)]
 struct Load {
     began: Instant,
-    /// In rounds that found something to do.
+    /// Time spent in rounds that found work.
     busy: Duration,
     sleeps: u64,
 }
@@ -43,9 +43,9 @@ struct Entry {
     source: Box<dyn Source>,
     record: Arc<SourceRecord>,
     port: usize,
-    /// What is waited for at its descriptor.
+    /// The events that its descriptor is watched for.
     interest: epoll::EventFlags,
-    /// A thread waits for it.
+    /// Set while the source is being removed: the thread that waits for it.
     leaving: Option<Sender<Option<Box<dyn Source>>>>,
 }
 
@@ -60,11 +60,11 @@ pub struct IoThread {
     sources: Vec<Option<Entry>>,
     ports: Vec<Option<Port>>,
     done: Vec<Done>,
-    /// For waits for clients, and for disks.
+    /// Polling state for waits for clients, and for disks.
     adaptive: [Adaptive; 2],
-    /// Finds the longest time of polling, if none is set.
+    /// Finds the best longest polling time, if the options set none.
     trial: Option<Trial>,
-    /// A source is leaving.
+    /// Number of sources that are being removed.
     leaving_count: usize,
     stop: bool,
     load: Load,
@@ -103,9 +103,9 @@ impl IoThread {
     pub(super) fn run(&mut self) {
         clock::sleep_precisely();
         self.load.began = clock::now();
-        // Since when there was nothing to do, and whether I/O was out then.
+        // Since when there was no work, and whether I/O was in flight then.
         let mut idle: Option<(Instant, usize)> = None;
-        // When the last round began, if it found something to do.
+        // When the last round began, if it found work.
         let mut worked: Option<Instant> = None;
         while !self.stop {
             let now = clock::now();
@@ -153,7 +153,7 @@ impl IoThread {
         self.ports.iter().flatten().any(|p| !p.is_idle())
     }
 
-    /// Serves every source once. True if there was anything to do.
+    /// Serves every source once. Returns whether there was any work.
     fn round(&mut self, now: Instant) -> bool {
         // Pairs with: Running::send
         let mut worked = self.has_mail.load(Ordering::Acquire);
@@ -181,14 +181,14 @@ impl IoThread {
         worked
     }
 
-    /// Issues and completes at one port. Whether anything ended.
+    /// Issues and completes bios at one port. Returns whether any completed.
     #[inline]
     fn end_of(&mut self, i: usize) -> bool {
         let Some(port) = self.ports[i].as_mut() else { return false };
         let now = clock::now();
         port.end(now, &mut self.done);
         let any = !self.done.is_empty();
-        // A virtual call for each source in a row, not for each bio.
+        // One virtual call per run of bios of the same source, not per bio.
         let is_same = |a: &Done, b: &Done| SourceId::of(a.user_data).0 == SourceId::of(b.user_data).0;
         for run in self.done.chunk_by(is_same) {
             let (source, _) = SourceId::of(run[0].user_data);
@@ -202,7 +202,7 @@ impl IoThread {
         any
     }
 
-    /// Waits for something to do, if there is nothing. Whether it slept.
+    /// Sleeps until there is work, unless there is some already. Returns whether it slept.
     fn sleep(&mut self) -> bool {
         let wakeups = Arc::clone(&self.wakeups);
         let wakeup = wakeups.get(self.number);
@@ -247,9 +247,9 @@ impl IoThread {
         });
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; EVENTS];
-        // An interruption is as good as an event: everything is checked.
+        // An interruption counts as an event: everything is checked afterwards.
         let n = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        // All else is checked in every round.
+        // All other descriptors need no handling: their sources and drivers are checked in every round.
         if events[..n].iter().any(|e| e.data.u64() == WAKEUP) {
             self.wakeups.get(self.number).drain();
         }
@@ -300,7 +300,7 @@ impl IoThread {
         }
     }
 
-    /// A source that was to be taken away stays; how many requests of it are in flight.
+    /// Cancels the removal of a source. Returns the number of its requests in flight.
     fn keep(&mut self, id: SourceId, record: &Arc<SourceRecord>) -> Option<usize> {
         let entry = self.entry(id, record)?;
         entry.leaving.take()?;
@@ -310,7 +310,7 @@ impl IoThread {
         Some(in_flight)
     }
 
-    /// The source with this record, unless it has left.
+    /// Returns the source with this record; `None` if it has left.
     fn entry(&mut self, id: SourceId, record: &Arc<SourceRecord>) -> Option<&mut Entry> {
         self.sources.get_mut(id.0 as usize)?.as_mut().filter(|entry| Arc::ptr_eq(&entry.record, record))
     }
@@ -382,17 +382,17 @@ impl IoThread {
         Ok(at)
     }
 
-    /// Has completions of a port's hardware queues end a sleep.
+    /// Makes completions of a port's hardware queues end a sleep.
     fn watch_driver(&self, port: usize) {
         for fd in self.ports[port].as_ref().expect("it is there").fds() {
             // SAFETY: the driver keeps its descriptor open as long as it lives, and the port keeps the driver.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            // Watched already, it stays so.
+            // If it is already watched, the call fails and it stays watched.
             let _ = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(DRIVER), epoll::EventFlags::IN);
         }
     }
 
-    /// Hands back sources of which nothing is in flight, and drops those that are finished.
+    /// Hands back sources that are being removed, and drops finished ones, if none of their requests is in flight.
     #[cold]
     fn remove_leaving(&mut self) {
         for i in 0..self.sources.len() {
@@ -421,7 +421,7 @@ impl IoThread {
     }
 }
 
-/// Of the calling thread.
+/// Returns the CPU time of the calling thread.
 fn cpu_time() -> Duration {
     let used = usage(UsageScope::Thread);
     Duration::from_ns(used.usr_ns + used.sys_ns)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All IOThreads of a daemon, and where each source is.
+//! All IOThreads of a daemon, and which one serves each source.
 //!
-//! Guarantees: one thread at a time serves a source. A source is moved or handed back only when nothing of it is in flight; meanwhile its
-//! client waits and no other does. A handle never reaches a source other than its own, even after that has left. Threads can be added and
-//! removed at run time; one that serves something cannot be removed. Needs from callers: it outlives the disks' I/O; nothing here is
-//! called from an IOThread.
+//! Guarantees: one thread at a time serves a source. A source is moved or handed back only when none of its requests is in flight; until
+//! then only its own client waits. A handle never reaches a source other than its own, even after that source has left. Threads can be
+//! added and removed at run time; one that serves something cannot be removed. Needs from callers: an [`IoThreads`] outlives the disks'
+//! I/O; no function here is called from an IOThread.
 
 use super::adaptive::Polling;
 use super::disk::{Parts, ServedDisk};
@@ -28,10 +28,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-/// How a thread is to be.
+/// Options of an IOThread.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadOptions {
-    /// Its name; it is also the thread's, cut to 15 bytes.
+    /// Name of the IOThread; also the name of the system's thread, cut to 15 bytes.
     pub name: String,
     /// CPUs it runs on; empty = all.
     pub cpus: Vec<u32>,
@@ -39,28 +39,29 @@ pub struct ThreadOptions {
     pub polling: Polling,
 }
 
-/// A source that is served somewhere.
+/// A handle of a source that an IOThread serves.
 #[derive(Clone)]
 pub struct SourceHandle(pub(super) Arc<SourceRecord>);
 
 impl SourceHandle {
-    /// A number that no other source of this process has or had.
+    /// Returns a number that is unique in this process and never reused.
     pub fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// How long its I/Os took so far: nanoseconds (to 0.8 %) and how many, rising. One request may be several I/Os.
+    /// Returns the latencies of its I/Os so far, in ascending order: nanoseconds (to 0.8 %) and how many I/Os. One request may be several
+    /// I/Os.
     pub fn latency(&self) -> Vec<(u64, u64)> {
         self.0.latency.bins()
     }
 }
 
-/// Numbers of sources.
+/// The next number of a source.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 pub(super) struct SourceRecord {
     pub(super) disk: Arc<ServedDisk>,
-    /// Held as long as the source is on its way.
+    /// Locked while the source is being moved.
     location: Mutex<SourceLocation>,
     pub(super) latency: Latency,
     number: u64,
@@ -78,9 +79,9 @@ pub struct ThreadReport {
     pub number: usize,
     /// Its name.
     pub name: String,
-    /// Since it began.
+    /// Time since it started.
     pub alive: Duration,
-    /// Of that, in rounds that found something to do.
+    /// Part of that time spent in rounds that found work.
     pub busy: Duration,
     /// CPU time, polling included.
     pub cpu: Duration,
@@ -90,9 +91,9 @@ pub struct ThreadReport {
     pub sources: Vec<SourceReport>,
 }
 
-/// A source, as its IOThread sees it.
+/// A source, as its IOThread reports it.
 pub struct SourceReport {
-    /// For moving it.
+    /// The source's handle, to move it.
     pub handle: SourceHandle,
     /// Name of its disk.
     pub disk: String,
@@ -104,7 +105,7 @@ pub struct SourceReport {
     pub index: u32,
     /// Requests served so far.
     pub served: u64,
-    /// Requests that are not answered.
+    /// Requests in flight.
     pub in_flight: usize,
     /// Whether another IOThread may serve it.
     pub can_move: bool,
@@ -112,7 +113,7 @@ pub struct SourceReport {
 
 type Visit = Box<dyn FnOnce(Option<&mut dyn Source>) + Send>;
 
-/// What came of an addition; a source that could not be added comes back.
+/// The result of adding a source; one that could not be added is returned.
 pub(super) type Added = std::result::Result<SourceId, (Error, Box<dyn Source>)>;
 
 pub(super) enum Command {
@@ -126,7 +127,7 @@ pub(super) enum Command {
         record: Arc<SourceRecord>,
         reply: Sender<Option<Box<dyn Source>>>,
     },
-    /// A `Remove` is taken back, if the source is still there: how many requests of it are in flight.
+    /// Cancels a `Remove`, if the source is still there. The reply is the number of its requests in flight.
     Keep {
         id: SourceId,
         record: Arc<SourceRecord>,
@@ -140,7 +141,7 @@ pub(super) enum Command {
     Report {
         reply: Sender<ThreadReport>,
     },
-    /// Its ports are to see whether blocks may be rewritten.
+    /// Makes its ports check whether blocks may be rewritten.
     Meet {
         reply: Sender<()>,
     },
@@ -174,7 +175,7 @@ impl Running {
 /// See the module's text.
 pub struct IoThreads {
     wakeups: Arc<Wakeups>,
-    /// By number; a gap where one has gone.
+    /// By number; `None` where a thread was removed.
     threads: RwLock<Vec<Option<Running>>>,
 }
 
@@ -224,12 +225,12 @@ impl IoThreads {
         Ok(number)
     }
 
-    /// Ends a thread that serves nothing.
+    /// Stops a thread that serves no source.
     ///
     /// # Errors
-    /// Usage: it serves something, or is not there.
+    /// Usage: the thread serves a source, or does not exist.
     pub fn stop_one(&self, thread: usize) -> Result<()> {
-        // Nothing is added to it meanwhile.
+        // The lock prevents that a source is added in the meantime.
         let mut threads = self.threads.write();
         let Some(running) = threads.get_mut(thread).and_then(Option::take) else { return Err(gone(thread)) };
         let (reply, answer) = mpsc::channel();
@@ -245,12 +246,12 @@ impl IoThreads {
         Ok(())
     }
 
-    /// One more than the greatest number.
+    /// Returns one more than the greatest number of a thread.
     pub fn len(&self) -> usize {
         self.threads.read().len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no thread.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -260,7 +261,7 @@ impl IoThreads {
         self.threads.read().get(thread).is_some_and(Option::is_some)
     }
 
-    /// A disk for these threads.
+    /// Makes a disk that these threads serve.
     pub fn disk(
         &self,
         name: &str,
@@ -272,8 +273,8 @@ impl IoThreads {
         ServedDisk::new(name.to_owned(), Parts::Plain(driver), regions, config, cpus, &self.wakeups).map(Arc::new)
     }
 
-    /// A disk for these threads, striped over as many drivers as the map has stripes. All have `config`, and `regions` as the
-    /// place of their data.
+    /// Makes a disk that these threads serve, striped over as many drivers as the map has stripes. All members have `config`, and their
+    /// data is in `regions`.
     pub fn striped(
         &self,
         name: &str,
@@ -290,7 +291,7 @@ impl IoThreads {
     /// Makes a thread serve a source of a disk from now on.
     pub fn add(&self, thread: usize, disk: &Arc<ServedDisk>, source: impl Source) -> Result<SourceHandle> {
         let location = Mutex::new(SourceLocation { thread, id: SourceId(0) });
-        // Relaxed: only different from all others.
+        // Relaxed: the number only has to be unique.
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let record = Arc::new(SourceRecord { disk: Arc::clone(disk), location, latency: Latency::new(), number });
         let mut location = record.location.lock();
@@ -299,17 +300,18 @@ impl IoThreads {
         Ok(SourceHandle(record))
     }
 
-    /// Takes a source away, when nothing of it is in flight any more. Returns `None` if it has left by itself.
+    /// Removes a source once none of its requests is in flight, and returns it. Returns `None` if it has left by itself.
     pub fn remove(&self, handle: &SourceHandle) -> Option<Box<dyn Source>> {
         let location = handle.0.location.lock();
         self.take(*location, handle)
     }
 
-    /// Moves a source to another thread. No thread serves the source until what is in flight has completed. Returns how long that took.
+    /// Moves a source to another thread. No thread serves the source until its requests in flight have completed. Returns how long that
+    /// took.
     ///
     /// # Errors
-    /// Usage: the source has left, or there is no such thread. Io: what is in flight has not completed after 10 s. Then the source stays
-    /// and continues where it is.
+    /// Usage: the source has left, or there is no such thread. Io: its requests in flight have not completed after 10 s; the source then
+    /// continues on its old thread.
     pub fn move_to(&self, handle: &SourceHandle, thread: usize) -> Result<Duration> {
         let mut location = handle.0.location.lock();
         if location.thread == thread {
@@ -326,7 +328,7 @@ impl IoThreads {
         match self.put(thread, &handle.0, source) {
             Ok(id) => *location = SourceLocation { thread, id },
             Err((e, source)) => {
-                // Its port is still there or can be made again as it was.
+                // The old port still exists or can be made again.
                 location.id = self.put(location.thread, &handle.0, source).map_err(|(e, _)| e)?;
                 return Err(e);
             }
@@ -352,7 +354,7 @@ impl IoThreads {
         answer.recv().expect("IOThreads answer")
     }
 
-    /// The number of the thread that serves it.
+    /// Returns the number of the thread that serves a source.
     pub fn thread_of(&self, handle: &SourceHandle) -> usize {
         handle.0.location.lock().thread
     }
@@ -406,7 +408,7 @@ impl IoThreads {
         answer.recv().expect("IOThreads answer")
     }
 
-    /// The same, unless what is in flight has not ended after `limit`: then how many requests that are, and the source stays.
+    /// As `take`, but gives up after `limit`: then the source stays, and the error is the number of its requests in flight.
     fn take_within(
         &self,
         location: SourceLocation,
@@ -425,7 +427,7 @@ impl IoThreads {
         let is_there = self.send(location.thread, Command::Keep { id, record: Arc::clone(record), reply }).is_ok();
         match kept.recv().ok().flatten().filter(|_| is_there) {
             Some(in_flight) => Err(in_flight),
-            // It came free at the last moment.
+            // The requests completed at the last moment.
             None => Ok(answer.recv().expect("IOThreads answer")),
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the I/Os of a source took: a log-linear histogram with one writer, its IOThread, and any readers.
+//! Latencies of a source's I/Os: a log-linear histogram with one writer, its IOThread, and any number of readers.
 //!
-//! Guarantees: recording takes no lock, no clock and no memory; one thread writes at a time, so that nothing is lost; a reader
-//! sees each count as it was at some time. It counts bios: from the round in which a source submitted one (waiting for room
-//! included) to the round in which its end was found.
+//! Guarantees: recording takes no lock, reads no clock and allocates nothing. One thread writes at a time, so no count is lost; a reader
+//! sees each count as of some moment. A latency is that of a bio: from the round in which the source submitted it (waiting for a slot
+//! included) to the round that found its completion.
 
 use blk::time::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use workload::hist::{BUCKETS, Histogram};
 
 use super::port::SourceId;
 
-/// Larger numbers of a source's own are not timed: no source has as many I/Os at once.
+/// I/Os with a larger number of the source are not timed: no source has that many in flight.
 const OWN_MAX: usize = 1 << 16;
 
 /// See the module's text.
@@ -22,7 +22,7 @@ impl Latency {
         Latency((0..BUCKETS).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Counts one I/O. Only the thread that serves the source may.
+    /// Counts one I/O. Only the thread that serves the source may call it.
     #[inline]
     pub(super) fn record(&self, ns: u64) {
         let count = &self.0[Histogram::bucket_of(ns)];
@@ -30,14 +30,14 @@ impl Latency {
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// What was counted so far: nanoseconds and how often, rising.
+    /// Returns the counts so far, in ascending order: nanoseconds and how many.
     pub(super) fn bins(&self) -> Vec<(u64, u64)> {
         let counts = self.0.iter().map(|c| c.load(Ordering::Relaxed)).enumerate();
         counts.filter(|(_, n)| *n > 0).map(|(bucket, n)| (Histogram::value_of(bucket), n)).collect()
     }
 }
 
-/// When the I/Os that are out were submitted, by source and its own number for them.
+/// Submission times of I/Os in flight, by source and the source's own number.
 #[derive(Default)]
 pub(super) struct Starts(Vec<Vec<u64>>);
 
@@ -64,7 +64,7 @@ impl Starts {
         all[own] = now.as_ns();
     }
 
-    /// How long an I/O that ends at `now` took.
+    /// Returns how long an I/O that completes at `now` took, in nanoseconds.
     #[inline]
     pub(super) fn took(&self, user_data: u64, now: Instant) -> Option<u64> {
         let (source, own) = SourceId::of(user_data);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Locks on images: one writer, or any number of readers, among mqblk and QEMU alike.
+//! Locks on images: one writer, or any number of readers, across mqblk and QEMU.
 //!
 //! Guarantees: while an [`ImageLock`] lives, no other mqblk, QEMU, qemu-img or qemu-storage-daemon that asks for locks opens the image in
 //! a conflicting way. The locks end with the value or the process, however it ends. Needs a file system that has locks of open file
 //! descriptions (all local ones). Does not do: exclude programs that do not ask for locks, or QEMU's tools that only read and accept a
 //! writer (qemu-img info, qemu-io -r).
 //!
-//! The form is QEMU's, so that the two see each other: shared locks on single bytes. Byte 100 + n is for a permission that is
-//! used, byte 200 + n for one that others must not use. n is 0 for consistent read, 1 for write, 3 for resize. The opener then
-//! checks whether another process holds a byte that contradicts. The bytes need not exist.
+//! The scheme is that of QEMU, so that both see each other's locks: shared locks on single bytes. A lock on byte 100 + n means that the
+//! holder uses permission n; a lock on byte 200 + n means that others must not use it. n is 0 for consistent read, 1 for write, 3 for
+//! resize. The opener then checks whether another process holds a conflicting byte. The bytes need not exist in the file.
 //!
 //! Source: QEMU block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`), fcntl(2), "Open file description locks".
 
@@ -33,22 +33,22 @@ pub struct ImageLock {
 }
 
 impl Drop for ImageLock {
-    /// Closing is not enough: a child that another thread has just forked holds the open file, and with it the locks, until it
-    /// executes its program.
+    /// Unlocks explicitly, because closing is not enough: a child that another thread has just forked keeps the open file, and with it the
+    /// locks, until exec.
     fn drop(&mut self) {
-        // What cannot be unlocked ends with the last descriptor.
+        // If unlocking fails, the locks end with the last descriptor.
         let _ = set(&self.file, libc::F_UNLCK, 0, 0);
     }
 }
 
 impl ImageLock {
-    /// Locks the image at `path`: against other writers, and with `write` against readers, too.
+    /// Locks the image at `path` against other writers, and with `write` against readers, too.
     ///
     /// # Errors
-    /// `Denied` if the image is in use in a way that does not go with this; what opening it gives.
+    /// `Denied`: another program uses the image in a conflicting way. Others: opening the image fails.
     pub fn take(path: &Path, write: bool) -> Result<ImageLock> {
         let lock = ImageLock { file: open(path)? };
-        // First the locks, then the check of the others': of two simultaneous openers at least one sees the other.
+        // The locks are set before the others' locks are checked, so that of two simultaneous openers at least one sees the other.
         for byte in bytes_held(write) {
             if let Err(e) = set(&lock.file, libc::F_RDLCK, byte, 1) {
                 return Err(Error::os(e, format!("image '{}' cannot be locked", path.display())));
@@ -58,11 +58,11 @@ impl ImageLock {
         Ok(lock)
     }
 
-    /// Locks the images that are one target's, each once, under however many names. What is not there is a path that may come
-    /// later, if another is there.
+    /// Locks the images of one target, each once, even if it has several names. A missing image is skipped if another one exists, because
+    /// a path may appear later.
     ///
     /// # Errors
-    /// As of [`ImageLock::take`].
+    /// The errors of [`ImageLock::take`].
     pub fn take_all(paths: &[&Path], write: bool) -> Result<Vec<ImageLock>> {
         let (mut locks, mut locked, mut missing) = (Vec::new(), Vec::new(), None);
         for path in paths {
@@ -83,13 +83,13 @@ impl ImageLock {
     /// Whether [`ImageLock::take`] would be refused now. Nothing is locked.
     ///
     /// # Errors
-    /// As of [`ImageLock::take`].
+    /// The errors of [`ImageLock::take`].
     pub fn probe(path: &Path, write: bool) -> Result<()> {
         look(&open(path)?, path, write)
     }
 }
 
-/// The same for two names of one image.
+/// Returns an identifier that is the same for all names of one image.
 pub(super) fn image_identity(meta: &Metadata) -> (u64, u64) {
     if meta.file_type().is_block_device() { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) }
 }
@@ -102,14 +102,14 @@ fn used(write: bool) -> &'static [libc::off_t] {
     if write { &[READ, WRITE] } else { &[READ] }
 }
 
-/// What others must not do. As in QEMU, a reader does not want the data to change below.
+/// Permissions that others must not use. As in QEMU, also a reader forbids that the data changes.
 const OTHERS_MUST_NOT: [libc::off_t; 2] = [WRITE, RESIZE];
 
 fn bytes_held(write: bool) -> impl Iterator<Item = libc::off_t> {
     used(write).iter().map(|p| USED + p).chain(OTHERS_MUST_NOT.iter().map(|p| UNSHARED + p))
 }
 
-/// Looks for locks of others that contradict.
+/// Checks for conflicting locks of others.
 fn look(file: &File, path: &Path, write: bool) -> Result<()> {
     let contradict = used(write).iter().map(|p| UNSHARED + p).chain(OTHERS_MUST_NOT.iter().map(|p| USED + p));
     for byte in contradict {
@@ -130,7 +130,7 @@ fn look(file: &File, path: &Path, write: bool) -> Result<()> {
     Ok(())
 }
 
-/// `len` bytes from `start`; 0 are all that follow.
+/// Returns a lock of `len` bytes from `start`; a `len` of 0 covers all bytes that follow.
 fn bytes(kind: libc::c_int, start: libc::off_t, len: libc::off_t) -> libc::flock {
     // All fields are named: `l_pid` must be 0 for locks of open file descriptions.
     libc::flock {
@@ -209,7 +209,7 @@ mod tests {
         ImageLock::take(&image.0, true).unwrap();
     }
 
-    /// Another thread's `fork` duplicates every descriptor, until the child's `exec`; what came then was refused for a moment.
+    /// Another thread's `fork` duplicates every descriptor until the child's `exec`; an opener in that moment used to be refused.
     #[test]
     fn a_released_lock_is_free_though_a_child_has_the_file() {
         let image = Image::new("forked");
@@ -221,7 +221,8 @@ mod tests {
         drop(lock);
     }
 
-    /// Two names of an image are two paths of one disk. Locked twice, it would be in its own way; not at all, in no other's.
+    /// Two names of an image may be two paths of one disk. Locking it twice would conflict with itself; not locking it would let other
+    /// programs in.
     #[test]
     fn paths_to_one_image_are_locked_once_and_against_others() {
         let image = Image::new("paths");

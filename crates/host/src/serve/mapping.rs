@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! IOThread Virtqueue Mapping: which IOThread serves which virtqueue, by QEMU's rules.
 //!
-//! Guarantees: a mapping that resolves names one IOThread that exists for each virtqueue; one that does not is refused
-//! with what is wrong, and what to write instead. Needs from callers: IOThread names that are unique. Does not do: choose
-//! IOThreads for exports that name none (see `super::plan`), start threads, move virtqueues.
+//! Guarantees: a mapping that resolves gives each virtqueue one existing IOThread. Any other mapping is refused, with the reason and the
+//! remedy. Needs from callers: IOThread names that are unique. Does not do: choose IOThreads for exports that name none (see
+//! `super::plan`), start threads, move virtqueues.
 //!
 //! The rules: each IOThread exists and is named once; either all entries list virtqueues or none does; without lists
 //! virtqueue i goes to entry i mod n; with lists each index is below `num_queues`, and each virtqueue is listed exactly once.
@@ -19,11 +19,11 @@ use blk::suggest::did_you_mean;
 pub struct MappingEntry {
     /// Name of the IOThread.
     pub iothread: String,
-    /// Indices of virtqueues; `None`: they are dealt out round robin.
+    /// Indices of virtqueues; `None`: virtqueues are distributed round robin.
     pub vqs: Option<Vec<u16>>,
 }
 
-/// Which IOThreads serve the virtqueues of one export, as it was asked for.
+/// Which IOThreads serve the virtqueues of one export, as requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// In the order given; empty = any.
@@ -31,21 +31,21 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Round robin over these IOThreads.
+    /// Makes a round-robin mapping over these IOThreads.
     pub fn round_robin<S: Into<String>>(iothreads: impl IntoIterator<Item = S>) -> Mapping {
         let entries = iothreads.into_iter().map(|name| MappingEntry { iothread: name.into(), vqs: None });
         Mapping { entries: entries.collect() }
     }
 
-    /// For each of `num_queues` virtqueues the index in `iothreads` of the one that serves it.
+    /// Returns, for each of `num_queues` virtqueues, the index in `iothreads` of the IOThread that serves it.
     ///
     /// # Errors
-    /// Usage errors for a mapping that breaks a rule of this module, or without entries.
+    /// Usage: the mapping breaks a rule of this module, or has no entries.
     pub fn resolve(&self, num_queues: u16, iothreads: &[&str]) -> Result<Vec<usize>> {
         let served_by = self.iothreads(iothreads)?;
         let explicit = self.entries.iter().filter(|e| e.vqs.is_some()).count();
         if explicit == 0 {
-            // `iothreads` refused a mapping without entries, so there is something to deal to.
+            // There is at least one IOThread, because `iothreads` refused a mapping without entries.
             return Ok(served_by.iter().copied().cycle().take(usize::from(num_queues)).collect());
         }
         if let Some(bare) = self.entries.iter().find(|e| e.vqs.is_none()) {
@@ -59,7 +59,7 @@ impl Mapping {
         self.explicit(num_queues, &served_by)
     }
 
-    /// Each entry's index in `iothreads`.
+    /// Returns the index in `iothreads` of each entry's IOThread.
     fn iothreads(&self, iothreads: &[&str]) -> Result<Vec<usize>> {
         if self.entries.is_empty() {
             return refused("the mapping names no IOThread: name at least one, or leave the mapping out".to_owned());
@@ -117,7 +117,7 @@ fn refused<T>(text: String) -> Result<T> {
     Err(Error::usage(text))
 }
 
-/// Names for a message; the first few where there are many.
+/// Returns names for a message, only the first few if there are many.
 fn listed(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     let more = if names.len() > SHOWN { ", ..." } else { "" };

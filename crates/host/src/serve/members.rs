@@ -11,24 +11,24 @@ use blk::stripe::StripeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A device with its queues.
+/// A device with its block layer.
 pub struct Member {
     /// The block layer.
     pub queue: Arc<Queue>,
-    /// Its driver, for waiting.
+    /// Its driver.
     pub driver: Arc<dyn HostDriver>,
     /// By submitter: the IOThread's number.
     pub(super) threads: Arc<[AtomicU16]>,
 }
 
 impl Member {
-    /// A submitter of this member is the IOThread with this number.
+    /// Records which IOThread uses a submitter of this member.
     pub(super) fn introduce(&self, submitter: SubmitterId, thread: u16) {
         self.threads[submitter.index()].store(thread, Ordering::Relaxed);
     }
 }
 
-/// Counters of all members together.
+/// Returns the sum of all members' counters.
 pub(super) fn stats(members: &[Member]) -> DiskStats {
     let mut all = members.iter().map(|m| m.queue.stats());
     let mut total = all.next().unwrap_or_default();
@@ -36,12 +36,12 @@ pub(super) fn stats(members: &[Member]) -> DiskStats {
     total
 }
 
-/// Counters of the hardware queues of all members, one member's behind the other's.
+/// Returns the counters of the hardware queues of all members, member by member.
 pub(super) fn hctx_stats(members: &[Member]) -> Vec<HctxStats> {
     members.iter().flat_map(|m| m.queue.hctx_stats()).collect()
 }
 
-/// Drivers and what lies on which: the driver to ask for what is stored.
+/// Answers questions about allocated blocks from the drivers of a disk.
 pub(crate) struct Stored {
     drivers: Box<[Arc<dyn HostDriver>]>,
     map: Option<Arc<StripeMap>>,
@@ -52,8 +52,8 @@ impl Stored {
         Stored { drivers: drivers.into(), map: map.cloned() }
     }
 
-    /// As of [`Space::allocation`](crate::driver::Space::allocation). Of a stripe it is known only if nothing is ever stored: what is a hole on one member
-    /// lies between chunks of others.
+    /// As [`Space::allocation`](crate::driver::Space::allocation). For a striped disk it is known only if nothing is ever stored, because
+    /// a hole of one member lies between chunks of the others.
     pub(crate) fn allocation(&self) -> Allocation {
         match &self.map {
             None => self.drivers[0].space().allocation(),
@@ -62,7 +62,7 @@ impl Stored {
         }
     }
 
-    /// Bytes that are set aside for what is stored; none if that is not known.
+    /// Returns the bytes that are allocated for the disk's data; `None` if that is not known.
     pub(crate) fn bytes(&self) -> Option<u64> {
         match self.allocation() {
             Allocation::Data => None,
@@ -71,12 +71,12 @@ impl Stored {
         }
     }
 
-    /// As of [`Space::caches`](crate::driver::Space::caches).
+    /// As [`Space::caches`](crate::driver::Space::caches).
     pub(crate) fn caches(&self) -> bool {
         self.drivers.iter().any(|d| d.space().caches())
     }
 
-    /// As of [`Space::survey`](crate::driver::Space::survey).
+    /// As [`Space::survey`](crate::driver::Space::survey).
     pub(super) fn survey(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Stretch> {
         match &self.map {
             None => self.drivers[0].space().survey(sector, nr_sectors, most),
@@ -84,7 +84,7 @@ impl Stored {
         }
     }
 
-    /// As of [`Space::prefetch`](crate::driver::Space::prefetch).
+    /// As [`Space::prefetch`](crate::driver::Space::prefetch).
     pub(super) fn prefetch(&self, sector: Sector, nr_sectors: u64) {
         match &self.map {
             None => self.drivers[0].space().prefetch(sector, nr_sectors),

@@ -5,14 +5,14 @@
 //!
 //! - [`plan`]: the requested plan
 //! - [`check`]: makes a consistent plan of it
-//! - [`preflight`]: checks on this machine whether it can be carried out
+//! - [`preflight`]: checks on this machine whether the plan can be carried out
 //! - [`mapping`]: the rules of virtqueues and IOThreads
-//! - [`lock`]: keeps a second writer off an image
+//! - [`lock`]: prevents a second writer to an image
 //! - [`reload`]: the changes from one plan to the next
 //!
-//! The daemon that carries it out: an [`IoThread`] serves sources (virtqueues, connections), each on a [`Port`] into its disk. It checks
-//! all of them in rounds, and polls for a while when there is nothing to do (`adaptive`). Then it sleeps until a kick, a completion, a
-//! timer or another thread's `wakeup`. [`daemon`] combines the two; `watch` logs problems of its disks.
+//! The daemon that carries out the plan: an [`IoThread`] serves sources (virtqueues, connections), each through a [`Port`] to its disk. It
+//! serves all of them in rounds, and polls for a while when there is no work (`adaptive`). Then it sleeps until a kick, a completion, a
+//! timer or another thread's `wakeup`. [`daemon`] combines plan and IOThreads; `watch` logs problems of the disks.
 
 #[allow(unsafe_code, reason = "fcntl: locks of open file descriptions")]
 pub mod lock;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `mqblk serve` is to do: IOThreads, disks, and the exports through which clients reach them.
+//! The plan of `mqblk serve`: IOThreads, disks, and the exports through which clients reach the disks.
 //!
-//! Guarantees: nothing; these are values as they were asked for, from any reader (a file, a configuration, a libvirt
-//! domain). [`ServePlan::check`](super::check) makes a [`CheckedPlan`](super::check::CheckedPlan) of one. Two plans can be
-//! compared, which is how a reload finds what was added and removed. Does not do: read a file, open a device, start a thread.
+//! Guarantees: none; these are the requested values, from any source (a file, a configuration, a libvirt domain).
+//! [`ServePlan::check`](super::check) makes a [`CheckedPlan`](super::check::CheckedPlan) from a plan. Two plans can be compared, which is
+//! how a reload finds what was added and removed. Does not do: read a file, open a device, start a thread.
 
 use super::mapping::Mapping;
 use crate::target::TargetSpec;
@@ -15,18 +15,18 @@ pub use crate::export::registry::{EXPORT_TYPES, ExportKind, serves_connections};
 pub use crate::export::ublk::spec::UblkPlan;
 pub use crate::export::vhost::spec::{QUEUE_SIZE, VHOST_QUEUES_MAX, VhostUserPlan};
 
-/// All that one daemon serves.
+/// The complete plan of one daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServePlan {
     /// Reactor threads; empty = as many as there are virtqueues, up to the host's CPUs ([`DEFAULT_IOTHREAD_NAME`]0, ...).
     pub iothreads: Vec<IoThreadPlan>,
     /// Disks.
     pub disks: Vec<DiskPlan>,
-    /// Ways to reach them.
+    /// Exports: the ways in which clients reach the disks.
     pub exports: Vec<ExportPlan>,
 }
 
-/// IOThreads without a given name are called so, with a number from 0.
+/// Default name of IOThreads, followed by a number from 0.
 pub const DEFAULT_IOTHREAD_NAME: &str = "iothread";
 /// Default of `chunk`, bytes. Source: lvm.conf(5), `stripesize`.
 pub const STRIPE_CHUNK: u64 = 64 << 10;
@@ -38,14 +38,14 @@ pub const SERIAL_MAX: usize = 20;
 pub struct IoThreadPlan {
     /// Unique among IOThreads.
     pub name: String,
-    /// CPUs it may run on, rising; empty = all that the daemon may use.
+    /// CPUs that it may run on, in ascending order; empty = all that the daemon may use.
     pub cpus: Vec<u32>,
     /// How it polls before it sleeps.
     pub poll: PollPlan,
 }
 
 impl IoThreadPlan {
-    /// One that polls as QEMU's do and may run anywhere.
+    /// Makes an IOThread with default polling that may run on all CPUs.
     pub fn new(name: impl Into<String>) -> IoThreadPlan {
         IoThreadPlan { name: name.into(), cpus: Vec::new(), poll: PollPlan::default() }
     }
@@ -55,11 +55,11 @@ impl IoThreadPlan {
 /// event and shrinks when it would not. Source: QEMU util/aio-posix.c, iothread.c.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollPlan {
-    /// Longest time, nanoseconds; 0 = never polls, `None` = what turns out best, 16,384 to 131,072.
+    /// Longest time in nanoseconds; 0 = never polls, `None` = the best value from 16,384 to 131,072, found by trial.
     pub max_ns: Option<u64>,
     /// The time is multiplied by this when it grows; 0 = by 2.
     pub grow: u32,
-    /// The time is divided by this when it shrinks; 0 = becomes 0.
+    /// The time is divided by this when it shrinks; 0 = the time becomes 0.
     pub shrink: u32,
 }
 
@@ -68,31 +68,30 @@ pub struct PollPlan {
 pub struct DiskPlan {
     /// Unique among disks.
     pub name: String,
-    /// Where its data is: one target, or those that it is striped over, in their order.
+    /// Where its data is: one target, or those that it is striped over, in order.
     pub targets: Vec<TargetPlan>,
-    /// How its data lies on several targets; `None` = there is one.
+    /// How its data is striped over several targets; `None` = there is one target.
     pub stripe: Option<StripePlan>,
-    /// Settings of its queues, as of `--set`; later ones over earlier ones. Each target has queues of its own, and these settings.
+    /// Settings of its queues, as for `--set`; later ones override earlier ones. Each target has its own queues, with these settings.
     pub settings: Vec<(String, String)>,
-    /// Opened so that it cannot be written; its exports are then read-only.
+    /// The disk is opened read-only; its exports are then read-only, too.
     pub read_only: bool,
-    /// What the guest reads as the disk's serial, at most [`SERIAL_MAX`] printable characters; `None` = the disk's name,
-    /// cut to that.
+    /// The disk's serial number for guests, at most [`SERIAL_MAX`] printable characters; `None` = the disk's name, cut to that length.
     pub serial: Option<String>,
-    /// A file past the page cache (`direct=1`).
+    /// Files are opened with O_DIRECT, which bypasses the page cache (`direct=1`).
     pub direct: bool,
-    /// What clients see of a volatile write cache.
+    /// Whether clients see a volatile write cache.
     pub write_cache: WriteCache,
     /// Clients may discard.
     pub discard: bool,
     /// What happens when the image's file system is full.
     pub on_enospc: OnEnospc,
-    /// A block device that is mounted or part of another one is written to all the same (`allow_mounted_write=1`).
+    /// A block device may be written although it is mounted or part of another device (`allow_mounted_write=1`).
     pub allow_mounted_write: bool,
 }
 
 impl DiskPlan {
-    /// A disk with the defaults: direct, write back, discard, errors reported.
+    /// Makes a disk with the defaults: direct, write back, discard, errors reported.
     pub fn new(name: impl Into<String>, target: TargetSpec, target_text: impl Into<String>) -> DiskPlan {
         DiskPlan {
             name: name.into(),
@@ -109,34 +108,34 @@ impl DiskPlan {
         }
     }
 
-    /// The same over several targets in chunks of so many bytes.
+    /// Returns the disk, striped over several targets in chunks of `chunk_bytes`.
     pub fn striped(self, chunk_bytes: u64, targets: Vec<TargetPlan>) -> DiskPlan {
         DiskPlan { targets, stripe: Some(StripePlan { chunk_bytes }), ..self }
     }
 
-    /// Images: files and block devices that its targets are, or that are paths of them.
+    /// Returns its images: the files and block devices of its targets, or of their paths.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.targets.iter().flat_map(TargetPlan::paths)
     }
 }
 
-/// Where data is.
+/// A target that holds data of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPlan {
-    /// As read.
+    /// The parsed target.
     pub spec: TargetSpec,
-    /// As typed, for messages.
+    /// The target as typed, for messages.
     pub text: String,
 }
 
 impl TargetPlan {
-    /// Images: the file or block device that it is, or those that are its paths, which may be one under several names.
+    /// Returns its images: its file or block device, or those of its paths, which may be several names of one image.
     pub fn paths(&self) -> Vec<&Path> {
         self.spec.files()
     }
 }
 
-/// Chunks dealt over targets in turn.
+/// Chunks are distributed over the targets round robin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripePlan {
     /// Bytes of a chunk, a power of two.
@@ -144,7 +143,7 @@ pub struct StripePlan {
 }
 
 impl StripePlan {
-    /// The chunk as one types it.
+    /// Returns the chunk size as typed in a configuration.
     pub fn chunk_text(self) -> String {
         match self.chunk_bytes {
             n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{}m", n >> 20),
@@ -164,7 +163,7 @@ pub enum WriteCache {
 }
 
 impl WriteCache {
-    /// The kernel's word.
+    /// Returns the kernel's name.
     pub fn name(self) -> &'static str {
         match self {
             WriteCache::Back => "write back",
@@ -178,13 +177,13 @@ impl WriteCache {
 pub enum OnEnospc {
     /// The client gets the protocol's error.
     Report,
-    /// Writes that find no space are held and tried again each second until there is some; clients see slow writes. They keep
-    /// their tags, so in the end no other I/O makes progress either.
+    /// Writes that fail for lack of space are held and retried each second until there is space; clients see slow writes. Held writes keep
+    /// their tags, so eventually no other I/O makes progress either.
     Stop,
 }
 
 impl OnEnospc {
-    /// As typed.
+    /// Returns the word as typed in a configuration.
     pub fn name(self) -> &'static str {
         match self {
             OnEnospc::Report => "report",
@@ -202,14 +201,14 @@ pub struct ExportPlan {
     pub disk: String,
     /// Clients may not write, whatever the disk allows.
     pub read_only: bool,
-    /// Which IOThreads serve it; without entries: all of them, dealt on from where the export before it ended.
+    /// Which IOThreads serve it. Without entries: all of them, round robin, continuing after the last IOThread of the previous export.
     pub mapping: Mapping,
-    /// How.
+    /// Type and settings of the export.
     pub kind: ExportKind,
 }
 
 impl ExportPlan {
-    /// As an NBD export: the daemon has these on servers, which they share. Exports of all other types begin by themselves.
+    /// Returns the NBD settings, if it is an NBD export. NBD exports share servers; exports of all other types are begun individually.
     pub(super) fn nbd(&self) -> Option<&NbdPlan> {
         if let ExportKind::Nbd(nbd) = &self.kind { Some(nbd) } else { None }
     }

@@ -2,8 +2,8 @@
 //! An IOThread's entry to one disk: its submitter, its descriptors to wait on, and buffers for sources that have none.
 //!
 //! Guarantees: a submitted bio enters the block layer once; bios that cannot enter at once do so in order of submission. The exception is
-//! a bio that writes to blocks that are being rewritten ([`rewrite`](super::rewrite)): it waits for that, and lets others pass. Needs
-//! from callers: nothing is taken from a client while there is no room ([`Port::has_capacity`]).
+//! a bio that writes to blocks that are being rewritten ([`rewrite`](super::rewrite)): it waits for the rewrite while other bios pass it.
+//! Needs from callers: they take no request from a client while there is no room ([`Port::has_capacity`]).
 
 use super::disk::{ServedDisk, Waker};
 use super::latency::Starts;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Bytes of a buffer.
 pub const BUFFER_BYTES: usize = 4 << 20;
-/// Buffers of a port; each takes memory when it is first written.
+/// Number of buffers of a port; each uses memory only after it was first written.
 const BUFFERS: u32 = 16;
 
 /// Number of a source of an IOThread.
@@ -34,7 +34,7 @@ impl SourceId {
         u64::from(self.0) << 32 | u64::from(own)
     }
 
-    /// The source's own number of a bio.
+    /// Returns the number that the source gave a bio.
     #[inline]
     pub fn own(user_data: u64) -> u32 {
         SourceId::of(user_data).1
@@ -53,7 +53,7 @@ struct Waiting {
     rewrites: bool,
 }
 
-/// What became of a bio that was to enter.
+/// The result of a bio's attempt to enter the block layer.
 enum Entry {
     Done,
     /// There is no slot for it.
@@ -65,7 +65,7 @@ enum Entry {
 /// See the module's text. Fields are dropped in this order.
 pub struct Port {
     sub: IoPath,
-    /// After what uses its drivers: the last owner frees the image.
+    /// Declared, and so dropped, after `sub`, which uses its drivers: the last owner closes the image.
     disk: Arc<ServedDisk>,
     /// The IOThread's number.
     thread: u16,
@@ -75,18 +75,18 @@ pub struct Port {
     held: VecDeque<Bio>,
     /// The writes that [`Rewrites`](super::rewrite::Rewrites) records.
     writes: Arc<Writes>,
-    /// How many these are, with those that it only counts.
+    /// Number of recorded writes, including those that are only counted.
     writes_inside: usize,
-    /// Bios that write and are inside the block layer, of whatever kind.
+    /// Number of all writing bios inside the block layer.
     writes_out: usize,
-    /// Writes ask [`Rewrites`](super::rewrite::Rewrites) before they enter.
+    /// Whether writes ask [`Rewrites`](super::rewrite::Rewrites) before they enter.
     asks: bool,
     buffers: Option<(u16, Vec<u32>)>,
     /// Hardware queues where completions appear, with the number of their member.
     hctxs: Vec<(usize, HctxId)>,
     generation: u64,
     starts: Starts,
-    /// Sources that use it.
+    /// Number of sources that use the port.
     pub(super) users: u32,
 }
 
@@ -111,7 +111,7 @@ impl Port {
         })
     }
 
-    /// The disk it leads to.
+    /// Returns the port's disk.
     pub fn disk(&self) -> &Arc<ServedDisk> {
         &self.disk
     }
@@ -127,12 +127,12 @@ impl Port {
         self.backlog.is_empty()
     }
 
-    /// Submits a bio whose user data is of [`SourceId::tagged`].
+    /// Submits a bio whose user data comes from [`SourceId::tagged`].
     #[inline]
     pub fn submit(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
         let writes = bio.op.is_write();
-        // By far the most: nothing waits, no lock is taken, and the bio is copied nowhere but to its slot.
+        // By far the most common case: nothing waits, no lock is taken, and the bio is copied only to its slot.
         if self.backlog.is_empty() && !(writes && self.asks) && self.sub.submit(&bio, now).is_ok() {
             self.writes_out += usize::from(writes);
             return;
@@ -140,7 +140,7 @@ impl Port {
         self.place(Waiting { bio, rewrites: false }, now);
     }
 
-    /// As [`Port::submit`], for the holder of the blocks that it goes to.
+    /// As [`Port::submit`], for a rewrite that holds the bio's blocks.
     pub(crate) fn submit_rewrite(&mut self, bio: Bio, now: Instant) {
         self.starts.begin(bio.user_data, now);
         self.place(Waiting { bio, rewrites: true }, now);
@@ -171,7 +171,7 @@ impl Port {
         Entry::Done
     }
 
-    /// A bio that writes, on a disk where blocks may be rewritten.
+    /// Lets a bio that writes enter, on a disk where blocks may be rewritten.
     fn enter_known(&mut self, bio: &Bio, now: Instant) -> Entry {
         let range = bio.sector.0..bio.sector.0.saturating_add(u64::from(bio.nr_sectors));
         let rewrites = &self.disk.rewrites;
@@ -187,8 +187,8 @@ impl Port {
         Entry::Done
     }
 
-    /// Checks whether writes have to ask from now on. Writes inside that have not asked are counted. They may be anywhere, and some may
-    /// not even have become requests, which are all that a freeze of the disk would wait for.
+    /// Checks whether writes must ask from now on, and counts writes inside that have not asked. A freeze of the disk could not replace
+    /// the counting: it waits only for requests, and some of these bios may not be requests yet.
     #[inline]
     pub(super) fn follow_rewrites(&mut self) {
         let expected = self.disk.rewrites.are_expected();
@@ -202,7 +202,7 @@ impl Port {
         }
     }
 
-    /// A buffer of [`BUFFER_BYTES`] and its number, if there is one free.
+    /// Returns a free buffer of [`BUFFER_BYTES`] and its number, if there is one.
     pub fn take_buffer(&mut self) -> Option<(u32, DataRef)> {
         if self.buffers.is_none() {
             let number = self.disk.take_buffers(BUFFER_BYTES * BUFFERS as usize).ok()?;
@@ -213,14 +213,14 @@ impl Port {
         Some((buffer, DataRef::new(*number, u64::from(buffer) * BUFFER_BYTES as u64)))
     }
 
-    /// All I/O to the buffer has ended.
+    /// Returns a buffer. No I/O to it may be in flight.
     pub fn give_buffer_back(&mut self, buffer: u32) {
         let (_, free) = self.buffers.as_mut().expect("a buffer came from there");
         assert!(buffer < BUFFERS && !free.contains(&buffer), "buffer {buffer} given back twice");
         free.push(buffer);
     }
 
-    /// A round begins: bios are gathered into batches.
+    /// Begins a round, in which bios are gathered into batches.
     #[inline]
     pub(super) fn begin(&mut self, now: Instant) {
         self.follow_rewrites();
@@ -230,7 +230,7 @@ impl Port {
         }
     }
 
-    /// What was held, and what found no slot.
+    /// Retries bios that were held, and those that found no slot.
     #[cold]
     fn retry(&mut self, now: Instant) {
         for _ in 0..self.held.len() {
@@ -250,7 +250,7 @@ impl Port {
         }
     }
 
-    /// Issues what was gathered, and collects what has ended.
+    /// Issues the gathered bios, and collects completed ones.
     #[inline]
     pub(super) fn end(&mut self, now: Instant, done: &mut Vec<Done>) {
         let before = done.len();
@@ -260,30 +260,30 @@ impl Port {
         }
     }
 
-    /// Of bios that have ended, some may be known to [`Rewrites`](super::rewrite::Rewrites).
+    /// Reports completed bios that [`Rewrites`](super::rewrite::Rewrites) has recorded.
     fn leave(&mut self, done: &[Done]) {
         for d in done.iter().filter(|d| d.op.is_write()) {
             self.writes_inside -= usize::from(self.disk.rewrites.leave(&self.writes, d.user_data));
         }
     }
 
-    /// How long a bio that ends at `now` took.
+    /// Returns how long a bio that completes at `now` took, in nanoseconds.
     #[inline]
     pub(super) fn took(&self, done: &Done, now: Instant) -> Option<u64> {
         self.starts.took(done.user_data, now)
     }
 
-    /// Nothing to do: others need not wait for this submitter.
+    /// Marks the submitter as idle, so that others need not wait for it.
     pub(super) fn rest(&mut self) {
         self.sub.rest();
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no bio is in flight or waiting.
     pub(super) fn is_idle(&self) -> bool {
         self.sub.outstanding() == 0 && self.backlog.is_empty() && self.held.is_empty()
     }
 
-    /// Whether the hardware queues are others since the last call.
+    /// Whether the hardware queues have changed since the last call.
     pub(super) fn has_moved(&mut self) -> bool {
         let generation = self.sub.state_generation();
         if std::mem::replace(&mut self.generation, generation) == generation {
@@ -293,13 +293,13 @@ impl Port {
         true
     }
 
-    /// Descriptors that are readable when there are completions.
+    /// Returns the descriptors that are readable when there are completions.
     pub(super) fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         let members = self.disk.members();
         self.hctxs.iter().filter_map(|(member, h)| members[*member].driver.ring_fd(*h))
     }
 
-    /// How long to sleep at most.
+    /// Returns the longest time to sleep, until the next timer.
     pub(super) fn sleep_limit(&self, now: Instant) -> Option<Duration> {
         let members = self.disk.members();
         let due = self.hctxs.iter().filter_map(|(member, h)| members[*member].driver.next_due(*h));

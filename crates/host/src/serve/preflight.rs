@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asks the machine whether a plan can be carried out, without touching anything.
+//! Checks on this machine whether a plan can be carried out, without changing anything.
 //!
-//! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and let go); what is found is reported with its place in the plan.
-//! Images: there, usable as asked, whole blocks, not locked. Sockets: their directory is there, no process listens, no other
-//! file is in the way. Mountpoints: there. Certificates:
-//! usable now. A multipath.conf of a disk: without mistakes. Does not do: promise that it stays so; opening and binding checks
-//! again.
+//! Guarantees: nothing is created, written, locked or connected to (a TCP port is bound and released). Each problem is reported with its
+//! item in the plan. The checks are: images exist, are accessible as requested, have whole blocks and are not locked; the directory of a
+//! socket exists, no process listens there, and no other file is in the way; mountpoints exist; certificates are usable now; the
+//! multipath.conf of a disk has no errors. Does not promise that this stays so; opening and binding check again.
 
 use super::check::{CheckedPlan, PlanError, PlanErrors, PlanItem};
 use super::lock::{ImageLock, image_identity};
@@ -18,22 +17,22 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Logical blocks of a file: its size must be whole ones.
+/// Logical block of a file: its size must be a multiple of it.
 const BLOCK: u64 = 512;
 
 /// Checks every file and socket of the plan.
 ///
 /// # Errors
-/// All that would stop it, in the order disks, exports.
+/// Everything that would prevent the plan, in the order disks, exports.
 pub fn preflight(plan: &CheckedPlan) -> Result<(), PlanErrors> {
     look(plan, &|_| true, &|_| true)
 }
 
-/// The same for what a reload opens and begins; the rest of the plan is in use by this daemon itself. What it still closes
-/// and ends is in its own way: a disk that is opened anew, and the socket of an export that is made anew, are not checked.
+/// As [`preflight`], but only for what a reload opens and begins; this daemon already uses the rest of the plan. A disk that is closed and
+/// opened anew, or an export that is ended and begun anew, is not checked, because the old one would be reported as in the way.
 ///
 /// # Errors
-/// As of [`preflight`].
+/// The errors of [`preflight`].
 pub fn preflight_added(plan: &CheckedPlan, steps: &Reload) -> Result<(), PlanErrors> {
     let names: Vec<&str> = plan.exports().map(|e| e.plan.name.as_str()).collect();
     let disk =
@@ -54,7 +53,7 @@ fn look(
             if let TargetSpec::Multipath(several) = &target.spec
                 && let Err(e) = several.read_conf()
             {
-                // Each of its lines by itself.
+                // Report each line of the message separately.
                 errors.extend(e.to_string().trim_start_matches("conf: ").lines().map(|line| PlanError {
                     place: PlanItem::Disk(index),
                     key: "conf".to_owned(),
@@ -72,7 +71,7 @@ fn look(
     }
     let kinds: Vec<_> = plan.exports().map(|e| &e.plan.kind).collect();
     for (index, export) in plan.exports().enumerate().filter(|(index, _)| of_export(*index)) {
-        // Exports of one server share its socket; where one of them runs already, so does the server.
+        // Exports of one server share its socket; if one of them is already running, so is the server.
         let with = |other: &usize| kinds[*other].shares_server(kinds[index]);
         if (0..index).any(|i| with(&i)) || (index..kinds.len()).filter(with).any(|i| !of_export(i)) {
             continue;
@@ -85,10 +84,10 @@ fn look(
     if errors.is_empty() { Ok(()) } else { Err(PlanErrors(errors)) }
 }
 
-/// Whose an image is already.
+/// The disk and target that each image belongs to, by identity.
 type Images<'a> = HashMap<(u64, u64), (&'a DiskPlan, &'a TargetPlan)>;
 
-/// What is wrong with the images of a target: one, or one for each of its paths, of which those that are not there may come later.
+/// Returns the problem of a target's images, if there is one. A target has one image, or one per path; a missing path may appear later.
 fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images<'a>) -> Option<String> {
     let paths = target.paths();
     let is_there = |path: &Path| !matches!(fs::metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound);
@@ -107,7 +106,7 @@ fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images
         if own.iter().any(|(_, known)| *known == identity) {
             continue;
         }
-        // Two block devices may be two ways to one: the driver looks.
+        // Two block devices may be two paths to one disk; the driver checks that.
         if let Some((first, _)) = own.first().filter(|_| meta.is_file()) {
             return Some(of_path(format!("is another file than {}; paths must lead to one disk", first.display())));
         }
@@ -130,14 +129,14 @@ fn images_of<'a>(disk: &'a DiskPlan, target: &'a TargetPlan, images: &mut Images
     None
 }
 
-/// Of a file in a stripe: it has not one chunk. The size of a block device is found out when it is opened.
+/// Returns a problem if a file of a striped disk is smaller than one chunk. The size of a block device is checked when it is opened.
 fn too_small(meta: &Metadata, disk: &DiskPlan) -> Option<String> {
     let stripe = disk.stripe.filter(|s| meta.is_file() && meta.len() < s.chunk_bytes)?;
     let (has, chunk) = (meta.len(), stripe.chunk_text());
     Some(format!("has {has} bytes: must be at least one chunk ({chunk}); make it larger or the chunk smaller"))
 }
 
-/// What is wrong with an image.
+/// Checks an image. Returns its metadata, or its problem.
 fn image(path: &Path, write: bool) -> Result<Metadata, String> {
     let meta = fs::metadata(path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => "there is no such image; make it first (truncate -s 10G FILE)".to_owned(),
@@ -149,7 +148,7 @@ fn image(path: &Path, write: bool) -> Result<Metadata, String> {
         return Err(format!("is {is}: a disk must be a regular file or a block device"));
     }
     if kind.is_file() {
-        // Opening a block device for writing is an event for others (udev); the daemon will see what it may.
+        // A block device is not opened for writing here, because that triggers udev events; the daemon finds out later.
         OpenOptions::new().read(true).write(write).open(path).map_err(|e| {
             let remedy = if write { "; make it writable or serve it read_only" } else { "" };
             format!("{e}{remedy}")

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of a reload: the smallest change from the running plan to the new one.
 //!
-//! Guarantees: what is the same in both plans (by name and by value) is not touched, and keeps the IOThreads it was assigned. Settings of
-//! a disk, the mapping of an export, and CPUs and polling of an IOThread can be changed while I/O continues. They are distinguished from
-//! what has to be removed and made anew. In the order of the fields every step is possible: no export refers to a disk or IOThread that
-//! is not there. Does not do: carry it out ([`super::daemon`] does), or check the machine (see [`super::preflight::preflight_added`]).
+//! Guarantees: an item that is the same in both plans (by name and by value) is not touched, and keeps its IOThreads. Settings of a disk,
+//! the mapping of an export, and CPUs and polling of an IOThread are changed while I/O continues; other changes remove the item and make
+//! it anew. In the order of the fields every step is possible: no export refers to a disk or IOThread that does not exist. Does not do:
+//! carry it out ([`super::daemon`] does), or check the machine (see [`super::preflight::preflight_added`]).
 
 use super::check::CheckedPlan;
 use super::plan::{DiskPlan, ExportPlan, IoThreadPlan};
 use std::collections::{HashMap, HashSet};
 
-/// The steps of a reload, in their order. Names are of the plan that runs, indices of the new one.
+/// The steps of a reload, in their order. Names refer to the running plan, indices to the new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {
     /// IOThreads to start.
@@ -29,12 +29,12 @@ pub struct Reload {
     pub begin_exports: Vec<usize>,
     /// Exports of which only the IOThreads change.
     pub remap_exports: Vec<usize>,
-    /// IOThreads that nothing uses any more and that are not in the new plan.
+    /// IOThreads to stop, because they are not in the new plan.
     pub stop_iothreads: Vec<String>,
 }
 
 impl Reload {
-    /// From nothing to a plan.
+    /// Returns the steps from an empty plan to `plan`.
     pub fn all(plan: &CheckedPlan) -> Reload {
         Reload {
             start_iothreads: (0..plan.iothreads().len()).collect(),
@@ -50,8 +50,8 @@ impl Reload {
     }
 }
 
-/// The steps from `old` to `new`. Exports without a mapping of their own keep in `new` what they were dealt in `old`, as
-/// far as those IOThreads are still there: another export that comes or goes must not move them.
+/// Returns the steps from `old` to `new`. In `new`, exports without a mapping keep the IOThreads that they were assigned in `old`, if
+/// these still exist, because adding or removing another export must not move them.
 pub fn reload(old: &CheckedPlan, new: &mut CheckedPlan) -> Reload {
     new.keep_dealt(old);
     let new = &*new;
@@ -72,7 +72,7 @@ pub fn reload(old: &CheckedPlan, new: &mut CheckedPlan) -> Reload {
     steps
 }
 
-/// Steps of disks; the names of those that are closed.
+/// Adds the steps of disks. Returns the names of disks that are closed.
 fn disks<'a>(old: &'a CheckedPlan, new: &CheckedPlan, steps: &mut Reload) -> HashSet<&'a str> {
     let wanted: HashMap<&str, (usize, &DiskPlan)> =
         new.disks().iter().enumerate().map(|(i, d)| (d.name.as_str(), (i, d))).collect();
@@ -168,7 +168,7 @@ mod tests {
         assert!(reload(&checked(two()), &mut checked(other_order)).is_empty(), "names count, not places");
     }
 
-    /// Without that the second export would move to the IOThread that the first had.
+    /// Otherwise the second export would move to the IOThread of the first.
     #[test]
     fn an_export_keeps_its_iothreads_when_others_come_and_go() {
         let mut less = checked(plan(&["x", "y"], &[("b", "ram")], &[("eb", "b", 1)]));

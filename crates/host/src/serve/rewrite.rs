@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks of a disk that are being rewritten (read, changed in part and written back), and the writes that wait for
-//! that.
+//! Blocks of a disk that are being rewritten (read, changed in part, written back), and the writes that wait for the rewrites.
 //!
-//! Guarantees: a rewrite has its blocks exclusively from when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`]) until it
-//! releases them. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the block layer,
-//! whichever export it comes from. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is woken. For writes that
-//! were inside when the first rewrite came, only their number is known. They may go anywhere, and no rewrite reads before they have
-//! completed. On a disk without rewrites ([`Rewrites::expect`]) this costs a load per round; otherwise a write takes a lock that only its
-//! IOThread uses.
+//! Guarantees: a rewrite owns its blocks exclusively from the moment when it may read ([`Rewrites::hold`] and then [`Rewrites::is_clear`])
+//! until it releases them. Meanwhile no other rewrite and no write, discard or write of zeroes to these blocks is inside the block layer,
+//! whichever export it comes from. Such writes wait at their [`Port`](super::Port), whose thread sleeps and is woken. For writes that were
+//! inside when the first rewrite was announced, only their number is known. They may go to any block, so no rewrite reads before they have
+//! completed. On a disk without rewrites ([`Rewrites::expect`]) all this costs one load per round; otherwise a write takes a lock that
+//! usually only its IOThread uses.
 //!
 //! Needs from callers: a hold waits for its own I/O only, and its owner waits for no other hold. Reads are not held back: one that
 //! overlaps a write may see old or new data, as on any disk.
@@ -49,9 +48,9 @@ pub(super) struct Writes(Mutex<Inside>);
 #[derive(Default)]
 struct Inside {
     known: Vec<Write>,
-    /// Index in `known` of a request, by the source's number and then the request's; or [`NOWHERE`].
+    /// Index of a request in `known`, by the number of its source and then its own; or [`NOWHERE`].
     places: Vec<Vec<u32>>,
-    /// Bios that have entered without asking.
+    /// Bios that entered before they had to ask [`Rewrites::enter`].
     unknown: usize,
 }
 
@@ -59,7 +58,7 @@ const NOWHERE: u32 = u32::MAX;
 
 struct Write {
     user_data: u64,
-    /// All of its bios together.
+    /// Range that covers all of its bios.
     range: Range<u64>,
     bios: u32,
 }
@@ -83,7 +82,7 @@ impl Inside {
         &mut places[own as usize]
     }
 
-    /// One more bio of a request.
+    /// Records one more bio of a request.
     #[inline]
     fn add(&mut self, user_data: u64, range: Range<u64>) {
         let next = self.known.len() as u32;
@@ -147,7 +146,7 @@ impl Rewrites {
         self.expected.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether writes are to ask [`Rewrites::enter`].
+    /// Whether writes must ask [`Rewrites::enter`].
     #[inline]
     pub(super) fn are_expected(&self) -> bool {
         self.expected.load(Ordering::Relaxed) > 0
@@ -164,8 +163,8 @@ impl Rewrites {
         self.ports.lock().retain(|w| !Arc::ptr_eq(w, writes));
     }
 
-    /// Keeps all others from writing to the range from now on; [`Rewrites::is_clear`] waits for writes inside.
-    /// False if another rewrite has a part of it; then the thread of `waker` is woken when it may try again.
+    /// Takes hold of the range, so that no other write to it can enter; [`Rewrites::is_clear`] then tells whether writes are still inside.
+    /// Returns false if another rewrite holds a part of the range; then the thread of `waker` is woken when it may retry.
     pub(crate) fn hold(&self, range: Range<u64>, waker: Waker) -> bool {
         let mut state = self.state.lock();
         if state.held.iter().any(|h| overlap(&h.range, &range)) {
@@ -178,7 +177,8 @@ impl Rewrites {
         true
     }
 
-    /// Whether no write is left inside the range, which the caller holds. If not, the thread that holds is woken when one ends.
+    /// Whether no write to the range, which the caller holds, is inside the block layer. If not, the holder's thread is woken when one of
+    /// these writes completes.
     pub(crate) fn is_clear(&self, range: &Range<u64>) -> bool {
         let clear = |writes: &Arc<Writes>| !writes.0.lock().may_overlap(range);
         self.ports.lock().iter().all(clear)
@@ -205,14 +205,14 @@ impl Rewrites {
         idle && self.ports.lock().iter().map(|w| w.0.lock()).all(|w| w.known.is_empty() && w.unknown == 0)
     }
 
-    /// How many threads wait.
+    /// Returns how many threads wait.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
     }
 
-    /// Called with the lock of a port's writes held. A rewrite that has checked these writes before is seen here; one that has not will
-    /// check them.
+    /// Called with the lock of a port's writes held. If a rewrite has already checked these writes, its hold is seen here; otherwise the
+    /// rewrite will check them.
     fn held_now(&self) -> bool {
         // Pairs with: Rewrites::hold
         self.held.load(Ordering::Acquire) > 0
@@ -223,8 +223,8 @@ impl Rewrites {
         writes.0.lock().unknown += bios;
     }
 
-    /// Records a bio that is about to enter the block layer and write, until [`Rewrites::leave`]. False: the bio must not enter, because
-    /// its blocks are being rewritten. The thread of `waker` is woken when it may try again.
+    /// Records a bio that is about to enter the block layer and write, until [`Rewrites::leave`]. Returns false if the bio must not enter,
+    /// because its blocks are being rewritten. The thread of `waker` is woken when it may retry.
     pub(super) fn enter(
         &self,
         writes: &Writes,
@@ -244,8 +244,8 @@ impl Rewrites {
         true
     }
 
-    /// A bio that writes has ended, or could not enter after all. Whether it was one that had asked [`Rewrites::enter`] or was counted by
-    /// [`Rewrites::enter_unknown`].
+    /// Removes a bio that writes, when it has completed or could not enter after all. Returns whether it was recorded by
+    /// [`Rewrites::enter`] or counted by [`Rewrites::enter_unknown`].
     pub(super) fn leave(&self, writes: &Writes, user_data: u64) -> bool {
         let mut inside = writes.0.lock();
         let Ok(gone) = inside.remove(user_data) else { return false };
@@ -270,7 +270,7 @@ mod tests {
         (Arc::clone(&wakeups), move |thread| Waker::new(&wakeups, thread))
     }
 
-    /// Whether the thread was woken since it was last asked.
+    /// Returns whether the thread was woken since the last call.
     fn is_rung(wakeups: &Wakeups, thread: u16) -> bool {
         let dozes = wakeups.get(thread).doze();
         wakeups.get(thread).wake_up();
@@ -304,7 +304,7 @@ mod tests {
         assert!(r.enter(&port, 1, 0..9, || waker(2)));
     }
 
-    /// The order that matters: a holder keeps new writes out while it waits for those inside.
+    /// The essential order: a holder keeps new writes out while it waits for those inside.
     #[test]
     fn a_rewrite_waits_for_the_writes_that_came_before_it() {
         let (wakeups, waker) = wakers();
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(r.ports.lock().len(), 1);
     }
 
-    /// A request with bios from before and after may end in any order.
+    /// The bios of a request that entered before and after the announcement may complete in any order.
     #[test]
     fn a_rewrite_waits_for_unknown_writes() {
         let (wakeups, waker) = wakers();
@@ -339,7 +339,7 @@ mod tests {
         assert!(r.is_unused());
     }
 
-    /// Against a list that is searched from one end to the other.
+    /// Compares with a list that is searched linearly.
     #[test]
     fn requests_are_found_by_their_source_and_number() {
         let mut random = 20_261_122u64;

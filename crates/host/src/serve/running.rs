@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A running export as the daemon sees it.
 //!
-//! When it is dropped, an export disconnects its clients, waits for their I/O, and ends.
+//! When it is dropped, an export disconnects its clients and waits for their I/O.
 
 use crate::error::Result;
 use blk::time::Duration;
 
-/// Says how many clients an export has, without waiting.
+/// Returns how many clients an export has, without waiting.
 pub(crate) type Clients = Box<dyn Fn() -> usize + Send + Sync>;
 
-/// Says what is wrong with an export, if anything is, without waiting.
+/// Returns the problem of an export, if it has one, without waiting.
 pub(crate) type HealthCheck = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Where clients find an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExportPlace {
-    /// A socket that is listened on.
+    /// A listening socket.
     Socket,
     /// A mounted file.
     Mount,
@@ -23,20 +23,20 @@ pub(crate) enum ExportPlace {
     Device,
 }
 
-/// An export with a place of its own; NBD exports share servers instead.
+/// An export with a socket, mount or device of its own; NBD exports share servers instead.
 pub(crate) trait RunningExport: Send {
-    /// Where clients find it.
+    /// Returns where clients find the export.
     fn place(&self) -> ExportPlace;
 
-    /// Says how many clients it has, without waiting.
+    /// Returns a function that counts the clients.
     fn clients(&self) -> Clients;
 
-    /// Says why it is of no use any more, if it can be undone by others.
+    /// Returns a check of why the export is no longer usable, for exports that can be undone from outside.
     fn gone(&self) -> Option<HealthCheck> {
         None
     }
 
-    /// The block device that it is.
+    /// Returns the path of its block device, if it is one.
     fn block_device(&self) -> Option<String> {
         None
     }
@@ -53,7 +53,7 @@ pub(crate) trait RunningExport: Send {
     /// Usage: the export cannot be moved at all, or not to these IOThreads.
     fn remap(&self, iothreads: &[usize]) -> Result<Duration>;
 
-    /// The IOThread of each queue, if its queues are mapped one by one.
+    /// Returns the IOThread of each queue, if its queues are mapped one by one.
     fn mapping(&self) -> Option<Vec<usize>> {
         None
     }

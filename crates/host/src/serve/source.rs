@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an IOThread serves: the contract between the thread and an export's virtqueue, connection or queue.
 //!
-//! Guarantees, by the thread: all calls come from the thread that has the source; a source is handed back, moved or dropped
-//! only when nothing of it is in flight. Calls are per round, not per request.
+//! Guarantees, by the thread: all calls come from the thread that serves the source; a source is handed back, moved or dropped only when
+//! none of its requests is in flight. Calls are per round, not per request.
 
 use super::port::{Port, SourceId};
 use blk::submitter::Done;
@@ -11,7 +11,7 @@ use rustix::event::epoll::EventFlags;
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 
-/// How reports name a source.
+/// The name of a source in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceLabel<'a> {
     /// Kind of export.
@@ -22,7 +22,7 @@ pub struct SourceLabel<'a> {
     pub index: u32,
 }
 
-/// A virtqueue, a client's connection, a queue of a device: what takes requests from a client and answers them.
+/// A virtqueue, a client's connection, a queue of a device: it takes requests from a client and answers them.
 pub trait Source: Any + Send {
     /// Takes requests that clients have sent and submits them to `port`, each bio tagged with `id`. Returns whether there were any.
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool;
@@ -30,27 +30,27 @@ pub trait Source: Any + Send {
     /// Handles completed bios of this source, in this order; [`SourceId::own`] has the number it tagged each with.
     fn ended(&mut self, done: &[Done], port: &mut Port);
 
-    /// Ends a round: sends its replies.
+    /// Ends a round: sends the replies.
     fn finish_round(&mut self) {}
 
-    /// Whether it has left by itself, with nothing in flight. Its handle means nothing after that.
+    /// Whether it has left by itself, with no request in flight. Its handle is invalid after that.
     fn is_finished(&self) -> bool {
         false
     }
 
-    /// Makes its descriptor report the next request. Returns whether the thread may sleep now: nothing came meanwhile.
+    /// Makes its descriptor report the next request. Returns whether the thread may sleep: no request arrived in the meantime.
     fn prepare_sleep(&mut self) -> bool;
 
-    /// The thread is awake and checks everything by itself.
+    /// Called when the thread is awake again and serves all sources in rounds.
     fn wake_up(&mut self) {}
 
-    /// The descriptor that becomes ready when a client has sent something; `None`: the thread must poll.
+    /// Returns the descriptor that becomes ready when a client has sent something; `None`: the thread must poll.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Which events of its descriptor end a sleep.
+    /// Returns which events of its descriptor end a sleep.
     fn interest(&self) -> EventFlags;
 
-    /// While paused it takes nothing new; what is in flight continues.
+    /// Pauses or resumes it. While paused it takes no new requests; those in flight continue.
     fn set_paused(&mut self, paused: bool);
 
     /// Whether another IOThread may serve it. If so, its export's `RunningExport::remap` must not reject the move.
@@ -58,18 +58,18 @@ pub trait Source: Any + Send {
         true
     }
 
-    /// How reports name it.
+    /// Returns its name in reports.
     fn label(&self) -> SourceLabel<'_>;
 
-    /// Requests served so far.
+    /// Returns the number of requests served so far.
     fn served(&self) -> u64;
 
-    /// Requests that are not answered.
+    /// Returns the number of requests in flight.
     fn in_flight(&self) -> usize;
 }
 
 impl dyn Source {
-    /// The source as the type that it was added as.
+    /// Returns the source as the type that it was added as.
     ///
     /// # Panics
     /// It was added as another type.

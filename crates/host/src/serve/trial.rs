@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds out which longest polling time pays on this machine for these clients, while they are served.
+//! Finds the longest polling time that pays off on this machine for these clients, while they are served.
 //!
-//! Polling for a sleeping client pays if the client sends before polling ends. It saves the client's wake-up: 2 us on one
-//! machine, 40 on another where idle CPUs leave the hypervisor. Without polling the client may be put on our own CPU, where it
-//! sends at once. Neither is known beforehand, so it is tried: for a short while another time is used, and kept if it does
-//! better twice in a row. Better means more requests per second for no more CPU time each, or a gain in one that outweighs the
-//! loss in the other. The score is requests per second over CPU time per request.
+//! Polling for a sleeping client pays if the client sends before polling ends. It saves the client's wake-up: 2 us on one machine, 40 us
+//! on another where idle CPUs exit to the hypervisor. Without polling the client may be scheduled on the IOThread's own CPU, where it
+//! sends at once. Neither is known in advance, so it is tried: another time is used for a short period, and kept if it does better twice
+//! in a row. Better means more requests per second for no more CPU time each, or a gain in one that outweighs the loss in the other. The
+//! score is requests per second divided by CPU time per request.
 //!
-//! Guarantees: one trial in [`HOLD_MOST`] pieces of time where nothing is gained by any. None while there is little to do, or
-//! while disks are slept for. The client's wake-up is the smaller part then, and a trial that moves it to another CPU spoils
-//! what it is compared to. Example: a file at depth 1 has 12 k requests per second for 40 us of CPU each, and 8 k for 79 with a
-//! long time. Reads nothing itself: the caller passes what it used. Does not do: settings that a user has made.
+//! Guarantees: if no other time is better, only one period in [`HOLD_MOST`] is a trial. There is no trial while the load is low, or while
+//! the thread sleeps for disks. With slow disks the client's wake-up matters less, and a trial that moves the client to another CPU
+//! distorts the comparison. Example: a file at depth 1 has 12 k requests per second for 40 us of CPU each, and 8 k for 79 us with a long
+//! time. This module reads no clock or counter: the caller passes the usage. Does not apply if the user has set a polling time.
 
 use blk::time::{Duration, Instant};
 
-/// The times that are tried. The first is what one begins with: half of QEMU's `poll-max-ns`.
+/// The times that are tried, beginning with the first: half of QEMU's `poll-max-ns`.
 pub(super) const TIMES: [Duration; 4] =
     [Duration::from_ns(16_384), Duration::from_ns(32_768), Duration::from_ns(65_536), Duration::from_ns(131_072)];
 /// Minimum waits of a judged period.
@@ -25,12 +25,12 @@ const PIECE: Duration = Duration::from_ms(5);
 const PIECE_MOST: Duration = Duration::from_ms(50);
 /// Most pieces between two trials.
 const HOLD_MOST: u32 = 64;
-/// Of so many waits, one slept through for a disk says that disks are slept for.
+/// If at least one in this many waits slept for a disk, the thread counts as sleeping for disks.
 const DISK_SHARE: u32 = 4;
-/// So much better must it be.
+/// Factor by which the score of a trial must be better.
 const BETTER: f64 = 1.15;
 
-/// What had been used and done at a moment.
+/// The thread's usage up to a moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadUsage {
     pub(super) now: Instant,
@@ -46,23 +46,24 @@ pub(super) struct Trial {
     best: usize,
     /// The time that is being tried.
     tried: Option<usize>,
-    /// The next one that will be.
+    /// The time that is tried next.
     next: usize,
-    /// It has won once.
+    /// The tried time has won once.
     has_won: bool,
-    /// Score of the best time, just before.
+    /// Score of the best time in the period before the trial.
     score: f64,
-    /// Pieces between two trials, and those that are left.
+    /// Periods between two trials, and (`left`) how many of them are left.
     hold: u32,
     left: u32,
     began: ThreadUsage,
     waits: u32,
-    /// Those that were slept through for a disk.
+    /// Waits in this period that slept for a disk.
     disk_sleeps: u32,
 }
 
 impl Trial {
-    /// A wait has ended; whether it was slept through for a disk. Whether it is time for [`Trial::judge`].
+    /// Records that a wait has ended; `slept_for_disk`: the thread slept with I/O in flight. Returns whether it is time for
+    /// [`Trial::judge`].
     #[inline]
     pub(super) fn wait_ended(&mut self, now: Instant, slept_for_disk: bool) -> bool {
         self.waits += 1;
@@ -70,12 +71,12 @@ impl Trial {
         self.waits >= WAITS && now.since(self.began.now) >= PIECE
     }
 
-    /// The time that is used.
+    /// Returns the longest polling time to use now.
     pub(super) fn time(&self) -> Duration {
         TIMES[self.tried.unwrap_or(self.best)]
     }
 
-    /// Judges the piece of time that has passed. Whether another time is used from now on.
+    /// Judges the period that has passed. Returns whether another time is used from now on.
     pub(super) fn judge(&mut self, usage: ThreadUsage) -> bool {
         let (before, used) = (self.began, self.time());
         let waits_for_disks = self.disk_sleeps * DISK_SHARE >= self.waits;
@@ -85,7 +86,7 @@ impl Trial {
             return self.time() != used;
         }
         let time = usage.now.since(before.now);
-        // A source may have left with what it had served.
+        // A source may have left, and its count of served requests with it.
         let served = usage.served.saturating_sub(before.served) as f64;
         let cpu = usage.cpu.as_ns().saturating_sub(before.cpu.as_ns());
         if time > PIECE_MOST || served == 0.0 || cpu == 0 {
@@ -133,7 +134,8 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// Runs so many pieces on a machine where a time makes so many requests in a piece for so much CPU; the times used.
+    /// Runs `pieces` periods. `machine` returns, for a polling time, the requests per period and their CPU time. Returns the times that
+    /// were used.
     fn run(
         trial: &mut Trial,
         usage: &mut ThreadUsage,
@@ -163,7 +165,7 @@ mod tests {
         let used = run(&mut trial, &mut usage, 1000, sleepers);
         let others = used.iter().filter(|time| **time < TIMES[2]).count();
         assert!(others < 40, "{others} of 1000 pieces were given to trials");
-        // The clients have changed: what is long costs CPU and gains nothing.
+        // The clients have changed: a long time now costs CPU and gains nothing.
         run(&mut trial, &mut usage, 1000, |time| (100, time + Duration::from_us(10)));
         assert_eq!(TIMES[trial.best], TIMES[0]);
     }
@@ -213,7 +215,7 @@ mod tests {
         usage.cpu = usage.cpu + Duration::from_us(30);
         assert!(trial.judge(usage));
         assert_eq!(trial.time(), TIMES[0]);
-        // As is one in which a source has left, and its requests with it.
+        // The same holds for a period in which a source has left, with its count of requests.
         run(&mut trial, &mut usage, 1, |_| (100, Duration::from_ms(1)));
         usage.served = 0;
         usage.now = usage.now + PIECE;

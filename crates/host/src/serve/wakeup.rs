@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Waking an IOThread.
 //!
-//! Guarantees: a wake-up before the thread sleeps keeps it from sleeping, one while it sleeps ends the sleep. A wake-up of a thread that
-//! is awake costs one locked instruction. Needs from callers: they store the work where the thread will look for it, then wake the
+//! Guarantees: a wake-up before the thread sleeps keeps it from sleeping; a wake-up while it sleeps ends the sleep. A wake-up of a thread
+//! that is awake costs one locked instruction. Needs from callers: they store the work where the thread will look for it, then wake the
 //! thread. The same protocol as [`WakeTable`](crate::disk::WakeTable), with a descriptor instead of a driver.
 
 use crate::error::Result;
@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 const AWAKE: u32 = 0;
-/// Woken since it last looked.
+/// Woken since it last checked its sources.
 const WOKEN: u32 = 1;
 const ASLEEP: u32 = 2;
 
 /// Most IOThreads of a daemon.
 pub(super) const MAX_IOTHREADS: usize = 4096;
 
-/// The wake-ups of IOThreads by number. One that was made stays, also when its thread goes.
+/// The wake-ups of IOThreads by number. A wake-up is kept when its thread ends.
 pub(super) struct Wakeups(Box<[OnceLock<Wakeup>]>);
 
 impl Wakeups {
@@ -27,7 +27,7 @@ impl Wakeups {
         Wakeups((0..MAX_IOTHREADS).map(|_| OnceLock::new()).collect())
     }
 
-    /// Makes sure that there is one.
+    /// Makes the wake-up of a thread, unless it exists.
     pub(super) fn make(&self, thread: u16) -> Result<()> {
         let place = &self.0[usize::from(thread)];
         if place.get().is_none() {
@@ -41,7 +41,7 @@ impl Wakeups {
         self.0[usize::from(thread)].get().expect("an IOThread has a wake-up")
     }
 
-    /// Wakes a thread, unless it has gone.
+    /// Wakes a thread. Harmless if the thread has ended.
     pub(super) fn wake(&self, thread: u16) {
         self.get(thread).wake();
     }
@@ -59,13 +59,13 @@ impl Wakeup {
 
     /// Wakes the thread, or keeps it awake for one more round.
     pub(super) fn wake(&self) {
-        // It always writes: a load could be answered from before the thread looked last. Pairs with: Wakeup::doze
+        // The swap always writes: a load could see the state from before the thread's last check. Pairs with: Wakeup::doze
         if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP {
             event::signal(&self.fd);
         }
     }
 
-    /// The thread is going to sleep on [`Wakeup::fd`]: says so, unless it was woken. False: look again first.
+    /// Marks the thread as asleep, before it waits on [`Wakeup::fd`]. Returns false if it was woken: it must check its sources again.
     pub(super) fn doze(&self) -> bool {
         // Pairs with: Wakeup::wake
         let dozes = self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -75,7 +75,7 @@ impl Wakeup {
         dozes
     }
 
-    /// The thread is awake and will check everything.
+    /// Marks the thread as awake; it then checks all its sources.
     pub(super) fn wake_up(&self) {
         // Pairs with: Wakeup::wake
         self.state.swap(AWAKE, Ordering::AcqRel);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space,
-//! and lost connections to a server. It also logs when connections or space are back.
+//! Checks the counters of served disks once a second, and logs problems for the operator: failed requests, writes that wait for space, and
+//! lost connections to a server. It also logs when all connections are up again, or when there is space again.
 //!
 //! Guarantees: at most one line of each kind per disk and second, however many requests fail, and one line a minute for lost connections.
-//! The I/O path is not involved. A disk ends when its owner drops it. Does not do: say which request failed.
+//! The I/O path is not involved. The watch does not keep a disk open. Does not report which request failed.
 
 use super::disk::ServedDisk;
 use crate::driver::Connections;
@@ -13,11 +13,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two looks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Looks without a write that found no space, after which there is space again: a driver tries once a second.
+/// After this many checks without a write that failed for lack of space, there is space again: a driver retries once a second.
 const QUIET_LOOKS: u32 = 3;
-/// Looks after which lost connections are reported again.
+/// Number of checks after which lost connections are reported again.
 const REPEAT_LOOKS: u32 = 60;
 
 /// See the module's text.
@@ -38,23 +38,23 @@ struct WatchState {
     over: bool,
 }
 
-/// What was seen of a disk so far.
+/// Counters of a disk at the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     errors: u64,
     held: u64,
-    /// Looks since a write was last held, while writes are reported as held.
+    /// Number of checks since a write was last held, while writes are reported as held.
     holding: Option<u32>,
 }
 
 /// What was reported of a disk's connections so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Links {
-    /// Losses that were reported.
+    /// Number of losses that were reported.
     told: u64,
-    /// Looks since then.
+    /// Number of checks since the last report.
     quiet: Option<u32>,
-    /// Their return is still to be reported.
+    /// A loss was reported, but not yet the return of all connections.
     down: bool,
 }
 
@@ -71,7 +71,7 @@ impl Links {
     }
 }
 
-/// What there is to say.
+/// A problem, or the end of one, that must be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
     Failed(u64),
@@ -110,7 +110,7 @@ impl DiskWatch {
         Ok(DiskWatch { shared, thread: Some(thread) })
     }
 
-    /// Watches a disk too, as long as it has another owner.
+    /// Watches another disk, as long as it has an owner.
     pub(super) fn add(&self, disk: &Arc<ServedDisk>) {
         self.shared.state.lock().disks.push((Arc::downgrade(disk), Seen::default(), Links::default()));
         self.shared.changed.notify_all();
@@ -135,8 +135,8 @@ impl Shared {
                 self.changed.wait(&mut state);
             } else if self.changed.wait_for(&mut state, INTERVAL).timed_out() {
                 let mut disks = std::mem::take(&mut state.disks);
-                // The last owner of a disk closes it, which may take long, and a thread that adds one does not wait for
-                // that.
+                // The check may be the last owner of a disk and so close it, which may take long. A thread that adds a disk must not wait
+                // for that.
                 MutexGuard::unlocked(&mut state, || {
                     disks.retain_mut(|(disk, seen, links)| match disk.upgrade() {
                         Some(disk) => {
@@ -146,7 +146,7 @@ impl Shared {
                         None => false,
                     });
                 });
-                // Those that came meanwhile are behind them.
+                // Disks that were added in the meantime follow the others.
                 disks.append(&mut state.disks);
                 state.disks = disks;
             }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(look(5, 0), [Finding::Failed(5)]);
         assert_eq!(look(5, 0), []);
         assert_eq!(look(6, 2), [Finding::Failed(1), Finding::HoldBegins]);
-        // A write that is tried once a second may fall between two looks.
+        // A write that is retried once a second may be missed between two checks.
         assert_eq!([look(6, 2), look(6, 3), look(6, 3), look(6, 3)], [[]; 4]);
         assert_eq!(look(6, 3), [Finding::HoldEnds]);
         assert_eq!([look(6, 3), look(6, 3), look(6, 3)], [[]; 3]);

@@ -22,10 +22,10 @@ pub(super) fn of(meta: &Metadata) -> String {
     of_device(Path::new(&device)).unwrap_or_else(|| format!("device-{major}:{minor}"))
 }
 
-/// What the disk says of itself, below its directory in sysfs.
+/// Returns the identifier that the disk reports, from its directory in sysfs.
 fn of_device(device: &Path) -> Option<String> {
     if let Some(partition) = attribute(&device.join("partition")) {
-        // The link is followed before `..` is.
+        // The symbolic link is resolved before `..`.
         return Some(format!("{}-part{partition}", of_disk(&device.join(".."))?));
     }
     of_disk(device)
@@ -35,14 +35,14 @@ fn of_disk(device: &Path) -> Option<String> {
     ["wwid", "device/wwid", "dm/uuid"].iter().find_map(|name| attribute(&device.join(name)))
 }
 
-/// The name that multipath knows a block device's disk by; `None`: it is no whole disk, or gives none.
+/// Returns the WWID by which multipath identifies a block device; `None`: it is not a whole disk, or reports none.
 pub(in crate::driver) fn wwid(path: &Path) -> Option<String> {
     let meta = fs::metadata(path).ok().filter(|meta| meta.file_type().is_block_device())?;
     let device = format!("/sys/dev/block/{}:{}", libc::major(meta.rdev()), libc::minor(meta.rdev()));
     wwid_of_disk(Path::new(&device))
 }
 
-/// SCSI's with the digit of its kind in place of the kind's name; NVMe's as it is.
+/// Returns the WWID: for SCSI with the digit of the identifier's type instead of its name, for NVMe unchanged.
 fn wwid_of_disk(device: &Path) -> Option<String> {
     if let Some(of_nvme) = attribute(&device.join("wwid")) {
         return Some(of_nvme);

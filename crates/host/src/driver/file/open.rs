@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Opening the file or device: what it is, how it may be used, its size and limits.
+//! Opens the file or device, and finds out its kind, size and limits.
 //!
-//! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing
-//! unless [`FileOptions::in_use`] says so; a claim that ends in a moment is waited for.
+//! Nothing is written here, and a device that is in use (mounted, part of an array) is not opened for writing unless
+//! [`FileOptions::in_use`] is set. If another process's claim of a device is about to end, the open waits for that.
 
 use super::identity;
 use super::ring::MAX_PIECES;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How a file is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOptions {
-    /// Writes will be asked for: a file that cannot be written is refused. Without, it is opened read-only.
+    /// The file will be written: a file that cannot be written is refused. Otherwise it is opened read-only.
     pub write: bool,
     /// Bypasses the page cache (O_DIRECT), if the file supports it.
     pub direct: bool,
@@ -29,8 +29,8 @@ pub struct FileOptions {
     pub min_bytes: u64,
     /// With `write`: also a block device that is mounted or part of another one, whose content may then be destroyed.
     pub in_use: bool,
-    /// Buffered: how far ahead of sequential readers the page cache is filled at most, KiB, by what this driver sees of
-    /// them; 0 = not at all, `None` = as the system does by itself. Without effect on direct I/O.
+    /// For buffered I/O: longest read-ahead in KiB, for sequential streams that this driver detects. 0 = no read-ahead, `None` = the
+    /// system's default. Without effect on direct I/O.
     pub read_ahead_kb: Option<u32>,
 }
 
@@ -40,18 +40,18 @@ impl Default for FileOptions {
     }
 }
 
-/// Something that is not as asked, or not as fast as it could be; the run continues.
+/// Something that differs from the options, or is slower than possible; the run continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileWarning {
-    /// O_DIRECT was asked for and the file does not take it.
+    /// O_DIRECT was requested but the file does not support it.
     BufferedFallback {
         /// The file.
         path: PathBuf,
-        /// What refused it.
+        /// The error.
         why: String,
     },
-    /// A file that is read has blocks that were never given space.
+    /// A file that is read has unallocated blocks.
     Holes {
         /// The file.
         path: PathBuf,
@@ -77,7 +77,7 @@ impl fmt::Display for FileWarning {
     }
 }
 
-/// An open file and what is known of it.
+/// An open file and its properties.
 #[derive(Debug)]
 pub(super) struct Opened {
     fd: OwnedFd,
@@ -90,18 +90,18 @@ pub(super) struct Opened {
     pub(super) is_device: bool,
     /// See [`identity`].
     pub(super) identity: String,
-    /// A range that keeps its space is zeroed without writing all of it, or refused.
+    /// A range that keeps its space can be zeroed without writing all of it, or zeroing is refused.
     pub(super) zeroes_are_cheap: bool,
-    /// Writes that find no space are tried again instead of failed.
+    /// Writes that fail for lack of space are retried.
     hold_on_enospc: AtomicBool,
-    /// How often one was.
+    /// Number of writes that were held for a retry.
     held: AtomicU64,
 }
 
-/// Most sectors of one read or write: 1 GiB, below what one system call moves at most (2 GiB - 4 KiB).
+/// Most sectors of one read or write: 1 GiB, which is below the limit of one system call (2 GiB - 4 KiB).
 const MAX_HW_SECTORS: u32 = 1 << (30 - SECTOR_SHIFT);
-/// How long the claim of a block device is retried. The kernel may release what a process had open in an io_uring some time
-/// after the ring or the process has ended. So a run right after another would find the device in use.
+/// How long opening a block device exclusively is retried. The kernel may release files of an io_uring some time after the ring was closed
+/// or the process exited. So a run right after another would find the device in use.
 const CLAIM_WAIT: Duration = Duration::from_millis(500);
 const CLAIM_RETRY: Duration = Duration::from_millis(5);
 /// Most sectors of one discard or write zeroes.
@@ -110,7 +110,7 @@ const MAX_RANGE_SECTORS: u32 = u32::MAX >> SECTOR_SHIFT;
 impl Opened {
     pub(super) fn open(path: &Path, options: &FileOptions) -> Result<(Opened, Vec<FileWarning>)> {
         let is_device = check_kind(path)?;
-        // For a block device O_EXCL means: not while it is mounted or otherwise claimed.
+        // For a block device, O_EXCL fails while the device is mounted or otherwise claimed.
         let exclusive = is_device && options.write && !options.in_use;
         let mut warnings = Vec::new();
         let fallback = |why: String| FileWarning::BufferedFallback { path: path.to_owned(), why };
@@ -172,8 +172,7 @@ impl Opened {
         Sector(self.capacity.load(Ordering::Relaxed))
     }
 
-    /// Gives a regular file another length, or with `None` reads its present size. Returns the size in sectors, in whole
-    /// blocks.
+    /// Resizes a regular file, or with `None` reads its current size. Returns the size in sectors, in whole blocks.
     pub(super) fn resize(&self, bytes: Option<u64>) -> Result<Sector> {
         let failed = |e: io::Error| Error::os(e, "cannot resize the file");
         let file = fs::File::from(self.fd.try_clone().map_err(failed)?);
@@ -200,7 +199,7 @@ impl Opened {
         self.hold_on_enospc.store(hold, Ordering::Relaxed);
     }
 
-    /// Whether a write that found no space is to be retried; counts it.
+    /// Returns whether a write that failed for lack of space must be retried, and counts it if so.
     #[cold]
     pub(super) fn holds(&self) -> bool {
         let hold = self.hold_on_enospc.load(Ordering::Relaxed);
@@ -221,7 +220,8 @@ impl Opened {
     }
 }
 
-/// The kernel would guess from all clients' reads together; if it refuses this advice, it reads ahead twice at worst.
+/// Turns off the kernel's read-ahead, which would mix the streams of all clients. If the kernel refuses this advice, data is read ahead
+/// twice at worst.
 fn no_read_ahead_by_the_system(file: &fs::File) {
     // SAFETY: no memory is involved.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
@@ -278,7 +278,7 @@ fn too_small(path: &Path, size_bytes: u64, need: u64, is_device: bool) -> Error 
     Error::new(ErrorKind::NoSpace, ctx)
 }
 
-/// The alignment of offsets and lengths that direct I/O needs; 0 = the file takes none.
+/// Returns the alignment of offsets and lengths that direct I/O needs; 0 = the file does not support direct I/O.
 fn direct_alignment(file: &fs::File) -> u32 {
     let mut buf = std::mem::MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is an empty C string, the buffer a writable statx.
@@ -291,7 +291,8 @@ fn direct_alignment(file: &fs::File) -> u32 {
         let align = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align);
         return if align.is_power_of_two() && align <= 65536 { align.max(512) } else { 0 };
     }
-    // Kernels before 6.1 do not tell. 4096 is a multiple of every block size in use; the open has succeeded.
+    // Kernels before 6.1 do not report the alignment. 4096 is a multiple of every block size in use, and opening with O_DIRECT has
+    // succeeded.
     4096
 }
 
@@ -331,13 +332,13 @@ fn device_limits(file: &fs::File, path: &Path) -> Result<(u64, Limits)> {
         let ret = unsafe { libc::ioctl(file.as_raw_fd(), request as _, &raw mut value) };
         if ret < 0 { Err(Error::last_os(format!("{name} of '{}'", path.display()))) } else { Ok(value) }
     };
-    // The int requests fill the low half of a little-endian number, the high half of a big-endian one.
+    // Requests that return an int fill the low half of the number on little-endian machines, the high half on big-endian ones.
     let int = |value: u64| if cfg!(target_endian = "little") { value as u32 } else { (value >> 32) as u32 };
     let logical = int(get(BLKSSZGET, "BLKSSZGET")?);
     let rdev = file.metadata().map_err(|e| Error::os(e, format!("cannot stat '{}'", path.display())))?.rdev();
     let queue = |name: &str| queue_attribute(rdev, name);
-    // The kernel punches a hole into a device by its write-zeroes command alone, and refuses without one, also where the
-    // device knows discard. BLKDISCARD would block the submitting thread, and a ring has it from Linux 6.12 on only.
+    // On a device the kernel punches holes only with the write-zeroes command, and refuses without it, even if the device supports
+    // discard. BLKDISCARD would block the submitting thread, and io_uring supports it only from Linux 6.12 on.
     let takes = |name: &str| queue(name).unwrap_or(0) > 0;
     let can_discard = takes("discard_max_bytes") && takes("write_zeroes_max_bytes");
     let limits = Limits {
@@ -352,7 +353,7 @@ fn device_limits(file: &fs::File, path: &Path) -> Result<(u64, Limits)> {
     Ok((get(BLKGETSIZE64, "BLKGETSIZE64")?, limits))
 }
 
-/// A number from the device's queue directory in sysfs; a partition has its disk's.
+/// Reads a number from the device's queue directory in sysfs; for a partition, from that of its disk.
 fn queue_attribute(rdev: u64, name: &str) -> Option<u64> {
     let dir = format!("/sys/dev/block/{}:{}", libc::major(rdev), libc::minor(rdev));
     let read = |path: String| fs::read_to_string(path).ok()?.trim().parse().ok();

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one thread that may enter a ring of its own, and the way by which others post into that ring.
+//! The owner of a ring, which alone may enter it, and the mechanism by which other threads post into that ring.
 //!
-//! Guarantees: a mark that was posted is a completion of the owner's ring, and ends a sleep that is for one. When to
-//! wake the owner, and by how many marks, is `handover`'s.
+//! Guarantees: a posted mark is a completion in the owner's ring, and ends a sleep for one completion. `handover` decides when to wake the
+//! owner, and with how many marks.
 
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Messages of one system call: most sleeps are for fewer completions.
+/// Most messages of one system call; most sleeps are for fewer completions.
 const WAKE_ENTRIES: u32 = 32;
-/// Refusals (EAGAIN, ENOMEM, EINTR) of one wake-up that are tried again.
+/// Most retries of one wake-up after a refusal (EAGAIN, ENOMEM, EINTR).
 const SUBMIT_TRIES: u32 = 1000;
 
 thread_local! {
-    /// Its address tells living threads apart, and reading it costs nothing.
+    /// Its address identifies a living thread, and is cheap to read.
     static MARK: u8 = const { 0 };
 }
 
@@ -25,7 +25,7 @@ fn this_thread() -> usize {
 
 pub(super) struct Owner {
     thread: usize,
-    /// A ring through which any thread posts into the owner's.
+    /// A ring through which any thread posts into the owner's ring.
     wake_ring: Mutex<IoUring>,
 }
 
@@ -41,9 +41,9 @@ impl Owner {
         self.thread == this_thread()
     }
 
-    /// Posts as many completions with `mark` into `ring`, the owner's, as `marks` says once no other wake-up is being sent. Not
-    /// called under the ring's lock. A kernel that is short of memory is asked again a thousand times; what it has not taken
-    /// then goes out with the next wake-up.
+    /// Posts as many completions with `mark` into `ring`, the owner's ring, as `marks` returns; `marks` is called once no other wake-up is
+    /// being sent. Not called under the ring's lock. If the kernel is short of memory, this retries a thousand times; messages that remain
+    /// are sent with the next wake-up.
     pub(super) fn ring(&self, ring: RawFd, mark: u64, marks: impl FnOnce() -> u32) {
         let message = opcode::MsgRingData::new(types::Fd(ring), 0, mark, None).build();
         let message = message.flags(squeue::Flags::SKIP_SUCCESS);

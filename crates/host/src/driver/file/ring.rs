@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One io_uring for one hctx.
 //!
-//! What passes between threads (submission, sleep, wake-up) is in `handover`; the contents of the rings are here. No system
+//! Module `handover` does what concerns several threads (submission, sleep, wake-up); this module fills and reads the rings. No system
 //! calls are made under the lock, except submissions that make room in a full ring, and registrations.
 //!
-//! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions;
-//! it posts them when the thread next enters, and TASKRUN_FLAG tells a polling thread that there is something to enter
-//! for. SINGLE_ISSUER and DEFER_TASKRUN are for owners: several threads use the ring. (An owner that polls gets its
-//! deferred completions because io-uring's `submit` sets GETEVENTS where TASKRUN is set, since 0.7.15.)
+//! Flags of a ring without an owner. COOP_TASKRUN: the kernel does not interrupt a running thread to post its completions; it posts them
+//! when the thread next enters the kernel, and TASKRUN_FLAG tells a polling thread that entering is useful. SINGLE_ISSUER and
+//! DEFER_TASKRUN are only for rings with an owner, because other rings are used by several threads. (An owner that polls gets its deferred
+//! completions because io-uring's `submit` sets GETEVENTS where TASKRUN is set, since 0.7.15.)
 //!
-//! Guarantees to the kernel: everything an entry points to (data spans, iovec lists, the zero buffer) outlives the request.
-//! Data is in regions, kept by `regions`; lists and zeroes are the ring's own. `drop` waits for requests in flight. If it
-//! cannot wait, because the owner is another thread, it leaks all of that memory.
+//! Guarantees to the kernel: everything an entry points to (data spans, iovec lists, the zero buffer) outlives the request. Data is in
+//! regions, kept by `regions`; lists and zeroes are the ring's own. `drop` waits for requests in flight. If `drop` cannot wait, because
+//! the owner is another thread, it leaks all of that memory.
 
 use super::handover::{Handover, Kernel, Pushed, Reaped};
 use super::open::Opened;
@@ -35,10 +35,9 @@ use std::sync::Arc;
 
 /// Marks the completion that ends a sleep.
 const WAKE: u64 = u64::MAX;
-/// Marks advice to read ahead, whose failure is ignored. Every other entry carries a tag.
+/// Marks read-ahead advice, whose failure is ignored. Every other entry carries a tag.
 const READ_AHEAD: u64 = u64::MAX - 1;
-/// Most entries of the submission ring. It is walked round and round, so a large one costs cache; a larger batch is
-/// submitted in pieces.
+/// Most entries of the submission ring. The ring is used in a cycle, so a large one costs cache; a larger batch is submitted in pieces.
 const MAX_SQ_ENTRIES: u32 = 64;
 /// Most requests that one system call hands to the kernel. The kernel plugs them, so an idle device stays idle until the
 /// whole call is done. At depth 32, 32 per call made 10-13 % fewer IOPS than 8 or 16 (fio loses the same with
@@ -46,11 +45,11 @@ const MAX_SQ_ENTRIES: u32 = 64;
 const COMMIT_CHUNK: usize = 8;
 /// Most pieces of one request: the driver's `max_segments`.
 pub(super) const MAX_PIECES: usize = 128;
-/// Longest sleep of a thread at another one's ring, which it cannot enter.
+/// Longest sleep of a thread that waits at another thread's ring, which it cannot enter.
 const OUTSIDE_WAIT: Duration = Duration::from_ms(1);
-/// Retry time of a write that found no space, if it is not to fail.
+/// Time before the retry of a write that failed for lack of space, if such writes are held.
 const NO_SPACE_DELAY: Duration = Duration::from_ms(1000);
-/// The kernel registers no larger buffer.
+/// Largest buffer that the kernel registers.
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
 pub(super) struct Ring(Handover<Uring>);
@@ -58,7 +57,7 @@ pub(super) struct Ring(Handover<Uring>);
 /// The ring itself and what all its requests need.
 struct Uring {
     ring: IoUring,
-    /// The one thread that may enter the ring; all threads may if there is none.
+    /// The only thread that may enter the ring; `None`: all threads may.
     owner: Option<Owner>,
     /// [`ZERO_CHUNK`] bytes that are never written, aligned as O_DIRECT needs it.
     zeroes: Arc<Region>,
@@ -75,7 +74,7 @@ struct RingState {
     failed: VecDeque<(InFlight, BlkStatus)>,
     /// Tags of requests with another entry to submit for which the submission ring had no room.
     again: VecDeque<usize>,
-    /// Requests that the kernel has, that are in the submission ring or in `again`.
+    /// Requests in flight: in the kernel, in the submission ring, or in `again`.
     in_flight: u32,
     /// With fewer entries than this, `wait` or `poll` submits them.
     lazy_below: usize,
@@ -92,17 +91,17 @@ enum Registered {
     Refused,
 }
 
-// SAFETY: the raw pointers in slots and pieces are addresses for the kernel, of memory that outlives their use
-// (module's text) from whichever thread; they are followed by this process only in `Memory::behind`, under the lock.
+// SAFETY: the raw pointers in slots and pieces are addresses for the kernel, of memory that outlives their use (module's text) from
+// whichever thread; this process dereferences them only in `Memory::behind`, under the lock.
 unsafe impl Send for RingState {}
 
 impl Ring {
-    /// A ring for requests with tags below `depth`, a power of two, that any thread may use.
+    /// Makes a ring that any thread may use, for requests with tags below `depth`, a power of two.
     pub(super) fn shared(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> io::Result<Ring> {
         Ring::new(build(depth)?, None, depth, file, regions)
     }
 
-    /// A ring that the calling thread alone submits to and waits in.
+    /// Makes a ring that only the calling thread submits to and waits in.
     pub(super) fn owned(depth: u32, file: Arc<Opened>, regions: Arc<Regions>) -> io::Result<Ring> {
         Ring::new(build_owned(depth)?, Some(Owner::this_thread()?), depth, file, regions)
     }
@@ -115,7 +114,7 @@ impl Ring {
         regions: Arc<Regions>,
     ) -> io::Result<Ring> {
         ring.submitter().register_files(&[file.fd()])?;
-        // Kernels before 5.19 have no sparse table: no registered buffers then, only slower.
+        // Kernels before 5.19 have no sparse table. Without it there are no registered buffers, which is only slower.
         let sparse = ring.submitter().register_buffers_sparse(MAX_REGIONS as u32).is_ok();
         let initially = if sparse { Registered::NotTried } else { Registered::Refused };
         let mut state = RingState {
@@ -173,13 +172,12 @@ impl Ring {
         self.0.with_state(|_, state| state.in_flight == 0)
     }
 
-    /// Unregisters the buffers, which count against the memory that a process may lock, until requests come again. Nothing
-    /// is in flight.
+    /// Unregisters the buffers, which count as locked memory of the process, until the next requests. No request may be in flight.
     pub(super) fn unregister_buffers(&self) {
         self.0.with_state(|uring, state| state.unregister_buffers(&uring.ring));
     }
 
-    /// Unregisters file and buffers before the ring is dropped. Of a ring with an owner, only the owner can do so.
+    /// Unregisters file and buffers before the ring is dropped. If the ring has an owner, only the owner can do that.
     pub(super) fn retire(&self) {
         self.0.kernel().retire();
     }
@@ -299,8 +297,8 @@ impl Kernel for Uring {
         owner.ring(self.ring.as_raw_fd(), WAKE, marks);
     }
 
-    /// A ring that the kernel takes nothing from (EBUSY) has completions to be taken first: no wait for one sleeps. Short of
-    /// memory (EAGAIN) the mark is lost, and the waiter's timeout ends its sleep.
+    /// If the kernel accepts no entries (EBUSY), there are completions to take first, so no waiter sleeps. If the kernel lacks memory
+    /// (EAGAIN), the mark is lost, and the waiter's timeout ends its sleep.
     fn push_mark(&self, _state: &mut RingState) {
         // SAFETY: the state's lock is held, so this is the only user of the submission ring.
         let mut sq = unsafe { self.ring.submission_shared() };
@@ -359,15 +357,14 @@ impl Kernel for Uring {
 }
 
 impl Drop for Ring {
-    /// Waits for what the kernel still has: it may write to the requests' memory until then. Then takes file and buffers
-    /// back: the kernel tears a ring down some time after it is closed, and a device that is opened exclusively cannot
-    /// be opened again before.
+    /// Waits for requests in flight, because the kernel may write to their memory until they complete. Then unregisters file and buffers:
+    /// the kernel tears down a ring some time after it was closed, and an exclusively opened device could not be opened again before that.
     fn drop(&mut self) {
         self.0.with_state(Uring::drain);
     }
 }
 
-/// A ring of which this thread is the owner.
+/// Makes a ring whose owner is the calling thread.
 fn build_owned(depth: u32) -> io::Result<IoUring> {
     let sq_entries = depth.min(MAX_SQ_ENTRIES);
     let attempt = |no_sqarray: bool| {
@@ -382,12 +379,12 @@ fn build_owned(depth: u32) -> io::Result<IoUring> {
     attempt(true).or_else(|_| attempt(false))
 }
 
-/// A ring with the flags that help here, as far as the kernel knows them.
+/// Makes a ring with the useful flags that the kernel supports.
 fn build(depth: u32) -> io::Result<IoUring> {
     let sq_entries = depth.min(MAX_SQ_ENTRIES);
     let attempt = |coop: bool, no_sqarray: bool| {
         let mut builder = IoUring::builder();
-        // Twice the tags: wake marks come on top of requests.
+        // Twice the tags, because wake marks need completions, too.
         builder.dontfork().setup_cqsize(2 * depth.max(sq_entries)).setup_submit_all();
         if coop {
             builder.setup_coop_taskrun().setup_taskrun_flag();
@@ -397,7 +394,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
         }
         builder.build(sq_entries)
     };
-    // NO_SQARRAY is of Linux 6.6, COOP_TASKRUN of 5.19.
+    // NO_SQARRAY needs Linux 6.6, COOP_TASKRUN Linux 5.19.
     attempt(true, true).or_else(|_| attempt(true, false)).or_else(|_| attempt(false, false))
 }
 
@@ -405,7 +402,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
 fn zeroes(flags: OpFlags, file: &Opened) -> Option<Step> {
     let slow = !flags.contains(OpFlags::NOFALLBACK);
     match flags.contains(OpFlags::NOUNMAP) {
-        // The kernel writes zeroes itself to a device without a command for them.
+        // For a device without a write-zeroes command, the kernel writes the zeroes itself.
         true if !slow && !file.zeroes_are_cheap => None,
         true => Some(Step::ZeroRange { slow }),
         false => Some(Step::ZeroHole { slow }),
@@ -421,7 +418,7 @@ impl RingState {
         }
     }
 
-    /// Fills the slot for a request from what it asks for.
+    /// Fills the slot of a request.
     fn begin(
         &mut self,
         Uring { ring, regions, file, .. }: &Uring,
@@ -445,7 +442,7 @@ impl RingState {
             Err(status) => return Err((tag, status)),
         };
         let (offset, len) = (rq.sector().0 << SECTOR_SHIFT, u64::from(rq.nr_sectors()) << SECTOR_SHIFT);
-        // The request was accepted before the file was made smaller; a write would extend it again.
+        // The request was accepted before the file was shrunk; a write would extend the file again.
         if rq.sector().0 + u64::from(rq.nr_sectors()) > file.capacity().0 {
             return Err((tag, BlkStatus::IoErr));
         }
@@ -453,7 +450,7 @@ impl RingState {
         Ok(())
     }
 
-    /// Returns where a request's data is; pieces that adjoin in memory are joined.
+    /// Returns where a request's data is; adjacent pieces are merged.
     fn gather(
         &mut self,
         ring: &IoUring,
@@ -516,7 +513,7 @@ impl RingState {
         }
     }
 
-    /// After a read, advises the kernel to fetch what its stream will want next. Skipped if the ring has no room.
+    /// After a read, advises the kernel to read ahead for the read's stream. Skipped if the ring has no room.
     #[inline]
     fn push_read_ahead(&mut self, sq: &mut squeue::SubmissionQueue<'_>, index: usize) {
         if let Some((sector, nr_sectors)) = self.slots[index].read_range()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One request on its way through a ring: what it still has to do, the submission entry for that, and what the kernel's
-//! answer means. No system call here: this is the part that decides about short transfers, retries and fallbacks.
+//! The state of one request in a ring: its remaining work, the submission entry for that, and the meaning of the kernel's answer. This
+//! module makes no system calls; it decides about short transfers, retries and fallbacks.
 
 use blk::driver::InFlight;
 use blk::driver::readahead::Range;
@@ -11,13 +11,13 @@ use libc::iovec;
 
 /// The file, registered as number 0 of every ring.
 const FILE: types::Fixed = types::Fixed(0);
-/// Times an I/O is tried again after EAGAIN or EINTR before the submitter is told.
+/// Most retries of an I/O after EAGAIN or EINTR before the error is reported.
 const MAX_RETRIES: u8 = 8;
-/// Most bytes of one write of zeroes where the range cannot be zeroed otherwise.
+/// Most bytes of one write of zeroes, for ranges that cannot be zeroed in another way.
 pub(super) const ZERO_CHUNK: usize = 1 << 20;
 
-/// Has the kernel read a range of a buffered file into its page cache, and say nothing when it is done (Linux 5.17;
-/// before, the entry is refused and nothing is read ahead).
+/// Returns an entry that makes the kernel read a range of a buffered file into the page cache, without a completion on success (Linux
+/// 5.17; earlier kernels refuse the entry, so nothing is read ahead).
 pub(super) fn read_ahead_entry(range: Range) -> squeue::Entry {
     let len = i64::from(range.nr_sectors) << SECTOR_SHIFT;
     opcode::Fadvise::new(FILE, len, libc::POSIX_FADV_WILLNEED)
@@ -26,7 +26,7 @@ pub(super) fn read_ahead_entry(range: Range) -> squeue::Entry {
         .flags(squeue::Flags::SKIP_SUCCESS)
 }
 
-/// What a request does next.
+/// The next step of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Read,
@@ -35,15 +35,15 @@ pub(super) enum Step {
     },
     Flush,
     PunchHole,
-    /// Zeroes by a hole; if that is refused and it may be `slow`, the next way.
+    /// Zero the range by punching a hole; if that is refused and `slow` is set, the request continues with `ZeroRange`.
     ZeroHole {
         slow: bool,
     },
-    /// Zeroes that keep their space; as above.
+    /// Zero the range without freeing its space; if that is refused and `slow` is set, the request continues with `WriteZeroBuffer`.
     ZeroRange {
         slow: bool,
     },
-    /// Zero range was refused: writes zeroes from a buffer, one chunk at a time.
+    /// Write zeroes from a buffer, one chunk at a time.
     WriteZeroBuffer,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Memory {
     None,
-    /// One piece; its registered buffer, if it is in one.
+    /// One piece, and its registered buffer if it is in one.
     One {
         addr: *mut u8,
         registered: Option<u16>,
@@ -76,7 +76,7 @@ pub(super) enum Outcome {
 pub(super) struct Slot {
     pub(super) rq: Option<InFlight>,
     step: Step,
-    /// What is left to do: byte offset and length in the file.
+    /// Remaining work: byte offset and (`left`) length in the file.
     offset: u64,
     left: u64,
     memory: Memory,
@@ -93,7 +93,7 @@ impl Slot {
         *self = Slot { rq: Some(rq), step, offset, left: len, memory, retries: 0 };
     }
 
-    /// First sector and number of sectors of a read that has just begun.
+    /// Returns the first sector and the number of sectors of a read that has just begun.
     #[inline]
     pub(super) fn read_range(&self) -> Option<(Sector, u32)> {
         (self.step == Step::Read).then_some((Sector(self.offset >> SECTOR_SHIFT), (self.left >> SECTOR_SHIFT) as u32))
@@ -105,7 +105,7 @@ impl Slot {
         matches!(self.step, Step::Write { .. } | Step::ZeroHole { .. } | Step::ZeroRange { .. } | Step::WriteZeroBuffer)
     }
 
-    /// The submission entry for what is left. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
+    /// Returns the submission entry for the remaining work. `zeroes` is a buffer of [`ZERO_CHUNK`] zero bytes.
     pub(super) fn entry(&self, zeroes: *const u8) -> squeue::Entry {
         let (offset, len) = (self.offset, self.left as u32);
         match self.step {
@@ -148,7 +148,7 @@ impl Slot {
         }
     }
 
-    /// Takes the kernel's answer (bytes, or a negative errno) to the last entry.
+    /// Handles the kernel's answer (bytes, or a negative errno) to the last entry.
     pub(super) fn answer(&mut self, result: i32) -> Outcome {
         if result < 0 {
             return self.failed(-result);
@@ -190,7 +190,7 @@ impl Slot {
         if bytes == self.left {
             return Outcome::Done(BlkStatus::Ok);
         }
-        // No byte moved: the file ends before its capacity; it was truncated.
+        // No byte was transferred: the file ends before its capacity, because it was truncated.
         if bytes == 0 || bytes > self.left {
             return Outcome::Done(BlkStatus::IoErr);
         }

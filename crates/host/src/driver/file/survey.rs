@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reports which parts of a file are stored, and reads the file ahead: calls that may wait for the file system's own reads.
+//! Reports which parts of a file are stored, and reads the file ahead. The calls may wait for the file system's own reads.
 //!
 //! Guarantees: a hole is reported only where the file system reports one after all completed writes. Holes consist of whole
 //! logical blocks; a block that is stored in part counts as data. The part of a disk beyond the end of its file, and
@@ -16,7 +16,7 @@ use rustix::fs::{Advice, AtFlags, SeekFrom, StatxFlags, fadvise, fstat, seek, st
 use rustix::io::Errno;
 use std::num::NonZeroU64;
 
-/// Bytes that the kernel is asked to read ahead at once: it does not begin more than this of one piece of advice.
+/// Bytes of one read-ahead advice: the kernel starts no more than this per advice.
 const PREFETCH_CHUNK: u64 = 128 << 10;
 /// Most bytes of one call.
 const PREFETCH_MAX: u64 = 64 << 20;
@@ -34,7 +34,7 @@ pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: us
     let mut at = start;
     while at < end && found.len() < most {
         let (to, is_hole) = match seek(fd, SeekFrom::Data(at)) {
-            // There is no data any more.
+            // No data follows.
             Err(Errno::NXIO) => (end, true),
             Err(_) => (end, false),
             Ok(data) if data.min(end) / block * block > at => (data.min(end) / block * block, true),
@@ -53,10 +53,10 @@ pub(super) fn stretches(file: &Opened, sector: Sector, nr_sectors: u64, most: us
 
 /// See [`Space::stored_bytes`](crate::driver::space::Space::stored_bytes).
 pub(super) fn stored_bytes(file: &Opened) -> Option<u64> {
-    // A file system of another machine is not asked.
+    // A network file system returns its cached value, so this does not wait for its server.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let told = statx(file.borrow(), c"", flags, StatxFlags::BLOCKS).ok()?;
-    // Whatever blocks the file system has, these are of 512 bytes.
+    // These blocks are always 512 bytes, whatever the file system's block size.
     (told.stx_mask & StatxFlags::BLOCKS.bits() != 0).then(|| told.stx_blocks.saturating_mul(512))
 }
 
@@ -96,7 +96,7 @@ mod tests {
         let (file, _) = Opened::open(&path, &options).unwrap();
         assert_eq!(told(&file, 0, 8 * MIB, 10), [(8 * MIB, true)]);
         assert!(stored_bytes(&file).unwrap() < 65536);
-        // In the page cache only.
+        // This data is only in the page cache.
         plain.write_all_at(&[1; 65536], MIB).unwrap();
         plain.write_all_at(&[1; 100], 4 * MIB + 4096).unwrap();
         let all = told(&file, 0, 8 * MIB, 10);
@@ -107,11 +107,11 @@ mod tests {
         plain.sync_all().unwrap();
         let stored = stored_bytes(&file).unwrap();
         assert!((65536..MIB).contains(&stored), "{stored}");
-        // From anywhere, cut at both ends, and not more than asked for.
+        // From any offset, cut at both ends, and no more stretches than requested.
         assert_eq!(told(&file, MIB + 512, 1024, 10), [(1024, false)]);
         assert_eq!(told(&file, 0, 8 * MIB, 2), [(MIB, true), (65536, false)]);
         assert_eq!(told(&file, 6 * MIB, 2 * MIB, 2), [(2 * MIB, true)]);
-        // What is cut off is no hole: reading it fails.
+        // The part that was cut off is not a hole: reading it fails.
         plain.set_len(7 * MIB).unwrap();
         assert_eq!(told(&file, 6 * MIB, 2 * MIB, 2), [(2 * MIB, false)]);
         prefetch(&file, Sector(0), 8 * MIB / 512);

@@ -14,10 +14,10 @@ use blk::scsi::inquiry::vpd;
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
 
-/// Bytes of an INQUIRY page that are asked for.
+/// Most bytes of an INQUIRY page that are requested.
 const PAGE_BYTES: u16 = 1024;
 
-/// Asks the unit. `None`: it has no port groups, or does not report ours.
+/// Asks the unit. `None`: it has no port groups, or does not report that of this path.
 pub(super) fn access(line: &mut Line<'_>, lun: LunId) -> Result<Option<Access>> {
     let inquiry = must(line, lun, &Cdb::inquiry(None, 96), 96, "INQUIRY")?;
     let support = Support::parse(&inquiry);

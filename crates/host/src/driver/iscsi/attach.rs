@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads a logical unit's identity, size and limits, in a session of its own.
 //!
-//! Guarantees: what cannot be a disk here is refused with the reason. Does not do: READ CAPACITY (10) of devices that know no other.
+//! Guarantees: a unit that cannot be used as a disk is refused with the reason. Does not support devices that have only READ CAPACITY
+//! (10).
 //! Source: SPC-5, SBC-4; which answers are believed: drivers/scsi/sd.c (`sd_revalidate_disk`) of Linux 6.19.
 
 use super::dial::{Answer, Line};
@@ -17,13 +18,13 @@ use blk::scsi::inquiry::{
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
 
-/// Bytes of an answer that are asked for.
+/// Most bytes of an answer that are requested.
 const ALLOCATION: u16 = 1024;
-/// How often the questions begin anew.
+/// Most restarts of the inquiry.
 const MAX_CHANGES: u32 = 4;
-/// `SD_MAX_XFER_BLOCKS` is more: what one command carries here at most, 16 MiB.
+/// Most sectors of one command here: 16 MiB, which is less than `SD_MAX_XFER_BLOCKS`.
 pub(super) const MAX_SECTORS: u32 = 16 << 11;
-/// Most blocks that a short form of WRITE SAME or UNMAP is trusted with if the device names no number (`SD_MAX_WS16_BLOCKS`).
+/// Most blocks of one WRITE SAME or UNMAP if the device reports no limit (`SD_MAX_WS16_BLOCKS`).
 const MAX_RANGE_BLOCKS: u64 = 0x7f_ffff;
 
 /// The properties that must not change while a logical unit is in use.
@@ -35,7 +36,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Whether `now` is still this one, as far as its user can tell: it may have grown, and is used as far as it went before.
+    /// Whether `now` is still the same unit for its user. It may have grown; then only the old size is used.
     pub(super) fn is_still(&self, now: &Unit) -> bool {
         self.identity == now.identity && self.block_size == now.block_size && self.blocks <= now.blocks
     }
@@ -51,7 +52,7 @@ fn refused(lun: LunId, why: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("LUN {}: {why}", lun.0))
 }
 
-/// Additional sense code LOGICAL UNIT NOT SUPPORTED. By SPC an INQUIRY is answered all the same; Linux's target does not.
+/// Additional sense code LOGICAL UNIT NOT SUPPORTED. SPC requires an answer to INQUIRY even then, but Linux's target does not give one.
 const NO_SUCH_UNIT: u8 = 0x25;
 
 fn no_unit(lun: LunId) -> Error {
@@ -62,7 +63,7 @@ fn no_unit(lun: LunId) -> Error {
 pub(super) fn must(line: &mut Line<'_>, lun: LunId, cdb: &Cdb, most: u16, what: &str) -> Result<Vec<u8>> {
     match line.ask(lun, cdb, u32::from(most))? {
         Answer::Good(data) => Ok(data),
-        // Becoming ready, or served by another way now (ALUA): not for good.
+        // The unit is becoming ready, or is served over another path now (ALUA), so the failure is temporary.
         Answer::Check(Some(sense)) if sense.key == SenseKey::NotReady && sense.asc == 0x04 => {
             Err(Error::new(ErrorKind::Io, format!("LUN {}: {what} failed ({sense})", lun.0)))
         }
@@ -82,7 +83,7 @@ pub(super) fn may(line: &mut Line<'_>, lun: LunId, cdb: &Cdb) -> Result<Vec<u8>>
     match line.ask(lun, cdb, u32::from(ALLOCATION))? {
         Answer::Good(data) => Ok(data),
         Answer::Check(Some(Sense { key: SenseKey::IllegalRequest, .. })) => Ok(Vec::new()),
-        // By the rules of reservations, an initiator without the right to ask for modes gets none.
+        // By the rules of reservations, an initiator without the right to read modes gets this status.
         Answer::Status(sam::RESERVATION_CONFLICT) if cdb.opcode() == opcode::MODE_SENSE_10 => Ok(Vec::new()),
         Answer::Check(Some(sense)) => failed(format!("failed ({sense})")),
         Answer::Check(None) => failed("failed and did not say why".to_owned()),
@@ -142,7 +143,7 @@ pub(super) fn is_ready(line: &mut Line<'_>, lun: LunId) -> Result<()> {
     must(line, lun, &Cdb::test_unit_ready(), 0, "TEST UNIT READY").map(drop)
 }
 
-/// Reads all that has to be known of a disk.
+/// Reads everything that the driver needs to know about a disk.
 pub(super) fn attach(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     settled(line, lun, |line| attach_once(line, lun))
 }
@@ -181,8 +182,8 @@ fn attach_once(line: &mut Line<'_>, lun: LunId) -> Result<(Unit, DiskOptions)> {
     Ok((unit, options))
 }
 
-/// Whether zeroes may be written by unmapping, as drivers/scsi/sd.c (`sd_config_write_same`) has it: WRITE SAME unmaps, and what is
-/// unmapped reads as zeroes. A device that does the first only would show old data.
+/// Whether zeroes may be written by unmapping, as in drivers/scsi/sd.c (`sd_config_write_same`): WRITE SAME unmaps, and unmapped blocks
+/// read as zeroes. A device that does only the former would return old data.
 fn unmap_zeroes(capacity: &Capacity, provisioning: Provisioning) -> bool {
     capacity.is_thin && capacity.reads_zeroes && provisioning.write_same_16
 }

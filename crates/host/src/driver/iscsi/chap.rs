@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CHAP with MD5: proves the initiator's and the target's identity without sending a password.
 //!
-//! Guarantees: binary values of any text are read (hexadecimal and base64) or refused, up to [`MAX_BINARY`] bytes; answers are
-//! compared without telling by the time how much of them is right.
+//! Guarantees: binary values in any text are parsed (hexadecimal and base64) or refused, up to [`MAX_BINARY`] bytes; answers are compared
+//! in constant time.
 //! Source: RFC 7143, 6.1 (values) and 12.1.3; RFC 1994.
 
 use md5::{Digest, Md5};
@@ -12,7 +12,7 @@ const MAX_BINARY: usize = 1024;
 /// Bytes of an answer.
 const RESPONSE_BYTES: usize = 16;
 
-/// The answer to a challenge.
+/// Returns the answer to a challenge.
 pub(super) fn respond(id: u8, secret: &[u8], challenge: &[u8]) -> [u8; RESPONSE_BYTES] {
     let mut md5 = Md5::new();
     md5.update([id]);
@@ -26,12 +26,12 @@ pub(super) fn is_same(a: &[u8; RESPONSE_BYTES], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
-/// A binary value as text.
+/// Formats a binary value as text.
 pub(super) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Text as a binary value; `None` if it is none.
+/// Parses text as a binary value; `None` if it is not one.
 pub(super) fn from_text(text: &str) -> Option<Vec<u8>> {
     let (kind, digits) = text.split_at_checked(2)?;
     match kind {
@@ -43,7 +43,7 @@ pub(super) fn from_text(text: &str) -> Option<Vec<u8>> {
 
 fn from_hex(digits: &str) -> Option<Vec<u8>> {
     let digits = digits.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<Vec<u8>>>()?;
-    // An odd number of digits lacks a leading zero.
+    // With an odd number of digits, the first digit is a byte by itself.
     let (first, rest) = digits.split_at(digits.len() % 2);
     Some(first.iter().copied().chain(rest.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1])).collect())
 }

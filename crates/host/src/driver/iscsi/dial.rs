@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a session that is ready for commands: connects to a portal, logs in, follows redirects. Runs single commands, for
-//! what has to be known before the first request.
+//! Makes a session that is ready for commands: connects to a portal, logs in, follows redirects. Runs single commands, to find out what is
+//! needed before the first request.
 //!
 //! Guarantees: returns within [`DIAL_TIME`] or another time that is given, plus the time to look up the host's name, and
 //! soon after `stop` is readable. The socket does not block, and small messages are sent at once.
@@ -22,16 +22,16 @@ use rustix::net::RecvFlags;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long connecting, the login and the first questions may take together.
+/// Time limit of connecting, the login and the first commands together.
 pub(super) const DIAL_TIME: Duration = Duration::from_secs(15);
-/// Redirects that are followed.
+/// Most redirects that are followed.
 const MAX_REDIRECTS: u32 = 4;
-/// Unit attentions in a row that a device may have.
+/// Most consecutive unit attentions of a device.
 const MAX_ATTENTIONS: u32 = 16;
-/// How often a busy device is asked the same.
+/// Most repetitions of a command for a busy device.
 const MAX_BUSY: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// Most data of one answer to a question.
+/// Most data of one answer.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// A session in its full feature phase.
@@ -40,7 +40,7 @@ pub(super) struct Line<'a> {
     portal: Portal,
     pub(super) socket: OwnedFd,
     reader: Reader,
-    /// Received and not yet taken.
+    /// Received bytes that are not yet handled.
     pub(super) input: Vec<u8>,
     pub(super) params: Params,
     pub(super) cmd_sn: u32,
@@ -48,7 +48,7 @@ pub(super) struct Line<'a> {
     pub(super) max_cmd_sn: u32,
     tag: u32,
     attentions: u32,
-    /// What it means if the target closes the connection now.
+    /// The message if the target closes the connection now.
     closed: &'static str,
 }
 
@@ -95,7 +95,7 @@ pub(super) fn dial_within<'a>(
     Err(Error::new(ErrorKind::Io, format!("iSCSI portal {portal}: sent from one portal to another too often")))
 }
 
-/// What a command brought.
+/// The result of a command.
 pub(super) enum Answer {
     Good(Vec<u8>),
     Check(Option<Sense>),
@@ -119,7 +119,7 @@ impl Line<'_> {
             }
             let (read, data) = self.receive()?;
             self.closed = CLOSED;
-            // The first answer begins the count.
+            // The first answer sets the initial number.
             if is_first || !is_before(read.numbers.stat_sn.wrapping_add(1), self.exp_stat_sn) {
                 self.exp_stat_sn = read.numbers.stat_sn.wrapping_add(1);
             }
@@ -156,7 +156,7 @@ impl Line<'_> {
         self.deadline.send(&self.socket, &out, "sending", "the session ended early")
     }
 
-    /// The next message, with its data.
+    /// Returns the next message, with its data.
     fn receive(&mut self) -> Result<(Received, Vec<u8>)> {
         let mut data = Vec::new();
         loop {
@@ -238,7 +238,7 @@ impl Line<'_> {
                 Answer::Check(Some(Sense { key: SenseKey::UnitAttention, .. })) => self.attentions += 1,
                 Answer::Status(sam::BUSY | sam::TASK_SET_FULL) if busy < MAX_BUSY => {
                     busy += 1;
-                    // Whether the time is over is seen when it is asked.
+                    // The next attempt checks whether time is left.
                     let stop = self.deadline.stop;
                     wait(stop, PollFlags::IN, stop, Some(Instant::now() + BUSY_PAUSE));
                 }
@@ -248,7 +248,7 @@ impl Line<'_> {
         Err(Error::new(ErrorKind::Io, format!("LUN {} does not stop being reset or changed", lun.0)))
     }
 
-    /// Returns the number of unit attentions so far. An answer from before one may be another logical unit's.
+    /// Returns the number of unit attentions so far. An answer from before a unit attention may be from another logical unit.
     pub(super) fn attentions(&self) -> u32 {
         self.attentions
     }
@@ -321,7 +321,7 @@ impl Line<'_> {
     }
 }
 
-/// The sense data of a response.
+/// Returns the sense data of a response.
 pub(super) fn sense_of(data: &[u8]) -> Option<Sense> {
     let (len, rest) = data.split_first_chunk::<2>()?;
     let len = usize::from(u16::from_be_bytes(*len));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which targets a portal has, and which logical units a target.
+//! Lists the targets of a portal, and the logical units of a target.
 //!
 //! Guarantees: the result is printable, whatever the target sends. A discovery session is logged out before the call
 //! returns. Does not do: iSNS, SLP. Logs in only to the portal that was given.
@@ -15,9 +15,9 @@ use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::transport::LunId;
 
-/// At most so many logical units of one target are asked.
+/// Most logical units of one target that are examined.
 const MAX_LUNS: usize = 1024;
-/// Of REPORT LUNS.
+/// Bytes of the header of REPORT LUNS.
 const HEADER: usize = 8;
 
 /// A logical unit that is a disk.
@@ -71,7 +71,7 @@ pub fn logical_units(target: &IscsiTarget, name: &str) -> Result<Vec<FoundUnit>>
     Ok(units)
 }
 
-/// The simple addresses in an answer to REPORT LUNS: there is no other that can be written in a URL.
+/// Returns the simple addresses in an answer to REPORT LUNS; others cannot be written in a URL.
 fn listed(answer: &[u8]) -> Vec<LunId> {
     let told = answer.first_chunk::<4>().map_or(0, |n| u32::from_be_bytes(*n) as usize);
     let list = answer.get(HEADER..).unwrap_or_default();

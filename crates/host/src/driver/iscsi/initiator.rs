@@ -15,14 +15,14 @@ pub(super) struct Initiator {
     name: String,
     chap: Option<Chap>,
     target_chap: Option<Chap>,
-    /// What tells our sessions from those of others with our name.
+    /// Distinguishes this initiator's sessions from those of others with the same name.
     isid: [u8; 4],
 }
 
 impl Initiator {
     pub(super) fn of(target: &IscsiTarget) -> Result<Initiator> {
         let mut isid: [u8; 4] = random()?;
-        // Of the form whose numbers are random (RFC 7143, 11.12.5).
+        // The format with random numbers (RFC 7143, 11.12.5).
         isid[0] = 0x80;
         let mut chap = target.chap.clone();
         if let Some(chap) = &mut chap
@@ -71,7 +71,7 @@ fn secret(variable: &str, whose: &str) -> Result<Secret> {
     }
 }
 
-/// The system's name, or one made of that of the host.
+/// Returns the system's initiator name, or one made from the host's name.
 fn default_initiator() -> String {
     let system = fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
     let system = system.lines().find_map(|line| line.trim().strip_prefix("InitiatorName="));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The identity of a logical unit, asked before anything else is known of it: a login, a few questions, a logout.
+//! Reads the identity of a logical unit before it is opened: a login, a few commands, a logout.
 //!
 //! Guarantees: uses a session of its own, which disturbs no other; sends no command that a unit in standby refuses. Does not
 //! check whether the unit is a disk (`attach` does).

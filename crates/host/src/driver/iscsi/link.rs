@@ -86,7 +86,7 @@ enum Body {
 /// Data of a task that has to be sent and is not in a message yet.
 struct Sequence {
     tag: u16,
-    /// The target's tag of the R2T that it answers.
+    /// The target's tag of the R2T that this data answers.
     target_tag: u32,
     at: u32,
     end: u32,
@@ -545,7 +545,7 @@ impl Session {
             }
             Pdu::NopIn { .. } => {}
             Pdu::TaskManagement { tag, response } => self.managed(tag, response, is_sending, tasks)?,
-            // The unit's report (unit attention) comes with the next command, too.
+            // The unit also reports this (unit attention) with the next command.
             Pdu::Async { event: 0, .. } => {}
             Pdu::Async { event, .. } => return Err(Lost(format!("the target wants us to leave (event {event})"))),
             Pdu::Logout { .. } => return Err(Lost("the target has logged us out".into())),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The login of a session: security and operational negotiation, as a state machine over headers and text; no I/O.
 //!
-//! Guarantees: any answer is accepted as input; what does not belong to a login is refused, and a login ends after at most
-//! [`MAX_ROUNDS`] requests. Negotiated values ([`Params`]) are within their ranges. A login succeeds only after a target
-//! that has to prove its identity has done so, with a challenge that only we use. Does not do: error recovery levels above
-//! 0, several connections of a session, markers, Kerberos, SRP.
+//! Guarantees: any answer is accepted as input; an answer that does not belong to a login is refused, and a login ends after at most
+//! [`MAX_ROUNDS`] requests. Negotiated values ([`Params`]) are within their ranges. A login succeeds only after a target that has to prove
+//! its identity has done so, with a challenge that only we use. Does not do: error recovery levels above 0, several connections of a
+//! session, markers, Kerberos, SRP.
 //! Source: RFC 7143, 6 (text), 7 (login), 12 (authentication), 13 (keys).
 
 use super::chap;
@@ -17,7 +17,7 @@ use std::fmt;
 pub const MAX_ROUNDS: u32 = 32;
 /// Most text of one answer, over several messages.
 const MAX_TEXT: usize = 64 << 10;
-/// Longest text of one request: what every target takes.
+/// Longest text of one request; every target accepts this length.
 const MAX_REQUEST_TEXT: usize = 8192;
 /// Largest data segment that we accept: as much as one receive can return.
 pub const MAX_RECV_DATA: u32 = 256 << 10;
@@ -196,14 +196,14 @@ pub struct Login {
 }
 
 const TAG: u32 = 0;
-/// Identifier of our challenge.
+/// Identifier of the initiator's challenge.
 const OUR_ID: u8 = 0x4d;
 
 impl Login {
-    /// A login that has not begun.
+    /// Makes a login that has not begun.
     ///
-    /// It begins with the security stage, even if nothing has to be proved. After a login without that stage, tgt may not
-    /// end the session that the new one replaces. A late write of the old session is then carried out
+    /// The login begins with the security stage, even if no identity has to be proved. After a login without that stage, tgt may not end
+    /// the session that the new one replaces. A late write of the old session is then carried out
     /// (`multipath.rs::a_late_write_of_a_silent_path_does_not_overwrite_a_newer_one`).
     pub fn new(wanted: Wanted) -> Login {
         Login {
@@ -501,7 +501,7 @@ impl Login {
     }
 }
 
-/// A number as texts have it, decimal or hexadecimal (RFC 7143, 6.1).
+/// Parses a portal group's number, decimal or hexadecimal (RFC 7143, 6.1).
 fn portal_group(tag: &str) -> Option<u16> {
     match tag.strip_prefix("0x").or(tag.strip_prefix("0X")) {
         Some(hex) => u16::from_str_radix(hex, 16).ok(),
@@ -509,7 +509,7 @@ fn portal_group(tag: &str) -> Option<u16> {
     }
 }
 
-/// Keys and values of a text.
+/// Parses the keys and values of a text.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<(&str, &str)>, Failure> {
     let mut all = Vec::new();
     for item in bytes.split(|b| *b == 0).filter(|item| !item.is_empty()) {
@@ -524,7 +524,7 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<(&str, &str)>, Failure> {
 pub struct Found {
     /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its portals.
     pub portals: Vec<FoundPortal>,
 }
 

@@ -27,7 +27,7 @@ fn answer(stage: Stage, next: Option<Stage>) -> Pdu {
 const SECURITY: Stage = Stage::Security;
 const OPERATIONAL: Option<Stage> = Some(Stage::Operational);
 
-/// What the request says, with spaces for zeroes.
+/// Returns the text of the request, with spaces for zero bytes.
 fn said(login: &mut Login) -> String {
     let (_, text) = login.request().unwrap();
     String::from_utf8(text).unwrap().replace('\0', " ")
@@ -134,7 +134,7 @@ fn a_target_that_skips_its_proof_is_refused() {
     said(&mut login);
     let refused = login.feed(&answer(SECURITY, OPERATIONAL), b"AuthMethod=None\0");
     assert!(matches!(refused, Err(Failure::Impostor(_))), "{refused:?}");
-    // It wants our answer to the challenge that we are about to send it.
+    // The target sends the challenge that the initiator is about to send, to get the answer.
     let mut login = Login::new(both);
     said(&mut login);
     login.feed(&answer(SECURITY, None), b"AuthMethod=CHAP\0").unwrap();

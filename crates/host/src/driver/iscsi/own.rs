@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a session has in flight beside requests: commands of our own, with data in memory of ours, and task management.
+//! What a session has in flight besides requests: the driver's own commands, with data in its own memory, and task management.
 //!
-//! Guarantees: an answer is accepted only if it matches something in flight, and its data is within what was asked for; all
-//! else is a [`Violation`]. Each command gets one answer, also when the session is lost. At most [`MAX_OUT`] of each kind
-//! are in flight, and one abort.
+//! Guarantees: an answer is accepted only if it matches a command or function in flight, and its data only if it is within the requested
+//! range; everything else is a [`Violation`]. Each command gets one answer, also when the session is lost. At most [`MAX_OUT`] of each
+//! kind are in flight, and one abort.
 //! Source: RFC 7143, 4.2.2.1 (immediate commands), 11.5, 11.6 and 11.17 (what is rejected).
 
 use super::dial::sense_of;
@@ -24,16 +24,16 @@ pub(super) fn is_own(wire_tag: u32) -> bool {
     wire_tag >> 16 == TAGS
 }
 
-/// The unit reports a change once, with the next command. Then the session is dropped, so that no later command reaches the
-/// changed unit before that report is read.
+/// The unit reports a change once, with the next command. The session is dropped after such a report, so that no later command reaches the
+/// changed unit before the report is handled.
 const UNHEARD: &str = "the logical unit says that it has changed";
 
-/// Returns why the session is dropped then.
+/// Returns the loss of the session for such a report.
 pub(super) fn unheard() -> Lost {
     Lost(UNHEARD.into())
 }
 
-/// Whether the unit says that it may be another one.
+/// Whether the unit reports that it may be another one.
 pub(super) fn is_of_another(outcome: &Outcome) -> bool {
     outcome.sense.is_some()
         && matches!(judge(outcome, &About::default()).event, DeviceEvent::CapacityChanged | DeviceEvent::Changed)
@@ -53,7 +53,7 @@ pub(super) enum TaskOwner {
 pub(super) struct Answer {
     pub(super) outcome: Outcome,
     pub(super) data: Vec<u8>,
-    /// Sense data as it came.
+    /// Sense data as received.
     pub(super) sense: Vec<u8>,
 }
 
@@ -195,7 +195,7 @@ impl Own {
         }
     }
 
-    /// The target asks for data: returns it.
+    /// Returns data that the target asks for.
     pub(super) fn asked_for(&mut self, wire_tag: u32, offset: u32, len: u32) -> Result<Vec<u8>, Violation> {
         let job = self.find(wire_tag)?;
         let all = job.out.len() as u32;
@@ -272,7 +272,7 @@ impl Own {
     /// Notes a function that is to be sent. Returns its tag; `None` if too many are in flight.
     pub(super) fn manage(&mut self, function: Function, task: Option<(u16, u32)>, cmd_sn: u32) -> Option<u32> {
         if self.managed.len() >= MANY {
-            // What has ended without being asked about.
+            // Drop functions that have completed but whose outcome no thread has fetched.
             self.managed.retain(|m| m.is_done.is_none());
         }
         if self.managed.len() >= MAX_OUT {
@@ -310,7 +310,8 @@ impl Own {
         let at = self.find_managed(wire_tag, "answers")?;
         let is_done = match response {
             0 => true,
-            // No such task, no such LUN, still allegiant, cannot reassign, not supported, not allowed, rejected.
+            // Task does not exist, LUN does not exist, task still allegiant, reassignment or function not supported, not authorized,
+            // rejected.
             1..=6 | 255 => false,
             other => return Err(Violation(format!("it answers task management with {other}, which means nothing"))),
         };
@@ -398,11 +399,11 @@ mod tests {
             let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
             assert!(!own.drop_one(TaskOwner::Midlayer));
             assert_eq!(own.completed(tag, status, data).is_ok(), is_none, "though no thread waits for it");
-            // It is there when it is dropped.
+            // The answer is there when the command is dropped.
             let tag = sent(&mut own, TaskOwner::Midlayer, &[], 0);
             own.completed(tag, status, data).unwrap();
             assert_eq!(own.drop_one(TaskOwner::Midlayer), !is_none);
-            // A user gets the answer all the same.
+            // A user still gets the answer.
             let tag = sent(&mut own, TaskOwner::User, &[], 0);
             assert_eq!(own.completed(tag, status, data).is_ok(), is_none);
             own.end_all(HostByte::TransportDisrupted);
@@ -436,7 +437,7 @@ mod tests {
         assert!(own.is_aborting());
         own.function_ended(reset, 0).unwrap();
         assert!(!own.is_aborting());
-        // Its answer may come still.
+        // Its answer may still arrive.
         own.function_ended(abort, 1).unwrap();
         assert!(own.function_ended(abort, 1).is_err());
     }

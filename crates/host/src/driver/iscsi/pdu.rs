@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages of iSCSI (PDUs): headers that we send, and headers that targets send.
 //!
-//! Guarantees: a header that is built is well-formed; of a target any 48 bytes are taken: they are a [`Pdu`] or a [`Violation`].
-//! Does not do: say whether a message is due; that is the session's.
+//! Guarantees: a header that is built is well-formed; any 48 bytes of a target are accepted as input and parsed into a [`Pdu`] or a
+//! [`Violation`].
+//! Does not check whether a message is due; the session does.
 //! Source: RFC 7143, 11.
 
 use std::fmt;
@@ -11,7 +12,7 @@ use std::fmt;
 pub const BHS_BYTES: usize = 48;
 /// Bytes of a digest.
 pub const DIGEST_BYTES: usize = 4;
-/// The tag that is none.
+/// The tag that means "no tag".
 pub const RESERVED_TAG: u32 = u32::MAX;
 
 /// What initiators send.
@@ -23,7 +24,7 @@ mod request {
     pub(super) const TEXT: u8 = 0x04;
     pub(super) const DATA_OUT: u8 = 0x05;
     pub(super) const LOGOUT: u8 = 0x06;
-    /// Goes past the order of commands.
+    /// The message is not subject to the order of commands.
     pub(super) const IMMEDIATE: u8 = 0x40;
 }
 
@@ -41,12 +42,12 @@ mod response {
     pub(super) const REJECT: u8 = 0x3f;
 }
 
-/// The last message of a sequence; of a login: on to the next stage.
+/// The last message of a sequence; in a login: transit to the next stage.
 const FINAL: u8 = 0x80;
 /// More of the same text follows.
 const CONTINUE: u8 = 0x40;
 
-/// A target does not keep to the protocol; in words for people.
+/// A target violates the protocol; holds text for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -63,7 +64,7 @@ pub struct Header([u8; BHS_BYTES]);
 /// Which way the data of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// There is none.
+    /// No data.
     None,
     /// From the target.
     Read,
@@ -79,12 +80,12 @@ pub enum Function {
     AbortTask = 1,
     /// All tasks of a logical unit, and its state.
     LogicalUnitReset = 5,
-    /// All tasks of a target; its sessions stay.
+    /// All tasks of a target; its sessions continue.
     TargetWarmReset = 6,
 }
 
 impl Header {
-    /// Kind of a NOP: a question whether the peer is there, or an answer.
+    /// Kind of a NOP: a ping, or the answer to one.
     pub const NOP_OUT: u8 = request::NOP_OUT;
     /// Kind of a task management function.
     pub const TASK_MANAGEMENT: u8 = request::TASK_MANAGEMENT;
@@ -100,24 +101,24 @@ impl Header {
         self
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8; BHS_BYTES] {
         &self.0
     }
 
-    /// With a data segment of this length, below 2^24.
+    /// Sets the length of the data segment, below 2^24.
     pub fn with_data(self, len: u32) -> Header {
         let [zero, length @ ..] = len.to_be_bytes();
         assert!(zero == 0, "a data segment of {len} bytes: must be below 2^24");
         self.put(5, length)
     }
 
-    /// With the numbers of the command's place in its session.
+    /// Sets the sequence numbers of the command in its session.
     pub fn with_numbers(self, cmd_sn: u32, exp_stat_sn: u32) -> Header {
         self.put(24, cmd_sn.to_be_bytes()).put(28, exp_stat_sn.to_be_bytes())
     }
 
-    /// A SCSI command; `is_final`: no data follows that was not asked for.
+    /// Makes a SCSI command; `is_final`: no unsolicited data follows.
     pub fn command(tag: u32, lun: [u8; 8], cdb: &[u8; 16], direction: Direction, len: u32, is_final: bool) -> Header {
         const SIMPLE: u8 = 1;
         let way = match direction {
@@ -129,7 +130,7 @@ impl Header {
         Header::new(request::SCSI_COMMAND, flags, tag).put(8, lun).put(20, len.to_be_bytes()).put(32, *cdb)
     }
 
-    /// Data to the target: part `number` of a sequence, answering `target_tag` if that was asked for.
+    /// Makes a message with data for the target: part `number` of a sequence. `target_tag` is the tag of the R2T that it answers, if any.
     pub fn data_out(tag: u32, lun: [u8; 8], target_tag: u32, number: u32, offset: u32, is_final: bool) -> Header {
         let flags = if is_final { FINAL } else { 0 };
         let header = Header::new(request::DATA_OUT, flags, tag).put(8, lun).put(20, target_tag.to_be_bytes());
@@ -141,48 +142,48 @@ impl Header {
         bytes.first() == Some(&request::DATA_OUT)
     }
 
-    /// Whether bytes begin with a header of [`Header::data_out`] that answers a target's wish.
+    /// Whether bytes begin with a header of [`Header::data_out`] that answers an R2T of the target.
     pub fn is_asked_for(bytes: &[u8]) -> bool {
         let target_tag = bytes.get(20..).and_then(|rest| rest.first_chunk());
         Header::is_data_out(bytes) && target_tag.is_some_and(|tag| u32::from_be_bytes(*tag) != RESERVED_TAG)
     }
 
-    /// What kind of message has the header that bytes begin with, and its tag.
+    /// Returns the kind and the tag of the header that bytes begin with.
     pub fn about(bytes: &[u8]) -> Option<(u8, u32)> {
         let tag = bytes.get(16..)?.first_chunk()?;
         Some((bytes[0] & 0x3f, u32::from_be_bytes(*tag)))
     }
 
-    /// The number of the last status that has arrived is told.
+    /// Sets the number that acknowledges the last status that has arrived.
     pub fn with_exp_stat_sn(self, exp_stat_sn: u32) -> Header {
         self.put(28, exp_stat_sn.to_be_bytes())
     }
 
-    /// A question whether the target is there (`tag`), or the answer to its (`target_tag`).
+    /// Makes a ping to the target (`tag`), or the answer to the target's ping (`target_tag`).
     pub fn nop_out(tag: u32, lun: [u8; 8], target_tag: u32) -> Header {
         let header = Header::new(request::NOP_OUT | request::IMMEDIATE, FINAL, tag);
         header.put(8, lun).put(20, target_tag.to_be_bytes())
     }
 
-    /// Task management; `task` is the tag of the task, if it is about one.
+    /// Makes a task management request; `task` is the tag of the task, if the function is about one.
     pub fn task_management(function: Function, tag: u32, lun: [u8; 8], task: u32, task_cmd_sn: u32) -> Header {
         let header = Header::new(request::TASK_MANAGEMENT | request::IMMEDIATE, FINAL | function as u8, tag);
         header.put(8, lun).put(20, task.to_be_bytes()).put(32, task_cmd_sn.to_be_bytes())
     }
 
-    /// A login request of a stage; `next` if it is to be the last one of it.
+    /// Makes a login request of a stage; `next` is the following stage, if this request is the last of its stage.
     pub fn login(tag: u32, isid: [u8; 6], tsih: u16, stage: Stage, next: Option<Stage>, more: bool) -> Header {
         let flags = (stage as u8) << 2 | next.map_or(0, |n| FINAL | n as u8) | if more { CONTINUE } else { 0 };
         let header = Header::new(request::LOGIN | request::IMMEDIATE, flags, tag);
         header.put(8, isid).put(14, tsih.to_be_bytes())
     }
 
-    /// Text, or the wish for more of the answer that has this target tag.
+    /// Makes a text request, or a request for more of the answer with this target tag.
     pub fn text(tag: u32, target_tag: u32) -> Header {
         Header::new(request::TEXT | request::IMMEDIATE, FINAL, tag).put(20, target_tag.to_be_bytes())
     }
 
-    /// The session ends.
+    /// Makes a request to end the session.
     pub fn logout(tag: u32) -> Header {
         Header::new(request::LOGOUT | request::IMMEDIATE, FINAL, tag)
     }
@@ -192,11 +193,11 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// Asks for the peer's identity.
+    /// Authentication.
     Security = 0,
-    /// How shall we talk?
+    /// Negotiation of operational parameters.
     Operational = 1,
-    /// The session is there.
+    /// The session is established.
     FullFeature = 3,
 }
 
@@ -211,38 +212,38 @@ impl Stage {
     }
 }
 
-/// What all messages of targets say of the session.
+/// Sequence numbers that all messages of targets contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     /// Number of this status.
     pub stat_sn: u32,
     /// The command that is expected next.
     pub exp_cmd_sn: u32,
-    /// The last command that is taken.
+    /// The last command that the target accepts.
     pub max_cmd_sn: u32,
 }
 
-/// How a command ended.
+/// How a command completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The device's status byte.
     pub status: u8,
     /// Bytes that were not transferred.
     pub underflow: u32,
-    /// There was more than was asked for.
+    /// There was more data than requested.
     pub overflow: bool,
 }
 
 /// Data from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataIn {
-    /// Whose.
+    /// Tag of the task.
     pub tag: u32,
-    /// Where in its data.
+    /// Offset in the task's data.
     pub offset: u32,
-    /// How much.
+    /// Number of bytes.
     pub len: u32,
-    /// With the last of it.
+    /// Status that comes with the last data.
     pub status: Option<Status>,
 }
 
@@ -255,7 +256,7 @@ pub enum Pdu {
         target_tag: u32,
         lun: [u8; 8],
     },
-    /// `response` is 0 if the command was completed at the target.
+    /// `response` is 0 if the target completed the command.
     Response {
         tag: u32,
         response: u8,
@@ -265,7 +266,7 @@ pub enum Pdu {
         tag: u32,
         response: u8,
     },
-    /// `next` is there if the stage is over.
+    /// `next` is present if the stage is over.
     Login {
         tag: u32,
         stage: Stage,
@@ -301,19 +302,19 @@ pub enum Pdu {
     },
 }
 
-/// A header of a target.
+/// A parsed header of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// What it is.
+    /// The message.
     pub pdu: Pdu,
-    /// What it says of the session.
+    /// Its sequence numbers.
     pub numbers: Numbers,
     /// Bytes of its data segment, without padding.
     pub data_len: u32,
 }
 
 impl Received {
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; BHS_BYTES]) -> Result<Received, Violation> {
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u32::from_be_bytes(*b));
         let half = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u16::from_be_bytes(*b));
@@ -365,7 +366,7 @@ impl Received {
         Ok(Received { pdu, numbers, data_len })
     }
 
-    /// Whether its number of status is one that was used by it.
+    /// Whether this message consumes a status number.
     pub fn has_status(&self) -> bool {
         match self.pdu {
             Pdu::DataIn(data) => data.status.is_some(),
@@ -376,7 +377,7 @@ impl Received {
     }
 }
 
-/// Bytes that fill a segment up to words.
+/// Returns the bytes that pad a segment to whole words.
 pub fn padding(len: u32) -> usize {
     (len.wrapping_neg() & 3) as usize
 }

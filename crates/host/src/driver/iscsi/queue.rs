@@ -30,7 +30,7 @@ use blk::scsi::transport::{Abort, Busy, CommandBatch, Help, LunId, Outcomes};
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
 
-/// How long commands and targets may take.
+/// Time limits of commands and targets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     /// How long requests wait for another session.
@@ -72,10 +72,10 @@ impl remote::Requests for Tasks {
     }
 }
 
-/// What a queue remembers besides.
+/// Other state of a queue.
 #[derive(Default)]
 pub(super) struct ProtocolState {
-    /// Portal group of the present or last session.
+    /// Portal group of the current or last session.
     portal_group: Option<u16>,
     /// Commands that change data were in flight when the session was lost: no session of another nexus is used before this
     /// time.
@@ -106,7 +106,7 @@ impl Queue {
         Ok(Queue { timeouts, lun, core: remote::Queue::new(Tasks::new(0), watch)? })
     }
 
-    /// No commands will come until the next start.
+    /// Takes the queue out of use until the next start.
     pub(super) fn stop(&self, regions: &Regions) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -138,7 +138,7 @@ impl Queue {
         if is_other {
             if let (LinkState::Lost(until), Some(cut_until), false) = (&mut state.link, cut_until, self.timeouts.fences)
             {
-                // A usable portal exists: requests wait for the login that follows `cut_until`.
+                // There is a usable portal, so requests wait for the login that follows `cut_until`.
                 *until = (*until).max(cut_until + REMAKE_TIME);
             }
             drop(guard);
@@ -182,7 +182,7 @@ impl Queue {
         }
     }
 
-    /// Whether it can be used now.
+    /// Returns whether the queue can be used now.
     pub(super) fn health(&self, now: Instant) -> SessionHealth {
         let state = self.core.lock();
         match state.link {
@@ -284,7 +284,7 @@ impl Queue {
         }
     }
 
-    /// The session is given up, because of `why`.
+    /// Drops the session because of `why`.
     pub(super) fn drop_session(&self, why: &str) {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -294,8 +294,8 @@ impl Queue {
         }
     }
 
-    /// The unit has reported, to a request of some session, that it has changed: before this session is used, the unit has to be asked
-    /// again. A session that got the report itself was lost by that, and the one that took its place has asked.
+    /// Drops the session because the unit has reported to another session that it has changed, so that the unit is identified again before
+    /// it is used. A session that got the report itself was already dropped, and its successor has identified the unit.
     pub(super) fn doubt(&self) {
         if !self.core.lock().requests.take_told() {
             self.drop_session(&unheard().0);
@@ -321,7 +321,7 @@ impl Queue {
             && state.gives_up
             && !give_up
         {
-            // Other users of the disk wait for a session as long as if nothing had been given up.
+            // Requests of other users wait for a session for the full time, as if nothing had been given up.
             *until = (*until).max(clock::now() + self.timeouts.recovery_timeout);
         }
         state.gives_up = give_up;
@@ -377,7 +377,7 @@ impl Queue {
     pub(super) fn abort(&self, late: TimedOut, regions: &Regions, now: Instant) -> Abort {
         let mut guard = self.core.lock();
         let state = &mut *guard;
-        // It may have been answered.
+        // The command may have been answered.
         self.receive(state, regions, now);
         self.core.tell_ends(state);
         let Some((wire_tag, cmd_sn)) = state.requests.reference(late) else { return Abort::Gone };
@@ -439,7 +439,7 @@ impl Queue {
         begun
     }
 
-    /// Returns the answer to it, once there is one.
+    /// Returns the answer to that command, once there is one.
     pub(super) fn own_answer(&self, owner: TaskOwner, regions: &Regions, now: Instant) -> Option<Answer> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
@@ -451,7 +451,7 @@ impl Queue {
         state.requests.own.take_answer(owner)
     }
 
-    /// Forgets it: no thread waits for it any more.
+    /// Forgets that command, because no thread waits for it any more.
     pub(super) fn drop_own(&self, owner: TaskOwner) {
         if self.core.lock().requests.own.drop_one(owner) {
             self.drop_session(&unheard().0);

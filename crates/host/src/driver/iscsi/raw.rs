@@ -49,7 +49,7 @@ impl Iscsi {
         let answer = self.wait_for(queue, padded, data_out, data_in as u32, timeout)?;
         self.disk.overhear(&answer.outcome, clock::now());
         self.take_news();
-        // An answer that is shorter than the buffer is no error.
+        // An answer that is shorter than the buffer is not an error.
         let whole = Outcome { residual: 0, ..answer.outcome };
         let blk_status = match blk::scsi::disposition::judge(&whole, &Default::default()).verdict {
             blk::scsi::disposition::Verdict::End(status) => status,

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes of a target to messages, in whatever pieces they come.
+//! Parses a target's bytes into messages, in whatever pieces the bytes arrive.
 //!
-//! Guarantees: any bytes are taken; data segments are bounded by what was declared, digests are checked before anything of the
-//! header counts, and before the end of data is told. What is told does not depend on the cuts, but for the pieces of
-//! [`PduEvent::Data`]. Data of reads is passed through, or received by others straight to where it belongs ([`Reader::payload_left`]).
+//! Guarantees: any bytes are accepted as input; data segments are bounded by the declared maximum. Digests are checked before a header is
+//! used, and before the end of data is reported. Apart from the pieces of [`PduEvent::Data`], events do not depend on how the bytes were
+//! split. Data of reads is passed through, or the caller receives it directly into its memory ([`Reader::payload_left`]).
 //! Source: RFC 7143, 11 and 13.1 (digests).
 
 use super::pdu::{BHS_BYTES, DIGEST_BYTES, DataIn, Pdu, Received, Violation, padding};
 
-/// Bytes of other data segments than those of reads that are kept; what is behind them is left out.
+/// Most bytes that are kept of a data segment that is not read data; the rest is dropped.
 pub const MAX_KEPT: usize = 64 << 10;
-/// Fewer bytes than these are left over by [`Reader::next`].
+/// [`Reader::next`] leaves fewer bytes than these.
 pub const MOST_LEFT: usize = BHS_BYTES + DIGEST_BYTES;
 
-/// What bytes say.
+/// An event in a target's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PduEvent<'a> {
-    /// Nothing yet.
+    /// No event: more bytes are needed.
     NeedMore,
     /// Data begins.
     Begin(DataIn),
-    /// Some of it, for this offset of its task.
+    /// A piece of the data.
     Data {
-        /// Whose.
+        /// Tag of the task.
         tag: u32,
-        /// Where in its data.
+        /// Offset in the task's data.
         at: u32,
         /// Never empty.
         bytes: &'a [u8],
     },
-    /// All of it is there.
+    /// The data is complete.
     End(DataIn, Received),
     /// Another message; its data is [`Reader::kept`].
     Pdu(Received),
@@ -38,7 +38,7 @@ pub enum PduEvent<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Header,
-    /// Bytes of data and bytes of padding and digest are to come.
+    /// Bytes of data (`left`), and of padding and digest (`tail`), that follow.
     Body {
         read: Received,
         left: u32,
@@ -58,17 +58,17 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// For data segments up to `max_data` bytes.
+    /// Makes a reader for data segments of up to `max_data` bytes.
     pub fn new(header_digest: bool, data_digest: bool, max_data: u32) -> Reader {
         Reader { header_digest, data_digest, max_data, phase: Phase::Header, kept: Vec::new(), crc: 0 }
     }
 
-    /// Data of the message told last.
+    /// Returns the data of the last message.
     pub fn kept(&self) -> &[u8] {
         &self.kept
     }
 
-    /// Data of a read that is to come next, which may be received elsewhere: tag, offset, bytes. Not with digests of data.
+    /// Returns which data of a read comes next, for a direct receive: tag, offset, bytes. `None` with data digests.
     pub fn payload_left(&self) -> Option<(u32, u32, u32)> {
         match self.phase {
             Phase::Body { read: Received { pdu: Pdu::DataIn(data), .. }, left, .. }
@@ -80,7 +80,7 @@ impl Reader {
         }
     }
 
-    /// So many bytes of it were.
+    /// Reports that `n` bytes of [`Reader::payload_left`] were received directly.
     pub fn payload_received(&mut self, n: u32) {
         match &mut self.phase {
             Phase::Body { left, .. } if n <= *left => *left -= n,
@@ -88,7 +88,7 @@ impl Reader {
         }
     }
 
-    /// Takes bytes from the front of `input`; to be called until it needs more.
+    /// Parses bytes from the front of `input`. Call until it needs more.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<PduEvent<'a>, Violation> {
         let Phase::Body { read, left, tail } = &mut self.phase else { return self.header(input) };
         if *left > 0 {
@@ -124,7 +124,7 @@ impl Reader {
         })
     }
 
-    /// Checks padding and digest behind data.
+    /// Checks padding and digest after data.
     fn check_data(&self, end: &[u8]) -> Result<(), Violation> {
         if !self.data_digest {
             return Ok(());
@@ -153,7 +153,7 @@ impl Reader {
         }
         self.kept.clear();
         self.crc = 0;
-        // There is no digest of no data.
+        // An empty data segment has no digest.
         let digest = if self.data_digest && read.data_len > 0 { DIGEST_BYTES } else { 0 };
         let tail = padding(read.data_len) + digest;
         if let Pdu::DataIn(data) = read.pdu {
@@ -172,7 +172,7 @@ impl Reader {
 mod tests {
     use super::*;
 
-    /// What a target says, with a digest of each part if `digests`.
+    /// Returns a message of a target, with a digest of each part if `digests`.
     fn message(opcode: u8, tag: u32, data: &[u8], digests: bool) -> Vec<u8> {
         let mut header = [0; BHS_BYTES];
         header[0] = opcode;

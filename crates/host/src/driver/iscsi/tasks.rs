@@ -22,7 +22,7 @@ use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Length from which a read is received directly into its memory.
+/// Least length of a read that is received directly into its memory.
 const LARGE: u32 = 32 << 10;
 /// Serial numbers of tasks, above the index; tags beyond are the session's own.
 const SERIALS: u32 = 0x7fff;
@@ -41,7 +41,7 @@ struct Slot {
     /// Bytes received, or asked for by the target, or sent unsolicited.
     moved: u32,
     pieces: Pieces,
-    /// Its memory has gone.
+    /// Its memory is gone.
     discarded: bool,
     issued: Instant,
     cmd_sn: u32,
@@ -86,7 +86,7 @@ impl Tasks {
         }
     }
 
-    /// Makes room for another depth; no task is in flight.
+    /// Changes the number of tags; no task may be in flight.
     pub(super) fn resize(&mut self, depth: usize) {
         assert!(self.in_flight == 0 && self.ended.is_empty(), "the depth changes with commands in flight");
         if depth != self.slots.len() {
@@ -184,7 +184,7 @@ impl Tasks {
         is_out
     }
 
-    /// Completes the commands before this number, because a reset has ended them. Returns which.
+    /// Completes the commands before this number, because a reset has ended them. Returns their tags.
     pub(super) fn reset_before(&mut self, cmd_sn: u32) -> Vec<u16> {
         let was_before = |s: &Slot| s.ticket.is_some() && is_before(s.cmd_sn, cmd_sn);
         let all: Vec<usize> = (0..self.slots.len()).filter(|i| was_before(&self.slots[*i])).collect();
@@ -203,7 +203,7 @@ impl Tasks {
         }
     }
 
-    /// The target asks for data: returns the task.
+    /// Returns the task for which the target asks for data.
     pub(super) fn asked_for(&mut self, wire_tag: u32, offset: u32, len: u32) -> Result<u16, Violation> {
         let index = self.find(wire_tag)?;
         let slot = &mut self.slots[index];
@@ -218,7 +218,7 @@ impl Tasks {
         Ok(index as u16)
     }
 
-    /// Data of a read begins.
+    /// Records that data of a read begins.
     pub(super) fn data_begins(&mut self, data: &DataIn) -> Result<(), Violation> {
         let index = self.find(data.tag)?;
         let slot = &mut self.slots[index];
@@ -239,13 +239,13 @@ impl Tasks {
         }
     }
 
-    /// Returns where data of a read belongs; `None` if the data is discarded.
+    /// Returns the memory for a read's data; `None` if the data is discarded.
     pub(super) fn destination(&self, wire_tag: u32) -> Option<&Pieces> {
         let slot = &self.slots[(wire_tag & 0xffff) as usize];
         (!slot.discarded).then_some(&slot.pieces)
     }
 
-    /// Discards a read's data from now on, because its memory has gone. Returns false if that is known.
+    /// Discards a read's data from now on, because its memory is gone. Returns false if it was already being discarded.
     pub(super) fn discard(&mut self, wire_tag: u32) -> bool {
         !std::mem::replace(&mut self.slots[(wire_tag & 0xffff) as usize].discarded, true)
     }
@@ -300,15 +300,16 @@ impl Tasks {
     ) -> Result<(), Lost> {
         let index = self.find(wire_tag)?;
         let slot = &self.slots[index];
-        // Some targets report for parameter lists that they took nothing (tgt for UNMAP); for blocks that is a failure.
+        // Some targets report that they took nothing of a parameter list (tgt for UNMAP); that is ignored. For data blocks an underflow is
+        // a failure.
         let underflow = match slot.payload {
             Payload::Read | Payload::Write => status.underflow,
             Payload::None | Payload::Unmap(_) | Payload::Zeroes(_) => 0,
         };
         let missing = match slot.payload {
-            // Even of a list or a block: what waits to be sent counts as moved already.
+            // Also for a parameter list or a block of zeroes, because data that waits to be sent already counts as moved.
             _ if slot.discarded || has_unsent => slot.len,
-            // What it would write over the blocks it has not seen.
+            // This part of the data was not transferred.
             Payload::Read | Payload::Write | Payload::Zeroes(_) => slot.len - slot.moved,
             Payload::None | Payload::Unmap(_) => 0,
         };
@@ -373,7 +374,7 @@ impl Tasks {
         self.slots.iter().any(|slot| slot.ticket.is_some() && now.since(slot.issued) >= time)
     }
 
-    /// Hands completed commands over, as many as fit. Returns how many.
+    /// Returns completed commands, as many as fit, and how many these are.
     pub(super) fn give_ended(&mut self, to: &mut Outcomes<'_>) -> usize {
         let n = self.ended.len().min(to.room());
         self.ended.drain(..n).for_each(|(ticket, outcome)| to.push(ticket, &outcome));

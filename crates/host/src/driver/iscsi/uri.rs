@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! iSCSI URLs as targets: `iscsi://[USER[%PASSWORD]@]HOST[:PORT]/IQN/LUN[?OPTIONS]`.
 //!
-//! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. The first `%` behind the user begins the
-//! password, as libiscsi and QEMU have it, so neither is percent-encoded. An unknown option is refused. Passwords are not printed
-//! by `Debug`, nor by errors.
+//! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. The first `%` after the user begins the password,
+//! as in libiscsi and QEMU, so neither is percent-encoded. An unknown option is refused. Passwords are not printed by `Debug`, nor by
+//! errors.
 //! Source: the URL of libiscsi (README) and QEMU's documentation of it.
 
 use super::login::Chap;
@@ -33,7 +33,7 @@ const OPTIONS: [&str; 8] = [
     "target_user",
 ];
 
-/// Where a target is reached.
+/// The address at which a target is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
     /// Host name or IP address, without brackets.
@@ -77,13 +77,13 @@ pub struct IscsiTarget {
     pub portal: Portal,
     /// The target's name.
     pub name: String,
-    /// Which of its logical units.
+    /// The logical unit.
     pub lun: LunId,
     /// Most sessions, 1..=[`MAX_SESSIONS`]; `None`: the default.
     pub sessions: Option<u16>,
-    /// Our name; `None`: the system's, or one made of the host's name.
+    /// The initiator's name; `None`: the system's, or one made from the host's name.
     pub initiator: Option<String>,
-    /// How we prove our identity.
+    /// The initiator's CHAP name and password.
     pub chap: Option<Chap>,
     /// The identity that the target must prove.
     pub target_user: Option<String>,
@@ -91,16 +91,16 @@ pub struct IscsiTarget {
     pub header_digest: bool,
     /// Data has a digest.
     pub data_digest: bool,
-    /// How long requests wait for a target that is gone.
+    /// How long requests wait for a lost target.
     pub recovery_timeout: Duration,
-    /// After so long a silence the target is asked whether it is there; `None`: never.
+    /// Silence after which the target is pinged; `None`: never.
     pub noop_interval: Option<Duration>,
-    /// How long its answer may take.
+    /// Time limit of the answer to a ping.
     pub noop_timeout: Duration,
 }
 
 impl IscsiTarget {
-    /// A logical unit with everything else as it is by default.
+    /// Makes a target with defaults for everything else.
     pub fn new(portal: Portal, name: &str, lun: LunId) -> IscsiTarget {
         IscsiTarget {
             portal,
@@ -132,7 +132,7 @@ pub fn is_scheme(kind: &str) -> bool {
 
 /// Reads a URL whose scheme is `iscsi`.
 pub fn parse(text: &str) -> Result<IscsiTarget> {
-    // Not the text itself: there may be a password in it.
+    // The message does not contain the text, because it may contain a password.
     read(text).map_err(|problem| Error::usage(format!("target 'iscsi:': {problem}")))
 }
 
@@ -151,7 +151,7 @@ fn read(text: &str) -> std::result::Result<IscsiTarget, String> {
     made(authority, &name, LunId(lun_number), query)
 }
 
-/// What comes behind it would be taken for a name, and shown.
+/// What follows the '/' would be taken for a name, and shown in messages.
 const SLASH: &str = "a password with '/' cannot stand in a URL: set LIBISCSI_CHAP_PASSWORD";
 
 fn has_slash_in_password(rest: &str) -> bool {
@@ -162,7 +162,7 @@ fn has_slash_in_password(rest: &str) -> bool {
 /// Reads the URL of a portal, `iscsi://[USER[%PASSWORD]@]HOST[:PORT][?OPTIONS]`, for [`discover`](super::discover): its name is empty.
 ///
 /// # Errors
-/// Usage: it is none.
+/// Usage: the text is not such a URL.
 pub fn parse_portal(text: &str) -> Result<IscsiTarget> {
     read_portal(text).map_err(|problem| Error::usage(format!("portal 'iscsi:': {problem}")))
 }

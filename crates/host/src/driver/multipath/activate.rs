@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hardware handler `1 alua`: makes the target serve a path before the path's group is used (`pg_init`).
+//! The hardware handler `1 alua`: makes the target activate a path before the path's group is used (`pg_init`).
 //!
 //! Guarantees: the disk gets one result for each activation, unless the disk ends. Paths are activated in parallel, but
 //! paths of one port group one after the other, so that the group gets one command. The handler waits for a transition for

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Work that may take long and cannot be interrupted, such as opening a path: done by a thread of its own.
+//! Work that may take long and cannot be interrupted, such as opening a path: done by a separate thread.
 //!
 //! Guarantees: the caller returns when the work is done, or soon after the disk ends. Work that is not done by then
 //! continues alone, with nothing but its arguments, and its result is dropped.
-//! Needs: work that holds nothing that must be gone when the disk is.
+//! Needs: work that holds nothing that must be released with the disk.
 
 use super::watch::WatchSignals;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// How long the end of a disk may go unseen.
+/// Longest time until the end of the disk is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Has it done. See the module's text.
+/// Runs the work. See the module's text.
 pub(super) fn apart<T: Send + 'static>(
     signals: &Arc<WatchSignals>,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One path's check: whether it is there, works, and is still the same disk.
+//! The check of one path: whether it is reachable, works, and still leads to the same disk.
 //!
 //! Guarantees: opening a path late, or again for its check, does not delay the end of the disk. No check uses a tag, a slot
 //! or a connection of the requests. A path whose driver has lost connections does not pass. Does not decide what follows
@@ -19,7 +19,7 @@ use blk::time::{Duration, Instant};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a check has found.
+/// The result of a check.
 pub(super) enum Found {
     Up,
     /// The path does not work; contains the reason.
@@ -39,15 +39,15 @@ impl Found {
     }
 }
 
-/// What is kept from one check of a path to the next.
+/// The state of a path's checker between checks.
 pub(super) struct Checker {
     kind: PathChecker,
     probe: Option<Probe>,
     has_passed: bool,
     stall: Stall,
-    /// It is notified when its path's state may have changed.
+    /// The checker is notified when its path's state may have changed.
     hears: bool,
-    /// Its path's priority has changed since it was last asked.
+    /// The path's priority has changed since the last [`Checker::take_changed`].
     has_changed: bool,
     changing_since: Option<Instant>,
 }
@@ -103,7 +103,7 @@ impl Checker {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Whether it ever passed.
+    /// Whether a check has ever passed.
     pub(super) fn has_passed(&self) -> bool {
         self.has_passed
     }
@@ -212,14 +212,14 @@ impl Checker {
                 let (open, regions) = (Arc::clone(open), Arc::new(Regions::new()));
                 let of = Arc::clone(&regions);
                 let another = apart(&core.signals, move || open(of).map_err(|e| e.to_string()));
-                // Only a driver that says that it has all of its connections shows that the path itself is there.
+                // Only a driver that reports its connections as up shows that the path itself works.
                 let has_connections = driver.path().connections().is_some();
                 let missed = |why| if has_connections { CheckFailure::NoWay(why) } else { CheckFailure::Down(why) };
                 none.insert(Probe::new(another.map_err(missed)?, &regions, driver)?)
             }
         };
         let result = probe.read(core.options.checker_timeout, &core.signals);
-        // One that has failed is made anew, unless its read is still out.
+        // A failed probe is made anew, unless its read is still in flight.
         if result.is_err() && !probe.is_out() {
             self.probe = None;
         }

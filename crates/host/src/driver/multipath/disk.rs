@@ -29,13 +29,13 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Makes a path's driver; called again for a path that could not be reached.
+/// Makes a path's driver; called again if the path could not be reached.
 pub type Opener = Box<dyn Fn() -> Result<Arc<dyn HostDriver>> + Send + Sync>;
 
 /// Makes another driver for a path, with data in these regions, for its checker alone.
 pub type Prober = Box<dyn Fn(Arc<Regions>) -> Result<Arc<dyn HostDriver>> + Send + Sync>;
 
-/// A path to be.
+/// A path of a disk that is to be opened.
 pub struct Path {
     /// Its name in messages.
     pub name: String,
@@ -47,7 +47,7 @@ pub struct Path {
     pub open: Opener,
     /// Makes the driver for the checker `directio`; `None`: there is none.
     pub probe: Option<Prober>,
-    /// How it is checked; [`PathChecker::Auto`] is none of its own here.
+    /// How it is checked; [`PathChecker::Auto`] is not a separate checker here.
     pub checker: PathChecker,
 }
 
@@ -75,7 +75,7 @@ pub struct PathHealth {
     pub trouble: Option<String>,
 }
 
-/// What the checkers need as well.
+/// The part of the driver that the checkers share.
 pub(super) struct Core {
     pub(super) options: MultipathOptions,
     pub(super) disk: Paths<RawMutex>,
@@ -166,7 +166,7 @@ impl Multipath {
         Ok((Multipath { core, _watcher: watcher }, troubles.into_iter().map(|(_, text)| text).collect()))
     }
 
-    /// What its paths are doing.
+    /// Returns the status of its paths and groups.
     pub fn status(&self) -> Status {
         self.core.disk.status()
     }
@@ -184,7 +184,7 @@ impl Multipath {
         self.core.paths.iter().map(of).collect()
     }
 
-    /// The disk itself: to fail or reinstate a path, or switch groups, by hand.
+    /// Returns the core of the disk, to fail or reinstate a path or to switch groups manually.
     pub fn paths(&self) -> &Paths<RawMutex> {
         &self.core.disk
     }
@@ -267,7 +267,7 @@ impl Core {
             new_groups.push(new);
         }
         if options.prio == Prioritizer::Alua {
-            // Groups for all orders to come.
+            // Reserve as many groups as regrouping may ever need.
             new_groups.resize_with(paths.len(), || NewGroup { selector: options.path_selector, paths: Vec::new() });
         }
         let no_path_timeout = match options.no_path_retry {
@@ -303,7 +303,7 @@ impl Core {
         Ok(Core { options, disk, paths, hctx_waits, signals, giving_up, sorting, orders, max_hw_queues })
     }
 
-    /// Drivers that are there.
+    /// Returns the paths that have a driver.
     pub(super) fn inners(&self) -> impl Iterator<Item = (&PathDriver, &Arc<dyn HostDriver>)> {
         self.paths.iter().filter_map(|p| Some((&*p.driver, p.driver.inner()?)))
     }

@@ -75,7 +75,7 @@ mod tests {
         // Of one priority, and two groups all the same.
         assert_eq!(of(&[(50, 2, used), (50, 1, used), (50, 2, used), (50, 1, used)]), [[0, 2], [1, 3]]);
         assert_eq!(of(&[(10, 1, used), (50, 2, used), (10, 1, used)]), [vec![1], vec![0, 2]]);
-        // Those that are gone were worth something else before the array changed its mind.
+        // The failed paths had other priorities before the array changed them.
         assert_eq!(of(&[(10, 1, used), (50, 1, false), (50, 2, used), (10, 2, false)]), [[2, 3], [0, 1]]);
         assert_eq!(of(&[(0, 0, false), (10, 1, used), (0, 0, false)]), [vec![1], vec![0, 2]]);
     }

@@ -2,8 +2,8 @@
 //! Where threads wait for a hardware queue of a multipath disk: one epoll set of the paths' own descriptors, and an eventfd
 //! for events that those do not signal.
 //!
-//! Guarantees: a completion at any path, a wake-up, or a request that waits to be given back ends the sleep of all threads.
-//! This includes threads that are about to sleep. While no thread sleeps and nothing was signalled, this costs I/O one load.
+//! Guarantees: a completion on any path, a wake-up, or a completed request that waits to be returned ends the sleep of all threads, also
+//! of those that are about to sleep. While no thread sleeps and nothing was signalled, this costs I/O one load.
 //!
 //! Needs from callers: paths without a descriptor complete requests by time, and the next such time limits the sleep.
 
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(super) struct HctxWaits {
     waits: Waits,
     waiting: Mutex<Waiting>,
-    /// A thread sleeps, or is to be told that there is nothing any more.
+    /// A thread sleeps, or the eventfd must still be cleared.
     stirred: AtomicBool,
     /// Consecutive polls and sleeps without a result.
     in_vain: AtomicU32,
@@ -31,7 +31,7 @@ impl HctxWaits {
         Ok(HctxWaits { waits, waiting, stirred, in_vain })
     }
 
-    /// Ends sleeps while this descriptor of a path is readable, too. One that is watched already is left as it is.
+    /// Makes this descriptor of a path end sleeps while it is readable, too. Has no effect if it is already watched.
     pub(super) fn watch(&self, fd: RawFd) {
         // SAFETY: it is the path's own, which lives at least as long as this call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -81,7 +81,7 @@ impl HctxWaits {
         self.stirred.load(Ordering::SeqCst)
     }
 
-    /// After a poll: as of [`Waits::polled`].
+    /// As [`Waits::polled`]; called after a poll.
     #[cold]
     pub(super) fn polled(&self, is_ready: bool, found_last: bool) {
         let mut waiting = self.waiting.lock();

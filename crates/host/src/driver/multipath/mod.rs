@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `multipath:`: one disk that is reached in several ways, of any kind that the host has.
+//! `multipath:`: one disk that is reached over several paths of any kind of target.
 //!
 //! Synopsis: `multipath:[OPTION=VALUE,...:]TARGET+TARGET...`
-//! Options: those of multipath.conf ([`MultipathOptions`]); `prio=N+N...`, a priority for each path, of which the highest is the
-//! best; `conf=FILE`, a multipath.conf that says the rest ([`MultipathTarget::settle`]). `docs/multipath.md` has them all.
+//! Options: those of multipath.conf ([`MultipathOptions`]); `prio=N+N...`, a priority for each path, of which the highest is the best;
+//! `conf=FILE`, a multipath.conf for all other options ([`MultipathTarget::settle`]). `docs/multipath.md` lists all options.
 //! Example: `multipath:failback=immediate,no_path_retry=queue:iscsi://10.0.0.5/iqn.2026-11.com.example:d/1+iscsi://10.0.1.5/iqn.2026-11.com.example:d/1`
-//! What becomes of a request: it goes down one path of the group in use; if it fails there for reasons of the path, down another.
-//! `blk::multipath` decides that. Here is what it needs of a machine: waiting for all paths at once, a checker for each path, opening paths
-//! late, failback by time.
-//! Limits: paths are those it was opened with. A checker's way is one more descriptor, connection or session for each path. The size
-//! is taken once.
+//! What becomes of a request: it is sent over one path of the group in use; after a path error it is retried on another path.
+//! `blk::multipath` makes these decisions. This module adds what depends on the machine: waiting for all paths at once, a checker for each
+//! path, opening paths later, failback after a time.
+//! Limits: the set of paths is fixed when the disk is opened. A checker needs one more descriptor, connection or session per path. The
+//! size is read once.
 //! Since: 0.1.
 
 mod activate;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The options of a multipath disk, in the names and with the defaults of multipath.conf(5).
 //!
-//! Guarantees: plain values, from any reader (a target's text, a configuration, multipath.conf). Words are read by
-//! [`FromStr`] and written back by `Display`. Does not do: check the paths.
+//! Guarantees: plain values, from any source (a target's text, a configuration, multipath.conf). [`FromStr`] parses words, and `Display`
+//! writes them. Does not check the paths.
 //!
-//! What differs from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands are retried on another path at
-//! once), and applies to this driver's own sessions and connections; `path_checker` has the value `auto`, the default: the
-//! checker that fits the path.
+//! Differences from multipath-tools: `fast_io_fail_tmo` may be 0 (a lost session's commands are retried on another path at once), and
+//! applies to this driver's own sessions and connections; `path_checker` has the value `auto`, the default: the checker that fits the
+//! path.
 
 use blk::multipath::{BASE_WEIGHT, MAX_WEIGHT, Selector};
 use blk::suggest::did_you_mean;
@@ -46,13 +46,13 @@ pub struct MultipathOptions {
     pub failback: Failback,
     /// `no_path_retry`. Default `fail`.
     pub no_path_retry: NoPathRetry,
-    /// `path_checker`. Default: what fits the path.
+    /// `path_checker`. Default: the checker that fits the path.
     pub path_checker: PathChecker,
     /// `polling_interval`: time between checks of a path that has failed or has just come back, 1 s to [`MAX_SECONDS`]. Default 5 s.
     pub polling_interval: Duration,
     /// `max_polling_interval`: the interval doubles up to this while a path stays up. Default: 4 times `polling_interval`.
     pub max_polling_interval: Option<Duration>,
-    /// `checker_timeout`: how long a check may take. Default 15 s, where the kernel has 30.
+    /// `checker_timeout`: time limit of a check. Default 15 s; the kernel's is 30 s.
     pub checker_timeout: Duration,
     /// `fast_io_fail_tmo`: how long the commands of a lost session wait for the session to be made again before they are
     /// retried on another path. `None` is `off`: the path's own settings apply. Default 5 s.
@@ -81,13 +81,13 @@ impl Default for MultipathOptions {
 }
 
 impl MultipathOptions {
-    /// The longest time between two checks of a path.
+    /// Returns the longest time between two checks of a path.
     pub fn longest_interval(&self) -> Duration {
         let four = Duration::from_ns(self.polling_interval.as_ns().saturating_mul(4));
         self.max_polling_interval.unwrap_or(four).max(self.polling_interval)
     }
 
-    /// The warning about a path that was opened, if the options need port groups and its target has none.
+    /// Returns a warning about an opened path, if the options need port groups and its target has none.
     pub(super) fn without_port_groups(&self, has_some: bool) -> Option<&'static str> {
         match (has_some, self.hardware_handler, self.prio) {
             (false, HardwareHandler::Alua, _) => Some(
@@ -143,18 +143,18 @@ pub enum PathGroupingPolicy {
 /// `failback`: what happens when a better group than the one in use has a path again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Failback {
-    /// Nothing: the administrator switches by hand.
+    /// No failback: the administrator switches manually.
     #[default]
     Manual,
-    /// It is used at once.
+    /// The better group is used at once.
     Immediate,
-    /// It is used at once if that path is its first one.
+    /// The better group is used at once if that path is its first one.
     Followover,
-    /// It is used after this time, if it still has a path.
+    /// The better group is used after this time, if it still has a path.
     After(Duration),
 }
 
-/// `no_path_retry`: what becomes of requests while there is no path.
+/// `no_path_retry`: what happens to requests while there is no path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoPathRetry {
     /// They fail.
@@ -162,19 +162,19 @@ pub enum NoPathRetry {
     Fail,
     /// They wait.
     Queue,
-    /// They wait for so many checks (of `polling_interval`), then fail until there is a path again.
+    /// They wait for this many checks (each `polling_interval`), then fail until there is a path again.
     Retries(u32),
 }
 
-/// `path_checker`: how it is found out that a path works.
+/// `path_checker`: how a path is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathChecker {
     /// `tur` for iSCSI, `directio` for files, NBD and RBD, `none` for disks in memory.
     #[default]
     Auto,
-    /// TEST UNIT READY, in a session of its own.
+    /// TEST UNIT READY, in a separate session.
     Tur,
-    /// A read of the first block, by a descriptor, connection or session of its own.
+    /// A read of the first block, over a separate descriptor, connection or session.
     Directio,
     /// No check: a failed path is retried after `polling_interval`.
     None,
@@ -193,7 +193,7 @@ const CHECKERS: [(&str, PathChecker); 4] = [
     ("none", PathChecker::None),
 ];
 
-/// Prioritizers of multipath-tools, the ones that are here first.
+/// Prioritizers of multipath-tools; those that are implemented here come first.
 const PRIORITIZERS: [&str; 15] = [
     "const",
     "alua",
@@ -212,7 +212,7 @@ const PRIORITIZERS: [&str; 15] = [
     "iet",
 ];
 
-/// Why a text is no `prio`.
+/// Returns why a text is not a valid `prio`.
 pub(super) fn no_prioritizer(text: &str) -> String {
     let is_known = PRIORITIZERS.contains(&text);
     let hint = if is_known { String::new() } else { did_you_mean(text, PRIORITIZERS[..2].iter().copied()) };
@@ -222,7 +222,7 @@ pub(super) fn no_prioritizer(text: &str) -> String {
     )
 }
 
-/// What a word must be.
+/// The rule that a word breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MustBe(pub &'static str);
 
@@ -232,7 +232,7 @@ impl fmt::Display for MustBe {
     }
 }
 
-/// A number of seconds between two.
+/// Parses seconds from `min` to [`MAX_SECONDS`].
 pub(super) fn seconds(text: &str, min: u64) -> Option<Duration> {
     text.parse().ok().filter(|n| (min..=MAX_SECONDS).contains(n)).map(Duration::from_secs)
 }
@@ -248,7 +248,7 @@ fn of_word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {
 impl FromStr for Prioritizer {
     type Err = MustBe;
 
-    /// `sysfs` means priorities that the kernel has read by the same commands, with the same numbers.
+    /// Accepts `sysfs`, too: these are priorities that the kernel has read with the same commands, so the numbers are the same.
     fn from_str(text: &str) -> Result<Self, MustBe> {
         match text {
             "const" | "none" => Ok(Prioritizer::Const),
@@ -369,8 +369,8 @@ impl fmt::Display for NoPathRetry {
     }
 }
 
-/// `path_selector`: `service-time 0`, with or without the number of arguments; of historical-service-time
-/// `historical-service-time 2 BASE_WEIGHT THRESHOLD`.
+/// Parses `path_selector`: `service-time 0`, with or without the number of arguments, or `historical-service-time 2 BASE_WEIGHT
+/// THRESHOLD`.
 ///
 /// # Errors
 /// No such selector, or invalid arguments.

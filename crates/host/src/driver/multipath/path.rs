@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One path: a driver that may be opened later than its disk, and may be taken out of use.
+//! One path: a driver that may be opened later than its disk, and may be disabled.
 //!
 //! Guarantees: a path whose driver is missing, was not started, or leads to another disk carries no requests. It fails each
 //! with a path error, so that another path retries it. A driver is admitted only if its size, blocks, limits and identity
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What all paths of a disk have in common.
+/// The properties that all paths of a disk must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Common {
     pub(super) limits: Limits,
@@ -83,7 +83,7 @@ pub(super) fn strictest<'a>(drivers: impl Iterator<Item = &'a Arc<dyn HostDriver
 
 /// See the module's text.
 pub(super) struct PathDriver {
-    /// Its place in the list that the disk was opened with.
+    /// Its index in the list with which the disk was opened.
     pub(super) number: usize,
     pub(super) name: String,
     inner: OnceLock<Arc<dyn HostDriver>>,
@@ -135,7 +135,7 @@ impl PathDriver {
         self.usable.load(Ordering::Acquire)
     }
 
-    /// Why it is not used, or was not.
+    /// Returns why the path is, or was, not used.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
@@ -144,7 +144,7 @@ impl PathDriver {
         *self.trouble.lock() = why;
     }
 
-    /// Starts it, if it has a driver and its disk was started.
+    /// Starts the path, if it has a driver and its disk was started.
     fn bring_up(&self, started: Option<(u16, u32)>) -> Result<(), String> {
         let Some(driver) = self.inner() else { return Err(self.trouble().unwrap_or_else(|| "is not open".into())) };
         let Some((nr_hw_queues, depth)) = started else { return Ok(()) };
@@ -183,7 +183,7 @@ impl PathDriver {
         self.is_usable() && self.inner().is_some_and(|d| d.ring_fd(hctx).is_some())
     }
 
-    /// A number that changes when a request ends.
+    /// Returns a number that changes when a request completes.
     pub(super) fn ends(&self) -> u64 {
         self.ends.iter().fold(0, |sum, ends| sum.wrapping_add(ends.load(Ordering::Relaxed)))
     }
@@ -209,7 +209,7 @@ impl Driver for PathDriver {
         self.inner().map_or(self.common.capacity, |d| d.capacity())
     }
 
-    /// A path that cannot be started is out of use, and its disk starts without it.
+    /// A path that cannot be started is disabled, and its disk starts without it.
     fn start(&self, nr_hw_queues: u16, queue_depth: u32) -> Result<(), String> {
         let mut started = self.started.lock();
         *started = Some((nr_hw_queues, queue_depth));
@@ -242,7 +242,7 @@ impl Driver for PathDriver {
             let before = done.room();
             driver.poll(hctx, done, now);
             if done.room() != before {
-                // Two threads that poll at once may count once: it has changed all the same.
+                // Two threads that poll at the same time may count only one completion, but the number changes.
                 let ends = self.ends.get(hctx);
                 ends.store(ends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Priorities of paths as their targets report them (`prio alua`), and regrouping when they change.
 //!
-//! Guarantees: priorities are those of multipath-tools. A path that cannot be asked keeps its last priority, and so does one
-//! whose state is about to change. Before paths are regrouped all active ones are asked, so that no group is chosen by an
-//! outdated state. `failback` decides when: `immediate` at once, a number of seconds after those; `manual` and `followover`
-//! not while the group in use has a path. Does not ask a path itself: `check` does. Source: multipathd/main.c
-//! (`update_prio`, `need_switch_pathgroup`), libmultipath/prioritizers/alua.c.
+//! Guarantees: priorities are those of multipath-tools. A path that cannot be asked keeps its last priority, and so does one whose state
+//! is about to change. Before paths are regrouped all active ones are asked, so that no group is chosen by an outdated state. `failback`
+//! decides when the better group is used: `immediate` at once, a number after that many seconds, `manual` and `followover` not while the
+//! group in use has a path. Does not ask a path itself: `check` does. Source: multipathd/main.c (`update_prio`, `need_switch_pathgroup`),
+//! libmultipath/prioritizers/alua.c.
 
 use super::groups::{self, Member};
 use crate::clock;
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 /// and delays no other for longer.
 const ASKING_TIME: Duration = Duration::from_secs(1);
 
-/// What the state of its target's ports lets a path be used for.
+/// How a path may be used, given the state of its target's ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PathUse {
     /// Any use: the checker decides.
@@ -41,7 +41,7 @@ pub(super) fn standing(access: Option<&Access>, handler: HardwareHandler, in_tra
     match group.state {
         AccessState::Optimized | AccessState::NonOptimized | AccessState::LbaDependent => PathUse::Open,
         AccessState::Transitioning if in_transition < transition.unwrap_or(TRANSITION_TIME) => PathUse::Pending(why()),
-        // One that took too long counts as that (`alua_rtpg`).
+        // A transition that takes too long counts as standby (`alua_rtpg`).
         AccessState::Standby | AccessState::Transitioning if can_order => PathUse::Ghost,
         _ => PathUse::Barred(why()),
     }
@@ -151,7 +151,7 @@ impl Core {
     pub(super) fn better(&self) -> Option<usize> {
         let Status { group, groups, .. } = self.disk.status();
         let best = groups.iter().position(|g| g.paths.iter().any(|p| p.is_active))?;
-        // The one that the next request takes: after a switch none is in use until then.
+        // The group that the next request uses: after a switch no group is in use until then.
         (best + 1 < group).then_some(best)
     }
 }

@@ -18,14 +18,14 @@ use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::sync::Arc;
 
-/// How long a sleep may keep the disk from ending.
+/// Longest time that a sleep may delay the end of the disk.
 const LOOK: Duration = Duration::from_ms(50);
-/// How long a read that is out is waited for when its disk ends.
+/// Longest wait for a read in flight when its disk ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// See the module's text.
 pub(super) struct Probe {
-    /// There until it is dropped.
+    /// Present until the probe is dropped.
     inner: Option<Box<Inner>>,
     is_out: bool,
 }
@@ -40,7 +40,8 @@ struct Inner {
 }
 
 impl Probe {
-    /// Of another driver for the path, with data in these regions. Refused if that is another disk than `path`.
+    /// Makes a probe from another driver for the path, with data in these regions. Refuses a driver that leads to another disk than
+    /// `path`.
     pub(super) fn new(
         driver: Arc<dyn HostDriver>,
         regions: &Arc<Regions>,
@@ -109,7 +110,7 @@ impl Drop for Probe {
             self.wait(clock::now() + FAREWELL, || false);
         }
         if self.is_out {
-            // A driver may still write to its memory: it stays for as long as the process.
+            // The driver may still write to the memory, so the memory is never freed.
             std::mem::forget(self.inner.take());
         }
     }

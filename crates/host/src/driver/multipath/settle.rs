@@ -19,10 +19,10 @@ use crate::event;
 use crate::multipath_conf::{Config, Identity, Resolved};
 use crate::target::TargetSpec;
 
-/// Options that are not the driver's.
+/// Options that the driver does not use.
 const ABOUT_OTHERS: [&str; 2] = ["conf", "detect_prio"];
 
-/// What is known of a disk before it is opened.
+/// Facts about a disk before it is opened.
 struct DiskFacts {
     identity: Identity,
     has_port_groups: bool,

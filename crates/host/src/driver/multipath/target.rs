@@ -50,7 +50,7 @@ const OPTIONS: [&str; 17] = [
     "fast_io_fail_tmo",
 ];
 
-/// A path as it was asked for.
+/// A path as requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathTarget {
     /// The target that leads to the disk.
@@ -63,7 +63,7 @@ pub struct PathTarget {
     pub cpus: Vec<u16>,
 }
 
-/// A disk of several paths as it was asked for.
+/// A multipath disk as requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MultipathTarget {
     /// The options given in the target's text; the others have their defaults.
@@ -85,12 +85,12 @@ pub(super) struct Conflict {
     pub(super) text: String,
 }
 
-/// Names of all options.
+/// Returns the names of all options.
 pub fn option_names() -> impl Iterator<Item = &'static str> {
     OPTIONS.into_iter()
 }
 
-/// Reads what follows `multipath:`.
+/// Parses what follows `multipath:`.
 ///
 /// # Errors
 /// Usage, with the rule.
@@ -624,7 +624,7 @@ mod tests {
 
     #[test]
     fn every_option_has_a_rule_and_refuses_nonsense() {
-        // Any other text may be a file's name.
+        // Other texts are valid for `conf`, because they may be a file's name.
         let nonsense = |name| if name == "conf" { "non,sense" } else { "nonsense" };
         for name in OPTIONS {
             let rule = parse(":null").unwrap().set(name, nonsense(name)).unwrap_err();

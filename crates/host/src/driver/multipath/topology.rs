@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A multipath disk, its groups and paths as values: what `multipath -ll` prints of one.
+//! A multipath disk, its groups and paths as plain values: what `multipath -ll` prints.
 //!
-//! Guarantees: states of paths and groups are of one moment. A group's priority is the mean of those of its usable
-//! paths, 0 without one, as in multipath-tools (`path_group_prio_update`).
+//! Guarantees: the states of paths and groups are from one moment. A group's priority is the mean priority of its usable paths, 0 if it
+//! has none, as in multipath-tools (`path_group_prio_update`).
 
 use crate::driver::host_driver::HostDriver;
 use crate::driver::multipath::disk::{Multipath, Watched};
@@ -49,14 +49,14 @@ impl Multipath {
             failback: core.options.failback.to_string(),
             queueing: core.options.no_path_retry.to_string(),
             hardware_handler: core.options.hardware_handler.to_string(),
-            // Empty ones are room for paths whose priorities change.
+            // Empty groups are reserved for paths whose priorities change.
             groups: groups.filter(|g| !g.paths.is_empty()).collect(),
         }
     }
 }
 
 fn check(path: &Watched, is_active: bool) -> &'static str {
-    // An older state says nothing of a target that is gone.
+    // An older state is meaningless for a target that is gone.
     let access = path.access.lock().as_ref().map(|a| a.group.state);
     match access.filter(|_| path.was_asked.load(Ordering::Relaxed)) {
         Some(AccessState::Standby) => "ghost",

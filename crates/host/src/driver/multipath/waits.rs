@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a disk of several paths does around its I/O so that no thread sleeps for what has happened already.
+//! What a multipath disk does around its I/O, so that no thread sleeps although its event has already happened.
 //!
-//! Guarantees: a thread that sleeps at a hardware queue is woken by the completions of any path. A path without a descriptor
-//! wakes it at the time of its next completion. A path that reports something without any request of ours is read, so no thread
-//! wakes up for it again and again.
+//! Guarantees: a thread that sleeps at a hardware queue is woken by the completions of any path. A path without a descriptor wakes it at
+//! the time of its next completion. A path that reports something without a request in flight is read, so that it does not wake threads
+//! again and again.
 
 use crate::clock;
 use crate::driver::multipath::disk::{Core, Watched};
@@ -11,19 +11,19 @@ use blk::id::HctxId;
 use blk::multipath::PathStatus;
 use blk::time::{Duration, Instant};
 
-/// Longest sleep without another reason: the core may have something that waits for its time.
+/// Longest sleep: the core may have requests that wait for a time.
 const LOOK: Duration = Duration::from_ms(100);
-/// Sleeps, or polls, in a row that bring nothing before idle paths are heard.
+/// Consecutive sleeps, or polls, without a result after which idle paths are read.
 const SLEEPS_IN_VAIN: u32 = 4;
 const POLLS_IN_VAIN: u32 = 256;
 
 impl Core {
-    /// Paths of a mask.
+    /// Returns the paths of a mask.
     fn of_mask(&self, mask: u64) -> impl Iterator<Item = &Watched> {
         self.paths.iter().filter(move |p| mask >> p.id.index() & 1 == 1)
     }
 
-    /// Paths and what they are doing.
+    /// Returns the paths with their status.
     pub(super) fn by_status(&self) -> Vec<(&Watched, PathStatus)> {
         let status = self.disk.status();
         let all = status.groups.into_iter().flat_map(|g| g.paths);
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Requests were queued.
+    /// Called after requests were queued.
     #[inline]
     pub(super) fn queued(&self, hctx: HctxId) {
         let waits = self.hctx_waits.get(hctx);
@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// A sleeper has to check again when there is something that no descriptor signals.
+    /// Wakes sleepers if there is an event that no descriptor signals.
     #[cold]
     fn tell_of_timed(&self, hctx: HctxId) {
         let timed = |p: &Watched| !p.driver.has_fd(hctx) && p.driver.next_due(hctx).is_some();
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// After a poll that gave so many ends.
+    /// Called after a poll that returned `given` completions.
     #[inline]
     pub(super) fn polled(&self, hctx: HctxId, given: usize) {
         let waits = self.hctx_waits.get(hctx);
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Hears paths at which nothing of ours is: they are not polled.
+    /// Reads paths without requests in flight, because they are not polled.
     #[cold]
     fn attend_idle(&self, hctx: HctxId) {
         self.of_mask(!self.disk.busy_paths(hctx)).for_each(|p| p.driver.attend(hctx));

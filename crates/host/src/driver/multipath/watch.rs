@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The path checkers: one thread per path that checks the path, reinstates it, and fails it when it does not answer.
 //!
-//! Guarantees: a path is reinstated only after a check has passed that began after the path had failed; the check includes
-//! that it is still the same disk. A path that stays up is checked less and less often, a failed one every
-//! `polling_interval`. A checker that has never passed fails no path, because the fault may be the checker's own connection.
-//! The exception is a path that has completed none of its requests for `checker_timeout`. A path whose connections are up,
-//! and whose checker has never had a connection, is reinstated as one without a checker. A slow check delays no other path's
-//! by more than a second. The threads end soon after the disk; a thread that has sent a command to activate a path ends when
-//! that command has completed or is late (10 s).
+//! Guarantees: a path is reinstated only after a check has passed that began after the path had failed; the check includes that it is
+//! still the same disk. A path that stays up is checked less and less often, a failed one every `polling_interval`. A checker that has
+//! never passed fails no path, because the fault may be the checker's own connection. The exception is a path that has completed none of
+//! its requests for `checker_timeout`. A path whose connections are up, but whose checker has never had a connection, is reinstated like a
+//! path without a checker. A slow check delays no other path's by more than a second. The threads end soon after the disk; a thread that
+//! has sent a command to activate a path ends when that command has completed or is late (10 s).
 //! Source of the rules: multipath-tools, multipathd/main.c (`check_path`), multipath.conf(5).
 
 use super::activate;
@@ -49,7 +48,7 @@ struct SignalState {
     failed: u64,
     /// Paths whose priority may have changed.
     told: u64,
-    /// When the better group is to be used.
+    /// When to switch to the better group.
     failback_at: Option<Instant>,
     /// Paths that are to be activated, and when.
     wishes: Vec<(PathId, Instant)>,
@@ -60,7 +59,7 @@ impl WatchSignals {
         Ok(WatchSignals { signs: Mutex::default(), changed: Condvar::new(), over: event::new()? })
     }
 
-    /// Requests that wait are issued again by the core within 100 ms: `RunQueue` needs no answer.
+    /// Handles an event of the core. `RunQueue` needs no action, because the core reissues waiting requests within 100 ms.
     pub(super) fn hear(&self, event: PathEvent) {
         if let PathEvent::PathFailed(id) = event {
             self.signs.lock().failed |= 1 << id.index();
@@ -212,7 +211,7 @@ fn run(core: &Core, number: usize) {
     let shortest = core.options.polling_interval;
     let mut checker = Checker::new(path);
     let mut interval = shortest;
-    // At once: a path that has passed a check counts.
+    // The first check is at once, because only a path that has passed a check counts.
     let mut next = clock::now();
     let mut last = next;
     while let Some(woken) = core.signals.sleep(path.id.index(), next) {
@@ -278,7 +277,7 @@ impl Core {
         path.driver.set_trouble(trouble);
         match (is_up, is_active) {
             (true, true) => {
-                // Its time may have run out before an administrator brought a path back by hand.
+                // The time of `no_path_retry` may have run out before an administrator reinstated a path manually.
                 if !status.features.queue_if_no_path {
                     self.allow_queueing();
                 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection in the transmission phase: requests out, replies in, as much as goes without waiting.
+//! A connection in the transmission phase: sends requests and receives replies, as far as that does not block.
 //!
-//! Guarantees: long data goes from and to requests' memory without a copy of ours. Short data goes through one receive buffer,
-//! so one system call receives many replies. Whatever breaks is a [`Lost`]. A request whose memory has gone fails alone (a
-//! client of a client made its file shorter: the system calls return EFAULT). Its payload is read and dropped, or never sent.
-//! Only where half of it was sent already, the connection is of no use any more. The socket, under TLS or not, is [`Stream`]'s.
+//! Guarantees: long data is not copied between the socket and requests' memory. Short data goes through one receive buffer, so one system
+//! call receives many replies. Every failure is a [`Lost`]. If a request's memory is gone (a client's client truncated its file, so system
+//! calls return EFAULT), only that request fails. Its payload is read and dropped, or never sent. Only if a part of the payload was
+//! already sent, the connection is lost. [`Stream`] handles the socket, with or without TLS.
 
 use super::dial::Dialed;
 use super::replies::{LARGE, MOST_LEFT, Replies, ReplyEvent};
@@ -18,14 +18,14 @@ use crate::net::vectored::Outgoing;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The connection is of no use.
+/// Why the connection is lost.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// The server or the way to it is to blame; why, in words for people.
+    /// The server or the network has failed; the reason, as text for users.
     Broken(String),
-    /// The server is well, but waits for the rest of a request whose memory has gone. That request has ended.
+    /// The server works, but waits for the rest of a request whose memory is gone. That request has completed.
     HalfSent,
-    /// No request waits any more for what the server has not answered.
+    /// An operator gave up the unanswered requests.
     GivenUp,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Takes a socket over that does not block, and has `set` tell of what arrives.
+    /// Takes over a non-blocking socket, and registers it with the epoll set `set`.
     pub(super) fn new(dialed: Dialed, set: &OwnedFd) -> Result<Link, String> {
         let Dialed { socket, tls, style, .. } = dialed;
         let stream = match tls {
@@ -52,7 +52,7 @@ impl Link {
         Ok(Link { stream, replies: Replies::new(style) })
     }
 
-    /// Leaves, in good manners as far as that goes without waiting.
+    /// Sends a disconnect request if that does not block, and closes the connection.
     pub(super) fn disconnect(mut self) {
         let bye = RequestHeader { flags: 0, kind: command::DISC, cookie: 0, offset: 0, length: 0 };
         if let Some(bye) = bye.to_compact() {
@@ -60,13 +60,13 @@ impl Link {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     pub(super) fn transmit(&mut self, requests: &mut Requests, regions: &Regions, set: &OwnedFd) -> Result<(), Lost> {
         self.stream.send(&mut Unsent { requests, regions }, set)
     }
 
-    /// Receives what is there and ends the requests that are answered. A request that is answered with "shutting down" stays,
-    /// and the connection is lost, if `keep_on_shutdown`.
+    /// Receives what has arrived, and completes answered requests. With `keep_on_shutdown`, a request that is answered with "shutting
+    /// down" stays in flight, and the connection is lost.
     pub(super) fn receive(
         &mut self,
         requests: &mut Requests,
@@ -174,7 +174,7 @@ impl Inbox for Received<'_> {
     }
 }
 
-/// Takes what these bytes say; how many of them it was.
+/// Handles these bytes. Returns how many of them were used.
 fn take(
     replies: &mut Replies,
     bytes: &[u8],

@@ -2,9 +2,9 @@
 //! From an address to a socket that is ready for requests: connect and handshake, TLS included, in bounded time, and
 //! until a stop request.
 //!
-//! Guarantees: TLS that was asked for begins, or there is an error. Returns within [`DIAL_TIME`], plus what looking up the host's name
-//! takes, and soon after `stop` is readable. Each address of a host has its share of [`DIAL_TIME`]. The socket does not block, and
-//! small messages leave it at once.
+//! Guarantees: if TLS is required, it begins or the call fails. Returns within [`DIAL_TIME`], plus what looking up the host's name takes,
+//! and soon after `stop` is readable. Each address of a host gets a share of [`DIAL_TIME`]. The socket does not block, and small messages
+//! are sent at once.
 
 use super::handshake::{Handshake, Served};
 use super::uri::{NbdAddress, NbdTarget};
@@ -19,7 +19,7 @@ use rustls::ClientConnection;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long connecting and the handshake may take together.
+/// Time limit of connecting and the handshake together.
 pub(super) const DIAL_TIME: Duration = Duration::from_secs(10);
 
 /// A connection that may carry requests.

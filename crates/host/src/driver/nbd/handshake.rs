@@ -8,10 +8,9 @@
 //! memory, and an end after [`MAX_REPLIES`] replies. The result is consistent (sizes are powers of two in range). A server's
 //! text is truncated and made printable before an error contains it.
 //!
-//! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server sends
-//! nothing unasked, so the caller receives nothing too early: what comes behind the answer to `NBD_OPT_STARTTLS` is TLS's,
-//! never plain text. When [`Handshake::wants_tls`], the caller has to begin TLS before the next call, whose bytes (none) come
-//! through it.
+//! Needs from callers: exactly [`Handshake::want`] bytes at a time, and that `out` is sent after every call. A server sends nothing
+//! unasked, so the caller must not receive more than wanted: what follows the answer to `NBD_OPT_STARTTLS` belongs to TLS. When
+//! [`Handshake::wants_tls`] returns true, the caller starts TLS, then calls again with the next bytes (none), received through TLS.
 //! Does not do: TLS itself, oldstyle servers.
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support" and "Block size constraints".
 
@@ -22,14 +21,14 @@ use crate::nbd::wire::{
     handshake_flag, info, opt, option_header, rep, transmission_flag,
 };
 
-/// Longest reply to an option that is read: the longest string and what is around it.
+/// Longest accepted reply to an option: the longest string and the fields around it.
 pub const MAX_REPLY: usize = MAX_STRING + 64;
 /// Most replies to the options of one handshake.
 pub const MAX_REPLIES: u32 = 256;
 const GREETING_BYTES: usize = 18;
 const REPLY_HEAD_BYTES: usize = 20;
 
-/// What a server says of an export.
+/// An export, as the server describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// Its size.
@@ -38,7 +37,7 @@ pub struct Served {
     pub flags: u16,
     /// Smallest unit of offset and length, a power of two, 1..=65536.
     pub min_block: u32,
-    /// What the server does fastest, a power of two, `min_block`..=2^31.
+    /// Preferred block size, a power of two, `min_block`..=2^31.
     pub preferred_block: u32,
     /// Longest read or write, at least `min_block`, at most [`MAX_PAYLOAD`].
     pub max_payload: u32,
@@ -56,9 +55,9 @@ enum Stage {
     Greeting,
     /// The head of a reply to this option.
     Head(u32),
-    /// The rest of one, of this kind.
+    /// The rest of a reply to this option, of this kind.
     Body(u32, u32),
-    /// TLS begins.
+    /// TLS is about to begin.
     Tls,
     /// The answer to `NBD_OPT_EXPORT_NAME`.
     ByName,
@@ -180,7 +179,7 @@ impl<'a> Handshake<'a> {
             (opt::STARTTLS, rep::ACK) if data.is_empty() => (self.stage, self.want) = (Stage::Tls, 0),
             (opt::STARTTLS, kind) if kind & rep::ERROR != 0 => return Err(no_tls(kind, data)),
             (opt::STRUCTURED_REPLY, _) => {
-                // If the server refuses, for whatever reason, simple replies will do.
+                // If the server refuses, for whatever reason, simple replies are used.
                 let structured = kind == rep::ACK;
                 self.style = if structured { ReplyStyle::Structured } else { ReplyStyle::Simple };
                 self.ask(opt::GO, &go_data(self.export), out);
@@ -223,7 +222,7 @@ impl<'a> Handshake<'a> {
 
     fn finish(&self) -> Result<(Served, ReplyStyle)> {
         let Some((size_bytes, flags)) = self.size_and_flags else { return Err(garbled("the export")) };
-        // What the specification has for servers that say nothing: any byte, 4096, 32 MiB.
+        // The specification's defaults for servers that send no block sizes: 1 byte, 4096, 32 MiB.
         let [min_block, preferred, max] = self.blocks.unwrap_or([1, 4096, MAX_PAYLOAD]);
         let fits = min_block.is_power_of_two()
             && min_block <= 65536
@@ -235,7 +234,7 @@ impl<'a> Handshake<'a> {
             return Err(Error::new(ErrorKind::Io, text));
         }
         let max_payload = max.min(MAX_PAYLOAD) / min_block * min_block;
-        // Bits without this one mean nothing.
+        // Without this bit, the other bits are invalid.
         let flags = if flags & transmission_flag::HAS_FLAGS == 0 { 0 } else { flags };
         Ok((Served { size_bytes, flags, min_block, preferred_block: preferred, max_payload }, self.style))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Handshakes with servers of all ages, and with what is none.
+//! Handshakes with old and new servers, and with peers that are not NBD servers.
 
 use super::*;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn blocks(min: u32, preferred: u32, max: u32) -> Vec<u8> {
     reply(opt::GO, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes()[..], &words].concat())
 }
 
-/// What came of it, and all that the client sent.
+/// Runs a handshake. Returns the result, and everything that the client sent.
 fn shake(name: &str, server: &[Vec<u8>]) -> (Result<Option<(Served, ReplyStyle)>>, Vec<u8>) {
     shake_under(name, false, server)
 }

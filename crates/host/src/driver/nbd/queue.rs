@@ -58,11 +58,10 @@ impl remote::Requests for Requests {
     }
 }
 
-/// What a queue remembers besides.
+/// Other state of a queue.
 #[derive(Default)]
 pub(super) struct ProtocolState {
-    /// With give-up set: a connection was dropped because the server was silent, and requests wait for the next one until
-    /// then.
+    /// With give-up set: a connection was dropped because the server was silent, and requests wait for the next one until this time.
     spared_until: Option<Instant>,
 }
 
@@ -73,7 +72,7 @@ pub(super) struct Queue {
     pub(super) core: remote::Queue<Nbd>,
 }
 
-/// Without a connection: how long requests wait for one.
+/// Returns until when requests wait for a connection, if there is none.
 fn waits_until(state: &State) -> Option<Instant> {
     match state.link {
         LinkState::Lost(until) if state.gives_up => {
@@ -89,7 +88,7 @@ impl Queue {
         Ok(Queue { timeouts, core: remote::Queue::new(Requests::new(0), watch)? })
     }
 
-    /// No requests will come until the next start.
+    /// Takes the queue out of use until the next start.
     pub(super) fn stop(&self) {
         if let Some(link) = self.core.lock().end() {
             link.disconnect();
@@ -148,7 +147,7 @@ impl Queue {
     /// Receives what the socket has.
     fn receive(&self, state: &mut State, regions: &Regions) {
         let LinkState::Up(link) = &mut state.link else { return };
-        // A server that its administrator stops answers with this error; the next server carries the request out.
+        // A server that is being stopped answers with this error, and a later server executes the request.
         let keep_on_shutdown = self.timeouts.reconnect_delay > Duration::ZERO;
         if let Err(lost) = link.receive(&mut state.requests, regions, keep_on_shutdown, self.core.waits.set()) {
             self.lose(state, lost);
@@ -159,8 +158,8 @@ impl Queue {
     #[cold]
     fn lose(&self, state: &mut State, lost: Lost) {
         let now = clock::now();
-        // Where the server is well others' requests wait for another connection in any case. An operator has it at once; a client
-        // that has connections made anew one after the other has them made ever later, as a server that does.
+        // If the server works, other requests wait for a new connection in any case. After a give-up by an operator it is made at once. A
+        // client, or a server, that breaks one connection after the other gets each new one later.
         let (why, delay, is_hasty) = match lost {
             Lost::Broken(why) => (why, self.timeouts.reconnect_delay, true),
             Lost::HalfSent => (HALF_SENT.to_owned(), self.timeouts.reconnect_delay.max(REMAKE_TIME), true),
@@ -189,7 +188,7 @@ impl Queue {
         if give_up && is_up && state.protocol.spared_until.is_none() && state.requests.has_older(LATE, now) {
             state.protocol.spared_until = Some(now + LATE);
             state.requests.fail_older(LATE, now);
-            // As of a server that is well: whether it is, the next connection shows.
+            // Treated as a working server; the next connection shows whether it is one.
             self.lose(state, Lost::GivenUp);
         }
         self.expire(state, now);
@@ -298,8 +297,8 @@ mod tests {
     use crate::nbd::wire::ReplyStyle;
     use std::os::unix::net::UnixStream;
 
-    /// A client that breaks one connection after the other has each made later than the one before, from its making;
-    /// one that breaks a connection now and then, or has one given up, has another at once.
+    /// If a client breaks one connection after the other, the pause between connections grows. After an occasional loss, or a give-up, a
+    /// new connection is made at once.
     #[test]
     fn connections_that_do_not_last_are_made_ever_later() {
         let timeouts = Timeouts { reconnect_delay: Duration::ZERO, timeout: None };
@@ -314,7 +313,7 @@ mod tests {
             queue.attach(dialed, &regions, is_first);
             assert_eq!((queue.core.wants_connection(), queue.core.status().connected), (None, true));
         };
-        // As if it had been made then; what the time is now is all the same.
+        // As if the connection had been made at that time; the current time does not matter.
         let lose = |attached, lost| {
             let mut state = queue.core.lock();
             state.attached = attached;

@@ -16,13 +16,13 @@ use crate::nbd::wire::{
 };
 use std::fmt;
 
-/// What [`Replies::next`] leaves unread is shorter.
+/// Fewer bytes than this are left unread by [`Replies::next`].
 pub const MOST_LEFT: usize = STRUCTURED_REPLY_BYTES + 14;
-/// Reads from this length on are worth a receive of their own, straight to where their data belongs.
+/// Least length of a read for which a direct receive into its memory pays off.
 pub const LARGE: u32 = 64 << 10;
-/// Longest payload of a chunk that says an error: the longest form's fixed part and a text.
+/// Longest payload of an error chunk: the fixed part of the longest form, and a text.
 const MAX_ERROR_BYTES: u32 = 14 + MAX_STRING as u32;
-/// Most pieces of one read that may be there while an earlier one is missing.
+/// Most pieces of one read that may have arrived while an earlier one is missing.
 const MAX_SCATTERED: usize = 64;
 /// No request.
 const NONE: u64 = 0;
@@ -30,21 +30,21 @@ const NONE: u64 = 0;
 /// Something that a server must not send. The connection is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A reply begins with something else.
+    /// A reply does not begin with a known magic; holds what is there instead.
     Magic(u32),
     /// A reply to a request that is not in flight.
     Cookie(u64),
-    /// A kind of chunk that was not asked for.
+    /// A kind of chunk that was not negotiated.
     Chunk(u16),
     /// A chunk's length does not fit its kind.
     Length(u32),
-    /// Data outside of the read, or given already.
+    /// Data outside of the read, or data that was already sent.
     Range,
     /// A read that succeeds without all of its data.
     Missing,
-    /// A simple reply to a read although structured ones are agreed on.
+    /// A simple reply to a read although structured replies were negotiated.
     Simple,
-    /// A read in more pieces, and in greater disorder, than any real server's.
+    /// A read in more out-of-order pieces than any real server sends.
     Scattered,
 }
 
@@ -66,36 +66,36 @@ impl fmt::Display for Violation {
 /// An event in a server's replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyEvent<'a> {
-    /// Nothing more for now: more has to be received.
+    /// No event: more bytes must be received.
     NeedMore,
     /// Data of the read with this tag, from its byte `at` on.
     Data {
-        /// Whose.
+        /// The request's tag.
         tag: u16,
         /// Offset in the request.
         at: u32,
         /// The data.
         bytes: &'a [u8],
     },
-    /// That much of the read with this tag is zeroes.
+    /// A range of the read with this tag is zeroes.
     Zeroes {
-        /// Whose.
+        /// The request's tag.
         tag: u16,
         /// Offset in the request.
         at: u32,
         /// Bytes.
         len: u32,
     },
-    /// The request with this tag has ended.
+    /// The request with this tag is complete.
     End {
-        /// Whose.
+        /// The request's tag.
         tag: u16,
-        /// Why it failed, if it did.
+        /// The error, if it failed.
         error: Option<NbdError>,
     },
 }
 
-/// Which bytes of a read are there: all before `next`, and some ranges behind it.
+/// Which bytes of a read have arrived: all before `next`, and some ranges after it.
 #[derive(Debug, Default)]
 struct Coverage {
     next: u32,
@@ -139,7 +139,7 @@ impl Coverage {
     }
 }
 
-/// One request that may be answered.
+/// The state of one tag: a request in flight, or none.
 #[derive(Debug, Default)]
 struct Call {
     cookie: u64,
@@ -157,7 +157,7 @@ pub struct Calls {
     large_reads: u32,
 }
 
-/// The tag in a cookie; the rest of it tells uses of a tag apart.
+/// Bits of the tag in a cookie; the other bits distinguish uses of a tag.
 const TAG_BITS: u32 = 16;
 
 /// Returns the cookie that the server repeats in its answer. `serial` must differ for each use of a tag, and not be 0.
@@ -166,7 +166,7 @@ pub fn cookie(tag: u16, serial: u64) -> u64 {
 }
 
 impl Calls {
-    /// For tags below `depth`.
+    /// Makes room for tags below `depth`.
     pub fn new(depth: usize) -> Calls {
         Calls { calls: (0..depth).map(|_| Call::default()).collect(), large_reads: 0 }
     }
@@ -181,13 +181,13 @@ impl Calls {
         self.large_reads += u32::from(is_read && len >= LARGE);
     }
 
-    /// None of them will be answered.
+    /// Removes all requests, because they will not be answered.
     pub fn clear(&mut self) {
         self.calls.iter_mut().for_each(|c| c.cookie = NONE);
         self.large_reads = 0;
     }
 
-    /// Whether some of the reads that are out are [`LARGE`].
+    /// Whether a read in flight is [`LARGE`].
     pub fn has_large_reads(&self) -> bool {
         self.large_reads > 0
     }
@@ -218,14 +218,14 @@ impl Calls {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Reply,
-    /// Data of a read; the request ends behind it if `last`.
+    /// Data of a read; with `last` it completes the request.
     Payload {
         tag: u16,
         at: u32,
         left: u32,
         last: bool,
     },
-    /// Text for people.
+    /// The text of an error, which is skipped.
     Skip {
         tag: u16,
         left: u32,
@@ -244,7 +244,7 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Of a connection on which `style` was agreed on; extended headers are not understood here.
+    /// Makes the parser of a connection that negotiated `style`; extended headers are not supported.
     pub fn new(style: ReplyStyle) -> Replies {
         Replies { style, next: Next::Reply }
     }
@@ -258,14 +258,14 @@ impl Replies {
         }
     }
 
-    /// So many bytes of [`Replies::payload_left`] are where they belong. Panics when they are more.
+    /// Reports that `bytes` bytes of [`Replies::payload_left`] were received directly. Panics if that is more than are left.
     pub fn payload_received(&mut self, bytes: u32) {
         let Next::Payload { tag, at, left, last } = self.next else { panic!("no payload is awaited") };
         assert!(bytes <= left, "{bytes} bytes received of {left}");
         self.next = payload(tag, at + bytes, left - bytes, last);
     }
 
-    /// The next event.
+    /// Returns the next event.
     ///
     /// # Errors
     /// See [`Violation`].
@@ -303,7 +303,7 @@ impl Replies {
         }
     }
 
-    /// Reads the head of a reply. None: it has no event of its own; `self.next` is what comes next.
+    /// Parses the head of a reply. `None`: the head makes no event, and `self.next` says what follows it.
     #[inline]
     fn reply<'a>(&mut self, input: &mut BytesIn<'a>, calls: &mut Calls) -> Result<Option<ReplyEvent<'a>>, Violation> {
         let mut ahead = *input;
@@ -373,12 +373,12 @@ impl Replies {
                     return Err(Violation::Length(bytes));
                 }
                 let Some(code) = input.u32() else { return Ok(Some(ReplyEvent::NeedMore)) };
-                // An error without a number is one all the same.
+                // An error without a code is still an error.
                 let error = if code == 0 { NbdError::Io } else { NbdError::from_code(code) };
                 call.error = call.error.or(Some(error));
                 self.next = Next::Skip { tag, left: bytes - 4, last };
             }
-            // With bytes, or without the mark that it is the last.
+            // Invalid: with payload, or not marked as the last.
             chunk::NONE => return Err(Violation::Length(bytes)),
             _ => return Err(Violation::Chunk(kind)),
         }
@@ -386,7 +386,7 @@ impl Replies {
     }
 }
 
-/// Kinds of chunks that say an error, known or not.
+/// This bit marks error chunks, known or not.
 const ERROR_BIT: u16 = 1 << 15;
 
 #[inline]
@@ -399,7 +399,7 @@ fn behind(tag: u16, last: bool) -> Next {
     if last { Next::End { tag } } else { Next::Reply }
 }
 
-/// Where in the request a range of the disk is.
+/// Returns the offset in the request of a range of the disk.
 #[inline]
 fn inside(call: &Call, offset: u64, len: u32) -> Result<u32, Violation> {
     let at = offset.checked_sub(call.offset).ok_or(Violation::Range)?;

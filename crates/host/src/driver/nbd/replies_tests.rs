@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Replies of good and bad servers, whole and cut anyhow.
+//! Replies of good and bad servers, complete and split anywhere.
 
 use super::*;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ fn error(last: bool, cookie: u64, code: u32, text: &str) -> Vec<u8> {
     structured(u16::from(last), chunk::ERROR, cookie, &payload)
 }
 
-/// What a conversation came to.
+/// The result of a conversation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     memory: Vec<u8>,
@@ -41,7 +41,7 @@ struct Outcome {
     violation: Option<Violation>,
 }
 
-/// A read with tag 3 and a write with tag 5 are out; the replies come in pieces of these lengths, over and over.
+/// A read with tag 3 and a write with tag 5 are in flight; the replies arrive in pieces of these lengths, which repeat.
 fn run(style: ReplyStyle, bytes: &[u8], cuts: &[usize]) -> Outcome {
     let mut calls = Calls::new(DEPTH);
     calls.begin(READ, true, OFFSET, LEN);
@@ -223,7 +223,7 @@ fn chunk_bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Any bytes, any cuts: the outcome is the same, nothing panics, nothing ends twice.
+    /// Whatever the bytes and the splits: the outcome is the same, nothing panics, and no request completes twice.
     #[test]
     fn the_outcome_does_not_depend_on_the_cuts(
         chunks in prop::collection::vec(chunk_bytes(), 0..12),
@@ -244,7 +244,7 @@ proptest! {
         prop_assert!(!ok_read || whole.memory.len() == LEN as usize);
     }
 
-    /// A read in pieces of any size and order has every byte of it, where it belongs.
+    /// A read whose pieces come in any size and order gets each byte at the right place.
     #[test]
     fn pieces_in_any_order_make_the_whole(order in Just((0..16u32).collect::<Vec<_>>()).prop_shuffle(), cut in 1..99usize) {
         let bytes: Vec<_> = order.iter().map(|i| data(false, READ, i * 256, &[*i as u8; 256])).collect();

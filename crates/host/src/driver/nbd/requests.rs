@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The requests of one hardware queue: what each asks for, where its data is, whether it was sent, and how it ended.
+//! The requests of one hardware queue: the operation of each, where its data is, whether it was sent, and how it completed.
 //!
-//! Guarantees: nothing here depends on a connection, so all of it outlives one: [`Requests::recall`] makes every request
-//! that was sent one that is still to be sent, with another cookie. [`Calls`] holds exactly the requests that the server may
-//! be answering. Memory of requests is named by region and offset and checked again at each access.
+//! Guarantees: nothing here depends on a connection, so requests survive its loss: [`Requests::recall`] queues every request that was sent
+//! for another send, with a new cookie. [`Calls`] holds exactly the requests that the server may be answering. Memory of requests is named
+//! by region and offset and checked again at each access.
 
 use super::replies::{Calls, cookie};
 use crate::driver::pieces::Pieces;
@@ -26,13 +26,13 @@ struct Slot {
     offset: u64,
     len: u32,
     pieces: Pieces,
-    /// Its memory has gone: data for it is discarded, and it fails.
+    /// Its memory is gone: data for it is discarded, and the request fails.
     discarded: bool,
     cookie: u64,
-    /// Requests were begun in this order.
+    /// Number that gives the order in which requests began.
     order: u64,
     issued: Instant,
-    /// When it was given to the present connection.
+    /// When it was first queued for the current connection.
     since: Instant,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Requests {
     /// Tags, oldest first.
     unsent: VecDeque<u16>,
     ended: VecDeque<(InFlight, BlkStatus)>,
-    /// Requests that have not ended.
+    /// Number of requests in flight.
     in_flight: usize,
     serial: u64,
     begun: u64,
@@ -136,7 +136,7 @@ impl Requests {
         };
         let has = |op: Op, flag: OpFlags| rq.op() == op && rq.flags().contains(flag);
         if has(Op::WriteZeroes, OpFlags::NOFALLBACK) {
-            // Only the server knows what it costs there.
+            // Only the server knows whether zeroing is fast there.
             return Err(BlkStatus::NotSupp);
         }
         slot.flags = if has(Op::Write, OpFlags::FUA) { command_flag::FUA } else { 0 };
@@ -154,7 +154,7 @@ impl Requests {
         Ok(tag as u16)
     }
 
-    /// What [`Requests::take`] has noted is to be sent.
+    /// Queues the request that [`Requests::take`] has noted.
     pub(super) fn begin(&mut self, tag: u16, rq: InFlight) {
         self.begun += 1;
         let slot = &mut self.slots[usize::from(tag)];
@@ -185,13 +185,13 @@ impl Requests {
         n
     }
 
-    /// Pieces of payload that go with the unsent request of this place in the line.
+    /// Returns the number of payload pieces of the unsent request at this index.
     pub(super) fn pieces_to_send(&self, index: usize) -> usize {
         let slot = self.unsent_slot(index);
         if slot.command == command::WRITE { slot.pieces.len() } else { 0 }
     }
 
-    /// Appends its payload to `out`. Returns the number of bytes.
+    /// Appends the payload of the unsent request at this index to `out`. Returns the number of bytes.
     pub(super) fn push_payload<'a>(&self, index: usize, regions: &'a Regions, out: &mut Outgoing<'a>) -> usize {
         let slot = self.unsent_slot(index);
         if slot.command != command::WRITE {
@@ -201,7 +201,7 @@ impl Requests {
         slot.len as usize
     }
 
-    /// Whether memory of its payload has gone.
+    /// Whether payload memory of the unsent request at this index is gone.
     pub(super) fn has_gone(&self, index: usize, regions: &Regions) -> bool {
         let slot = self.unsent_slot(index);
         slot.command == command::WRITE && slot.pieces.have_gone(regions)
@@ -215,19 +215,19 @@ impl Requests {
         }
     }
 
-    /// The oldest unsent request cannot be sent: its memory has gone.
+    /// Fails the oldest unsent request, because its memory is gone.
     pub(super) fn fail_unsent(&mut self) {
         if let Some(tag) = self.unsent.pop_front() {
             self.end(usize::from(tag), MEMORY_GONE);
         }
     }
 
-    /// Discards a read's data from now on, because its memory has gone. Returns false if that is known.
+    /// Discards a read's data from now on, because its memory is gone. Returns false if it was already being discarded.
     pub(super) fn discard(&mut self, tag: u16) -> bool {
         !std::mem::replace(&mut self.slots[usize::from(tag)].discarded, true)
     }
 
-    /// Returns where data of a read belongs; `None` if the data is discarded.
+    /// Returns the memory for a read's data; `None` if the data is discarded.
     pub(super) fn destination(&self, tag: u16) -> Option<&Pieces> {
         let slot = &self.slots[usize::from(tag)];
         (!slot.discarded).then_some(&slot.pieces)
@@ -248,7 +248,7 @@ impl Requests {
         });
     }
 
-    /// The server has answered.
+    /// Completes a request that the server has answered.
     pub(super) fn answered(&mut self, tag: u16, error: Option<NbdError>) {
         let status = error.map_or(BlkStatus::Ok, status_of);
         let lacks = status == BlkStatus::Ok && self.slots[usize::from(tag)].discarded;
@@ -273,7 +273,7 @@ impl Requests {
         sent
     }
 
-    /// Another connection begins now.
+    /// Restarts the requests' timeouts, because a new connection begins now.
     pub(super) fn rewind(&mut self, now: Instant) {
         for tag in &self.unsent {
             self.slots[usize::from(*tag)].since = now;
@@ -291,13 +291,13 @@ impl Requests {
         }
     }
 
-    /// Whether one has been with the present connection for `timeout`.
+    /// Whether a request has waited on the current connection for `timeout`.
     pub(super) fn has_older(&self, timeout: Duration, now: Instant) -> bool {
         self.slots.iter().any(|slot| slot.rq.is_some() && now.since(slot.since) >= timeout)
     }
 
-    /// Fails those that have been with the present connection for `timeout`. The connection has to be dropped, because the
-    /// server may still answer them.
+    /// Fails the requests that have waited on the current connection for `timeout`. The connection has to be dropped, because the server
+    /// may still answer them.
     pub(super) fn fail_older(&mut self, timeout: Duration, now: Instant) {
         self.unsent.clear();
         for tag in 0..self.slots.len() {
@@ -308,17 +308,17 @@ impl Requests {
         }
     }
 
-    /// Whether the request with this tag that was issued then is still in flight.
+    /// Whether the request with this tag and issue time is still in flight.
     pub(super) fn is_out(&self, tag: Tag, issued: Instant) -> bool {
         self.slots.get(tag.index()).is_some_and(|s| s.rq.is_some() && s.issued == issued)
     }
 
-    /// When the request with this tag was given to the present connection.
+    /// Returns when the request with this tag was queued for the current connection.
     pub(super) fn sent_since(&self, tag: Tag) -> Instant {
         self.slots[tag.index()].since
     }
 
-    /// Hands completed requests over, as many as fit.
+    /// Returns completed requests, as many as fit.
     pub(super) fn give_ended(&mut self, done: &mut Completions) {
         let n = self.ended.len().min(done.room());
         self.ended.drain(..n).for_each(|(rq, status)| done.push(rq, status));

@@ -2,9 +2,9 @@
 //! NBD URIs as targets: `nbd://HOST[:PORT]/EXPORT?OPTIONS` and `nbd+unix:///EXPORT?socket=PATH&OPTIONS`, and `nbds` for `nbd` where
 //! TLS is required.
 //!
-//! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. Percent-encoding is undone in the
-//! export's name and in values. Unlike libnbd, which ignores what it does not know, an unknown option is refused: a
-//! mistyped one would be silently without effect. A user's name, which is for pre-shared keys, is accepted in a URI of TLS and ignored.
+//! Guarantees: text in, a value or a reason out; nothing is looked up or connected to. Percent-encoding is undone in the export's name and
+//! in values. Unlike in libnbd, an unknown option is refused, because a mistyped option would silently have no effect. A user's name,
+//! which is for pre-shared keys, is accepted in a URI of TLS and ignored.
 //! Source: the NBD URI specification (doc/uri.md of the reference implementation); nbd_connect_uri(3) of libnbd.
 
 use crate::driver::remote::credentials::TargetTls;
@@ -27,7 +27,7 @@ pub struct NbdTarget {
     pub export: String,
     /// Most connections, 1..=[`MAX_CONNECTIONS`]; `None`: [`DEFAULT_CONNECTIONS`].
     pub connections: Option<u16>,
-    /// How long requests wait for a server that is gone.
+    /// How long requests wait for a lost server.
     pub reconnect_delay: Duration,
     /// How long a request waits for its reply; `None`: as long as the connection lasts.
     pub timeout: Option<Duration>,
@@ -86,7 +86,7 @@ pub fn is_scheme(kind: &str) -> bool {
     SCHEMES.contains(&kind)
 }
 
-/// Reads a URI whose scheme is one of [`is_scheme`].
+/// Parses a URI with an NBD scheme ([`is_scheme`]).
 pub fn parse(text: &str) -> Result<NbdTarget> {
     read(text).map_err(|problem| Error::usage(format!("target '{text}': {problem}")))
 }
@@ -209,7 +209,7 @@ fn host(authority: &str) -> std::result::Result<NbdAddress, String> {
     Ok(NbdAddress::Tcp(decode(name)?, port))
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> std::result::Result<String, String> {
     let wrong = || format!("'{text}': % must be followed by two hexadecimal digits of UTF-8, no zero byte");
     let mut bytes = Vec::with_capacity(text.len());

@@ -32,7 +32,7 @@ fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::usage(format!("'{text}' has a zero byte, which no name of Ceph may have")))
 }
 
-/// A negative errno as an error.
+/// Returns the error for a negative errno.
 fn failed(code: c_int, what: impl Into<String>) -> Error {
     Error::os(std::io::Error::from_raw_os_error(code.saturating_neg()), what)
 }
@@ -97,7 +97,7 @@ impl Cluster {
         (code >= 0).then(|| unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 
-    /// Connects, within `client_mount_timeout`.
+    /// Connects to the cluster, within `client_mount_timeout`.
     pub(super) fn connect(&self) -> Result<()> {
         // SAFETY: a handle that is not connected.
         let code = unsafe { (self.library.rados_connect)(self.handle) };
@@ -124,7 +124,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Which image, and how it is opened.
+/// The name of an image, and how it is opened.
 pub(super) struct ImageName<'a> {
     pub(super) pool: &'a str,
     pub(super) namespace: &'a str,
@@ -165,12 +165,12 @@ impl Io {
         Box::new(Io { cookie: 0, action: Action::Flush, offset: 0, len: 0, pieces: Vec::with_capacity(4) })
     }
 
-    /// Forgets all memory.
+    /// Removes all pieces of memory.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
     }
 
-    /// Adds a piece of memory; neighbours become one.
+    /// Adds a piece of memory; adjacent pieces are merged.
     pub(super) fn push(&mut self, span: Span<'_>) {
         match self.pieces.last_mut() {
             Some(last) if last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == span.as_ptr() => {
@@ -195,12 +195,12 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
-/// Most clients of an image that are believed.
+/// Most clients of an image that are accepted.
 const MAX_WATCHERS: usize = 1 << 16;
 
 /// Extents that `rbd_diff_iterate2` has reported.
 struct Diff {
-    /// Extents that end before this offset are left out.
+    /// Extents that end before this offset are omitted.
     from: u64,
     extents: Vec<(u64, u64)>,
     most: usize,
@@ -259,7 +259,7 @@ impl Image {
         Ok(Image { library, handle, context, completed, cluster: Arc::clone(cluster) })
     }
 
-    /// An eventfd that is readable when [`Image::poll`] may find something. The caller drains it before it polls.
+    /// Returns an eventfd that is readable when [`Image::poll`] may find completions. The caller drains it before it polls.
     pub(super) fn completed(&self) -> BorrowedFd<'_> {
         self.completed.as_fd()
     }
@@ -272,7 +272,7 @@ impl Image {
         check(code, || "cannot find out the RBD image's size".to_owned()).map(|()| size)
     }
 
-    /// Bytes of one of its objects.
+    /// Returns the size of the image's objects, in bytes.
     pub(super) fn object_bytes(&self) -> Result<u64> {
         let mut info = ImageInfo::default();
         // SAFETY: an open image, and a structure of the size that is told.
@@ -280,7 +280,7 @@ impl Image {
         check(code, || "cannot find out the RBD image's layout".to_owned()).map(|()| info.obj_size)
     }
 
-    /// Its features, as bits.
+    /// Returns the image's features, as bits.
     pub(super) fn features(&self) -> Result<u64> {
         let mut features = 0;
         // SAFETY: an open image, and where the number goes.

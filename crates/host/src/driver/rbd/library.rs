@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! librados and librbd, loaded when the first RBD target is opened: nothing links with Ceph, and nothing needs it to build.
 //!
-//! Guarantees: [`Library::get`] tries once per process; a library that is not there, or lacks a function, is one message that names the
-//! packages. What was loaded stays: Ceph's threads run its code until the process ends.
-//! Needs from callers (only [`super::image`]): the pointers that go in are those that came out, of the same kind, until they are given
-//! back.
-//! Source: `rados/librados.h` and `rbd/librbd.h` of Ceph 16.2.15, whose C functions keep their signatures by the libraries' promise: a
-//! change that is none of addition would change the number in `librbd.so.1` and `librados.so.2`. Functions that are younger than Ceph 14
-//! are optional.
+//! Guarantees: [`Library::get`] tries once per process. A library that is missing, or lacks a function, gives one message that names the
+//! packages. Libraries stay loaded, because Ceph's threads run their code until the process ends.
+//! Needs from callers (only [`super::image`]): pointers that are passed in were returned by the library, are of the same kind, and were
+//! not yet released.
+//! Source: `rados/librados.h` and `rbd/librbd.h` of Ceph 16.2.15, whose C functions keep their signatures: any change other than an
+//! addition would change the number in `librbd.so.1` and `librados.so.2`. Functions that are younger than Ceph 14 are optional.
 
 use crate::error::{Error, ErrorKind, Result};
 use libc::{c_char, c_int, c_void, iovec, size_t, ssize_t};
 use std::sync::OnceLock;
 
-/// `rados_t`, `rados_ioctx_t`, `rbd_image_t` and `rbd_completion_t` are all this.
+/// The type of `rados_t`, `rados_ioctx_t`, `rbd_image_t` and `rbd_completion_t`.
 pub(super) type Handle = *mut c_void;
 
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
@@ -54,7 +53,7 @@ pub(super) struct ConfigOption {
     pub(super) source: c_int,
 }
 
-/// What `rbd_diff_iterate2` calls.
+/// The callback of `rbd_diff_iterate2`.
 pub(super) type DiffCallback = extern "C" fn(u64, size_t, c_int, *mut c_void) -> c_int;
 
 macro_rules! functions {
@@ -130,10 +129,10 @@ functions! {
 }
 
 impl Library {
-    /// The libraries, loaded if they were not.
+    /// Returns the libraries; loads them at the first call.
     ///
     /// # Errors
-    /// They are not installed, or too old; how to get them.
+    /// The libraries are not installed, or too old; the text says how to get them.
     pub(super) fn get() -> Result<&'static Library> {
         static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {

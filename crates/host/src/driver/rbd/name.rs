@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RBD images as targets, in QEMU's words: `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...]`.
 //!
-//! Guarantees: text in, a value or a reason out; nothing is loaded or connected to. As in QEMU a backslash takes the meaning
-//! from the character behind it (`\:`, `\@`, `\/`, `\=`, `\\`). `conf` is the configuration file and `id` the user. Every other
-//! option is an option of Ceph's configuration, which knows whether it exists. Ours (`images`, `exclusive`, `cluster`) have
-//! names that Ceph has not.
+//! Guarantees: text in, a value or a reason out; nothing is loaded or connected to. As in QEMU, a backslash escapes the character after it
+//! (`\:`, `\@`, `\/`, `\=`, `\\`). `conf` is the configuration file and `id` the user. Every other option is passed to Ceph's
+//! configuration, which checks whether it exists. The options of this driver (`images`, `exclusive`, `cluster`) have names that Ceph does
+//! not use.
 //! Source: block/rbd.c of QEMU as documented in qemu-block-drivers(7), and its file name syntax.
 
 use crate::error::{Error, Result};
@@ -29,9 +29,9 @@ pub struct RbdTarget {
     pub user: Option<String>,
     /// The cluster's name; `None`: `ceph`.
     pub cluster: Option<String>,
-    /// How often the image is opened at most, 1..=[`MAX_IMAGES`].
+    /// Most handles with which the image is opened, 1..=[`MAX_IMAGES`].
     pub images: u16,
-    /// Takes the exclusive lock, and does not give it away.
+    /// Takes the exclusive lock, and never releases it to others.
     pub exclusive: bool,
     /// Options of Ceph's configuration.
     pub options: Vec<(String, String)>,
@@ -55,7 +55,7 @@ impl Default for RbdTarget {
 }
 
 impl fmt::Display for RbdTarget {
-    /// As Ceph's programs have it: `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
+    /// Writes the form of Ceph's programs: `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;
         if !self.namespace.is_empty() {
@@ -70,7 +70,7 @@ impl fmt::Display for RbdTarget {
 pub const MAX_IMAGES: u16 = 64;
 const EXAMPLE: &str = "must be rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...], such as rbd:rbd/disk0:id=admin";
 
-/// Characters, each with whether a backslash came before it.
+/// Returns the characters, each with whether a backslash escaped it.
 fn unescape(text: &str) -> std::result::Result<Vec<(char, bool)>, &'static str> {
     let mut all = Vec::with_capacity(text.len());
     let mut chars = text.chars();
@@ -84,7 +84,7 @@ fn unescape(text: &str) -> std::result::Result<Vec<(char, bool)>, &'static str> 
     if all.contains(&('\0', true)) { Err("has a zero byte") } else { Ok(all) }
 }
 
-/// The parts between separators that no backslash precedes.
+/// Splits at separators that are not escaped.
 fn split(text: &[(char, bool)], at: char) -> impl Iterator<Item = &[(char, bool)]> {
     text.split(move |c| *c == (at, false))
 }
@@ -96,7 +96,7 @@ fn plain(text: &[(char, bool)]) -> String {
 /// Reads `rbd:...`.
 ///
 /// # Errors
-/// Usage: it is not of the form, or one of our options has no such value.
+/// Usage: the text does not have this form, or an option of this driver has an invalid value.
 pub fn parse(text: &str) -> Result<RbdTarget> {
     let shown = without_secrets(text);
     let refuse = |why: &str| Error::usage(format!("target '{shown}' {why}: {EXAMPLE}"));
@@ -138,7 +138,7 @@ pub fn parse(text: &str) -> Result<RbdTarget> {
     Ok(target)
 }
 
-/// Sets an option; what its value must be if it is not that.
+/// Sets an option. Returns the rule that an invalid value breaks.
 fn set(target: &mut RbdTarget, name: &str, value: String) -> Option<&'static str> {
     match name {
         "conf" => target.conf = Some(PathBuf::from(value)),
@@ -191,7 +191,7 @@ mod tests {
         };
         assert_eq!(all, expected);
         assert_eq!(all.to_string(), "p/n/i:1@2@s/1");
-        // The value may have what separates names.
+        // The value may contain separators of names.
         assert_eq!(parse("rbd:p/i:keyring=/a/b=c@d").unwrap().options, [("keyring".to_owned(), "/a/b=c@d".to_owned())]);
     }
 

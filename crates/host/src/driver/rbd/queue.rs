@@ -6,9 +6,8 @@
 //! Needs from callers: nothing in flight when the queue is dropped. An I/O that was given up and that librbd still has then
 //! keeps the image open until the process ends, because closing would wait for it.
 //!
-//! One lock for all: calls under it do not wait. librbd's eventfd signals its completions. The other eventfd signals what
-//! librbd does not: completions found outside a poll, and wake-ups. It stays readable until no sleeping thread could have
-//! missed it.
+//! One lock for all: calls under it do not wait. librbd's eventfd signals its completions. The other eventfd signals the rest: completions
+//! found outside a poll, and wake-ups. It stays readable until no sleeping thread could have missed it.
 
 use super::image::{Action, Image, Io};
 use crate::clock;
@@ -26,7 +25,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// With give-up set, a request that was not answered for this long is given up.
+/// With give-up set, a request without an answer for this long is given up.
 const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Queue {
@@ -43,7 +42,7 @@ struct QueueState {
     spare: Vec<Box<Io>>,
     ended: VecDeque<(InFlight, BlkStatus)>,
     in_flight: usize,
-    /// I/Os that librbd has, whether or not a thread waits for their end.
+    /// Number of I/Os in librbd, including those that were given up.
     with_library: usize,
     begun: u64,
     waiting: Waiting,
@@ -55,13 +54,13 @@ struct QueueState {
 #[derive(Default)]
 struct Slot {
     rq: Option<InFlight>,
-    /// Of its I/O.
+    /// Cookie of its I/O.
     cookie: u64,
     action: Option<Action>,
     issued: Instant,
 }
 
-/// Tag and number of an I/O in one.
+/// Combines the tag and the number of an I/O.
 fn cookie(tag: usize, number: u64) -> u64 {
     number << 16 | tag as u64 & 0xffff
 }
@@ -85,7 +84,7 @@ impl Queue {
         Ok(Queue { image, copies_writes, state: Mutex::new(state), waits })
     }
 
-    /// Makes it ready for tags below `depth`.
+    /// Prepares the queue for tags below `depth`.
     pub(super) fn start(&self, depth: u32) {
         let mut state = self.state.lock();
         assert!(state.in_flight == 0, "restarted with requests in flight");
@@ -112,7 +111,7 @@ impl Queue {
             io.cookie = cookie(tag, state.begun);
             let slot = &mut state.slots[tag];
             (slot.cookie, slot.action, slot.issued) = (io.cookie, Some(io.action), now);
-            // A thread that polls for its end waits for the lock.
+            // A thread that polls for the completion waits for the lock.
             match self.image.submit(io) {
                 Ok(()) => {
                     slot.rq = Some(batch.accept());
@@ -130,7 +129,7 @@ impl Queue {
 
     /// Fetches librbd's completions.
     fn collect(&self, state: &mut QueueState) {
-        // Emptied first: what ends from now on makes it readable again.
+        // Drained first, so that later completions make it readable again.
         event::drain(self.image.completed());
         if state.with_library == 0 {
             return;
@@ -288,7 +287,7 @@ fn status(action: Action, len: u64, result: i64) -> BlkStatus {
 fn status_of(errno: i32) -> BlkStatus {
     match errno {
         libc::EDQUOT | libc::EFBIG => BlkStatus::NoSpc,
-        // A blocklisted client: another one has broken our lock.
+        // This client is blocklisted: another client has broken its lock.
         libc::ESHUTDOWN => BlkStatus::IoErr,
         libc::EOPNOTSUPP => BlkStatus::NotSupp,
         errno => BlkStatus::from_errno(errno),

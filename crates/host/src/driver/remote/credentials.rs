@@ -7,7 +7,7 @@
 //! or used, or an optional file (revocation list, client certificate) has disappeared, the old ones stay in use. This is logged
 //! once. Only reopening the target drops them. An unreadable file is never treated as missing.
 //!
-//! Does not do: pre-shared keys and anonymous TLS, which rustls has not; resumption.
+//! Does not do: pre-shared keys and anonymous TLS, which rustls does not support; resumption.
 //!
 //! Source: the NBD URI specification, "NBD URI query parameters related to TLS"; libnbd(3), "TLS" (names of files); RFC 5280.
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 const CERT: &str = "client-cert.pem";
 const KEY: &str = "client-key.pem";
-/// Where systems keep the authorities that they trust.
+/// Files in which systems keep their trusted authorities.
 const SYSTEM: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -36,7 +36,7 @@ const SYSTEM: [&str; 4] = [
 /// The name that a server at a Unix socket must have, if no other is given.
 const LOCAL: &str = "localhost";
 
-/// TLS with a server.
+/// TLS settings of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetTls {
     /// Directory with `ca-cert.pem` and, if there are any, `ca-crl.pem`, `client-cert.pem` and `client-key.pem`; `None`: the system's
@@ -69,7 +69,7 @@ struct Loaded {
     problem: Option<Problem>,
 }
 
-/// Which of a directory's files that need not be there are there.
+/// Which optional files of the directory exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Found {
     /// A revocation list.
@@ -82,7 +82,7 @@ impl Credentials {
     /// Reads the files of a target at this host; `None`: at a Unix socket of this machine.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first problem that is found.
     pub(crate) fn load(tls: &TargetTls, host: Option<&str>) -> Result<Credentials> {
         let text = tls.hostname.as_deref().or(host).unwrap_or(LOCAL);
         let name = ServerName::try_from(text.to_owned()).map_err(|_| {
@@ -149,7 +149,7 @@ impl Credentials {
         use AlertDescription as A;
         let has_own = self.loaded.lock().found.own;
         match alert {
-            // A server that wants a certificate says so, but also one that has no cipher in common with us.
+            // A server sends this alert if it wants a client certificate, but also if there is no common cipher.
             A::HandshakeFailure if !has_own => format!("the server breaks TLS off ({alert:?}){}", self.hint()),
             A::CertificateRequired | A::BadCertificate | A::AccessDenied if !has_own => {
                 format!("the server wants a certificate from us ({alert:?}): {}", self.remedy())
@@ -208,7 +208,7 @@ impl Credentials {
 }
 
 impl Found {
-    /// Looks for them; those of `before` must still be there.
+    /// Checks which optional files exist; those of `before` must still exist.
     fn look(directory: Option<&Path>, before: Found) -> std::result::Result<Found, Problem> {
         let Some(directory) = directory else { return Ok(Found::default()) };
         let there = |name: &str, must: bool| {
@@ -222,13 +222,13 @@ impl Found {
                 Err(e) => Err(problem(&path, format!("whether it is there cannot be told: {e}"))),
             }
         };
-        // If only one of the two is there, the other one is missed when it is read.
+        // If only one of the two exists, reading the other one fails later.
         let own = there(KEY, false)? || there(CERT, before.own)?;
         Ok(Found { crl: there(CRL, before.crl)?, own })
     }
 }
 
-/// A client's settings, and what was found for them; all that was found before must still be there.
+/// Returns a client's TLS settings, and which optional files were found. All optional files that were found before must still exist.
 fn load(tls: &TargetTls, before: Found) -> std::result::Result<(Arc<ClientConfig>, Found), Problem> {
     let provider = Arc::new(ring::default_provider());
     let directory = tls.certificates.as_deref();
@@ -238,7 +238,7 @@ fn load(tls: &TargetTls, before: Found) -> std::result::Result<(Arc<ClientConfig
         .with_safe_default_protocol_versions()
         .map_err(|e| failed(&e))?;
     let roots = if tls.verify_peer { Some(trusted(directory, &place, &provider)?) } else { None };
-    // Checked after the authorities: the message for a missing directory is about these.
+    // Checked after the authorities, so that the message for a missing directory is about the authorities.
     let found = Found::look(directory, before)?;
     let builder = if let Some(roots) = roots {
         let mut verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
@@ -276,7 +276,7 @@ fn system_file() -> PathBuf {
     SYSTEM.iter().map(PathBuf::from).find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(SYSTEM[0]))
 }
 
-/// The authorities that may sign a server's certificate.
+/// Returns the authorities that may sign a server's certificate.
 fn trusted(
     directory: Option<&Path>,
     place: &Path,
@@ -285,7 +285,7 @@ fn trusted(
     if directory.is_some() {
         return Pem::read(Role::OfTarget, place)?.roots(provider);
     }
-    // Not given: those of the system, of which some may have expired or be of a kind that is not known here.
+    // Without a directory: the system's authorities, some of which may have expired or be of an unsupported kind.
     let remedy = |problem: Problem| Problem {
         text: format!(
             "{}; without tls-certificates=DIR in the target this system's authorities are taken",
@@ -345,7 +345,7 @@ impl ServerCertVerifier for NoServerVerification {
 mod tests {
     use super::*;
 
-    /// One alert has two reasons: the other one is not to be looked for in vain.
+    /// One alert has two possible reasons, so the message must not claim one of them for certain.
     #[test]
     fn what_is_only_likely_is_told_as_that() {
         let tls = TargetTls { verify_peer: false, ..TargetTls::default() };

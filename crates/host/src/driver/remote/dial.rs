@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sockets for handshakes: connected, waited for and sent to in bounded time, and until a stop request.
+//! Sockets for handshakes: connecting, waiting and sending take bounded time, and end at a stop request.
 //!
-//! Guarantees: a socket does not block, and small messages leave it at once. No call takes longer than its deadline, or continues
-//! after `stop` has become readable.
+//! Guarantees: a socket does not block, and small messages are sent at once. No call takes longer than its deadline, or continues after
+//! `stop` has become readable.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::net::socket::wait;
@@ -20,7 +20,7 @@ const SHOWN: usize = 200;
 /// A time limit that a stop request cuts short.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline<'a> {
-    /// The time that was given, for messages.
+    /// The original time limit, for messages.
     pub(crate) within: Duration,
     pub(crate) until: Instant,
     /// Readable: no time is left.
@@ -28,12 +28,12 @@ pub(crate) struct Deadline<'a> {
 }
 
 impl<'a> Deadline<'a> {
-    /// From now on.
+    /// Makes a deadline that begins now.
     pub(crate) fn new(within: Duration, stop: &'a OwnedFd) -> Deadline<'a> {
         Deadline { within, until: Instant::now() + within, stop }
     }
 
-    /// An even part of the time that is left.
+    /// Returns a deadline with an equal share of the remaining time.
     fn share(&self, parts: usize) -> Deadline<'a> {
         let left = self.until.saturating_duration_since(Instant::now());
         Deadline::new(left / parts.max(1) as u32, self.stop)
@@ -42,12 +42,12 @@ impl<'a> Deadline<'a> {
     /// Waits until the socket is ready for `what`.
     ///
     /// # Errors
-    /// Io: it was not in time.
+    /// Io: the socket was not ready in time.
     pub(crate) fn wait(&self, socket: &OwnedFd, what: PollFlags, doing: &str) -> Result<()> {
         if wait(socket, what, self.stop, Some(self.until)) { Ok(()) } else { Err(self.passed(doing)) }
     }
 
-    /// For loops that may never wait.
+    /// Checks the deadline, for loops that may never wait.
     ///
     /// # Errors
     /// Io: no time is left.
@@ -58,7 +58,7 @@ impl<'a> Deadline<'a> {
         if is_stopped || Instant::now() >= self.until { Err(self.passed(doing)) } else { Ok(()) }
     }
 
-    /// The error once it has passed.
+    /// Returns the error for a deadline that has passed.
     pub(crate) fn passed(&self, doing: &str) -> Error {
         let text = format!(
             "{doing} took longer than {:.0} s, or was interrupted; check that the server is reachable",
@@ -67,22 +67,22 @@ impl<'a> Deadline<'a> {
         Error::new(ErrorKind::Io, text)
     }
 
-    /// A socket connected to this address.
+    /// Returns a socket that is connected to this address.
     ///
     /// # Errors
     /// Os: the system's error. Io: the time limit has passed.
     fn connect_tcp(&self, address: &SocketAddr) -> Result<OwnedFd> {
         let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         self.connect(family, |socket| {
-            // A socket that does not know it is slower, no worse.
+            // A socket without these options is only slower.
             let _ = sockopt::set_tcp_nodelay(socket, true);
             let _ = sockopt::set_socket_keepalive(socket, true);
             rustix::net::connect(socket, address)
         })
     }
 
-    /// A socket connected to a host. Each of its addresses has its share of the time that is left: a silent one does not block the
-    /// others.
+    /// Returns a socket that is connected to a host. Each of the host's addresses gets a share of the remaining time, so that a silent one
+    /// does not block the others.
     ///
     /// # Errors
     /// Os: its name cannot be looked up. NotFound: it has no address. Otherwise the error of [`Deadline::connect_tcp`] for
@@ -103,7 +103,7 @@ impl<'a> Deadline<'a> {
         Err(last)
     }
 
-    /// A socket of this family that `connect` connects.
+    /// Returns a socket of this family that `connect` has connected.
     ///
     /// # Errors
     /// The errors of [`Deadline::connect_tcp`].
@@ -128,7 +128,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Sends all of `bytes`. `doing` names what took too long, `broke_off` what failed otherwise.
+    /// Sends all of `bytes`. `doing` describes the activity for a timeout, `broke_off` for other errors.
     ///
     /// # Errors
     /// Os: the system's error. Io: the time limit has passed.
@@ -145,7 +145,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// An error of a socket.
+/// Returns the error of a socket operation.
 pub(crate) fn failed(e: Errno, what: &str) -> Error {
     Error::os(io::Error::from(e), what)
 }
@@ -162,7 +162,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType};
     use std::net::TcpListener;
 
-    /// A listener whose connection to be taken is the only one it keeps: others are not answered.
+    /// Returns a listener with a backlog of one connection, which is used up: further connections are not answered.
     fn silent() -> (OwnedFd, OwnedFd, SocketAddr) {
         let bind = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         let listener = bind();

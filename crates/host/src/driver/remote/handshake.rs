@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connected socket during the handshake, which sends and receives in turn; under TLS as soon as the protocol starts it.
+//! A connected socket during the handshake, which sends and receives alternately; under TLS once the protocol starts TLS.
 //!
-//! Guarantees: TLS begins, or the call fails. No byte beyond those asked for is received before TLS begins, so plain text behind them
-//! goes to TLS, which rejects it. No call outlasts the deadline, also if the peer sends without an end.
+//! Guarantees: TLS begins, or the call fails. Before TLS begins, no more bytes are received than requested, so plain text after them goes
+//! to TLS, which rejects it. No call outlasts the deadline, even if the peer sends endlessly.
 
 use super::credentials::Credentials;
 use super::dial::{Deadline, failed};
@@ -15,7 +15,7 @@ use rustls::ClientConnection;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What the error for an exceeded deadline names.
+/// The activity that the error for an exceeded deadline names.
 const DOING: &str = "the handshake";
 
 /// See the module's text.
@@ -23,7 +23,7 @@ pub(crate) struct HandshakeSocket<'a> {
     deadline: Deadline<'a>,
     socket: OwnedFd,
     credentials: Option<&'a Credentials>,
-    /// Once it has begun.
+    /// The TLS stream, once TLS has begun.
     tls: Option<Box<TlsStream<ClientConnection>>>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> HandshakeSocket<'a> {
         HandshakeSocket { deadline, socket, credentials, tls: None }
     }
 
-    /// The handshake is over.
+    /// Returns socket and TLS stream after the handshake.
     pub(crate) fn into_parts(self) -> (OwnedFd, Option<Box<TlsStream<ClientConnection>>>) {
         (self.socket, self.tls)
     }
@@ -72,9 +72,9 @@ impl<'a> HandshakeSocket<'a> {
         Ok(())
     }
 
-    /// Receives as many bytes as there is room for.
+    /// Fills `bytes` with received bytes.
     pub(crate) fn receive(&mut self, mut bytes: &mut [u8]) -> Result<()> {
-        // A peer that keeps sending is never waited for.
+        // If the peer keeps sending, there is no wait that would check the deadline.
         self.deadline.check(DOING)?;
         if let Some(mut tls) = self.tls.take() {
             let received = self.receive_tls(&mut tls, bytes);
@@ -118,7 +118,7 @@ impl<'a> HandshakeSocket<'a> {
         Ok(true)
     }
 
-    /// Sends all of it.
+    /// Sends all bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(mut tls) = self.tls.take() {
             let sent = self.send_tls(&mut tls, bytes);
@@ -139,7 +139,7 @@ impl<'a> HandshakeSocket<'a> {
         Ok(())
     }
 
-    /// Sends all that TLS has to send. An error of the socket is not the last word if the peer has said why it left.
+    /// Sends all that TLS has to send. If the socket fails, the reason that the peer has sent takes precedence over the socket's error.
     fn flush(&self, tls: &mut TlsStream<ClientConnection>) -> Result<()> {
         loop {
             match tls.flush(self.socket.as_fd()) {
@@ -174,7 +174,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
 
-    /// The deadline and the stop were only checked when there was nothing to be received.
+    /// The deadline and the stop request used to be checked only when there was nothing to receive.
     #[test]
     fn a_server_that_has_always_more_to_say_does_not_hold_it_up() {
         let tls = TargetTls { verify_peer: false, ..TargetTls::default() };

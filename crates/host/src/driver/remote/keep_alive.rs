@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! When to ask a silent peer whether it is there, and when it is taken for gone.
+//! Decides when a silent peer is probed, and when it counts as gone.
 
 use blk::time::{Duration, Instant};
 
-/// What was heard of a peer.
+/// The times of the last message from a peer and of the last probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeepAlive {
-    /// When it was last heard.
+    /// When the peer last sent something.
     heard: Instant,
-    /// When it was asked since.
+    /// When the peer was probed since then.
     asked: Option<Instant>,
 }
 
 impl KeepAlive {
-    /// A peer that has just been heard.
+    /// Makes the state of a peer that has just sent something.
     pub(crate) fn new(now: Instant) -> KeepAlive {
         KeepAlive { heard: now, asked: None }
     }
 
-    /// The peer has sent something.
+    /// Records that the peer has sent something.
     pub(crate) fn heard(&mut self, now: Instant) {
         *self = KeepAlive::new(now);
     }
 
-    /// Whether it is to be asked now: it has been silent for `after`, and was not asked.
+    /// Whether the peer must be probed now: it has been silent for `after`, and was not probed since.
     ///
     /// # Errors
-    /// It was asked and has not answered within `within`: how long it has been silent.
+    /// The peer was probed and has not answered within `within`; holds how long it has been silent.
     pub(crate) fn is_due(&mut self, after: Duration, within: Duration, now: Instant) -> Result<bool, Duration> {
         match self.asked {
             Some(when) if now.since(when) >= within => Err(now.since(self.heard)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What drivers of network devices share: a connection per hardware queue that is made again when it is lost.
+//! Code that the drivers of network devices share: one connection per hardware queue, with reconnect.
 //!
 //! | module | holds |
 //! |---|---|

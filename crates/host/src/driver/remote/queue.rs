@@ -6,8 +6,8 @@
 //! Needs from protocols: calls under the lock do not wait. The protocol decides what happens to requests when a connection
 //! is lost.
 //!
-//! One lock for all. The eventfd signals completions found outside a poll, and wake-ups; sockets signal neither. It stays readable
-//! until no thread sleeps that could have missed it.
+//! One lock protects everything. The eventfd signals completions found outside a poll, and wake-ups, because sockets signal neither. It
+//! stays readable until no thread sleeps that could have missed it.
 
 use super::reconnect::Watch;
 use super::stream::Stream;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// With give-up set, requests unanswered for this long fail.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
-/// A connection that lasted this long was a good one.
+/// A connection that lasted at least this long does not count as short-lived.
 pub(crate) const LONG_LIFE: Duration = Duration::from_secs(1);
 
 /// What has happened to a queue's connections.
@@ -38,7 +38,7 @@ pub struct QueueStatus {
     pub losses: u64,
     /// Requests so far that were in flight when a connection was lost, and were sent again or failed.
     pub replayed: u64,
-    /// Why the last one was lost.
+    /// Why the last connection was lost.
     pub last_loss: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) trait Protocol {
     type Link: Link;
     /// The queue's requests.
     type Requests: Requests;
-    /// What else the protocol remembers of a queue.
+    /// Other state of the protocol per queue.
     type ProtocolState: Default;
 }
 
@@ -81,7 +81,7 @@ pub(crate) trait Requests {
     /// Makes room for tags below `depth`.
     fn resize(&mut self, depth: usize);
 
-    /// Whether there are some that have ended and were not polled.
+    /// Whether completed requests wait to be polled.
     fn has_ended(&self) -> bool;
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum LinkState<L> {
     /// The queue is not in use.
     Unused,
     Up(L),
-    /// There was a connection. Requests wait for the next one until then.
+    /// The connection was lost. Requests wait for the next one until this time.
     Lost(Instant),
 }
 
@@ -102,10 +102,10 @@ pub(crate) struct QueueState<P: Protocol> {
     pub(crate) waiting: Waiting,
     pub(crate) lazy_below: usize,
     pub(crate) status: QueueStatus,
-    /// When the present or last connection was made, and how many in a row before it did not last.
+    /// When the current or last connection was made, and (`short_lives`) how many consecutive connections before it were short-lived.
     pub(crate) attached: Instant,
     short_lives: u32,
-    /// Requests do not wait for a connection.
+    /// Requests fail instead of waiting for a connection.
     pub(crate) gives_up: bool,
 }
 
@@ -232,7 +232,7 @@ impl<P: Protocol> Queue<P> {
         self.waits.calm(&mut state.waiting, state.requests.has_ended());
     }
 
-    /// Sleeps without the lock until there is something, for `limit` at most.
+    /// Sleeps without the lock until there is an event, for `limit` at most.
     pub(crate) fn sleep(&self, guard: &mut MutexGuard<'_, QueueState<P>>, limit: Duration) {
         self.waits.sleep(guard, |state| &mut state.waiting, limit);
         self.calm(guard);

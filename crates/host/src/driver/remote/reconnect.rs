@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The event number of the wake-up; other events have numbers of hardware queues.
 const WAKEUP: u64 = u64::MAX;
 
-/// Links that are made again.
+/// Links that are replaced when they are lost.
 pub(crate) trait Reconnect: Send + Sync + 'static {
     /// The thread's name.
     const THREAD: &'static str;
@@ -44,7 +44,7 @@ pub(crate) trait Reconnect: Send + Sync + 'static {
     /// Queues that need a link, each with the earliest time for an attempt.
     fn wants(&self) -> Vec<(Instant, usize)>;
 
-    /// Makes another link for a hardware queue.
+    /// Makes a new link for a hardware queue.
     ///
     /// # Errors
     /// No link can be made now.
@@ -113,7 +113,7 @@ impl Watch {
     fn wait(&self, at_most: Duration) {
         let limit = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 1];
-        // What it was is looked for anyway.
+        // The reason is not used, because all links are checked anyway.
         let _ = epoll::wait(&self.set, &mut events[..], Some(&limit));
         event::drain(&self.wakeup);
     }
@@ -154,7 +154,7 @@ fn run(links: &impl Reconnect) {
                 last = number;
                 attempt(links, number, &mut pause);
             }
-            // Further losses are no reason to hurry.
+            // Further losses do not shorten the pause.
             Some((from, _)) => {
                 let left = Duration::from_nanos(from.max(pause.until).since(now).as_ns());
                 watch.wait(left.min(LOOK));
@@ -170,7 +170,7 @@ fn next(wanted: &[(Instant, usize)], last: usize, now: Instant) -> Option<(Insta
     in_turn.or_else(|| wanted.iter().min()).copied()
 }
 
-/// When to try again after an attempt that failed.
+/// The pause before the next attempt, after one that failed.
 struct Pause {
     long: Duration,
     until: Instant,
@@ -227,7 +227,7 @@ mod tests {
 
     const LIMIT: blk::time::Duration = blk::time::Duration::from_secs(60);
 
-    /// Its one attempt ends well only if other links are looked after meanwhile.
+    /// Its attempt succeeds only if the other links are checked meanwhile.
     struct Patient {
         watch: Watch,
         looks: AtomicUsize,
@@ -253,7 +253,7 @@ mod tests {
         fn attempt(&self, _: usize) -> Result<()> {
             let (before, until) = (self.looks.load(Ordering::Relaxed), clock::now() + LIMIT);
             while self.looks.load(Ordering::Relaxed) == before && clock::now() < until {
-                // As links do that are lost meanwhile.
+                // As links that are lost meanwhile do.
                 self.watch.wake();
                 std::thread::yield_now();
             }

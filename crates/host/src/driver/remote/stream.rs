@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A connected socket that carries requests: sends batches of messages and receives replies, as far as that does not block.
 //!
-//! Guarantees: one system call for many messages; payload goes from and to requests' memory without a copy where the protocol
-//! lets it, through one receive buffer where it is short. A socket that is full is watched until all is sent. Memory that
-//! has gone meanwhile (a client of a client made its file shorter: the system calls say EFAULT) fails its own request alone, as far
-//! as the protocol lets it.
-//! Under TLS ([`tls`](super::tls)) all of that holds with one copy more; a stream without it pays one comparison per call.
-//! Does not do: know messages. That is [`Outbox`]'s and [`Inbox`]'s.
+//! Guarantees: one system call for many messages; long payload is not copied between the socket and requests' memory, if the protocol
+//! allows that; short payload goes through one receive buffer. A socket that is full is watched until all is sent. If memory is gone in
+//! the meantime (a client's client truncated its file, so system calls return EFAULT), only its own request fails, if the protocol allows
+//! that. Under TLS ([`tls`](super::tls)) the same holds with one more copy; a stream without TLS pays one comparison per call.
+//! Does not know messages; [`Outbox`] and [`Inbox`] do.
 
 use super::tls::Sealed;
 use crate::driver::pieces::Pieces;
@@ -16,15 +15,15 @@ use rustix::event::epoll;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes received at once: some dozens of short reads.
+/// Size of the receive buffer: some dozens of short reads.
 pub(crate) const INPUT_BYTES: usize = 256 << 10;
-/// The same while a long read is out: the rest of it goes straight to where it belongs.
+/// Most bytes received into the buffer while a long read is in flight, so that the rest of that read is received directly into its memory.
 pub(crate) const INPUT_BYTES_OF_LARGE: usize = 4 << 10;
-/// Payload that is worth a receive to where it belongs ([`Inbox::payload`]).
+/// Least payload for which a direct receive into the request's memory pays off ([`Inbox::payload`]).
 pub(crate) const DIRECT_BYTES: u32 = 16 << 10;
-/// Messages of one send.
+/// Most messages of one send.
 pub(crate) const SEND_BATCH: usize = 64;
-/// Receives of one call, when each brought as much as there was room for.
+/// Most receives of one call, if each fills its room.
 pub(crate) const MAX_RECEIVES: u32 = 4;
 
 /// Where each message of a batch ends, as an offset from the batch's beginning.
@@ -44,13 +43,13 @@ impl Ends {
         self.count += 1;
     }
 
-    /// Messages that lie within the first `bytes`, and where the last of them ends.
+    /// Returns how many messages lie within the first `bytes`, and where the last of them ends.
     pub(crate) fn within(&self, bytes: usize) -> (usize, usize) {
         let whole = self.ends[..self.count].partition_point(|end| *end <= bytes);
         (whole, if whole > 0 { self.ends[whole - 1] } else { 0 })
     }
 
-    /// Messages that begin within the first `bytes`: their places in the batch, and where each begins.
+    /// Returns the messages that begin within the first `bytes`: their indices in the batch, and where each begins.
     pub(crate) fn begun_within(&self, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
         let starts = std::iter::once(0).chain(self.ends[..self.count].iter().copied());
         starts.take(self.count).take_while(move |start| *start < bytes).enumerate()
@@ -59,14 +58,14 @@ impl Ends {
 
 /// Messages that wait to be sent, oldest first.
 pub(crate) trait Outbox {
-    /// Why the connection is of no use any more.
+    /// Why the connection is lost.
     type Lost;
 
     /// Makes a batch of up to `most` messages (at most [`SEND_BATCH`]), notes where each ends, and passes it to `send`, whose result
     /// it returns; `None` if nothing waits.
     ///
     /// # Errors
-    /// A message cannot be made, and the connection is lost by that.
+    /// A message cannot be made, so the connection is lost.
     fn batch<R>(
         &mut self,
         most: usize,
@@ -74,81 +73,81 @@ pub(crate) trait Outbox {
         send: impl FnOnce(Outgoing<'_>) -> R,
     ) -> Result<Option<R>, Self::Lost>;
 
-    /// The first messages were sent.
+    /// Called when the first `messages` messages were sent.
     fn went_out(&mut self, messages: usize);
 
-    /// A send of the oldest message alone has failed with EFAULT; `has_begun`: its first bytes were sent before.
+    /// Called when a send of only the oldest message has failed with EFAULT; `has_begun`: its first bytes were sent before.
     ///
     /// # Errors
-    /// The connection is lost by that.
+    /// The connection is lost because of that.
     fn fault(&mut self, error: io::Error, has_begun: bool) -> Result<(), Self::Lost>;
 
-    /// Whether memory of the unsent message at this place in the line has gone. It is asked after that memory was copied.
+    /// Whether memory of the unsent message at this index is gone. Called after that memory was copied.
     fn has_gone(&self, index: usize) -> bool;
 
-    /// A send has failed.
+    /// Returns the loss for a failed send.
     fn failed(error: &io::Error) -> Self::Lost;
 }
 
-/// Data of a read that is to come.
+/// The expected data of a read.
 pub(crate) struct ReadPayload<'a> {
     /// The request's memory.
     pub(crate) pieces: &'a Pieces,
     pub(crate) regions: &'a Regions,
-    /// From which of its bytes on, and how many.
+    /// The data's offset in the request, and (`left`) its length.
     pub(crate) at: u32,
     pub(crate) left: u32,
 }
 
-/// What the peer says.
+/// Handles messages from the peer.
 pub(crate) trait Inbox {
-    /// Why the connection is of no use any more.
+    /// Why the connection is lost.
     type Lost;
 
-    /// Bytes of an incomplete message that may be left in the input at most.
+    /// Most bytes of an incomplete message that may be left in the input.
     const MOST_LEFT: usize;
-    /// The peer, in words for people.
+    /// Name of the peer, for messages.
     const PEER: &'static str;
 
-    /// The peer has sent something.
+    /// Called when the peer has sent something.
     fn heard(&mut self) {}
 
-    /// What the next bytes are, if they are data of a request whose memory is there.
+    /// Returns the request memory for the next bytes, if they are data of a read whose memory exists.
     fn payload(&self) -> Option<ReadPayload<'_>>;
 
-    /// So many bytes of [`Inbox::payload`] have come to where they belong.
+    /// Called when `bytes` bytes of [`Inbox::payload`] were received into the request's memory.
     fn placed(&mut self, bytes: u32);
 
-    /// Whether long reads are out whose payload may go to where it belongs.
+    /// Whether long reads are in flight whose payload may be received directly into their memory.
     fn has_large_reads(&self) -> bool;
 
     /// Handles these bytes. Returns how many of them were used. `is_sending`: part of the oldest unsent message was sent.
     ///
     /// # Errors
-    /// The connection is lost by what it says.
+    /// The bytes violate the protocol, so the connection is lost.
     fn take(&mut self, input: &[u8], is_sending: bool) -> Result<usize, Self::Lost>;
 
     /// Discards the payload of the current read from now on, because its memory has gone. Returns false if that is known.
     fn discard(&mut self) -> bool;
 
-    /// Whether the peer has requests to answer.
+    /// Whether the peer has unanswered requests.
     fn awaits_more(&self) -> bool;
 
-    /// Why the connection is lost, in words for people.
+    /// Returns the loss of the connection with this reason, which is text for users.
     fn lost(why: String) -> Self::Lost;
 }
 
 /// See the module's text.
 pub(crate) struct Stream {
     pub(super) socket: OwnedFd,
-    /// What is between the socket and the rest under TLS.
+    /// The TLS layer, under TLS.
     pub(super) tls: Option<Sealed>,
     pub(crate) input: Box<[u8]>,
-    /// Received and not yet taken.
+    /// Bytes in `input` that were received and not yet handled.
     pub(crate) filled: usize,
     /// Bytes of the oldest unsent message that were sent.
     pub(crate) sent: usize,
-    /// The socket is full: it is watched until it is writable.
+    /// The socket is full, and watched until it is writable.
     pub(crate) full: bool,
 }
 
@@ -161,7 +160,7 @@ impl Stream {
         Stream::with(socket, None, INPUT_BYTES, set)
     }
 
-    /// The same with a receive buffer of this size.
+    /// As [`Stream::new`], with a receive buffer of this size.
     pub(super) fn with(
         socket: OwnedFd,
         tls: Option<Sealed>,
@@ -207,7 +206,7 @@ impl Stream {
             let n = match result {
                 Ok(n) => n,
                 Err(e) if is_later(&e) => 0,
-                // Nothing was sent. Whose memory it is shows when they are sent one by one.
+                // Nothing was sent. Send the messages one by one, to find the one whose memory is gone.
                 Err(e) if is_fault(&e) && ends.count > 1 => {
                     most = 1;
                     continue;
@@ -228,7 +227,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends a last message if no other is sent in part and that does not block.
+    /// Sends a last message, if no other message is partly sent and if that does not block.
     pub(crate) fn leave(&mut self, bye: &[u8]) {
         if self.sent > 0 {
             return;
@@ -256,7 +255,7 @@ impl Stream {
             };
             inbox.heard();
             self.take(inbox)?;
-            // What did not fill all the room was all there is, most likely.
+            // If the room was not filled, the socket most likely has no more.
             if n < asked || !inbox.awaits_more() {
                 return Ok(());
             }
@@ -264,14 +263,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Receives once. Returns how many bytes came, and for how many there was room.
+    /// Receives once. Returns how many bytes were received, and for how many there was room.
     fn receive_once<I: Inbox>(&mut self, inbox: &mut I) -> io::Result<(usize, usize)> {
         let mut incoming = Incoming::new();
         let direct = match inbox.payload().filter(|p| self.filled == 0 && p.left >= DIRECT_BYTES) {
             Some(p) => p.pieces.push_destination(p.at, p.left, p.regions, &mut incoming) as usize,
             None => 0,
         };
-        // Also behind a direct part: what follows it may be another long read.
+        // Also after a direct part, because another long read may follow it.
         let long = inbox.has_large_reads();
         let most = if long { INPUT_BYTES_OF_LARGE.max(self.filled + I::MOST_LEFT) } else { INPUT_BYTES };
         let room = self.input.get_mut(self.filled..most).unwrap_or_default();
@@ -283,12 +282,12 @@ impl Stream {
             inbox.placed(placed as u32);
         }
         self.filled += n - placed;
-        // A long read has told its length: the rest of it is worth another call at once.
+        // The buffer is filled with part of a long read, whose rest is worth another call at once.
         let asked = if long && self.filled == most { n } else { asked };
         Ok((n, asked))
     }
 
-    /// Has what was received taken.
+    /// Passes received bytes to `inbox`.
     pub(crate) fn take<I: Inbox>(&mut self, inbox: &mut I) -> Result<(), I::Lost> {
         let input = self.input.get(..self.filled).unwrap_or_default();
         let taken = inbox.take(input, self.sent > 0)?;

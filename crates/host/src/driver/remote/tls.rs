@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A [`Stream`] under TLS: as without it, with a buffer of ours between the socket and requests' memory.
+//! A [`Stream`] under TLS: as without TLS, with an extra buffer between the socket and requests' memory.
 //!
-//! Guarantees: memory is bounded: that of [`TlsStream`], one record of plaintext that is gathered, and the beginning of a message.
-//! Data is copied once between requests' memory and TLS. All that was received is decrypted and taken before a call returns, except
-//! a record that has not arrived as a whole: what is left to be received is in the socket, and the socket tells of it. The end of the
-//! stream is a lost connection, whether the peer has declared it or not.
-//! A message whose memory has gone while it was copied is not sent.
-//! Needs from protocols: a send when a receive has left something to be sent ([`Stream::owes`]).
+//! Guarantees: memory is bounded: that of [`TlsStream`], one record of plaintext that is gathered, and the beginning of a message. Data is
+//! copied once between requests' memory and TLS. A call decrypts and handles everything that was received, except an incomplete record;
+//! the rest of that record makes the socket readable again. The end of the stream is a lost connection, with or without a close_notify. A
+//! message whose memory is gone while it is copied is not sent.
+//! Needs from protocols: they send when a receive has left data to send ([`Stream::owes`]).
 
 use super::stream::{Ends, Inbox, MAX_RECEIVES, Outbox, SEND_BATCH, Stream};
 use crate::net::tls::{RECORD_BYTES, Received, TlsStream};
@@ -23,7 +22,7 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Sends what waits; whether all of it.
+    /// Sends waiting ciphertext. Returns whether all of it was sent.
     fn flush(&mut self, socket: &OwnedFd) -> io::Result<bool> {
         match self.stream.flush(socket.as_fd()) {
             Err(e) if is_later(&e) => Ok(false),
@@ -31,7 +30,7 @@ impl Sealed {
         }
     }
 
-    /// Encrypts the beginning of what waits, up to a record. `most` messages are gathered at most.
+    /// Encrypts waiting messages, up to one record and at most `most` messages.
     fn encrypt<O: Outbox>(&mut self, sent: &mut usize, outbox: &mut O, most: usize) -> Result<Encrypted, O::Lost> {
         let (record, mut ends) = (&mut self.record, Ends::new());
         let copy = |mut list: Outgoing<'_>| {
@@ -39,7 +38,7 @@ impl Sealed {
             list.copy_to(record)
         };
         let Some(copied) = outbox.batch(most, &mut ends, copy)? else { return Ok(Encrypted::Nothing) };
-        // Known before anything else could have been read there.
+        // Checked right after the copy, so that no garbage is sent.
         let gone = ends.begun_within(*sent + copied).find(|(index, _)| outbox.has_gone(*index));
         let asked = gone.map_or(copied, |(_, start)| start.saturating_sub(*sent));
         let n = self.stream.write(&self.record[..asked]).map_err(|e| O::failed(&e))?;
@@ -55,7 +54,7 @@ impl Sealed {
         Ok(Encrypted::Record(whole))
     }
 
-    /// Says goodbye by this message, and ends TLS.
+    /// Sends this last message, and ends TLS.
     pub(super) fn leave(&mut self, bye: &[u8], socket: &OwnedFd) {
         if self.stream.write(bye).is_ok_and(|n| n == bye.len()) {
             self.stream.close();
@@ -64,18 +63,18 @@ impl Sealed {
     }
 }
 
-/// What became of messages.
+/// The result of encrypting messages.
 enum Encrypted {
-    /// None waits.
+    /// No message waits.
     Nothing,
-    /// So many were encrypted as a whole, and perhaps a part of the next.
+    /// This many messages were encrypted completely, and perhaps a part of the next.
     Record(usize),
-    /// There was no room for all.
+    /// There was not enough room for all.
     Full,
 }
 
 impl Stream {
-    /// Takes over a socket whose TLS has begun. `most_left` is [`Inbox::MOST_LEFT`].
+    /// Takes over a socket with TLS established. `most_left` is [`Inbox::MOST_LEFT`].
     ///
     /// # Errors
     /// The errors of [`Stream::new`].
@@ -86,7 +85,7 @@ impl Stream {
         set: &OwnedFd,
     ) -> Result<Stream, String> {
         let sealed = Sealed { stream: tls, record: vec![0; RECORD_BYTES].into() };
-        // There is another buffer before it.
+        // The TLS stream has another buffer, so this one can be small.
         Stream::with(socket, Some(sealed), 2 * most_left, set)
     }
 
@@ -134,7 +133,7 @@ impl Stream {
                 inbox.heard();
                 let mut left = piece;
                 while !left.is_empty() && lost.is_none() {
-                    // A message's beginning that was left is made whole first; the rest is taken from where it lies.
+                    // If the beginning of a message was left over, it is completed first; the rest is handled in place.
                     let held = *filled;
                     let n = if held > 0 { left.len().min(I::MOST_LEFT) } else { 0 };
                     let (now, behind) = left.split_at(n);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A descriptor of `/dev/fuse`, on the IOThread that serves it: requests of the kernel into the block layer, and their replies.
+//! A descriptor of `/dev/fuse` on the IOThread that serves it: passes the kernel's requests to the block layer, and replies to the kernel.
 //!
-//! Guarantees: a write's data is received into the memory that the driver takes it from; a read's is sent from the memory that the driver
-//! put it in. At most [`SLOTS`] requests are in flight; more wait in the kernel, for this or another descriptor of the same mount. A
-//! request that was taken is answered once, whatever happens. The exception is a mount that is gone, which is logged once. A write of
-//! less than whole blocks reads them first. Meanwhile no other write to these blocks goes through any export of the disk
-//! (`serve::rewrite`). Nothing is allocated per request.
+//! Guarantees: a write's data is received into the memory that the driver reads, a read's data is sent from the memory that the driver
+//! filled. At most [`SLOTS`] requests are in flight; more wait in the kernel, for this or another descriptor of the same mount. A received
+//! request is answered once, whatever happens. The exception is a mount that is gone, which is logged once. A write of less than whole
+//! blocks reads the blocks first. From that read to the write's completion, all other writes to these blocks wait, whichever export they
+//! come from (`serve::rewrite`). Nothing is allocated per request.
 //!
 //! Needs from callers: a non-blocking descriptor, after INIT.
 //!
@@ -31,14 +31,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Requests of a channel that are not answered.
+/// Most unanswered requests of a channel.
 pub const SLOTS: usize = 64;
-/// Requests taken in one round, so that other sources and other channels have their turn.
+/// Most requests that one round takes, so that other sources and channels get their turn.
 const ROUND: usize = 16;
-/// Sectors of one bio of zeroes: 1 GiB.
+/// Most sectors of one write-zeroes bio: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
-/// Tries of a reply for which the kernel has no memory at the moment.
+/// Most tries to send a reply while the kernel has no memory for it.
 const TRIES: usize = 1000;
 
 /// What the channels of one mount share.
@@ -49,12 +49,12 @@ pub(super) struct Shared {
     pub(super) attrs: FileAttrs,
     /// Why the mount is gone, if it is.
     pub(super) gone: OnceLock<String>,
-    /// The export ends, so that it will be.
+    /// The export is being removed, so the mount will be gone.
     pub(super) ends: AtomicBool,
 }
 
 impl Shared {
-    /// What requests are held against, as of now.
+    /// Returns the properties of the disk that requests are checked against, as of now.
     fn facts(&self) -> Disk {
         let limits = self.disk.limits();
         let block = u64::from(limits.logical_block_size);
@@ -62,7 +62,7 @@ impl Shared {
         Disk { size, block: limits.logical_block_size, zeroes: limits.max_write_zeroes_sectors > 0, stored: None }
     }
 
-    /// The kernel reports at `call` that there is nothing to serve any more.
+    /// Records and logs that `call` on `/dev/fuse` failed: the mount is gone.
     #[cold]
     fn lost(&self, call: &str, e: &std::io::Error) {
         let why = match e.raw_os_error() {
@@ -80,12 +80,12 @@ impl Shared {
     }
 }
 
-/// What a request that is out still has to do.
+/// The current step of a request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
     Write,
-    /// A write of less than whole blocks, whose blocks are being read.
+    /// A write of less than whole blocks; the blocks are being read.
     Fill,
     Flush,
     Zero,
@@ -93,7 +93,7 @@ enum Kind {
     SeekHole,
 }
 
-/// A request that is not answered.
+/// A request in flight.
 #[derive(Debug)]
 struct Slot {
     unique: u64,
@@ -101,20 +101,20 @@ struct Slot {
     offset: u64,
     bytes: u64,
     stable: bool,
-    /// Zeroes keep their space.
+    /// Zeroed blocks keep their space.
     keep: bool,
-    /// Bios that have not ended, and what else keeps it from its next step.
+    /// References that delay the next step: one per bio in flight, and one while bios are submitted.
     holds: u32,
     status: BlkStatus,
-    /// Bytes of zeroes that were submitted; of a seek, bytes behind the offset that are not what is wanted.
+    /// Bytes of zeroes that were submitted. For a seek: bytes from the offset on that are not of the kind that is sought.
     walked: u64,
-    /// The flush behind them was.
+    /// The flush after the zeroes was submitted, or none is needed.
     flushed: bool,
-    /// What came behind [`SMALL_BYTES`] of a write; the memory of a long read.
+    /// The data of a write after its first [`SMALL_BYTES`]; the memory of a long read.
     large: Option<Large>,
-    /// Whole blocks of a write that is not.
+    /// Memory for the whole blocks that a partial write touches.
     whole: Option<Large>,
-    /// What it holds of the disk, bytes.
+    /// The byte range of the disk that the request holds exclusively.
     alone: Option<Range<u64>>,
 }
 
@@ -137,19 +137,19 @@ impl Slot {
         }
     }
 
-    /// The whole blocks that it touches.
+    /// Returns the byte range of whole blocks that the request touches.
     #[inline]
     fn cover(&self, block: u64) -> Range<u64> {
         self.offset / block * block..(self.offset + self.bytes).next_multiple_of(block)
     }
 }
 
-/// Why the request that was taken last cannot begin.
+/// Why the last request that was received cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stall {
-    /// It waits for memory, which requests of this channel have.
+    /// It waits for memory that other requests of this channel use.
     Memory(u16),
-    /// It waits for blocks, which other requests have, of any export; their ends wake this thread.
+    /// It waits for blocks that other requests use, of any export. Their completion wakes this thread.
     Blocks(u16),
 }
 
@@ -161,18 +161,18 @@ pub struct Channel {
     memory: Memory,
     slots: Box<[Option<Slot>]>,
     free: Vec<u16>,
-    /// Where the data of the next request goes beyond its slot's memory.
+    /// Receives what does not fit into the slot's memory of the next request's data.
     landing: Option<Large>,
     stalled: Option<Stall>,
     /// Requests whose next step is due.
     going_on: VecDeque<u16>,
     bios: usize,
-    /// Where answers of the disk's helper come to, and how many are to come.
+    /// Where answers of the disk's helper thread arrive, and (`asked`) how many are outstanding.
     answers: Arc<HelperAnswers>,
     asked: usize,
-    /// Requests to be taken in the next round: a look that finds nothing costs the one before it time.
+    /// Most requests that the next round takes: a read that finds none delays the requests before it.
     batch: usize,
-    /// Nothing is taken for the time being.
+    /// No requests are taken at the moment.
     paused: bool,
     /// The mount is gone: nothing is taken or answered.
     gone: bool,
@@ -183,7 +183,7 @@ impl Channel {
     /// A channel of a mount.
     ///
     /// # Errors
-    /// There is no memory for its data.
+    /// There is no memory for the channel's data.
     pub(super) fn new(fd: Arc<OwnedFd>, index: u32, shared: &Arc<Shared>) -> Result<Channel> {
         let memory = Memory::new(&shared.disk, SLOTS)?;
         let mut channel = Channel {
@@ -204,24 +204,24 @@ impl Channel {
             gone: false,
             served: 0,
         };
-        // Two pieces are always there: a partial write needs as many, if memory should be short later.
+        // Two pieces always exist, because a partial write needs two, even if memory is short later.
         let (landing, other) = (channel.memory.take_new()?, channel.memory.take_new()?);
         channel.memory.give_back(other);
         channel.landing = Some(landing);
         Ok(channel)
     }
 
-    /// Name of its export.
+    /// Returns the export's name.
     pub fn export(&self) -> &str {
         &self.shared.name
     }
 
-    /// Its number in the export.
+    /// Returns the channel's number in the export.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Takes one request; false when there is none, or no room for it.
+    /// Receives one request. Returns false when there is none, or no slot or memory for it.
     fn receive(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
         let Some(slot) = self.free.last().copied() else { return false };
         if self.landing.is_none() {
@@ -242,7 +242,7 @@ impl Channel {
         if n < 0 {
             let e = std::io::Error::last_os_error();
             return match e.raw_os_error() {
-                // The request was given up before it was taken.
+                // The request was aborted before this call received it.
                 Some(libc::ENOENT | libc::EINTR) => true,
                 Some(libc::EAGAIN) => false,
                 _ => {
@@ -262,7 +262,7 @@ impl Channel {
         true
     }
 
-    /// Does what a request of `total` bytes asks for, whose data, if it has any, is in the memory of the next slot.
+    /// Handles a request of `total` bytes. The data of a write is already in the memory of the next slot.
     #[inline]
     fn take(&mut self, head: &[u8], total: usize, id: SourceId, port: &mut Port, now: Instant) {
         let (header, request) = match wire::parse(head, total) {
@@ -348,7 +348,7 @@ impl Channel {
             }
         }
         let rewrites = &self.shared.disk.rewrites;
-        // First the right to it, then the end of earlier clients.
+        // First take hold of the range, then wait until earlier writes in it have completed.
         let is_held = slot.alone.as_ref().is_some_and(|held| !held.is_empty());
         if !is_held && rewrites.hold(sectors_of(&cover), port.waker()) {
             slot.alone = Some(cover.clone());
@@ -395,7 +395,7 @@ impl Channel {
         self.submit(Bio::read(Sector(cover.start / SECTOR), sectors, data), number, id, port, now);
     }
 
-    /// Whole blocks, from the memory of the slot and what is behind it.
+    /// Submits a write of whole blocks from the memory of the slot and its large piece.
     #[inline]
     fn submit_write(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         let small = self.memory.small(number);
@@ -426,7 +426,7 @@ impl Channel {
         self.submit(bio, number, id, port, now);
     }
 
-    /// The next bio of zeroes. In write-through a flush comes last: those operations know no FUA.
+    /// Submits the next write-zeroes bio. With write-through a flush comes last, because write zeroes has no FUA flag.
     fn walk(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         let slot = self.slot(number);
         let left = (slot.bytes - slot.walked) / SECTOR;
@@ -443,12 +443,12 @@ impl Channel {
         self.submit(bio, number, id, port, now);
     }
 
-    /// The next step of a request that has one.
+    /// Does the next step of a request.
     fn go_on(&mut self, number: u16, id: SourceId, port: &mut Port, now: Instant) {
         if self.slot(number).kind == Kind::Zero {
             return self.walk(number, id, port, now);
         }
-        // The blocks of a write are there: what is new in them goes over what is old.
+        // The blocks of a partial write were read; its data is copied over them.
         let small = self.memory.small(number);
         let slot = self.slots[usize::from(number)].as_mut().expect("a number has a slot");
         let (Some(whole), Some(cover)) = (&slot.whole, slot.alone.clone()) else {
@@ -468,7 +468,7 @@ impl Channel {
         self.submit_piece(cover.start, cover.end - cover.start, to, stable, number, id, port, now);
     }
 
-    /// A bio of the request in this slot has ended.
+    /// Handles completion of a bio of the request in this slot.
     #[inline]
     pub(crate) fn bio_ended(&mut self, number: u16, status: BlkStatus) {
         self.bios -= 1;
@@ -560,7 +560,7 @@ impl Channel {
             last = Some(e);
             match kind {
                 Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM) => {}
-                // ENOENT: the caller was killed and waits no more.
+                // ENOENT: the caller was killed and no longer waits.
                 Some(libc::ENOENT | libc::EINVAL) => return,
                 _ => break,
             }
@@ -576,8 +576,8 @@ fn sectors_of(bytes: &Range<u64>) -> Range<u64> {
     bytes.start / SECTOR..bytes.end / SECTOR
 }
 
-/// The calling thread serves writes that the kernel may wait for when it is short of memory: memory that this thread asks for
-/// must not wait for such writes in turn. Where it is not allowed (CAP_SYS_RESOURCE), nothing changes.
+/// Marks the calling thread as an I/O flusher. The kernel may wait for writes that this thread serves in order to free memory, so memory
+/// that this thread allocates must not wait for such writes. Without CAP_SYS_RESOURCE nothing changes.
 /// Source: prctl(2), PR_SET_IO_FLUSHER.
 fn become_io_flusher() {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
@@ -586,7 +586,7 @@ fn become_io_flusher() {
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, zero + 1, zero, zero, zero) };
 }
 
-/// What a client is told of how an I/O ended.
+/// Returns the errno that a client gets for an I/O's status; `None` for success.
 fn errno_of(status: BlkStatus) -> Option<i32> {
     Some(match status {
         BlkStatus::Ok => return None,
@@ -610,7 +610,7 @@ impl Drop for Channel {
 }
 
 impl Source for Channel {
-    /// Takes what the kernel asks for and submits it. Whether there was anything.
+    /// Receives requests of the kernel and submits them. Returns whether anything was done.
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
         let mut worked = self.asked > 0 && self.take_answers(port);
         worked |= !self.going_on.is_empty();
@@ -634,8 +634,8 @@ impl Source for Channel {
         worked | (taken > 0)
     }
 
-    /// Whether there is nothing to do before the descriptor, a completion, a timer or the holder of blocks that a
-    /// request here waits for signals.
+    /// Returns whether there is nothing to do until a signal: of the descriptor, a completion, a timer, or the holder of blocks that a
+    /// request waits for.
     fn prepare_sleep(&mut self) -> bool {
         self.going_on.is_empty()
     }
@@ -644,13 +644,13 @@ impl Source for Channel {
         Some(self.fd.as_fd())
     }
 
-    /// Told once per request, and only one of the threads that sleep: all channels have the same requests. Before a thread
-    /// sleeps it has taken all there are, or waits for ends of its own, after which it looks again.
+    /// Edge-triggered and exclusive: each request wakes one sleeping thread, because all channels take from the same requests. Before a
+    /// thread sleeps it has taken all requests, or it waits for completions of its own and reads again after them.
     fn interest(&self) -> EventFlags {
         EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE
     }
 
-    /// Stops or resumes taking requests; those that were taken continue. It is resumed on the thread that will serve it.
+    /// Stops or resumes taking requests; those that were taken continue. The channel is resumed on the thread that will serve it.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
         if !paused {
@@ -663,7 +663,7 @@ impl Source for Channel {
         self.served
     }
 
-    /// Bios that have not ended, and requests that are to be answered.
+    /// Returns the number of bios in flight plus that of unanswered requests.
     fn in_flight(&self) -> usize {
         self.bios + SLOTS - self.free.len()
     }

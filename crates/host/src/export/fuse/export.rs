@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A disk as a file: mounted, served by a channel on each IOThread, unmounted at the end.
 //!
-//! Guarantees: the export starts as a whole or not at all. If the file is not open when the export is dropped, it is unmounted first,
-//! which writes back the page cache. Otherwise the requests that were taken are answered, then the mount disappears, and the kernel fails
-//! the rest. Detach a loop device on the file before: its I/O fails from then on.
+//! Guarantees: the export starts completely or not at all. If the file is not open when the export is dropped, it is unmounted first,
+//! which writes back the page cache. Otherwise the received requests are answered, then the mount is detached, and the kernel fails all
+//! other requests. Detach a loop device on the file before you remove the export; otherwise its I/O fails.
 
 use super::channel::{Channel, SLOTS, Shared};
 use super::memory::MAX_BLOCK;
@@ -21,25 +21,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds that the kernel may take for its first message.
+/// Longest wait for the kernel's first message, in seconds.
 const INIT_SECONDS: i64 = 10;
 
-/// What an export is to be like.
+/// Options of a FUSE export.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
-    /// What reports call it.
+    /// The export's name in reports.
     pub name: String,
-    /// An existing regular file, whose owner and permissions the disk gets.
+    /// An existing regular file. The disk's file gets its owner and permissions.
     pub mountpoint: PathBuf,
-    /// Users other than the daemon's may open it, as its permissions have it.
+    /// Users other than the daemon's may open the file, as its permissions allow.
     pub allow_other: bool,
-    /// Nothing is written.
+    /// The file is read-only.
     pub read_only: bool,
-    /// Holes that are punched give up their space; else they keep it.
+    /// Punched holes release their space; otherwise they keep it.
     pub discard: bool,
-    /// Each write is durable when it ends.
+    /// Each write is stable when it completes.
     pub write_through: bool,
-    /// IOThreads that serve it, with a descriptor each; at least one.
+    /// IOThreads that serve the export, each with its own descriptor; at least one.
     pub iothreads: Vec<usize>,
 }
 
@@ -53,7 +53,7 @@ pub struct FuseExport {
     _rewrites: Option<Rewriting>,
 }
 
-/// Writes of less than whole blocks may come to a disk.
+/// Announces that a disk may get writes of less than whole blocks, until dropped.
 struct Rewriting(Arc<ServedDisk>);
 
 impl Rewriting {
@@ -70,11 +70,11 @@ impl Drop for Rewriting {
 }
 
 impl FuseExport {
-    /// Serves a disk from now on.
+    /// Mounts and serves a disk.
     ///
     /// # Errors
-    /// Usage: the mountpoint is no regular file or is served, the disk's blocks are too large. Others: it cannot be mounted, the
-    /// kernel is older than 5.4.
+    /// Usage errors: the mountpoint is not a regular file or another program serves it; the disk's blocks are too large. Other errors: the
+    /// mount fails; the kernel is older than 5.4.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: FuseOptions) -> Result<FuseExport> {
         let FuseOptions { name, mountpoint, allow_other, read_only, discard, write_through, mut iothreads } = options;
         iothreads.sort_unstable();
@@ -118,12 +118,12 @@ impl FuseExport {
         Ok(export)
     }
 
-    /// Descriptors of the mount, each served by a channel of its own.
+    /// Returns the number of channels, each with a descriptor of the mount.
     pub fn channels(&self) -> usize {
         self.channels.len()
     }
 
-    /// Requests answered so far, by channel.
+    /// Returns the number of requests answered so far, by channel.
     pub fn served(&self) -> Vec<u64> {
         let served = |channel: &mut Channel| channel.served();
         self.channels.iter().filter_map(|handle| self.threads.visit(handle, served)).collect()
@@ -134,7 +134,7 @@ impl FuseExport {
         let fd = &*self.fds[0];
         let broken =
             |what: &str| Error::new(ErrorKind::Io, format!("the kernel's first message of a FUSE mount {what}"));
-        // Room for a write, without which nothing is given.
+        // The buffer has room for the longest write: the kernel delivers no request to a smaller one.
         let mut message = vec![0; wire::WRITE_HEAD + wire::MAX_DATA];
         loop {
             if !mount::wait_readable(fd, INIT_SECONDS) {
@@ -182,30 +182,30 @@ impl RunningExport for FuseExport {
         ExportPlace::Mount
     }
 
-    /// The kernel, as long as it is mounted.
+    /// Counts the kernel as the only client, as long as the file is mounted.
     fn clients(&self) -> Clients {
         let shared = Arc::downgrade(&self.shared);
         Box::new(move || usize::from(shared.upgrade().is_none_or(|shared| shared.gone.get().is_none())))
     }
 
-    /// Why the disk is not reachable by it any more, if it was unmounted from outside. It does not mount itself again.
+    /// Reports why the disk is no longer reachable, if the file was unmounted from outside. The export does not mount it again.
     fn gone(&self) -> Option<HealthCheck> {
         let shared = Arc::downgrade(&self.shared);
         Some(Box::new(move || shared.upgrade()?.gone.get().cloned()))
     }
 
-    /// The kernel asks for the size before it uses the old one again. A loop device on the file has to be told by its owner
-    /// (`losetup --set-capacity`).
+    /// Makes the kernel fetch the size before it uses the old one again. A loop device on the file does not notice: run `losetup
+    /// --set-capacity`.
     fn resized(&self, _sectors: u64) -> Result<()> {
-        // It fails when the file is unmounted, or was not read yet.
+        // The write fails when the file is unmounted or was not read yet.
         let _ = rustix::io::write(&*self.fds[0], &wire::notify_attr());
         Ok(())
     }
 
-    /// Has its channels served by these IOThreads, in turn. There are as many channels as IOThreads were given at the start.
+    /// Distributes the channels over these IOThreads, round robin. The number of channels stays that of the IOThreads at the start.
     ///
     /// # Errors
-    /// Usage: there is no such IOThread. Some may have been moved.
+    /// Usage error: there is no such IOThread. Some channels may have been moved by then.
     fn remap(&self, iothreads: &[usize]) -> Result<Duration> {
         let mut longest = Duration::ZERO;
         for (handle, thread) in self.channels.iter().zip(iothreads.iter().cycle()) {

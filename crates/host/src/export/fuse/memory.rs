@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory for the data of a channel's requests, where the disk's driver reaches it.
+//! Memory for the data of a channel's requests, in regions that the disk's driver can access.
 //!
-//! Guarantees: each request slot has [`SMALL_BYTES`] of its own. Up to [`LARGES`] larger pieces of [`LARGE_BYTES`] are taken from the
-//! disk when first needed. All memory goes back to the disk for the next export. A piece has one owner.
+//! Guarantees: each request slot has [`SMALL_BYTES`] of its own. Up to [`LARGES`] larger pieces of [`LARGE_BYTES`] are taken from the disk
+//! when first needed. All memory goes back to the disk for the next export. Each piece has one owner.
 //!
-//! Needs from callers: no I/O is left to a piece when it is given back, or to any memory here when this is dropped.
+//! Needs from callers: no I/O uses a piece when it is given back, or any of the memory when [`Memory::return_all`] is called.
 
 use super::wire::MAX_DATA;
 use crate::error::Result;
@@ -13,21 +13,21 @@ use crate::serve::ServedDisk;
 use blk::bio::DataRef;
 use std::sync::Arc;
 
-/// Data up to this length is in the memory of its slot.
+/// Bytes of a slot's own memory; only longer data needs a larger piece.
 pub(super) const SMALL_BYTES: usize = 64 << 10;
-/// The longest request, with a block before and one behind it.
+/// Bytes of a larger piece: the longest request, and one block on each side.
 pub(super) const LARGE_BYTES: usize = MAX_DATA + 2 * MAX_BLOCK;
-/// Largest logical block that requests are widened to.
+/// Largest logical block of a disk that can be served.
 pub(super) const MAX_BLOCK: usize = 32 << 10;
-/// Larger pieces of a channel.
+/// Most larger pieces of a channel.
 const LARGES: usize = 8;
 
-/// A larger piece: the number of its region.
+/// A larger piece, by the number of its region.
 #[derive(Debug)]
 pub(super) struct Large(u16);
 
 impl Large {
-    /// Its first byte.
+    /// Returns a reference to the first byte.
     #[inline]
     pub(super) fn data(&self) -> DataRef {
         DataRef::new(self.0, 0)
@@ -44,25 +44,25 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// For `slots` requests at a time.
+    /// Makes the memory of `slots` request slots.
     pub(super) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Memory> {
         let small = disk.take_buffers(slots * SMALL_BYTES)?;
         Ok(Memory { disk: Arc::clone(disk), slots, small, free: Vec::with_capacity(LARGES), taken: 0 })
     }
 
-    /// The memory of a slot.
+    /// Returns the memory of a slot.
     #[inline]
     pub(super) fn small(&self, slot: u16) -> DataRef {
         DataRef::new(self.small, u64::from(slot) * SMALL_BYTES as u64)
     }
 
-    /// A larger piece; none if others have to be given back first, for want of memory too.
+    /// Returns a larger piece; `None` if [`LARGES`] are in use or there is no memory: then one must be given back first.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Large> {
         if self.free.is_empty() && self.taken < LARGES { self.take_new().ok() } else { self.free.pop() }
     }
 
-    /// A piece more than there were.
+    /// Takes one more piece from the disk.
     #[cold]
     pub(super) fn take_new(&mut self) -> Result<Large> {
         let region = self.disk.take_buffers(LARGE_BYTES)?;
@@ -76,13 +76,13 @@ impl Memory {
         self.free.push(large);
     }
 
-    /// `len` bytes from `data` on, which is of this memory.
+    /// Returns `len` bytes from `data` on, which must be in this memory.
     #[inline]
     pub(super) fn span(&self, data: DataRef, len: usize) -> Span<'_> {
         self.disk.regions.resolve(data, len).expect("memory of a channel lies in its region")
     }
 
-    /// No I/O is left: all goes back to the disk.
+    /// Returns all memory to the disk. No I/O may be in flight.
     pub(super) fn return_all(&mut self) {
         self.disk.give_buffers_back(self.slots * SMALL_BYTES, self.small);
         for Large(region) in self.free.drain(..) {

@@ -11,13 +11,15 @@
 //! | [`spec`] | the export as it is asked for: its keys, checks and commands |
 //! | `memory` | memory for data |
 //!
-//! Guarantees of the first two: no I/O, no thread, no `unsafe`; no panic whatever bytes come. Each IOThread has a descriptor of its own
-//! (`FUSE_DEV_IOC_CLONE`), so requests are taken, submitted and answered without a lock or cache line shared between threads. The kernel
-//! sends buffered writes at once, so the writer gets the error of a full disk. It writes mapped pages back later, as those of any file.
-//! fsync, fdatasync, O_DSYNC and the last close reach the driver as a flush or FUA. Holes are those of the disk (SEEK_DATA, SEEK_HOLE).
-//! If the disk does not know them, the kernel reports that all is data. Mapped pages that are not written back may be reported as a hole.
+//! Guarantees of [`wire`] and [`session`]: no I/O, no thread, no `unsafe`; no panic, whatever bytes arrive. Each IOThread has a descriptor
+//! of its own (`FUSE_DEV_IOC_CLONE`), so requests are taken, submitted and answered without a lock or cache line shared between threads.
+//! The kernel sends a buffered write before write(2) returns, so the writer gets the error of a full disk. It writes mapped pages back
+//! later, as for any file. fsync, fdatasync, O_DSYNC and the last close reach the driver as a flush or FUA. SEEK_DATA and SEEK_HOLE find
+//! the holes of the disk. If the disk does not know its holes, the kernel reports the whole file as data. Mapped pages that are not yet
+//! written back may be reported as a hole.
 //!
-//! Not served: another size of the file (EPERM), locks (the kernel's own), extended attributes, fuse-over-io_uring, splice.
+//! Not served: a change of the file's size (EPERM), locks (the kernel handles them itself), extended attributes, fuse-over-io_uring,
+//! splice.
 //!
 //! Source: Linux include/uapi/linux/fuse.h, Documentation/filesystems/fuse.rst.
 

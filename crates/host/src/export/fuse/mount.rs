@@ -2,9 +2,9 @@
 //! The mount: `/dev/fuse` descriptors, mounting over a regular file, and removing mounts whose daemon is gone.
 //!
 //! Guarantees: nothing is mounted over a file system that a daemon serves; a mount whose daemon was killed is detached first. A mount is
-//! undone when it is dropped. If the file is not open, it is unmounted as a whole. Otherwise it disappears from its path, and all I/O of
-//! open files fails from then on. A newer mount of another process at the same path stays. Mounting needs root (CAP_SYS_ADMIN); other
-//! users mount by the program `fusermount3`, if it is installed.
+//! undone when it is dropped. If the file is not open, it is unmounted completely. Otherwise the mount is detached from its path, and all
+//! I/O on open descriptors fails from then on. A newer mount of another process at the same path is kept. Mounting needs root
+//! (CAP_SYS_ADMIN); other users mount by the program `fusermount3`, if it is installed.
 //!
 //! Source: mount(2), fuse(4), Linux Documentation/filesystems/fuse.rst; fusermount3(1) for `_FUSE_COMMFD`.
 
@@ -24,19 +24,19 @@ use std::process::{Command, Stdio};
 
 /// `_IOR(229, 0, uint32_t)`. Source: fuse.h.
 const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
-/// Mounts over each other at one place that are detached.
+/// Most stale mounts on top of each other that are detached at one path.
 const STALE_MAX: usize = 64;
 
-/// What a mount is to be like.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub(super) struct MountOptions {
     /// An existing regular file.
     pub(super) at: PathBuf,
     /// What lists of mounts show as its source.
     pub(super) source: String,
-    /// Nothing is written.
+    /// The file is read-only.
     pub(super) read_only: bool,
-    /// Users other than the mounting one may open it, as its permissions allow.
+    /// Users other than the mounting one may open the file, as its permissions allow.
     pub(super) allow_other: bool,
 }
 
@@ -44,14 +44,14 @@ pub(super) struct MountOptions {
 #[derive(Debug)]
 pub(super) struct Mount {
     at: PathBuf,
-    /// Its device number, as lists of mounts show it.
+    /// The device number, as `/proc/self/mountinfo` shows it.
     device: Option<Vec<u8>>,
     by_helper: bool,
-    /// There is nothing left to do, whatever is mounted there next.
+    /// The mount is undone already, so dropping it does nothing.
     is_undone: bool,
 }
 
-/// What is at a place.
+/// What is at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountpointState {
     /// A regular file.
@@ -64,7 +64,7 @@ pub(crate) enum MountpointState {
     Other,
 }
 
-/// What is at a place.
+/// What is at a path.
 ///
 /// # Errors
 /// Nothing is there, or it cannot be read.
@@ -79,7 +79,7 @@ pub(crate) fn look(at: &Path) -> io::Result<MountpointState> {
     Ok(if meta.is_file() { MountpointState::File } else { MountpointState::Other })
 }
 
-/// A path without links, of a file that cannot be asked if its mount is stale.
+/// Returns the path without symbolic links. The file itself may be unreachable, because its mount is stale.
 fn absolute(at: &Path) -> io::Result<PathBuf> {
     if let Ok(whole) = fs::canonicalize(at) {
         return Ok(whole);
@@ -89,13 +89,13 @@ fn absolute(at: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(directory)?.join(name))
 }
 
-/// The device number of the FUSE mount that is to be seen at a place.
+/// Returns the device number of the topmost mount at a path, if that is a FUSE mount.
 fn fuse_device(at: &Path) -> Option<Vec<u8>> {
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let is_here = |line: &&[u8]| {
         line.split(|b| *b == b' ').nth(4).is_some_and(|place| unescaped(place).as_os_str() == at.as_os_str())
     };
-    // Of several over each other that is the last one.
+    // Of several mounts on top of each other, the last line is the visible one.
     let line = mounts.split(|b| *b == b'\n').rfind(is_here)?;
     let mut fields = line.split(|b| *b == b' ');
     let device = fields.nth(2)?.to_vec();
@@ -103,7 +103,7 @@ fn fuse_device(at: &Path) -> Option<Vec<u8>> {
     kind.starts_with(b"fuse").then_some(device)
 }
 
-/// Source: proc_pid_mountinfo(5): space, tab, newline and backslash are three octal digits.
+/// Decodes a path of mountinfo: space, tab, newline and backslash are a backslash and three octal digits. Source: proc_pid_mountinfo(5).
 fn unescaped(field: &[u8]) -> PathBuf {
     let (mut out, mut rest) = (Vec::with_capacity(field.len()), field);
     while let Some((byte, behind)) = rest.split_first() {
@@ -122,8 +122,8 @@ fn unescaped(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// Mounts. Also the descriptor, which has the kernel's INIT to be answered and does not block, and what is known of the file
-/// below.
+/// Mounts. Returns the mount, its non-blocking descriptor, on which the kernel's INIT is still to be answered, and the metadata of the
+/// file below.
 pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metadata)> {
     let shown = options.at.display();
     let unusable = |e: io::Error| Error::os(e, format!("mountpoint '{shown}'"));
@@ -141,7 +141,7 @@ pub(super) fn mount(options: &MountOptions) -> Result<(Mount, OwnedFd, fs::Metad
         }
     }
     let below = fs::metadata(&at).map_err(unusable)?;
-    // Where /dev/fuse is root's alone, fusermount3 opens it as well.
+    // If only root may open /dev/fuse, fusermount3 opens it instead.
     let mounted = open_device().and_then(|fd| mount_as_root(&at, &fd, options).map(|()| fd));
     let (fd, by_helper) = match mounted {
         Ok(fd) => (fd, false),
@@ -175,13 +175,13 @@ fn mount_as_root(at: &Path, fd: &OwnedFd, options: &MountOptions) -> rustix::io:
     rustix::mount::mount(options.source.as_str(), at, "fuse.mqblk", flags, data.as_c_str())
 }
 
-/// Has fusermount3, which is set-uid, mount and hand the descriptor over its standard input.
+/// Lets fusermount3, which is set-uid, mount the file. It sends the descriptor over the socket that is its standard input.
 fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     let at_text = at.display();
     let failed = |e: Errno| Error::os(e.into(), format!("cannot mount at '{at_text}'"));
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
-    // A comma would end the name.
+    // A comma would end the option's value.
     let source: String = options.source.chars().map(|c| if ",\\".contains(c) { '_' } else { c }).collect();
     let mut words =
         format!("nosuid,nodev,noatime,default_permissions,max_read={MAX_DATA},subtype=mqblk,fsname={source}");
@@ -216,8 +216,8 @@ fn mount_by_helper(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Another descriptor of the mount of `fd`, with a queue of its own for requests that are being served. None where that cannot
-/// be had; then `fd` does for several.
+/// Returns another descriptor of the mount of `fd`, with a queue of its own for requests in flight. `None` if the kernel refuses; then
+/// several channels share `fd`.
 pub(super) fn clone_device(fd: &OwnedFd) -> Option<OwnedFd> {
     let other = open_device().ok()?;
     let mut number = fd.as_raw_fd() as u32;
@@ -226,7 +226,7 @@ pub(super) fn clone_device(fd: &OwnedFd) -> Option<OwnedFd> {
     (ret >= 0).then_some(other)
 }
 
-/// Detaches what daemons have left that were killed.
+/// Detaches mounts of daemons that were killed.
 fn detach_stale(at: &Path) -> Result<()> {
     for _ in 0..STALE_MAX {
         if !matches!(look(at), Ok(MountpointState::Stale)) {
@@ -242,14 +242,14 @@ fn detach_stale(at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether it could.
+/// Unmounts by fusermount3. Returns whether that succeeded.
 fn unmount_by_helper(at: &Path) -> bool {
     let mut helper = Command::new("fusermount3");
     helper.args(["-u", "-z", "--"]).arg(at).stdin(Stdio::null()).output().is_ok_and(|done| done.status.success())
 }
 
 impl Mount {
-    /// Undoes it, and what the page cache still holds is written, unless the file is open: then it stays as it is.
+    /// Unmounts if the file is not open, which writes back the page cache. Returns the mount if the file is open.
     pub(super) fn undo_if_idle(mut self) -> Option<Mount> {
         if self.by_helper {
             return None;
@@ -258,17 +258,17 @@ impl Mount {
         (!self.is_undone).then_some(self)
     }
 
-    /// Whether no daemon answers at its place, as after an abort.
+    /// Returns whether the mount is there but no daemon serves it, as after an abort.
     pub(super) fn is_stale(&self) -> bool {
         matches!(look(&self.at), Ok(MountpointState::Stale))
     }
 
-    /// Another process has undone it.
+    /// Forgets the mount, because another process has unmounted it.
     pub(super) fn forget(mut self) {
         self.is_undone = true;
     }
 
-    /// Whether it is the topmost mount at its place: another process's mount there is not touched.
+    /// Returns whether this is the topmost mount at its path. Another process's mount there is not touched.
     fn is_there(&self) -> bool {
         self.device.is_some() && fuse_device(&self.at) == self.device
     }
@@ -282,28 +282,28 @@ impl Drop for Mount {
         if self.by_helper {
             unmount_by_helper(&self.at);
         } else {
-            // With force, as else the connection lasts until the last copy of a descriptor of /dev/fuse is closed. A process that was
-            // forked and closes the file in exec may have that one, and waits for an answer before it comes to it.
+            // Without force the connection lasts until the last copy of a /dev/fuse descriptor is closed. A forked process may hold that
+            // copy: it closes the copy in exec, but first waits for an answer from this mount.
             let how = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
             if rustix::mount::unmount(&self.at, how).is_err() {
-                // Root of a container may not force.
+                // The root user of a container may not use force.
                 let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
             }
         }
     }
 }
 
-/// Whether there is no such mount any more. Its device number may be another one's by now.
+/// Returns whether the mount of `fd` is gone. Its device number cannot tell, because another mount may have it by now.
 pub(super) fn is_unmounted(fd: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags};
     let mut fds = [PollFd::new(fd, PollFlags::empty())];
     let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    // An error of poll is the connection's end, and then there is nothing to be read but why.
+    // POLLERR means that the connection has ended. A read then fails with the reason.
     let has_ended = rustix::event::poll(&mut fds, Some(&none)).is_ok() && fds[0].revents().contains(PollFlags::ERR);
     has_ended && rustix::io::read(fd, &mut vec![0; super::wire::WRITE_HEAD + MAX_DATA][..]) == Err(Errno::NODEV)
 }
 
-/// Waits until there is something to be read; false after `seconds`.
+/// Waits until the descriptor is readable. Returns false after `seconds`.
 pub(super) fn wait_readable(fd: impl AsFd, seconds: i64) -> bool {
     use rustix::event::{PollFd, PollFlags};
     let time = rustix::time::Timespec { tv_sec: seconds, tv_nsec: 0 };

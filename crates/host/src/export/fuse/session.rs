@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is to be done for a request, given the disk: reply, refuse, or I/O within the disk's bounds.
+//! Decides what to do for a request, given the disk: reply, refuse, or I/O within the disk's bounds.
 //!
-//! Guarantees: no I/O here. The I/O that it returns lies inside the disk, has a length above 0, and writes nothing to a read-only disk.
-//! Ranges are bytes: a read or buffered write need not be whole blocks.
+//! Guarantees: no I/O is done here. The I/O that [`action`] returns lies inside the disk, has a length above 0, and writes nothing to a
+//! read-only disk. Ranges are bytes: a read or buffered write need not be whole blocks.
 //!
-//! Rules: a read that begins at the end of the disk or behind it gives 0 bytes; one that crosses the end is cut. A write that crosses the
-//! end is cut, too; one behind it fails with ENOSPC, as on a block device. The size is the disk's and cannot be changed (EPERM). A write
-//! that is not whole logical blocks is accepted, direct or not, because a loop device has sectors of 512 bytes whatever the disk has.
-//! FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise). Its other modes fail with EOPNOTSUPP. LSEEK
-//! finds data and holes (EINVAL for anything else) before the end of the disk (ENXIO).
+//! Rules: a read that begins at or after the end of the disk returns 0 bytes; one that crosses the end is cut. A write that crosses the
+//! end is cut, too; a write that begins at or after the end fails with ENOSPC, as on a block device. The size is the disk's and cannot be
+//! changed (EPERM). A write that is not whole logical blocks is accepted, direct or not, because a loop device has sectors of 512 bytes,
+//! whatever the disk's block size is. FALLOCATE punches holes and writes zeroes in whole logical blocks (EINVAL otherwise). Its other
+//! modes fail with EOPNOTSUPP. LSEEK knows SEEK_DATA and SEEK_HOLE (others: EINVAL); an offset at or after the end of the disk fails with
+//! ENXIO.
 
 use super::wire::{self, Attr, Body, Header, InitIn, InitOut, MAX_DATA, Request, fattr, fopen, init};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,16 +18,16 @@ const KIND: u32 = libc::S_IFREG;
 const PERMISSIONS: u32 = 0o777;
 const WRITABLE: u32 = 0o222;
 
-/// The file as it is seen: what can be changed.
+/// The attributes of the file as clients see it.
 #[derive(Debug)]
 pub struct FileAttrs {
-    /// Seconds since 1970 when it was mounted.
+    /// Time of the mount, in seconds since 1970.
     pub time: u64,
-    /// Nothing is written.
+    /// The file is read-only.
     pub read_only: bool,
-    /// Holes that are punched give up their space.
+    /// Punched holes release their space.
     pub discard: bool,
-    /// Writes are stable when they end.
+    /// Writes are stable when they complete.
     pub write_through: bool,
     pub(super) mode: AtomicU32,
     pub(super) uid: AtomicU32,
@@ -34,43 +35,43 @@ pub struct FileAttrs {
 }
 
 impl FileAttrs {
-    /// A file of this owner and these permissions.
+    /// Makes the attributes of a file of this owner and these permissions.
     pub fn new(mode: u32, uid: u32, gid: u32, time: u64) -> FileAttrs {
         let (mode, uid, gid) = (AtomicU32::new(mode & PERMISSIONS), AtomicU32::new(uid), AtomicU32::new(gid));
         FileAttrs { time, read_only: false, discard: false, write_through: false, mode, uid, gid }
     }
 
     fn attr(&self, disk: Disk) -> Attr {
-        // Relaxed: three values that are not read as one.
+        // Relaxed: the three values are independent.
         let get = |value: &AtomicU32| value.load(Ordering::Relaxed);
         let mode = if self.read_only { get(&self.mode) & !WRITABLE } else { get(&self.mode) };
         let (uid, gid) = (get(&self.uid), get(&self.gid));
-        // A file system may reserve more than a file is long; a search for holes compares the two.
+        // A file system may allocate more than a file's size, but programs that search for holes compare the two.
         let stored = disk.stored.map_or(disk.size, |bytes| bytes.min(disk.size));
         Attr { size: disk.size, stored, time: self.time, mode: KIND | mode, uid, gid, block: disk.block.max(4096) }
     }
 }
 
-/// What of a disk requests are held against; the size may be another one with every request.
+/// The properties of a disk that requests are checked against. The size may change between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// Bytes, whole blocks.
     pub size: u64,
     /// Logical block, bytes; a power of two.
     pub block: u32,
-    /// It knows write zeroes.
+    /// The disk supports write zeroes.
     pub zeroes: bool,
-    /// Bytes that are stored, without holes; all of them if that is not known. Only for what [`asks_for_attributes`].
+    /// Bytes that are stored, without holes; `None` if that is not known. Only used by requests that [`asks_for_attributes`] selects.
     pub stored: Option<u64>,
 }
 
-/// Whether a request's answer has the attributes of the file.
+/// Returns whether the reply to a request contains the file's attributes.
 #[inline]
 pub fn asks_for_attributes(request: &Request) -> bool {
     matches!(request, Request::GetAttr | Request::SetAttr { .. })
 }
 
-/// What is to be done.
+/// What to do for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Answered at once.
@@ -79,36 +80,36 @@ pub enum Action {
     Refuse(i32),
     /// No answer is expected.
     Silent,
-    /// Bytes to be read.
+    /// Read these bytes.
     Read {
         /// First byte.
         offset: u64,
         /// At most [`MAX_DATA`].
         bytes: u32,
     },
-    /// Bytes to be written, the first ones of what came with the request.
+    /// Write the first `bytes` bytes of the request's data.
     Write {
         /// First byte.
         offset: u64,
         /// At most [`MAX_DATA`].
         bytes: u32,
-        /// It is stable when it ends.
+        /// The write is stable when it completes.
         stable: bool,
-        /// It comes from the page cache, or is not whole blocks: no other such write may be under way there.
+        /// The write comes from the page cache or is not whole blocks: no other write to these blocks may be in flight.
         alone: bool,
     },
-    /// All that was written becomes stable.
+    /// Make all completed writes stable.
     Flush,
-    /// Whole blocks become zeroes.
+    /// Zero whole blocks.
     Zero {
         /// First byte.
         offset: u64,
         /// Any number.
         bytes: u64,
-        /// They keep their space.
+        /// The blocks keep their space.
         keep: bool,
     },
-    /// The next data or the next hole is to be found.
+    /// Find the next data or the next hole.
     Seek {
         /// From this byte on.
         offset: u64,
@@ -117,11 +118,11 @@ pub enum Action {
     },
 }
 
-/// What is to be done for a request.
+/// Returns what to do for a request.
 #[inline]
 pub fn action(header: &Header, request: &Request, attrs: &FileAttrs, disk: Disk) -> Action {
     if header.node != wire::ROOT && !matches!(request, Request::Silent | Request::StatFs | Request::Unknown) {
-        // INIT and DESTROY are of no inode.
+        // INIT and DESTROY name no inode.
         return match request {
             Request::Destroy => Action::Reply(Body::EMPTY),
             Request::Init(_) => Action::Refuse(libc::EPROTO),
@@ -136,7 +137,7 @@ pub fn action(header: &Header, request: &Request, attrs: &FileAttrs, disk: Disk)
         Request::Write { offset, size, write_flags, flags } => write(offset, size, write_flags, flags, attrs, disk),
         Request::Fallocate { offset, length, mode } => fallocate(offset, length, mode, attrs, disk),
         Request::Seek { offset, whence } => seek(offset, whence, disk),
-        // What was not written need not be flushed, and a disk that is read-only may refuse to.
+        // A read-only file has nothing to flush, and a read-only disk may refuse a flush.
         Request::Fsync | Request::Flush if attrs.read_only => Action::Reply(Body::EMPTY),
         Request::Fsync | Request::Flush => Action::Flush,
         Request::GetAttr => Action::Reply(wire::attr_out(&attrs.attr(disk))),
@@ -169,7 +170,7 @@ fn open(flags: u32, attrs: &FileAttrs) -> Action {
     if attrs.read_only && flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
         return Action::Refuse(libc::EROFS);
     }
-    // Direct I/O of such a file goes past the kernel's page cache and is not made to wait for its turn.
+    // With these flags direct I/O bypasses the page cache, and direct writes are not serialized.
     let direct = flags & libc::O_DIRECT as u32 != 0;
     Action::Reply(wire::open_out(if direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 }))
 }
@@ -210,7 +211,7 @@ fn fallocate(offset: u64, length: u64, mode: u32, attrs: &FileAttrs, disk: Disk)
     }
     let end = end.min(disk.size);
     if offset >= end {
-        // The size is kept, and behind it there is nothing.
+        // The range lies after the end of the file, and the size does not change.
         return Action::Reply(Body::EMPTY);
     }
     if (offset | end) & (u64::from(disk.block) - 1) != 0 {
@@ -219,7 +220,7 @@ fn fallocate(offset: u64, length: u64, mode: u32, attrs: &FileAttrs, disk: Disk)
     if !disk.zeroes {
         return Action::Refuse(libc::EOPNOTSUPP);
     }
-    // Not a discard: a loop device has its write zeroes made so, and they must be zeroes.
+    // Not a discard: a loop device implements write zeroes by this, so the blocks must read as zeroes.
     Action::Zero { offset, bytes: end - offset, keep: mode != PUNCH || !attrs.discard }
 }
 
@@ -227,16 +228,17 @@ fn seek(offset: u64, whence: u32, disk: Disk) -> Action {
     let hole = match whence as i32 {
         libc::SEEK_DATA => false,
         libc::SEEK_HOLE => true,
-        // All others are the kernel's own.
+        // The kernel handles all others itself.
         _ => return Action::Refuse(libc::EINVAL),
     };
     if offset >= disk.size { Action::Refuse(libc::ENXIO) } else { Action::Seek { offset, hole } }
 }
 
-/// The answer to the first INIT of a kernel. `Ok(None)`: the kernel is asked for our major version and sends another one.
+/// Returns the answer to an INIT of the kernel. `Ok(None)`: the kernel's major version is newer. The reply must name ours, and the kernel
+/// then sends another INIT.
 ///
 /// # Errors
-/// The kernel is too old; the version it speaks.
+/// The kernel is too old; the error holds its version.
 pub fn init(offered: &InitIn, requests_out: usize) -> Result<Option<InitOut>, (u32, u32)> {
     match offered.major {
         major if major > wire::MAJOR => return Ok(None),

@@ -12,12 +12,12 @@ use crate::serve::running::RunningExport;
 use crate::shell::{absolute, quoted};
 use std::path::{Path, PathBuf};
 
-/// One file, mounted over an existing one, whose content is the disk.
+/// A file whose content is the disk, mounted over an existing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FusePlan {
     /// An existing regular file.
     pub mountpoint: PathBuf,
-    /// Other users may open it.
+    /// Other users may open the file.
     pub allow_other: bool,
 }
 
@@ -75,7 +75,7 @@ impl ExportSpec for FusePlan {
     fn hints(&self, export: &HintContext<'_>) -> Vec<Hint> {
         let path = quoted(&absolute(&self.mountpoint));
         let flag = if export.read_only { " --read-only" } else { "" };
-        // fio takes a colon in a name for the end of the name. It only reads: a pasted line must not destroy data.
+        // fio takes a colon for the end of a file name. The command only reads, because a pasted line must not destroy data.
         let file = quoted(&format!("--filename={}", absolute(&self.mountpoint).replace(':', "\\:")));
         vec![
             Hint {
@@ -98,7 +98,7 @@ impl ExportSpec for FusePlan {
 
 fn mountpoint(path: &Path) -> std::result::Result<(), String> {
     match mount::look(path) {
-        // A mount that a killed daemon has left is detached when the export begins.
+        // A mount that a killed daemon left is detached when the export starts.
         Ok(MountpointState::File | MountpointState::Stale) => {}
         Ok(MountpointState::Served) => {
             return Err("another program serves a file system there already; end that program or choose another file"

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of `/dev/fuse`: numbers, layouts, reading of requests, making of replies.
+//! Messages of `/dev/fuse`: numbers, layouts, parsing of requests, encoding of replies.
 //!
-//! Guarantees: no I/O, no allocation, no panic whatever the bytes are. A request is read only if its length matches its header and its
-//! body has all the fields that its operation needs. A longer body, which a newer kernel may send, is read as far as its fields are
-//! known. Does not do: check ranges against a disk (`session`).
+//! Guarantees: no I/O, no allocation, no panic whatever the bytes are. A request is accepted only if its length matches its header and its
+//! body has all the fields that its operation needs. A newer kernel may send a longer body, whose unknown fields are ignored. Does not do:
+//! check ranges against a disk (`session`).
 //!
 //! Source: Linux include/uapi/linux/fuse.h, protocol 7.31 to 7.45; numbers are in the machine's byte order.
 
-/// Major version; another one is not spoken.
+/// Major version of the protocol, the only one that is supported.
 pub const MAJOR: u32 = 7;
 /// Oldest minor version that is served: that of Linux 5.4.
 pub const OLDEST_MINOR: u32 = 31;
-/// Newest minor version whose fields are known here.
+/// Newest minor version that is supported.
 pub const NEWEST_MINOR: u32 = 38;
 /// The only inode: the disk.
 pub const ROOT: u64 = 1;
@@ -80,10 +80,10 @@ pub mod fattr {
 
 /// `fuse_write_in.write_flags`: the write comes from the page cache, of any process.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// A notification in the place of a reply's error: what is known of an inode is out of date.
+/// Code of a notification, in the place of a reply's error: cached attributes of an inode are out of date.
 const NOTIFY_INVAL_INODE: i32 = 2;
 
-/// What every request has.
+/// The header of every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Which operation.
@@ -94,7 +94,7 @@ pub struct Header {
     pub node: u64,
 }
 
-/// A request as it was asked.
+/// A parsed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of fuse.h")]
 pub enum Request {
@@ -115,8 +115,7 @@ pub enum Request {
         offset: u64,
         size: u32,
     },
-    /// `size` is at most [`MAX_DATA`], and so many bytes came with it. `flags` are those of the open file, with those of
-    /// the single call.
+    /// `size` is at most [`MAX_DATA`], and as many bytes came with the request. `flags` are those of the open file and of the single call.
     Write {
         offset: u64,
         size: u32,
@@ -132,7 +131,7 @@ pub enum Request {
         length: u64,
         mode: u32,
     },
-    /// `whence` is one of lseek(2); a negative offset is beyond all files.
+    /// `whence` is as in lseek(2). A negative offset reads as one beyond any file.
     Seek {
         offset: u64,
         whence: u32,
@@ -141,11 +140,11 @@ pub enum Request {
     Destroy,
     /// No answer is expected.
     Silent,
-    /// An operation that is not served: INTERRUPT, and all that a single file has not.
+    /// An operation that is not served: INTERRUPT, and everything that does not apply to a single file.
     Unknown,
 }
 
-/// What the kernel offers.
+/// The version and features that the kernel offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of fuse.h")]
 pub struct InitIn {
@@ -158,13 +157,13 @@ pub struct InitIn {
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Not even a header: no answer is possible.
+    /// The header is incomplete, so no answer is possible.
     NoHeader,
-    /// The header is there; the rest is cut short, longer than it says or beyond [`MAX_DATA`].
+    /// The header is complete. The rest is cut short, longer than the header says, or its data exceeds [`MAX_DATA`].
     Body(Header),
 }
 
-/// Fields one after the other.
+/// Reads fields one after the other.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -194,11 +193,11 @@ pub fn is_write(head: &[u8]) -> bool {
     head.get(4..8).is_some_and(|operation| operation == opcode::WRITE.to_ne_bytes())
 }
 
-/// Reads a request of `total` bytes that begins with `head`: all of it, or at least [`MAX_HEAD`] bytes of a longer one; of a
-/// write [`WRITE_HEAD`] are enough.
+/// Parses a request of `total` bytes. `head` is the whole request, or at least its first [`MAX_HEAD`] bytes; for a write [`WRITE_HEAD`]
+/// are enough.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not a valid request.
 #[inline]
 pub fn parse(head: &[u8], total: usize) -> Result<(Header, Request), Malformed> {
     let mut fields = Fields(head);
@@ -218,7 +217,7 @@ pub fn parse(head: &[u8], total: usize) -> Result<(Header, Request), Malformed> 
 fn header(f: &mut Fields<'_>) -> Option<(Header, u32)> {
     let said = f.u32()?;
     let header = Header { opcode: f.u32()?, unique: f.u64()?, node: f.u64()? };
-    // User, group, process, and lengths of extensions that were not asked for.
+    // User, group, process, and the length of extensions, which INIT did not ask for.
     f.skip(16)?;
     Some((header, said))
 }
@@ -271,7 +270,7 @@ fn request(header: Header, f: &mut Fields<'_>) -> Option<Request> {
         }
         opcode::INIT => {
             let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-            // Before 7.36 the second word of flags is not there.
+            // Before 7.36 there is no second word of flags.
             let high = if u64::from(low) & init::INIT_EXT != 0 { f.u32()? } else { 0 };
             Request::Init(InitIn { major, minor, max_readahead, flags: u64::from(high) << 32 | u64::from(low) })
         }
@@ -286,7 +285,7 @@ fn request(header: Header, f: &mut Fields<'_>) -> Option<Request> {
     })
 }
 
-/// The header of a reply with `body` bytes behind it; `error` is 0 or an errno.
+/// Returns the header of a reply with a body of `body` bytes; `error` is 0 or an errno.
 #[inline]
 pub fn out_header(unique: u64, error: i32, body: usize) -> [u8; OUT_HEADER] {
     let mut out = [0; OUT_HEADER];
@@ -304,10 +303,10 @@ pub struct Body {
 }
 
 impl Body {
-    /// None.
+    /// A body without bytes.
     pub const EMPTY: Body = Body { bytes: [0; MAX_BODY], len: 0 };
 
-    /// Its bytes.
+    /// Returns the body's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -331,14 +330,14 @@ impl Body {
     }
 }
 
-/// Of the only file.
+/// Attributes of the only file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
     /// Bytes.
     pub size: u64,
     /// Bytes that are stored, without holes.
     pub stored: u64,
-    /// Seconds since 1970 of all its times.
+    /// All times of the file, in seconds since 1970.
     pub time: u64,
     /// Kind and permissions.
     pub mode: u32,
@@ -346,11 +345,11 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// What clients had best read and write at once.
+    /// Preferred size of a read or write, in bytes.
     pub block: u32,
 }
 
-/// To GETATTR and SETATTR. The kernel asks again after a second.
+/// Encodes the reply to GETATTR and SETATTR. The kernel may cache it for one second.
 pub fn attr_out(attr: &Attr) -> Body {
     let Attr { size, stored, time, mode, uid, gid, block } = *attr;
     let times = [time, time, time];
@@ -358,43 +357,43 @@ pub fn attr_out(attr: &Attr) -> Body {
     body.u32s(&[0, 0, 0, mode, 1, uid, gid, 0, block, 0])
 }
 
-/// To OPEN; `flags` are of [`fopen`].
+/// Encodes the reply to OPEN; `flags` are those of [`fopen`].
 pub fn open_out(flags: u32) -> Body {
     Body::EMPTY.u64s(&[0]).u32s(&[flags, 0])
 }
 
-/// To WRITE: how many bytes were written.
+/// Encodes the reply to WRITE: the number of bytes written.
 #[inline]
 pub fn write_out(size: u32) -> Body {
     Body::EMPTY.u32s(&[size, 0])
 }
 
-/// To LSEEK: the offset that was found.
+/// Encodes the reply to LSEEK: the offset that was found.
 pub fn lseek_out(offset: u64) -> Body {
     Body::EMPTY.u64s(&[offset])
 }
 
-/// To STATFS: a full file system of one file.
+/// Encodes the reply to STATFS: a full file system with one file.
 pub fn statfs_out(size: u64, block: u32) -> Body {
     let body = Body::EMPTY.u64s(&[size / u64::from(block.max(1)), 0, 0, 1, 0]);
     body.u32s(&[block, 255, block, 0, 0, 0, 0, 0, 0, 0])
 }
 
-/// To INIT.
+/// The reply to INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitOut {
-    /// As negotiated.
+    /// Minor version, as negotiated.
     pub minor: u32,
     /// Bytes.
     pub max_readahead: u32,
-    /// Of [`init`], no more than were offered.
+    /// Flags of [`init`]; only flags that the kernel offered.
     pub flags: u64,
-    /// Background requests (read-ahead, asynchronous I/O) that may be out.
+    /// Most background requests (read-ahead, asynchronous I/O) in flight.
     pub max_background: u16,
 }
 
 impl InitOut {
-    /// Its bytes.
+    /// Returns the body's bytes.
     pub fn body(&self) -> Body {
         let InitOut { minor, max_readahead, flags, max_background } = *self;
         let body = Body::EMPTY.u32s(&[MAJOR, minor, max_readahead, flags as u32]);
@@ -404,7 +403,7 @@ impl InitOut {
     }
 }
 
-/// An unsolicited message: size and owner are to be asked for again.
+/// Returns a notification that makes the kernel fetch the size and owner again.
 pub fn notify_attr() -> [u8; OUT_HEADER + 24] {
     let mut out = [0; OUT_HEADER + 24];
     out[..OUT_HEADER].copy_from_slice(&out_header(0, -NOTIFY_INVAL_INODE, 24));

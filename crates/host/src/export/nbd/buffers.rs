@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory for the data of a connection's requests, where the disk's driver reaches it.
+//! Memory for the data of a connection's requests, in regions that the disk's driver can access.
 //!
 //! Guarantees: each request slot always has a buffer of [`SMALL_BYTES`]. Longer requests share [`LARGE_BYTES`]; the longest request fits
-//! as soon as no other has any of them. The memory is taken when first used and goes back to the disk for the next connection. Bytes are
-//! copied and handed to system calls, never sliced, because a driver may write them. Needs from callers: no I/O is left to a buffer when
-//! it is given back, or to any when this is dropped.
+//! when no other request uses part of them. The memory is taken when first used and goes back to the disk for the next connection. The
+//! memory is only copied or handed to system calls, never accessed as a slice, because a driver may write it at any time. Needs from
+//! callers: no I/O uses a buffer when it is given back, or any of the memory when [`Buffers::return_all`] is called.
 
 use crate::error::Result;
 use crate::mem::Span;
@@ -13,7 +13,7 @@ use crate::serve::ServedDisk;
 use blk::bio::DataRef;
 use std::sync::Arc;
 
-/// Requests up to this length are in the buffer of their slot.
+/// Bytes of a slot's own buffer; only longer requests need shared memory.
 pub(in crate::export) const SMALL_BYTES: usize = 64 << 10;
 /// Memory for all longer requests of a connection.
 const LARGE_BYTES: usize = MAX_PAYLOAD as usize;
@@ -41,13 +41,14 @@ pub(in crate::export) struct Buffers {
 }
 
 impl Buffers {
-    /// For `slots` requests at a time.
+    /// Makes the buffers of `slots` request slots.
     pub(in crate::export) fn new(disk: &Arc<ServedDisk>, slots: usize) -> Result<Buffers> {
         let small = disk.take_buffers(slots * SMALL_BYTES)?;
         Ok(Buffers { disk: Arc::clone(disk), slots, small, large: None })
     }
 
-    /// A buffer of at least `bytes`, at most [`MAX_PAYLOAD`], for the request in `slot`; none if others have to end first.
+    /// Returns a buffer of at least `bytes`, which is at most [`MAX_PAYLOAD`], for the request in `slot`; `None` if others must complete
+    /// first.
     ///
     /// # Errors
     /// There is no memory, and waiting for others will not help.
@@ -80,7 +81,7 @@ impl Buffers {
         Ok(None)
     }
 
-    /// Gives a buffer back; returns whether a connection may have waited for it.
+    /// Gives a buffer back. Returns whether a request may have waited for it.
     #[inline]
     pub(in crate::export) fn give_back(&mut self, buffer: Buffer) -> bool {
         let (Some((first, units)), Some(large)) = (buffer.large, self.large.as_deref_mut()) else { return false };
@@ -88,14 +89,14 @@ impl Buffers {
         true
     }
 
-    /// The `len` bytes at `from` of a buffer.
+    /// Returns the `len` bytes at `from` of a buffer.
     #[inline]
     pub(in crate::export) fn span(&self, buffer: Buffer, from: usize, len: usize) -> Span<'_> {
         let at = buffer.data.advance(from as u64);
         self.disk.regions.resolve(at, len).expect("a buffer lies in its region")
     }
 
-    /// No I/O is left: the memory goes back to the disk.
+    /// Returns all memory to the disk. No I/O may be in flight.
     pub(in crate::export) fn return_all(&mut self) {
         self.disk.give_buffers_back(self.slots * SMALL_BYTES, self.small);
         if let Some(large) = self.large.take() {

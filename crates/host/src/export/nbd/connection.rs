@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An NBD client after its handshake, on the IOThread that serves it: requests from its socket into the block layer, and their replies.
+//! An NBD client after its handshake, on the IOThread that serves it: passes requests from the socket to the block layer, and sends the
+//! replies.
 //!
-//! Guarantees: one call receives as many requests as have arrived, and one sends as many replies as are ready. Write data that has not
-//! arrived with its header is received into the memory that the driver takes it from. A client has at most [`SLOTS`] requests and 40 MiB
-//! of data that are not answered, including replies that it does not receive. Beyond that nothing is received. When the client leaves or
-//! breaks the protocol, its requests complete first. Replies that are ready are sent if the client still listens; then the connection is
-//! finished. A write whose data did not arrive as a whole is not begun.
+//! Guarantees: one call receives as many requests as have arrived, and one call sends as many replies as are ready. Write data that has
+//! not arrived with its header is received into the memory that the driver reads. A client has at most [`SLOTS`] requests and 40 MiB of
+//! data in flight, including replies that it has not yet received. At that limit nothing more is received from the client. When the client
+//! leaves or breaks the protocol, its requests complete first. Replies that are ready are sent if the client still receives; then the
+//! connection is finished. A write whose data did not arrive completely is not begun.
 //! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, section "Transmission phase".
@@ -36,32 +37,32 @@ use std::sync::Arc;
 mod ask;
 mod io;
 
-/// Requests of a client that are not answered.
+/// Most unanswered requests of a client.
 pub const SLOTS: usize = 128;
-/// Bytes received at once, besides the data of a write.
+/// Most bytes that one call receives, besides the data of a write.
 const INPUT_BYTES: usize = 128 << 10;
-/// Events taken in one round, so that the other sources of an IOThread have their turn.
+/// Most events that one round takes, so that the other sources of the IOThread get their turn.
 const ROUND: usize = 256;
-/// Calls to receive in one round.
+/// Most calls to receive in one round.
 const RECEIVES: usize = 4;
-/// Sectors of one bio that discards or zeroes: 1 GiB.
+/// Most sectors of one bio that discards or zeroes: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
 
-/// A request that is not answered, or whose answer is not sent.
+/// A request in flight, or one whose reply is not yet sent.
 #[derive(Clone, Debug)]
 struct Slot {
     request: Option<Request>,
     buffer: Option<Buffer>,
-    /// What has not ended: bios, and the data that a write waits for.
+    /// References that delay the reply: one per bio in flight, and one until all bios are submitted.
     holds: u32,
     status: BlkStatus,
-    /// Sectors of a trim or write of zeroes that were submitted, and whether the flush behind it was.
+    /// For a trim or write of zeroes: sectors that were submitted, and (`flushed`) whether the final flush was.
     walked: u64,
     flushed: bool,
-    /// What it writes is to be stable before it is answered.
+    /// The written data must be stable before the reply.
     fua: bool,
-    /// No answer is expected.
+    /// No reply is sent.
     silent: bool,
     head: HeadBuf,
     head_bytes: usize,
@@ -83,7 +84,7 @@ impl Slot {
         data_bytes: 0,
     };
 
-    /// Whether more bios follow when those that are out have ended.
+    /// Whether more bios follow when those in flight have completed.
     fn goes_on(&self) -> bool {
         let walks = |r: &Request| matches!(r.command, Command::Trim | Command::WriteZeroes);
         let left = |r: &Request| self.walked < r.length / SECTOR || (self.fua && !self.flushed);
@@ -91,7 +92,7 @@ impl Slot {
     }
 }
 
-/// How the zeroes of a request are to be written.
+/// Returns the flags for the write-zeroes bios of a request.
 fn zero_flags(request: &Request, unmap: bool) -> OpFlags {
     let keep = if unmap && !request.no_hole() { OpFlags::NONE } else { OpFlags::NOUNMAP };
     if request.fast_zero() { keep.union(OpFlags::NOFALLBACK) } else { keep }
@@ -100,9 +101,9 @@ fn zero_flags(request: &Request, unmap: bool) -> OpFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionState {
     Open,
-    /// Nothing is received any more; what is out is answered.
+    /// Nothing more is received; requests in flight are answered.
     Closing,
-    /// No client is there to answer.
+    /// The client is gone; nothing is answered.
     Dead,
 }
 
@@ -110,7 +111,7 @@ enum ConnectionState {
 pub struct Connection {
     socket: Arc<OwnedFd>,
     export: String,
-    /// Between the socket and everything else, if the client asked for it.
+    /// TLS on the socket, if the client asked for it.
     tls: Option<Box<TlsStream>>,
     /// Plaintext of one record, gathered from short replies.
     record: Vec<u8>,
@@ -120,33 +121,33 @@ pub struct Connection {
     buffers: Buffers,
     slots: Box<[Slot]>,
     free: Vec<u16>,
-    /// What was received and not parsed yet: `at..end`.
+    /// Received bytes; `at..end` is not parsed yet.
     input: Box<[u8]>,
     at: usize,
     end: usize,
     /// The write whose data is next, once it has a buffer.
     writing: Option<u16>,
-    /// The request that waits for a buffer.
+    /// The read or write that waits for a buffer.
     stalled: Option<u16>,
-    /// Requests whose next bios are to be submitted.
+    /// Trims and writes of zeroes whose next bio is due.
     walking: VecDeque<u16>,
-    /// Replies to be sent, and bytes of the first that were.
+    /// Replies that wait to be sent, and (`sent`) bytes of the first one that were sent.
     out: VecDeque<u16>,
     sent: usize,
     /// Reused for block status.
     scratch: Vec<u8>,
     bios: usize,
-    /// Where answers of the disk's helper come to, and how many are to come.
+    /// Where answers of the disk's helper thread arrive, and (`asked`) how many are outstanding.
     answers: Arc<HelperAnswers>,
     asked: usize,
     /// Every write is stable before it is answered.
     write_through: bool,
-    /// Zeroes may give up their space.
+    /// Zeroed blocks may release their space.
     unmap: bool,
     state: ConnectionState,
-    /// It is to leave its IOThread: nothing is begun.
+    /// No request is begun, because the connection is about to leave its IOThread.
     paused: bool,
-    /// Something was given back that a request waits for.
+    /// A buffer was returned that a request waits for.
     look_again: bool,
     served: u64,
     /// Dropped last.
@@ -154,12 +155,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped when the connection
-    /// is, and after its socket, also when there is no connection: the code that it notifies looks for the socket.
-    /// Hence it comes first, for parameters are dropped from the last one on.
+    /// Makes a connection that negotiated `disk`, whose requests begin with `rest`. `guard` is dropped with the connection, after the
+    /// socket, also if this function fails: the code that `guard` notifies looks for the socket. So `guard` is the first parameter,
+    /// because parameters are dropped in reverse order.
     ///
     /// # Errors
-    /// There is no memory for its data.
+    /// There is no memory for the connection's data.
     pub(super) fn new(
         guard: Box<dyn Any + Send>,
         (socket, tls): (Arc<OwnedFd>, Option<Box<TlsStream>>),
@@ -203,7 +204,7 @@ impl Connection {
         })
     }
 
-    /// What its export is called in reports.
+    /// Returns the export's name in reports.
     pub fn export(&self) -> &str {
         &self.export
     }
@@ -221,12 +222,12 @@ impl Connection {
         self.state == ConnectionState::Open && !self.paused && self.at == self.end && self.stalled.is_none() && room
     }
 
-    /// Whether anything was taken from the input.
+    /// Takes requests from the input. Returns whether there were any.
     fn take_requests(&mut self, id: SourceId, port: &mut Port, now: Instant, budget: &mut usize) -> bool {
         if !self.can_take() {
             return false;
         }
-        // A client that came before a resize believes in the old size; what lies beyond the new one is refused.
+        // A client that connected before a resize still assumes the old size; requests beyond the new size are refused.
         self.session.set_size_bytes(port.disk().capacity().0 * SECTOR);
         let input = std::mem::take(&mut self.input);
         let start = self.at;
@@ -269,7 +270,7 @@ impl Connection {
     fn begin(&mut self, request: Request, id: SourceId, port: &mut Port, now: Instant) {
         let slot = self.free.pop().expect("a request is taken when there is a slot");
         let s = &mut self.slots[usize::from(slot)];
-        // Reads and questions have nothing to make stable.
+        // Only commands that write have data to make stable.
         let writes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
         let fua = writes && (self.write_through || request.fua());
         *s = Slot { request: Some(request), holds: 1, fua, ..Slot::EMPTY };
@@ -295,7 +296,7 @@ impl Connection {
         port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
     }
 
-    /// Gives a read or write its buffer, and begins it; a write when its data is there.
+    /// Gives a read or write its buffer and begins it. A write begins when its data has arrived.
     #[inline]
     fn transfer(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
         let s = &mut self.slots[usize::from(slot)];
@@ -306,7 +307,7 @@ impl Connection {
                 self.stalled = Some(slot);
                 return;
             }
-            // A write's data would have to be thrown away first: without memory for it the client is dropped.
+            // Without memory the client is dropped, because the data of a write could not be received.
             Err(_) => {
                 s.status = BlkStatus::Resource;
                 self.release(slot);
@@ -321,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// All of a write's data is there.
+    /// Begins the write whose data has arrived completely.
     #[inline]
     fn write_arrived(&mut self, id: SourceId, port: &mut Port, now: Instant) {
         if let Some(slot) = self.writing.take() {
@@ -336,7 +337,7 @@ impl Connection {
         };
         let flags = if *fua { OpFlags::FUA } else { OpFlags::NONE };
         let (sector, sectors) = (Sector(request.offset / SECTOR), (request.length / SECTOR) as u32);
-        // The block layer splits it as the disk wants it.
+        // The block layer splits the bio to fit the disk's limits.
         let bio = Bio { op, flags, ..Bio::read(sector, sectors, buffer.data) };
         self.submit(bio, slot, id, port, now);
         self.release(slot);
@@ -350,7 +351,7 @@ impl Connection {
         }
     }
 
-    /// The next bio of a trim or write of zeroes. With FUA a flush comes last: those operations know no FUA.
+    /// Submits the next bio of a trim or write of zeroes. With FUA a flush comes last, because these operations have no FUA flag.
     fn walk(&mut self, slot: u16, id: SourceId, port: &mut Port, now: Instant) {
         let s = &mut self.slots[usize::from(slot)];
         let Some(request) = s.request else { return };
@@ -371,7 +372,7 @@ impl Connection {
         self.submit(bio, slot, id, port, now);
     }
 
-    /// A bio of the request in `slot` has ended.
+    /// Handles completion of a bio of the request in `slot`.
     #[inline]
     pub(crate) fn bio_ended(&mut self, slot: u16, status: BlkStatus) {
         let s = &mut self.slots[usize::from(slot)];
@@ -429,20 +430,20 @@ impl Connection {
         self.served += 1;
     }
 
-    /// Takes nothing more; what was begun is answered.
+    /// Stops receiving; requests in flight are answered.
     #[cold]
     fn close(&mut self) {
         if self.state == ConnectionState::Open {
             self.state = ConnectionState::Closing;
         }
-        // A write that waits for data or for a buffer will not be begun.
+        // A write that waits for data, or a request that waits for a buffer, is not begun.
         for slot in [self.writing.take(), self.stalled.take()].into_iter().flatten() {
             self.slots[usize::from(slot)].silent = true;
             self.release(slot);
         }
     }
 
-    /// The client is gone: what is in flight ends unanswered.
+    /// Handles a client that is gone: requests in flight complete without a reply.
     #[cold]
     pub(crate) fn kill(&mut self) {
         self.state = ConnectionState::Dead;
@@ -467,7 +468,7 @@ impl Source for Connection {
         self.send_ready();
     }
 
-    /// Takes what the client has sent and submits it. Whether there was anything.
+    /// Receives and submits requests of the client. Returns whether there were any.
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
         let answered = self.asked > 0 && self.take_answers();
         if self.paused {
@@ -502,7 +503,7 @@ impl Source for Connection {
         worked | self.take_requests(id, port, now, &mut budget)
     }
 
-    /// Whether it has ended, with all that it began.
+    /// Whether the connection is closed and all its requests have completed.
     #[inline]
     fn is_finished(&self) -> bool {
         match self.state {
@@ -512,7 +513,7 @@ impl Source for Connection {
         }
     }
 
-    /// Whether there is nothing to do before the socket, a completion or a timer says so.
+    /// Returns whether there is nothing to do until the socket, a completion or a timer signals.
     fn prepare_sleep(&mut self) -> bool {
         let decrypted = self.tls.as_ref().is_some_and(|tls| tls.has_more()) && self.wants_input();
         self.paused || !self.look_again && self.walking.is_empty() && !self.can_take() && !decrypted
@@ -522,16 +523,16 @@ impl Source for Connection {
         Some(self.socket.as_fd())
     }
 
-    /// What the socket is to be watched for.
+    /// Returns the events that the socket is watched for.
     fn interest(&self) -> EventFlags {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.wants_input());
         interest.set(EventFlags::OUT, !self.out.is_empty() || self.tls_wants_write());
-        // The end of a client is told whether it is waited for or not; edge-triggered, only once.
+        // epoll always reports a hangup; edge-triggered, only once.
         if interest.is_empty() { EventFlags::ET } else { interest }
     }
 
-    /// Begins nothing for a while; what was begun continues.
+    /// Stops or resumes beginning requests; those in flight continue.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -541,7 +542,7 @@ impl Source for Connection {
         self.served
     }
 
-    /// Bios that have not ended, and questions without an answer.
+    /// Returns the number of bios in flight plus that of outstanding helper requests.
     fn in_flight(&self) -> usize {
         self.bios + self.asked
     }

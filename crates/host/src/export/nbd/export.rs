@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is offered to NBD clients: an [`Export`] and the [`ExportTable`] of a server.
 //!
-//! Guarantees: an export in a table follows the protocol's rules for what a server advertises (block sizes, names, combinations of
-//! flags). So handshake and session need not check again. A table does not change; a reload builds another one, and handshakes in
-//! progress end with the table they began with.
+//! Guarantees: an export in a table follows the protocol's rules for what a server advertises (block sizes, names, combinations of flags).
+//! So handshake and session need not check again. A table is immutable; a reload builds a new one, and handshakes in progress finish with
+//! the table that they began with.
 //!
 //! Does not know disks: the caller chooses [`Export::id`].
 //!
@@ -15,16 +15,15 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::nbd::wire::{MAX_PAYLOAD, MAX_STRING, ReplyStyle, transmission_flag as flag};
 
-/// What a server says to `NBD_CMD_FLAG_FAST_ZERO`.
+/// How a server handles `NBD_CMD_FLAG_FAST_ZERO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FastZero {
     /// The flag is not offered; requests with it get `NBD_EINVAL`.
     #[default]
     NotOffered,
-    /// Offered and always answered with `NBD_ENOTSUP` at once: zeroes are never cheaper here, and the client may know.
+    /// Offered, but always answered with `NBD_ENOTSUP` at once. So the client learns that zeroes are never cheaper here.
     Refused,
-    /// Offered; requests with it are handed on, and the caller answers those that would not be fast with
-    /// `NBD_ENOTSUP`.
+    /// Offered; requests with the flag are passed on, and the caller answers those that would not be fast with `NBD_ENOTSUP`.
     Served,
 }
 
@@ -33,38 +32,38 @@ pub enum FastZero {
 pub struct BlockSizes {
     /// Smallest unit of offsets and lengths: a power of two, 1..=65536.
     pub min: u32,
-    /// What is efficient: a power of two, at least 512 and at least `min`.
+    /// Preferred size: a power of two, at least 512 and at least `min`.
     pub preferred: u32,
-    /// Longest read or write: a multiple of `min`, 65536..=[`MAX_PAYLOAD`], at least `preferred`. Clients that do not
-    /// ask for it assume [`MAX_PAYLOAD`] and meet `NBD_EINVAL` beyond.
+    /// Longest read or write: a multiple of `min`, 65536..=[`MAX_PAYLOAD`], at least `preferred`. Clients that do not ask for it assume
+    /// [`MAX_PAYLOAD`]; their longer requests get `NBD_EINVAL`.
     pub max: u32,
 }
 
 impl Default for BlockSizes {
-    /// What a client assumes without being told.
+    /// Returns the sizes that a client assumes if it does not ask.
     fn default() -> BlockSizes {
         BlockSizes { min: 1, preferred: 4096, max: MAX_PAYLOAD }
     }
 }
 
-/// One export: what its clients are told and may ask for.
+/// One export: what clients see, and what they may request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Export {
     /// Its name, at most 4096 bytes without NUL; may be empty, which is the name of the default export.
     pub name: String,
-    /// For people, at most 4096 bytes without NUL.
+    /// A description for users, at most 4096 bytes without NUL.
     pub description: String,
-    /// The caller's number for the disk behind it; never sent.
+    /// The caller's number for the export's disk; never sent.
     pub id: u64,
-    /// What the caller calls it in reports and logs; never sent.
+    /// The export's name in reports and logs; never sent.
     pub label: String,
     /// A multiple of `block.min`, at most `i64::MAX` (clients count in signed numbers).
     pub size_bytes: u64,
     /// Writes, trims and zeroes are refused with `NBD_EPERM`.
     pub read_only: bool,
-    /// Said to clients, otherwise without effect.
+    /// Sent to clients, otherwise without effect.
     pub rotational: bool,
-    /// `NBD_CMD_FLUSH` is served: setting it is the promise of section "Ordering of messages and writes".
+    /// `NBD_CMD_FLUSH` is served. Setting it makes the guarantee of section "Ordering of messages and writes".
     pub flush: bool,
     /// `NBD_CMD_FLAG_FUA` is served.
     pub fua: bool,
@@ -76,15 +75,14 @@ pub struct Export {
     pub fast_zero: FastZero,
     /// `NBD_CMD_CACHE` is served.
     pub cache: bool,
-    /// The promise that a flush, and a FUA write, is seen by all connections to the export. Set it only if all of them
-    /// lead to one disk.
+    /// A flush, or a FUA write, takes effect for all connections to the export. Set it only if all connections use one disk.
     pub multi_conn: bool,
     /// Block size constraints.
     pub block: BlockSizes,
-    /// The server makes every write stable before it answers; never sent. Then `flush` is better not offered.
+    /// The server makes every write stable before it answers; never sent. Then do not offer `flush`.
     pub write_through: bool,
-    /// Clients that do not ask for the block sizes are refused. Costs interoperability; without it their unaligned
-    /// requests get `NBD_EINVAL`.
+    /// Clients that do not ask for the block sizes are refused. This costs interoperability; without it only their unaligned requests
+    /// fail, with `NBD_EINVAL`.
     pub require_block_size: bool,
     /// The metadata context `base:allocation` is served.
     pub base_allocation: bool,
@@ -93,7 +91,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// An export of no bytes that offers all there is to offer: what tests begin with.
+    /// Makes an empty export that offers every feature, as a base for tests.
     pub fn with_everything(name: &str) -> Export {
         Export {
             name: name.to_owned(),
@@ -109,7 +107,7 @@ impl Export {
         }
     }
 
-    /// The transmission flags for a client with this reply style. A read-only export offers no writing commands.
+    /// Returns the transmission flags for a client with this reply style. A read-only export offers no writing commands.
     pub fn transmission_flags(&self, style: ReplyStyle) -> u16 {
         let writable = !self.read_only;
         let zeroes = self.write_zeroes && writable;
@@ -171,8 +169,8 @@ pub struct ExportTable {
 }
 
 impl ExportTable {
-    /// A table of `exports`. `default` names the one for a client that gives no name; without it that is the
-    /// export whose name is empty, if there is one.
+    /// Makes a table of `exports`. `default` names the export for a client that gives no name. Without `default` that is the export with
+    /// an empty name, if there is one.
     ///
     /// # Errors
     /// Usage: an export breaks a rule of its fields, two have the same name, or `default` names none.
@@ -193,12 +191,12 @@ impl ExportTable {
         Ok(ExportTable { exports, default: default_at })
     }
 
-    /// The exports, in order.
+    /// Returns the exports, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.exports.iter()
     }
 
-    /// The export a client means by `name`: its own name, or the default one for no name.
+    /// Returns the export of this name, or the default export for an empty name.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<Export>> {
         match self.exports.iter().find(|e| e.name.as_bytes() == name) {
             None if name.is_empty() => self.exports.get(self.default?),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's handshake, with TLS if both want it, on a thread that may wait.
+//! A client's handshake, with TLS if both sides want it, on a thread that may block.
 //!
 //! Guarantees: the handshake ends at its time limit or when the server stops, whatever the client does. Bytes that a client sent in plain
-//! text behind `NBD_OPT_STARTTLS` go to TLS and never to the handshake. Bytes received beyond the handshake are passed to the connection.
+//! text after `NBD_OPT_STARTTLS` go to TLS and never to the handshake. Bytes received beyond the handshake are passed to the connection.
 //! Needs from callers: a non-blocking socket.
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support".
@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes received at once.
+/// Most bytes that one call receives.
 const INPUT_BYTES: usize = 4096;
 
-/// The way to a client that shakes hands.
+/// A client's socket during the handshake, with the time limit and TLS.
 pub(super) struct Line<'a> {
     socket: &'a OwnedFd,
     stop: &'a OwnedFd,
@@ -30,12 +30,13 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Until this time, or until `stop` is readable.
+    /// Makes one whose waits fail after this time, or once `stop` is readable.
     pub(super) fn new(socket: &'a OwnedFd, stop: &'a OwnedFd, until: Instant) -> Line<'a> {
         Line { socket, stop, until, tls: None }
     }
 
-    /// What was negotiated, what the client has sent behind it, and the TLS that is spoken; none if the client is to go.
+    /// Does the handshake. Returns what was negotiated, the bytes that the client sent after the handshake, and the TLS stream if there is
+    /// one; `None` if the client must be dropped.
     pub(super) fn shake_hands(
         mut self,
         table: &Arc<ExportTable>,
@@ -75,7 +76,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Shakes hands once more, for TLS; `first` was received already.
+    /// Does the TLS handshake; `first` was already received.
     fn start_tls(&mut self, tls: &Tls, first: &[u8]) -> Option<()> {
         let mut stream = Box::new(TlsStream::new(&tls.config(), first).ok()?);
         while stream.is_handshaking() {
@@ -91,7 +92,7 @@ impl<'a> Line<'a> {
         Some(())
     }
 
-    /// Receives something.
+    /// Waits for bytes and receives them.
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<()> {
         loop {
             if let Some(mut tls) = self.tls.take() {
@@ -155,7 +156,7 @@ impl<'a> Line<'a> {
         Some(())
     }
 
-    /// The last word.
+    /// Sends a close_notify, if the connection is under TLS.
     fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.close();

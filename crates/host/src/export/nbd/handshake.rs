@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fixed newstyle negotiation, server side: from the greeting to the transmission phase.
 //!
-//! Guarantees: one option is answered per step, so the export table bounds what has to be sent, whatever a client sends. An option's data
-//! is kept only as far as it has arrived and never beyond [`MAX_OPTION_DATA`]. After [`MAX_OPTIONS`] options or [`MAX_HANDSHAKE_BYTES`]
-//! the client is dropped, so that a handshake is bounded. Steps depend on the bytes only, not on how they were cut. With TLS required
-//! only STARTTLS and ABORT are answered in plain text, and what was negotiated before TLS is discarded.
-//! Needs from callers: to send what is in `out` before the connection continues, to start TLS when told to, and a time limit for the
-//! whole handshake, because there is no clock here.
-//! Does not speak oldstyle. With clients that are not "fixed", it speaks no newstyle option beyond `NBD_OPT_EXPORT_NAME`.
+//! Guarantees: one option is answered per step, so the export table bounds the size of an answer, whatever a client sends. Memory for an
+//! option's data grows as the data arrives, never beyond [`MAX_OPTION_DATA`]. After [`MAX_OPTIONS`] options or [`MAX_HANDSHAKE_BYTES`] the
+//! client is dropped, so a handshake is bounded. Steps depend on the bytes only, not on how they were split. With TLS required only
+//! STARTTLS and ABORT are answered in plain text, and what was negotiated before TLS is discarded.
+//! Needs from callers: they send what is in `out` before the connection continues, start TLS on [`Step::StartTls`], and limit the time of
+//! the whole handshake, because there is no clock here.
+//! Does not support oldstyle. For clients that are not "fixed", it supports no newstyle option except `NBD_OPT_EXPORT_NAME`.
 //!
 //! Source: the NBD protocol, sections "Newstyle negotiation", "TLS support", "Option types", "Metadata querying".
 
@@ -27,9 +27,9 @@ pub enum TlsMode {
     /// There is no TLS.
     #[default]
     Off,
-    /// As the client likes; exports that are `tls_only` want it.
+    /// The client chooses; exports that are `tls_only` require TLS.
     Optional,
-    /// Nothing without it.
+    /// Nothing is served without TLS.
     Required,
 }
 
@@ -46,15 +46,15 @@ pub struct Negotiated {
     pub tls: bool,
 }
 
-/// What has to be done after a call of [`Handshake::feed`]; always after sending what it left in `out`.
+/// What to do after a call of [`Handshake::feed`], once the content of `out` is sent.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// The input is used up: call again with more.
     NeedMore,
     /// An option was answered: call again, with the rest of the input if there is any.
     Replied,
-    /// Speak TLS from here on, then call [`Handshake::tls_started`]. What is left of the input was sent before the
-    /// answer: it belongs to the TLS library, never to [`Handshake::feed`], or plain text could pass for protected.
+    /// Start TLS, then call [`Handshake::tls_started`]. The client sent the rest of the input before it got the answer: pass the rest to
+    /// the TLS library, never to [`Handshake::feed`]. Otherwise plain text could pass for protected data.
     StartTls,
     /// The handshake is over: requests follow, beginning with the rest of the input.
     Transmission(Negotiated),
@@ -67,23 +67,23 @@ pub enum Step {
 pub enum CloseReason {
     /// The client asked for it (`NBD_OPT_ABORT`).
     Aborted,
-    /// The client set flags that it was not offered; the value.
+    /// The client set flags that it was not offered; holds the flags.
     BadFlags(u32),
-    /// An option did not begin with the magic; what was there.
+    /// An option did not begin with the magic; holds what was there instead.
     BadMagic(u64),
-    /// A client that is not "fixed" sent something other than `NBD_OPT_EXPORT_NAME`; the option.
+    /// A client that is not "fixed" sent something other than `NBD_OPT_EXPORT_NAME`; holds the option.
     NotFixed(u32),
-    /// `NBD_OPT_EXPORT_NAME` named no export, which has no answer.
+    /// `NBD_OPT_EXPORT_NAME` named an unknown export; the protocol has no error reply for that.
     NoSuchExport,
-    /// `NBD_OPT_EXPORT_NAME` without TLS where TLS is required, which has no answer.
+    /// `NBD_OPT_EXPORT_NAME` came without TLS where TLS is required; the protocol has no error reply for that.
     TlsRequired,
-    /// `NBD_OPT_EXPORT_NAME` after extended headers.
+    /// `NBD_OPT_EXPORT_NAME` came after extended headers were negotiated.
     ExportNameAfterExtended,
     /// More than [`MAX_OPTIONS`] options or [`MAX_HANDSHAKE_BYTES`] bytes.
     TooMuch,
     /// The server is shutting down, and `NBD_OPT_EXPORT_NAME` has no answer.
     ShuttingDown,
-    /// The handshake ended before (with a transmission phase); the caller kept feeding it.
+    /// The handshake had already entered the transmission phase, but the caller fed it more bytes.
     Over,
 }
 
@@ -114,18 +114,18 @@ enum HandshakeState {
     Header,
     /// The data of this option is next.
     Data { option: u32, bytes: u32 },
-    /// Data that is too long passes by.
+    /// Data that is too long is being skipped.
     Skip { option: u32, left: u32 },
-    /// STARTTLS was answered.
+    /// STARTTLS was answered; the caller starts TLS.
     Tls,
-    /// Nothing is next.
+    /// The handshake is over.
     Closed(CloseReason),
 }
 
 /// An option that failed: the type of its reply, and a sentence for the client's user.
 type Refusal = (u32, &'static str);
 
-/// The state of one handshake. About 100 bytes, plus what has arrived of an option.
+/// The state of one handshake. It takes about 100 bytes, plus the bytes of the current option.
 #[derive(Debug)]
 pub struct Handshake {
     table: Arc<ExportTable>,
@@ -140,12 +140,12 @@ pub struct Handshake {
     options: u32,
     bytes: u64,
     state: HandshakeState,
-    /// What has arrived of the piece that is next.
+    /// Bytes that have arrived of the current piece.
     pending: Vec<u8>,
 }
 
 impl Handshake {
-    /// A handshake that offers `table`; [`greeting`] is to be sent first.
+    /// Makes a handshake that offers `table`. Send [`greeting`] first.
     pub fn new(table: Arc<ExportTable>, tls: TlsMode) -> Handshake {
         Handshake {
             table,
@@ -163,12 +163,12 @@ impl Handshake {
         }
     }
 
-    /// From now on options are answered with `NBD_REP_ERR_SHUTDOWN`.
+    /// Makes all further options fail with `NBD_REP_ERR_SHUTDOWN`.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
-    /// The connection is under TLS now. What was negotiated before is forgotten.
+    /// Continues under TLS. What was negotiated before is discarded.
     ///
     /// # Panics
     /// Unless the last step was [`Step::StartTls`].
@@ -227,7 +227,7 @@ impl Handshake {
         }
     }
 
-    /// Moves input to `pending` until that has `n` bytes; whether it has.
+    /// Moves input to `pending` until that has `n` bytes. Returns whether it has.
     fn fill(&mut self, input: &mut BytesIn<'_>, n: usize) -> bool {
         self.pending.extend_from_slice(input.take(n - self.pending.len()));
         self.pending.len() == n
@@ -269,12 +269,12 @@ impl Handshake {
         };
     }
 
-    /// The end of an option whose data was too long to read.
+    /// Answers an option whose data was too long and has been skipped.
     fn skipped(&mut self, option: u32, out: &mut Vec<u8>) -> Step {
         match option {
             opt::EXPORT_NAME => self.state = HandshakeState::Closed(CloseReason::NoSuchExport),
             _ if !self.fixed => self.state = HandshakeState::Closed(CloseReason::NotFixed(option)),
-            // Data of an abort is to be ignored.
+            // The data of an ABORT is ignored, as the protocol says.
             opt::ABORT => {
                 reply(out, option, rep::ACK, &[]);
                 self.state = HandshakeState::Closed(CloseReason::Aborted);
@@ -339,7 +339,7 @@ impl Handshake {
             Err((rep::ERR_TLS_REQD, _)) => return Step::Close(CloseReason::TlsRequired),
             Err(_) => return Step::Close(CloseReason::NoSuchExport),
         };
-        // A client that cannot be told the block sizes cannot have asked for them.
+        // A client that uses this option cannot have asked for the block sizes.
         if export.require_block_size {
             return Step::Close(CloseReason::NoSuchExport);
         }
@@ -357,8 +357,8 @@ impl Handshake {
         Step::Transmission(Negotiated { export, style: self.style, base_allocation, tls: self.tls_on })
     }
 
-    /// The export of this name, if this client may see it. Without TLS an unknown name looks like one that wants TLS, if there
-    /// are exports that want it. So guessing names does not tell them apart.
+    /// Returns the export of this name, if this client may see it. If some exports require TLS, then without TLS an unknown name gets the
+    /// same error as such an export. So a client cannot find their names by guessing.
     fn find(&self, name: &[u8]) -> Result<Arc<Export>, Refusal> {
         let unprotected = !self.tls_on && self.tls != TlsMode::Off;
         if unprotected && self.tls == TlsMode::Required {
@@ -408,7 +408,7 @@ impl Handshake {
         Ok(Step::Replied)
     }
 
-    /// INFO and GO differ only in what follows.
+    /// Answers INFO and GO, which differ only in the next step.
     fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, Refusal> {
         let (name, wanted) = InfoRequest::parse(data).ok_or(MALFORMED)?;
         let export = self.find(name)?;
@@ -468,7 +468,7 @@ fn no_data(data: &[u8]) -> Result<(), Refusal> {
     if data.is_empty() { Ok(()) } else { Err((rep::ERR_INVALID, "this option has no data")) }
 }
 
-/// What the server says first: its magics and flags.
+/// Returns the server's first message: its magics and flags.
 pub fn greeting() -> [u8; 18] {
     let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
     let mut bytes = [0; 18];
@@ -483,7 +483,7 @@ fn refuse(out: &mut Vec<u8>, option: u32, (kind, text): Refusal) {
 }
 
 fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
-    // The longest are a name and a description, both bounded by the table.
+    // The longest reply has a name and a description, and the table bounds both.
     let bytes: usize = data.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
@@ -494,7 +494,7 @@ fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
     }
 }
 
-/// Which items a client asked for; a set, so that asking twice gives one answer.
+/// Items that a client asked for; a set, so an item that is asked for twice is sent once.
 #[derive(Default)]
 struct InfoRequest {
     name: bool,
@@ -523,8 +523,7 @@ impl InfoRequest {
     }
 }
 
-/// The queries of LIST_META_CONTEXT and SET_META_CONTEXT. Namespaces other than `base` are unknown and ignored, as are
-/// other leaves of it.
+/// The queries of LIST_META_CONTEXT and SET_META_CONTEXT. Other namespaces than `base`, and other contexts of `base`, are ignored.
 struct MetaQuery<'a> {
     name: &'a [u8],
     count: u32,
@@ -538,7 +537,7 @@ impl<'a> MetaQuery<'a> {
         let name = string(&mut input)?;
         let count = input.u32()?;
         let mut query = MetaQuery { name, count, exact: false, wildcard: false };
-        // Each turn consumes at least the four bytes of a length, or ends.
+        // Each turn consumes at least the four bytes of a length, or the loop ends.
         for _ in 0..count {
             let text = string(&mut input)?;
             query.exact |= text == BASE_ALLOCATION.as_bytes();

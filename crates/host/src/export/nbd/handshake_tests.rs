@@ -60,7 +60,7 @@ impl Client {
         (step, replies)
     }
 
-    /// The type of the last reply.
+    /// Sends an option. Returns the type of the last reply.
     fn ask(&mut self, option: u32, data: &[u8]) -> u32 {
         self.send(option, data).1.last().expect("a reply").0
     }
@@ -114,7 +114,7 @@ fn export_name_answers_size_flags_and_optional_zeroes() {
     }
     let mut client = Client::new(TlsMode::Off);
     assert_eq!(client.closed(opt::EXPORT_NAME, b"nobody"), CloseReason::NoSuchExport);
-    // Closed is closed.
+    // A closed handshake stays closed.
     assert_eq!(client.0.feed(&mut BytesIn::new(b"x"), &mut Vec::new()).reason(), Some(CloseReason::NoSuchExport));
 }
 
@@ -221,7 +221,7 @@ fn contexts_are_listed_by_wildcard_and_selected_by_name() {
     for data in [&whole[..whole.len() - 1], &[whole.clone(), vec![0]].concat(), b"", &[0xff; 64]] {
         assert_eq!(client.ask(opt::SET_META_CONTEXT, data), rep::ERR_INVALID);
     }
-    // Nothing is selected: the last SET failed, so it counts for nothing and what was before is gone.
+    // Nothing is selected: the last SET failed, and it also discarded the earlier selection.
     assert!(!entered(client.send(opt::GO, &go("plain", &[])).0).base_allocation);
 }
 
@@ -253,7 +253,7 @@ fn with_tls_required_nothing_else_is_answered_in_plain_text() {
     let negotiated = entered(client.send(opt::GO, &go("secret", &[])).0);
     assert!(negotiated.tls && negotiated.export.name == "secret");
     assert_eq!(Client::new(TlsMode::Required).closed(opt::EXPORT_NAME, b"plain"), CloseReason::TlsRequired);
-    // A client that is not "fixed" cannot start TLS, so gets nothing.
+    // A client that is not "fixed" cannot start TLS, so it is not served.
     assert_eq!(Client::with_flags(TlsMode::Required, 0).closed(opt::EXPORT_NAME, b""), CloseReason::TlsRequired);
 }
 
@@ -308,7 +308,7 @@ fn long_data_is_skipped_and_keeps_no_memory() {
     assert!(client.0.pending.capacity() < 1024, "{}", client.0.pending.capacity());
     assert_eq!(client.ask(opt::INFO, &long[1..]), rep::ERR_INVALID, "as much as is looked at");
     assert!(client.0.pending.capacity() <= 2 * MAX_OPTION_DATA as usize);
-    // What is announced and does not come costs nothing either.
+    // Data that is announced but does not arrive takes no memory either.
     let mut client = Client::new(TlsMode::Off);
     client.0.feed(&mut BytesIn::new(&option_header(opt::INFO, MAX_OPTION_DATA)), &mut Vec::new());
     assert!(client.0.pending.capacity() < 1024);

@@ -22,7 +22,7 @@ pub(super) fn hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
         let text = qemu_tls(nbd, directory);
         hints.push(Hint { key: "qemu_img", title: "qemu-img (QEMU takes the same objects)", text });
     }
-    // fio and nbd-client speak no TLS. fio only reads: a pasted line must not destroy data.
+    // fio and nbd-client do not support TLS. The fio command only reads, because a pasted line must not destroy data.
     if nbd.tls.is_none() {
         let drive = match read_only {
             true => {
@@ -51,7 +51,7 @@ pub(super) fn hints(nbd: &NbdPlan, read_only: bool) -> Vec<Hint> {
     hints
 }
 
-/// `qemu-img` with credentials of a directory; clients are verified or not, as the server likes.
+/// Returns a `qemu-img` command with the credentials of a directory. They work whether or not the server verifies clients.
 fn qemu_tls(nbd: &NbdPlan, directory: &Path) -> String {
     let directory = absolute(directory).replace(',', ",,");
     let object = quoted(&format!("tls-creds-x509,id=tls0,endpoint=client,dir={directory}"));
@@ -62,7 +62,7 @@ fn qemu_tls(nbd: &NbdPlan, directory: &Path) -> String {
     format!("qemu-img info --object {object} --image-opts driver=nbd,{},tls-creds=tls0{host}", server(nbd))
 }
 
-/// Options of `-blockdev driver=nbd`.
+/// Returns the server's options of `-blockdev driver=nbd`.
 fn server(nbd: &NbdPlan) -> String {
     let export = nbd.name.replace(',', ",,");
     let at = match &nbd.listen {
@@ -86,7 +86,7 @@ fn nbd_client(nbd: &NbdPlan) -> String {
     }
 }
 
-/// The URI of an export. Source: NBD doc/uri.md.
+/// Returns the URI of an export. Source: NBD doc/uri.md.
 fn uri(nbd: &NbdPlan) -> String {
     let scheme = if nbd.tls.is_some() { "nbds" } else { "nbd" };
     let name = percent(nbd.name.as_bytes());
@@ -104,7 +104,7 @@ fn uri(nbd: &NbdPlan) -> String {
     }
 }
 
-/// An address to connect to: a server on all addresses is on this host's own.
+/// Returns an address to connect to: loopback for a server that listens on all addresses.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -114,7 +114,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// All but letters, digits, `-._~/` by their bytes. Source: RFC 3986, section 2.
+/// Percent-encodes all bytes but letters, digits and `-._~/`. Source: RFC 3986, section 2.
 fn percent(bytes: &[u8]) -> String {
     let one = |b: &u8| match b {
         b if b.is_ascii_alphanumeric() || b"-._~/".contains(b) => char::from(*b).to_string(),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket of an NBD server. Clients are accepted, shake hands on threads of their own, and are distributed over the IOThreads round
-//! robin.
+//! The socket of an NBD server. The server accepts clients, does each handshake on a thread of its own, and distributes the clients over
+//! the IOThreads round robin.
 //!
-//! Guarantees: a Unix socket that a daemon serves is not taken away. One that was left behind is replaced. The socket is gone when the
-//! server is. There are at most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most [`MAX_CONNECTIONS`]
-//! clients; others wait in the socket's backlog or are dropped. When the server is dropped, its clients are dropped, too, and nothing of
-//! theirs is in flight afterwards.
+//! Guarantees: a Unix socket that a daemon serves is not replaced; a stale one is. The socket is removed with the server. There are at
+//! most `MAX_HANDSHAKES` handshakes at a time, each of at most `HANDSHAKE_TIME`, and at most [`MAX_CONNECTIONS`] clients; others wait in
+//! the socket's backlog or are dropped. When the server is dropped, its clients are dropped, too, and none of their requests is in flight
+//! afterwards.
 //!
 //! Under TLS a client gets the certificates that are loaded when it connects.
 
@@ -32,13 +32,13 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Clients that shake hands at the same time.
+/// Most handshakes at the same time.
 const MAX_HANDSHAKES: usize = 32;
-/// Clients that are served at the same time.
+/// Most clients at the same time.
 pub const MAX_CONNECTIONS: usize = 256;
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// How long a client that is let go may take to receive its last answers.
+/// Longest time that a client which is being dropped gets to receive its last replies.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 
 /// Where a server listens.
@@ -46,37 +46,37 @@ const FAREWELL_TIME: Duration = Duration::from_secs(5);
 pub enum Address {
     /// At a Unix socket.
     Unix(PathBuf),
-    /// At a TCP port; 0 is any that is free.
+    /// At a TCP port; 0 = any free port.
     Tcp(SocketAddr),
 }
 
-/// A disk and what clients see of it.
+/// A disk and how clients see it.
 #[derive(Clone)]
 pub struct NbdDisk {
     /// The disk.
     pub disk: Arc<ServedDisk>,
-    /// The export's name; clients of this server choose by it. Another server may have it for another disk.
+    /// The export's name, by which clients of this server choose it. Another server may use the same name for another disk.
     pub name: String,
-    /// What it is called in reports and logs: another one than that of all other exports of the process.
+    /// The name in reports and logs; unique among all exports of the process.
     pub label: String,
-    /// For people.
+    /// A description for users.
     pub description: String,
     /// Writes fail.
     pub read_only: bool,
-    /// Clients may trim, and zeroes may give up their space.
+    /// Clients may trim, and zeroed blocks may release their space.
     pub discard: bool,
     /// Every write is stable before it is answered.
     pub write_through: bool,
-    /// IOThreads that its connections go to, in turn; at least one.
+    /// IOThreads that serve its connections, round robin; at least one.
     pub iothreads: Vec<usize>,
 }
 
-/// What a server is to be like.
+/// Options of a server.
 #[derive(Clone)]
 pub struct NbdOptions {
     /// Where it listens.
     pub address: Address,
-    /// What it serves.
+    /// Disks that it serves.
     pub disks: Vec<NbdDisk>,
     /// The export for a client that gives no name.
     pub default: Option<String>,
@@ -84,12 +84,12 @@ pub struct NbdOptions {
     pub socket_mode: Option<u32>,
     /// Clients that are served at the same time, at most [`MAX_CONNECTIONS`].
     pub max_connections: usize,
-    /// Encryption; `None` = clients that ask for it are told that there is none.
+    /// TLS; `None` = clients that ask for TLS are refused it.
     pub tls: Option<Tls>,
 }
 
 impl NbdDisk {
-    /// What is offered to clients.
+    /// Returns the export that is offered to clients.
     fn export(&self, id: u64) -> Export {
         let limits = self.disk.limits();
         let min = limits.logical_block_size;
@@ -101,7 +101,7 @@ impl NbdDisk {
             size_bytes: self.disk.capacity().0 * 512 / u64::from(min) * u64::from(min),
             read_only: self.read_only || limits.read_only,
             rotational: limits.rotational,
-            // Nothing is left to flush where every write is stable: clients that see no flush know that.
+            // If every write is stable there is nothing to flush, so no flush is offered.
             flush: !self.write_through,
             write_through: self.write_through,
             fua: true,
@@ -109,8 +109,8 @@ impl NbdDisk {
             write_zeroes: limits.max_write_zeroes_sectors > 0,
             fast_zero: if limits.max_write_zeroes_sectors > 0 { FastZero::Served } else { FastZero::NotOffered },
             cache: self.disk.helper.stored().caches(),
-            // The promise of one view: all connections lead to one driver, and a flush goes to its device after all writes
-            // that it completed, from any connection. Nothing is cached in between.
+            // All connections use one driver, and nothing is cached in between. A flush reaches the device after all writes that have
+            // completed, from any connection.
             multi_conn: true,
             block: BlockSizes { min, preferred: limits.physical_block_size.max(min).max(4096), max: MAX_PAYLOAD },
             base_allocation: true,
@@ -129,10 +129,10 @@ pub struct NbdExport {
 }
 
 impl NbdExport {
-    /// Serves disks from now on.
+    /// Starts a server for disks.
     ///
     /// # Errors
-    /// Usage: the exports break a rule, the socket is in use. Others: the address cannot be listened at.
+    /// Usage: the exports break a rule, or the socket is in use. Others: listening at the address fails.
     pub fn start(threads: &Arc<IoThreads>, options: NbdOptions) -> Result<NbdExport> {
         let NbdOptions { address, disks, default, socket_mode, max_connections, tls } = options;
         let table = Table::new(threads, disks, default.as_deref(), &[])?;
@@ -155,41 +155,42 @@ impl NbdExport {
         Ok(NbdExport { shared, address, file, thread: Some(thread) })
     }
 
-    /// Where it listens, with the port it has.
+    /// Returns where it listens, with the actual port.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Its TLS, if it has any.
+    /// Returns the TLS settings, if there are any.
     pub fn tls(&self) -> Option<&Tls> {
         self.shared.tls.as_ref()
     }
 
-    /// Says why its certificates are older than those in the files, for as long as it is there; `None` without TLS.
+    /// Returns a check that reports why the certificates in use are older than those in the files, as long as the server exists; `None`
+    /// without TLS.
     pub(crate) fn certificates(&self) -> Option<HealthCheck> {
         self.tls()?;
         let shared = Arc::downgrade(&self.shared);
         Some(Box::new(move || Some(shared.upgrade()?.tls.as_ref()?.problem()?.to_string())))
     }
 
-    /// Clients that are served now.
+    /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
         self.shared.registry.clients.lock().there.len()
     }
 
-    /// Counts the clients of one export that are served, at any time.
+    /// Returns a function that counts the connected clients of one export.
     pub(crate) fn clients_of(&self, export: &str) -> Count {
         let (registry, export) = (Arc::clone(&self.shared.registry), export.to_owned());
         Box::new(move || registry.clients.lock().of(&export).count())
     }
 
-    /// Serves other disks from now on, at the same address. Clients of exports that are still there, of the same disk, stay as
-    /// they are; the others are let go when what is returned is dropped, and nothing of theirs is in flight afterwards.
+    /// Replaces the disks that are served at the same address. Clients of an export that remains, with the same disk, stay connected. The
+    /// others are dropped when the returned value is dropped, and none of their requests is in flight afterwards.
     ///
     /// # Errors
-    /// As of [`NbdExport::start`]; nothing has changed then.
+    /// The errors of [`NbdExport::start`]; nothing has changed then.
     pub fn update(&self, disks: Vec<NbdDisk>, default: Option<&str>, max_connections: usize) -> Result<ClientDrain> {
-        // No client comes between the two: one that is counted already is of the old table.
+        // With both locks held, no client connects in between: a counted client belongs to the old table.
         let clients = self.shared.registry.clients.lock();
         let mut table = self.shared.table.lock();
         let new = Table::new(&self.shared.threads, disks, default, &table.served)?;
@@ -201,8 +202,8 @@ impl NbdExport {
         Ok(ClientDrain { registry: Arc::clone(&self.shared.registry), leaving })
     }
 
-    /// A disk has another size: clients that come see it. Those that are there keep what they were told, for the protocol
-    /// has nothing to tell them otherwise that clients know; what a disk has no more is answered with errors.
+    /// Handles a new size of a disk: clients that connect later see it. Connected clients keep the old size, because the protocol has no
+    /// message for that which clients support. Requests beyond the disk's end fail.
     pub fn resized(&self) -> Result<()> {
         let mut table = self.shared.table.lock();
         let default = table.exports.find(b"").map(|e| e.name.clone());
@@ -211,14 +212,14 @@ impl NbdExport {
         Ok(())
     }
 
-    /// Lets the clients of an export go; new ones may come.
+    /// Drops the clients of an export; new ones may connect.
     pub fn let_go(&self, export: &str) {
         let leaving = self.shared.registry.clients.lock().of(export).collect();
         drop(ClientDrain { registry: Arc::clone(&self.shared.registry), leaving });
     }
 }
 
-/// Clients that are to go: dropping it lets them, and waits until nothing of theirs is in flight.
+/// Clients that are to be disconnected. Dropping this value disconnects them and waits until none of their requests is in flight.
 #[must_use = "clients are let go when it is dropped"]
 pub struct ClientDrain {
     registry: Arc<ClientRegistry>,
@@ -245,28 +246,27 @@ impl Drop for NbdExport {
         while clients.handshakes > 0 {
             self.shared.registry.changed.wait(&mut clients);
         }
-        // No more come.
+        // No more clients connect.
         let all: Vec<_> = clients.there.iter().map(|c| c.number).collect();
         drop(clients);
         self.shared.registry.end(&all);
     }
 }
 
-/// What is served at one time.
+/// The exports of a server at one time.
 struct Table {
     served: Vec<Served>,
-    /// What clients are told of it.
+    /// The exports as clients see them.
     exports: Arc<ExportTable>,
 }
 
-/// A disk that is served, under a number that no other one of this process has or had: one from which a client would see a
-/// difference.
+/// A served disk, under a number that is unique in this process. It gets a new number whenever a client could notice a difference.
 struct Served {
     id: u64,
     disk: NbdDisk,
 }
 
-/// Numbers of what is served.
+/// The next number of a served disk.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 impl Table {
@@ -276,7 +276,7 @@ impl Table {
         }
         let numbered = |disk: NbdDisk| {
             let same = before.iter().find(|s| s.disk.name == disk.name && disk.serves_as(&s.disk));
-            // Relaxed: only different from all others.
+            // Relaxed: the number only has to be unique.
             Served { id: same.map_or_else(|| NUMBERS.fetch_add(1, Ordering::Relaxed), |s| s.id), disk }
         };
         let served: Vec<_> = disks.into_iter().map(numbered).collect();
@@ -286,7 +286,7 @@ impl Table {
 }
 
 impl NbdDisk {
-    /// Whether a client of the other one would see no difference.
+    /// Whether a client of `other` would notice no difference.
     fn serves_as(&self, other: &NbdDisk) -> bool {
         let traits = |d: &NbdDisk| (d.read_only, d.discard, d.write_through);
         Arc::ptr_eq(&self.disk, &other.disk) && traits(self) == traits(other)
@@ -323,7 +323,7 @@ impl Listener {
         }
     }
 
-    /// The next client's socket, which does not block.
+    /// Accepts the next client. Returns its socket in non-blocking mode.
     fn accept(&self) -> io::Result<OwnedFd> {
         match self {
             Listener::Unix(l) => {
@@ -334,9 +334,9 @@ impl Listener {
             Listener::Tcp(l) => {
                 let stream: TcpStream = l.accept()?.0;
                 stream.set_nonblocking(true)?;
-                // Replies are gathered already; waiting for more would only delay them.
+                // Replies are already batched; Nagle's algorithm would only delay them.
                 stream.set_nodelay(true)?;
-                // A client whose machine is gone is noticed.
+                // Keep-alive detects a client whose machine is gone.
                 rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
                 Ok(stream.into())
             }
@@ -344,9 +344,9 @@ impl Listener {
     }
 }
 
-/// A client that is served.
+/// A connected client.
 struct Client {
-    /// No other has, or will have, the same.
+    /// A unique number, which is never reused.
     number: u64,
     export: String,
     socket: Weak<OwnedFd>,
@@ -374,21 +374,21 @@ impl Clients {
     }
 }
 
-/// The connected clients. What a connection keeps of its server: the rest of it must not end on an IOThread, which ends
-/// with it.
+/// The connected clients. A connection references only this part of its server: if it referenced the whole, the server could be dropped on
+/// an IOThread, which the server itself stops.
 #[derive(Default)]
 struct ClientRegistry {
     clients: Mutex<Clients>,
-    /// Signalled when a handshake or a client is gone, or it is time to stop.
+    /// Signalled when a handshake or a client has ended, or the server stops.
     changed: Condvar,
 }
 
 impl ClientRegistry {
-    /// What these clients still send is not read; what they have asked for is answered, as long as they listen, and
-    /// then they are let go. Waits until nothing of theirs is in flight.
+    /// Disconnects these clients. Nothing more is read from them; their requests are answered as long as they receive. Returns when none
+    /// of their requests is in flight.
     fn end(&self, numbers: &[u64]) {
         let mut clients = self.clients.lock();
-        // Their IOThreads see an end, as if the clients had disconnected.
+        // To their IOThreads it looks as if the clients had disconnected.
         clients.shut_down(numbers, rustix::net::Shutdown::Read);
         let until = Instant::now() + FAREWELL_TIME;
         let there = |clients: &Clients| clients.there.iter().any(|c| numbers.contains(&c.number));
@@ -421,7 +421,7 @@ impl Drop for Shaking {
     }
 }
 
-/// A client is there until it is dropped, which is after its socket.
+/// Keeps a client registered until this value is dropped, which happens after its socket is closed.
 struct Connected {
     registry: Arc<ClientRegistry>,
     number: u64,
@@ -443,27 +443,27 @@ impl Shared {
             let Some(shaking) = self.begin_handshake() else { return };
             let socket = match listener.accept() {
                 Ok(socket) => socket,
-                // It left before it was accepted.
+                // The client left before it was accepted.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => {
-                    // Out of descriptors, most likely: not again at once.
+                    // Most likely there are no free descriptors: wait before the next try.
                     let soon = Instant::now() + Duration::from_millis(100);
                     socket::wait(&self.stop, PollFlags::IN, &self.stop, Some(soon));
                     continue;
                 }
             };
             let shared = Arc::clone(self);
-            // Without a thread for it the client is dropped.
+            // If no thread can be started, the client is dropped.
             let _ = std::thread::Builder::new().name("mqblk-nbd-hello".into()).spawn(move || {
                 shared.welcome(socket);
-                // The thread that waits for the last handshake then owns the server alone.
+                // Dropped in this order, so that the thread that waits for the last handshake is then the only owner of the server.
                 drop(shared);
                 drop(shaking);
             });
         }
     }
 
-    /// Waits until one more handshake may begin; none when it is time to stop.
+    /// Waits until one more handshake may begin. Returns `None` when the server stops.
     fn begin_handshake(&self) -> Option<Shaking> {
         let mut clients = self.registry.clients.lock();
         while clients.handshakes >= MAX_HANDSHAKES && !clients.stopped {
@@ -476,9 +476,9 @@ impl Shared {
         Some(Shaking(Arc::clone(&self.registry)))
     }
 
-    /// Shakes hands with a client and gives it to an IOThread; drops it when anything goes wrong.
+    /// Does the handshake with a client and passes the client to an IOThread; drops the client on any error.
     fn welcome(&self, socket: OwnedFd) {
-        // No disk is kept during the handshake, which takes as long as the client likes: it may be removed meanwhile.
+        // No reference to a disk is held during the handshake, whose duration the client determines: the disk may be removed meanwhile.
         let exports = Arc::clone(&self.table.lock().exports);
         let client = socket::peer(&socket);
         let line = Line::new(&socket, &self.stop, Instant::now() + HANDSHAKE_TIME);
@@ -499,12 +499,12 @@ impl Shared {
         }
     }
 
-    /// Counts a client that has asked for `asked`, and what it is served.
+    /// Registers a client of the export `asked`. Returns the registration and the disk; `None` if the client must be dropped.
     fn connected(&self, socket: &Arc<OwnedFd>, asked: &Export, client: &str) -> Option<(Connected, NbdDisk)> {
         let mut clients = self.registry.clients.lock();
         let most = self.max_connections.load(Ordering::Relaxed);
-        // What was asked for may have ended during the handshake. Under this lock: a counted client is found by the
-        // thread that ends it.
+        // The export may have been removed during the handshake. The check is under this lock, so that the thread that removes an export
+        // finds every registered client.
         let disk = self.table.lock().served.iter().find(|s| s.id == asked.id).map(|s| s.disk.clone())?;
         if clients.there.len() >= most || clients.stopped {
             return None;

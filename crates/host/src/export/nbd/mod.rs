@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The server side of the NBD protocol. The protocol itself has no sockets: bytes in, bytes and checked requests out. On top of it are
-//! connections that IOThreads serve.
+//! The server side of the NBD protocol. The protocol itself has no sockets: bytes in, bytes and checked requests out. The connections on
+//! top of it are served by IOThreads.
 //!
 //! | module | holds |
 //! |---|---|
@@ -13,12 +13,13 @@
 //! | `greet` | handshakes of clients |
 //! | [`spec`] | the export's configuration: its keys, checks and commands |
 //!
-//! Guarantees of the first four, and of [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no panic and no unbounded memory
-//! whatever a client sends; the outcome does not depend on how its bytes were cut. In the transmission phase nothing is allocated and no
-//! payload is copied. Served: structured and extended replies, block status of `base:allocation`, FUA, flush, trim, cache, write zeroes
-//! with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served: oldstyle, and block status filters by payload. Connected
-//! clients are not notified of a new size (an experimental extension that no client has); later ones see it.
-//! Needs from callers: the sockets, TLS, time limits, and the bound on requests in flight.
+//! Guarantees of [`export`], [`handshake`], [`session`], [`reply`] and [`crate::nbd::wire`]: no thread, clock, socket or `unsafe`; no
+//! panic and no unbounded memory, whatever a client sends. The outcome does not depend on how the bytes were split into pieces. In the
+//! transmission phase nothing is allocated and no payload is copied. Served: structured and extended replies, block status of
+//! `base:allocation`, FUA, flush, trim, cache, write zeroes with NO_HOLE and FAST_ZERO, DF, block size constraints, STARTTLS. Not served:
+//! oldstyle, and block status filters by payload. Connected clients are not notified of a new size, because no client has the experimental
+//! extension for that; clients that connect later see it.
+//! Needs from callers: the sockets, TLS, time limits, and a limit on requests in flight.
 //!
 //! The example follows a connection from its first byte to its last. Here the disk is a vector and every request completes at once. A
 //! real caller keeps the [`Request`], and sends each reply when its I/O completes, in any order. It stops calling [`Session::next_event`]
@@ -128,6 +129,6 @@ pub use listener::{Address, ClientDrain, NbdDisk, NbdExport, NbdOptions};
 pub use reply::{Extent, ReplyTo, error_of};
 pub use session::{Command, Event, Refusal, Request, Session, Violation};
 
-/// Byte strings of real and odd clients, and the properties that all of them keep.
+/// Byte streams of real and misbehaving clients, and properties that hold for all of them.
 #[cfg(test)]
 mod streams;

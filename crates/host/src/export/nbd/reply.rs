@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Replies of the transmission phase.
 //!
-//! Guarantees: each function writes one whole reply, or the part before a content chunk's data, in the negotiated [`ReplyStyle`]. It
-//! writes into a [`HeadBuf`] of the caller's, so that one `writev` sends head and data. Block status, and errors with a message, are
+//! Guarantees: each function writes one complete reply, or the part before a content chunk's data, in the negotiated [`ReplyStyle`]. The
+//! reply goes into a [`HeadBuf`] of the caller, so that one `writev` sends head and data. Block status and errors with a message are
 //! appended to a vector. Heads allocate nothing.
 //!
-//! Needs from callers: one final reply per request; content chunks that lie within the request and do not overlap. [`ReplyHead`] is the
-//! other direction, for clients.
+//! Needs from callers: they send one final reply per request, and content chunks that lie within the request and do not overlap.
+//! [`ReplyHead`] is the other direction, for clients.
 //!
 //! Source: the NBD protocol, sections "Simple reply message", "Structured reply chunk message", "Extended reply chunk
 //! message", "Structured reply types", "Error values".
@@ -19,14 +19,14 @@ use crate::nbd::wire::{
     SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES, STRUCTURED_REPLY_MAGIC, chunk, set,
 };
 
-/// Bytes that any head fits into; one cache line.
+/// Size of a buffer that any head fits into: one cache line.
 pub const HEAD_BYTES: usize = 64;
 /// Where a head is written to.
 pub type HeadBuf = [u8; HEAD_BYTES];
-/// Most extents of one block status reply; the client asks again behind the last.
+/// Most extents of one block status reply; the client asks again for what follows the last.
 pub const MAX_EXTENTS: usize = 4096;
 
-/// What a reply says of its request.
+/// The parts of a request that its reply repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyTo {
     /// The request's cookie.
@@ -35,7 +35,7 @@ pub struct ReplyTo {
     pub offset: u64,
 }
 
-/// A stretch of an export with one state ([`crate::nbd::wire::extent_flag`]).
+/// A range of an export with one state ([`crate::nbd::wire::extent_flag`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes, at least 1.
@@ -46,8 +46,8 @@ pub struct Extent {
 
 /// Returns the error for an I/O's status; `None` for success.
 ///
-/// `NBD_ENOTSUP` is for fast zeroes alone, so anything else that a disk does not support is `NBD_EINVAL`. A status without a number in
-/// the protocol is `NBD_EIO`. So is a disk that is gone, because `NBD_ESHUTDOWN` would say that the server goes.
+/// `NBD_ENOTSUP` is for fast zeroes alone, so anything else that a disk does not support is `NBD_EINVAL`. A status without a number in the
+/// protocol is `NBD_EIO`. So is a disk that is gone, because `NBD_ESHUTDOWN` would mean that the server shuts down.
 pub fn error_of(status: BlkStatus, request: &Request) -> Option<NbdError> {
     let fast_zero = request.command == Command::WriteZeroes && request.fast_zero();
     Some(match status {
@@ -71,8 +71,8 @@ pub fn error_of(status: BlkStatus, request: &Request) -> Option<NbdError> {
 }
 
 impl ReplyStyle {
-    /// Success, for anything but a read. Returns how many bytes of `to` are the reply. Under structured replies this
-    /// is a simple one, which is allowed and shorter.
+    /// Writes the reply of a request that succeeded, for anything but a read. Returns how many bytes of `to` are the reply. Under
+    /// structured replies it is a simple reply, which is allowed and shorter.
     #[inline]
     pub fn success(self, reply_to: ReplyTo, to: &mut HeadBuf) -> usize {
         match self {
@@ -81,15 +81,15 @@ impl ReplyStyle {
         }
     }
 
-    /// The end of a reply whose chunks were all sent without the last mark. Not under simple replies, which have no
-    /// chunks. Returns how many bytes of `to` are the reply.
+    /// Writes the end of a reply whose chunks were all sent without `done`. Not for simple replies, which have no chunks. Returns how many
+    /// bytes of `to` are the reply.
     #[inline]
     pub fn end(self, reply_to: ReplyTo, to: &mut HeadBuf) -> usize {
         self.chunk(reply_to, chunk::NONE, true, 0, to)
     }
 
-    /// Failure of the whole request; whatever chunks of it went before count for nothing. Returns how many bytes of
-    /// `to` are the reply.
+    /// Writes an error for the whole request; the client discards chunks that were sent before. Returns how many bytes of `to` are the
+    /// reply.
     #[inline]
     pub fn error(self, reply_to: ReplyTo, error: NbdError, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
@@ -100,8 +100,8 @@ impl ReplyStyle {
         put(to, at, [0; 2])
     }
 
-    /// Failure of a read at `place`, which lies within it; chunks for other places stay valid. Under simple
-    /// replies the whole request fails. Returns how many bytes of `to` are the reply.
+    /// Writes an error for a read at the offset `place` within it; chunks for other offsets stay valid. Under simple replies the whole
+    /// request fails. Returns how many bytes of `to` are the reply.
     pub fn error_at(self, reply_to: ReplyTo, error: NbdError, place: u64, done: bool, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
             return simple(reply_to, error.code(), to);
@@ -112,8 +112,8 @@ impl ReplyStyle {
         put(to, at, place.to_be_bytes())
     }
 
-    /// Failure of the whole request, with a sentence for the client's user (cut after 4096 bytes; simple replies have
-    /// no place for it), behind what is in `to`.
+    /// Appends an error for the whole request to `to`, with a message for the client's user. The message is cut after 4096 bytes; simple
+    /// replies omit it.
     pub fn error_with_message(self, reply_to: ReplyTo, error: NbdError, message: &str, to: &mut Vec<u8>) {
         let mut head = [0; HEAD_BYTES];
         if self == ReplyStyle::Simple {
@@ -129,11 +129,11 @@ impl ReplyStyle {
         to.extend_from_slice(text.as_bytes());
     }
 
-    /// What precedes `length` bytes of a read's data that begin at `offset`. `done` marks the last chunk. Returns
-    /// how many bytes of `to` are the head; the data follows.
+    /// Writes the head of a chunk with `length` bytes of a read's data from `offset` on. `done` marks the last chunk. Returns how many
+    /// bytes of `to` are the head; the data follows.
     ///
     /// # Panics
-    /// Under simple replies unless it is the whole read at once: they have no other form.
+    /// Under simple replies, unless the chunk is the whole read.
     #[inline]
     pub fn data(self, reply_to: ReplyTo, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
         if self == ReplyStyle::Simple {
@@ -145,11 +145,11 @@ impl ReplyStyle {
         put(to, at, offset.to_be_bytes())
     }
 
-    /// `length` zeroes of a read at `offset`, without sending them. Not for [`Request::unfragmented`] reads that have
-    /// data, too. Returns how many bytes of `to` are the reply.
+    /// Writes a chunk that stands for `length` zeroes of a read at `offset`. Not for [`Request::unfragmented`] reads that also have data.
+    /// Returns how many bytes of `to` are the reply.
     ///
     /// # Panics
-    /// Under simple replies, which cannot say it.
+    /// Under simple replies, which have no holes.
     #[inline]
     pub fn hole(self, reply_to: ReplyTo, offset: u64, length: u32, done: bool, to: &mut HeadBuf) -> usize {
         assert!(length > 0, "a hole of no bytes");
@@ -158,17 +158,17 @@ impl ReplyStyle {
         put(to, at, length.to_be_bytes())
     }
 
-    /// The whole reply to a block status request, behind what is in `to`: `extents` in order from the request's offset, each a
-    /// multiple of the export's minimum block size. Neighbours of one state are joined, and what reaches past the request is
-    /// cut. After [`MAX_EXTENTS`] (or one, if the client wants one) the rest is left for the client's next request; a lazy
-    /// iterator is not asked further then. With none at all the client is told of allocated data, which is always true enough.
+    /// Appends the complete reply to a block status request to `to`. `extents` are in order from the request's offset, each a multiple of
+    /// the export's minimum block size. Adjacent extents of one state are merged, and the last is cut at the request's end. After
+    /// [`MAX_EXTENTS`] extents (or one, if the client wants one) the iterator is not read further; the client asks again for the rest.
+    /// Without extents the whole range is reported as allocated data, which is always safe.
     ///
     /// # Panics
     /// Under simple replies, where block status is not negotiated.
     pub fn block_status(self, request: &Request, extents: impl IntoIterator<Item = Extent>, to: &mut Vec<u8>) {
         let start = to.len();
         let mut head = [0; HEAD_BYTES];
-        // The length is known at the end.
+        // The length is filled in at the end.
         let head_bytes = self.chunk(request.reply_to(), self.status_kind(), true, 0, &mut head);
         to.extend(head.iter().take(head_bytes));
         to.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
@@ -195,7 +195,7 @@ impl ReplyStyle {
         }
     }
 
-    /// Returns how many it wrote, at least one.
+    /// Appends the extents. Returns how many it wrote, at least one.
     fn put_extents(self, request: &Request, extents: impl IntoIterator<Item = Extent>, to: &mut Vec<u8>) -> u32 {
         let limit = if request.one_extent() { 1 } else { MAX_EXTENTS as u32 };
         let mut count = 0;
@@ -235,7 +235,7 @@ impl ReplyStyle {
         to.extend_from_slice(&extent.flags.to_be_bytes());
     }
 
-    /// The header of a chunk.
+    /// Writes the header of a chunk. Returns its length.
     #[inline]
     fn chunk(self, reply_to: ReplyTo, kind: u16, done: bool, payload: u32, to: &mut HeadBuf) -> usize {
         let flags = if done { chunk::DONE } else { 0 };
@@ -267,7 +267,7 @@ fn simple(reply_to: ReplyTo, error: u32, to: &mut HeadBuf) -> usize {
     SIMPLE_REPLY_BYTES
 }
 
-/// Writes behind a header; heads are shorter than [`HEAD_BYTES`], whatever they say.
+/// Writes `bytes` at offset `at`. Returns the offset after them; any head fits into [`HEAD_BYTES`].
 #[inline]
 fn put<const N: usize>(to: &mut HeadBuf, at: usize, bytes: [u8; N]) -> usize {
     to[at..at + N].copy_from_slice(&bytes);
@@ -300,10 +300,10 @@ pub enum ReplyHead {
 }
 
 impl ReplyHead {
-    /// Consumes the header of a reply; nothing is consumed if it has not arrived as a whole.
+    /// Consumes the header of a reply. If the header has not arrived completely, nothing is consumed.
     ///
     /// # Errors
-    /// The magic there is instead.
+    /// The bytes do not begin with a known magic; holds what is there instead.
     pub fn take(input: &mut BytesIn<'_>) -> Result<Option<ReplyHead>, u32> {
         let mut ahead = *input;
         let Some(magic) = ahead.u32() else { return Ok(None) };

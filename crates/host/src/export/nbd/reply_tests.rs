@@ -38,7 +38,7 @@ fn read(bytes: &[u8]) -> (ReplyHead, &[u8]) {
     if let ReplyHead::Chunk { length, .. } = head {
         assert_eq!(length, input.rest().len() as u64);
     }
-    // Shorter by one byte there is no head, and nothing is consumed.
+    // With one byte less there is no head, and nothing is consumed.
     let mut short = BytesIn::new(&bytes[..input.position() - 1]);
     assert_eq!((ReplyHead::take(&mut short), short.position()), (Ok(None), 0));
     (head, input.rest())
@@ -188,7 +188,7 @@ fn every_status_has_the_error_the_protocol_has_for_it() {
 }
 
 proptest! {
-    /// Whatever extents a disk tells, a client reads the same states from the reply as far as it goes.
+    /// Whatever extents a disk reports, a client reads the same states from the reply, as far as the reply goes.
     #[test]
     fn extents_say_what_they_were_made_of(
         given in prop::collection::vec((1u64..50, 0u32..4), 0..60),

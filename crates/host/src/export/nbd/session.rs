@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The transmission phase, receiving side: bytes become checked requests.
+//! The receiving side of the transmission phase: parses bytes into checked requests.
 //!
-//! Guarantees: a request that is returned is within the export, aligned, allowed and offered. Every other request is refused with the
-//! error that the specification names, and its payload is skipped, so the stream stays in step. No allocation at all, and no dependence
-//! on how the bytes were cut. Payload is not copied; of a header that arrived in two pieces up to 32 bytes are kept. A client that breaks
-//! the framing, or announces a payload beyond [`MAX_PAYLOAD`], is a [`Violation`]: close the connection.
+//! Guarantees: a returned request is within the export, aligned, allowed and offered. Every other request is refused with the error that
+//! the specification names, and its payload is skipped, so the stream stays synchronized. Nothing is allocated, and the outcome does not
+//! depend on how the bytes were split. Payload is not copied; only a header that arrives in pieces is buffered (up to 32 bytes). A client
+//! that breaks the framing, or announces a payload beyond [`MAX_PAYLOAD`], is a [`Violation`]: close the connection.
 //!
-//! Needs from callers: to answer each request and each refusal exactly once ([`super::reply`]), and to bound the unanswered requests by
-//! not asking for the next event.
+//! Needs from callers: they answer each request and each refusal exactly once ([`super::reply`]), and limit the unanswered requests by not
+//! asking for the next event.
 //!
 //! Source: the NBD protocol, sections "Request message", "Block size constraints", "Request types", "Error values".
 
@@ -21,7 +21,7 @@ use crate::nbd::wire::{
     command_flag as flag,
 };
 
-/// What a request wants.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Command {
@@ -37,14 +37,14 @@ pub enum Command {
     Cache,
     /// Write zeroes; any length up to the size of the export.
     WriteZeroes,
-    /// Tell the extents; any length up to the size of the export.
+    /// Report the extents; any length up to the size of the export.
     BlockStatus,
 }
 
 /// A request that may be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for it. Clients should not give two at a time the same one; nothing checks that.
+    /// The client's identifier of the request. Clients should not use one cookie for two requests in flight; that is not checked.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
@@ -56,7 +56,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reply only when the data is stable. May be set on any command; means something on those that write.
+    /// Reply only when the data is stable. May be set on any command, but has an effect only on those that write.
     #[inline]
     pub const fn fua(&self) -> bool {
         self.flags & flag::FUA != 0
@@ -100,36 +100,36 @@ pub struct Refusal {
     pub reply_to: ReplyTo,
     /// The request's type on the wire, for logs.
     pub kind: u16,
-    /// Why.
+    /// The error to answer with.
     pub error: NbdError,
 }
 
 /// What the received bytes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The input is used up, to the last byte: its memory is free.
+    /// The input is used up completely, so its memory may be reused.
     NeedMore,
     /// A request. If it is a write, the next events are its payload, `length` bytes in all.
     Request(Request),
-    /// Part of the payload of the write that came last, in place in the caller's buffer.
+    /// Part of the payload of the last write, in place in the caller's buffer.
     Payload {
         /// The write's cookie.
         cookie: u64,
         /// The bytes, at least one.
         bytes: &'a [u8],
-        /// How many are still to come behind them.
+        /// Number of payload bytes that follow.
         left: u32,
     },
     /// A request to refuse.
     Refused(Refusal),
-    /// The client disconnects: answer what is in flight, then close. Bytes behind it are ignored.
+    /// The client disconnects: answer requests in flight, then close. Further bytes are ignored.
     Disconnect,
 }
 
-/// A client that is out of step or out of bounds. The connection cannot continue.
+/// A violation of the protocol's framing or limits. The connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A request does not begin with the magic that was negotiated; what was there.
+    /// A request does not begin with the negotiated magic; holds what was there instead.
     BadMagic(u32),
     /// A payload of this many bytes is more than [`MAX_PAYLOAD`].
     PayloadTooLong(u64),
@@ -146,18 +146,18 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is checked of one command, worked out once per session.
+/// The checks of one command, computed once per session.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     command: Command,
-    /// Always refused with this.
+    /// The error with which the command is always refused.
     refused: Option<NbdError>,
-    /// Flags that may be set, and those that must.
+    /// Flags that may be set, and (`must`) flags that must be set.
     may: u16,
     must: u16,
-    /// Past the end.
+    /// The error for a request beyond the end.
     beyond: NbdError,
-    /// Longest.
+    /// Longest request, in bytes.
     max: u64,
 }
 
@@ -176,7 +176,7 @@ pub struct Session {
     state: SessionState,
     style: ReplyStyle,
     size_bytes: u64,
-    /// Minimum block size less one.
+    /// Minimum block size minus one.
     unaligned: u64,
     rules: [Option<Rule>; 8],
     fast_zero: FastZero,
@@ -187,7 +187,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The session that a handshake ended with.
+    /// Makes the session that follows a handshake.
     pub fn new(negotiated: &Negotiated) -> Session {
         let export = &negotiated.export;
         Session {
@@ -203,25 +203,25 @@ impl Session {
         }
     }
 
-    /// How its replies look.
+    /// Returns the style of its replies.
     #[inline]
     pub const fn style(&self) -> ReplyStyle {
         self.style
     }
 
-    /// The export has another size from the next request on. The protocol has no message that tells the client; one
-    /// that connects anew sees it.
+    /// Sets the export's size from the next request on. The protocol has no message to notify the client; after a reconnect the client
+    /// sees the new size.
     pub fn set_size_bytes(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
     }
 
-    /// From now on every request is refused with [`NbdError::Shutdown`], on which clients must leave.
+    /// Refuses all further requests with [`NbdError::Shutdown`], after which clients must disconnect.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
-    /// How many bytes of the last write's payload are still to come. So many may be read from the connection straight
-    /// to where they belong, past the input, and told of by [`Session::payload_received`].
+    /// Returns how many bytes of the last write's payload have not arrived. The caller may read up to that many bytes directly into the
+    /// write's buffer, without the input, and report them by [`Session::payload_received`].
     #[inline]
     pub const fn payload_left(&self) -> u32 {
         match self.state {
@@ -230,10 +230,10 @@ impl Session {
         }
     }
 
-    /// `bytes` of payload were read past the input, which has to be used up before.
+    /// Reports that `bytes` of payload were read without the input. The input must be used up before.
     ///
     /// # Panics
-    /// If they are more than [`Session::payload_left`].
+    /// If `bytes` is more than [`Session::payload_left`].
     pub fn payload_received(&mut self, bytes: u32) {
         let left = self.payload_left().checked_sub(bytes).expect("payload was read beyond its end");
         if let SessionState::Payload { cookie, .. } = self.state {
@@ -241,10 +241,10 @@ impl Session {
         }
     }
 
-    /// The next thing that the input says; call until [`Event::NeedMore`], or stop earlier to hold the client back.
+    /// Returns the next event of the input. Call until [`Event::NeedMore`], or stop earlier to throttle the client.
     ///
     /// # Errors
-    /// The client has to be dropped. Asked again, it says the same.
+    /// The client must be dropped. Further calls return the same error.
     #[inline]
     pub fn next_event<'a>(&mut self, input: &mut BytesIn<'a>) -> Result<Event<'a>, Violation> {
         if self.state != SessionState::Header
@@ -265,7 +265,7 @@ impl Session {
         }
     }
 
-    /// What comes first in any state but [`SessionState::Header`]; none if the header is next now.
+    /// Handles any state but [`SessionState::Header`]. Returns `None` if a header is next.
     fn between<'a>(&mut self, input: &mut BytesIn<'a>) -> Result<Option<Event<'a>>, Violation> {
         match self.state {
             SessionState::Header => Ok(None),
@@ -293,7 +293,7 @@ impl Session {
         Err(violation)
     }
 
-    /// A whole header: in place if it is there in one piece, out of two otherwise.
+    /// Returns a complete header: from the input if it is there in one piece, otherwise assembled from several.
     #[inline]
     fn header<const N: usize>(&mut self, input: &mut BytesIn<'_>) -> Option<[u8; N]> {
         if self.partial_bytes == 0
@@ -369,7 +369,7 @@ impl Session {
             let reserved = header.offset | header.length;
             return if reserved == 0 { Ok(Command::Flush) } else { Err(NbdError::Inval) };
         }
-        // The specification leaves a length of 0 open; nothing below has a meaning for it.
+        // The specification does not define a length of 0, so it is refused.
         if header.length == 0 {
             return Err(NbdError::Inval);
         }
@@ -390,7 +390,7 @@ impl Session {
     }
 }
 
-/// The rules for what was negotiated, by request type. DISC has none: it is no request to check.
+/// Returns the rules for what was negotiated, by request type. DISC has none, because it is not checked.
 fn rules(negotiated: &Negotiated) -> [Option<Rule>; 8] {
     let export = &negotiated.export;
     let chunks = negotiated.style != ReplyStyle::Simple;
@@ -399,7 +399,7 @@ fn rules(negotiated: &Negotiated) -> [Option<Rule>; 8] {
     let payload = if negotiated.style == ReplyStyle::Extended { flag::PAYLOAD_LEN } else { 0 };
     let df = if chunks { flag::DF } else { 0 };
     let offered = |yes: bool| if yes { None } else { Some(NbdError::Inval) };
-    // On a read-only export what writes is forbidden, whether it is offered or not.
+    // On a read-only export all commands that write fail with `NBD_EPERM`, whether they are offered or not.
     let writes = |yes: bool| if export.read_only { Some(NbdError::Perm) } else { offered(yes) };
     let max = u64::from(export.block.max);
     let rule = |command, refused, more: u16, max| {

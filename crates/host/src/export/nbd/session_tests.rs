@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Directed tests of the transmission phase: the right error for each wrong request, and the stream in step behind it.
+//! Directed tests of the transmission phase: the right error for each wrong request, and a stream that stays synchronized after it.
 
 use super::*;
 use crate::export::nbd::export::{BlockSizes, Export};
@@ -31,7 +31,7 @@ fn header(kind: u16, flags: u16, offset: u64, length: u64) -> RequestHeader {
     RequestHeader { flags, kind, cookie: 0x1234, offset, length }
 }
 
-/// What a request by itself is answered with.
+/// Returns how a single request is judged.
 fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> {
     let compact = h.to_compact();
     let extended = h.to_extended();
@@ -39,7 +39,7 @@ fn judged(session: &mut Session, h: RequestHeader) -> Result<Command, NbdError> 
     let mut input = BytesIn::new(bytes);
     let event = session.next_event(&mut input).expect("in step");
     assert!(input.is_empty());
-    // Let the payload pass.
+    // Consume the payload.
     let payload = vec![0; SIZE as usize * 40];
     let carries = match session.style {
         ReplyStyle::Extended => h.flags & flag::PAYLOAD_LEN != 0,
@@ -152,7 +152,7 @@ fn fast_zeroes_are_offered_refused_or_served() {
 fn block_status_wants_a_context() {
     let mut s = session(Export { base_allocation: false, ..everything() }, ReplyStyle::Structured);
     assert_eq!(judged(&mut s, header(7, 0, 0, 512)), Err(NbdError::Inval));
-    // Its reply has no simple form, whatever was selected.
+    // A block status reply has no simple form, whatever was selected.
     assert_eq!(judged(&mut session(everything(), ReplyStyle::Simple), header(7, 0, 0, 512)), Err(NbdError::Inval));
 }
 
@@ -164,7 +164,7 @@ fn extended_headers_have_64_bits_and_say_what_follows() {
     assert_eq!(judged(&mut s, header(7, 0, 0, size_bytes)), Ok(Command::BlockStatus));
     assert_eq!(judged(&mut s, header(0, 0, 0, 1 << 33)), Err(NbdError::Inval));
     assert_eq!(judged(&mut s, header(1, flag::PAYLOAD_LEN, 0, 512)), Ok(Command::Write));
-    // Without the flag there is no payload to step over, and nothing to write.
+    // Without the flag there is no payload to skip, and nothing to write.
     assert_eq!(judged(&mut s, header(1, 0, 0, 512)), Err(NbdError::Inval));
     // An unexpected payload is skipped.
     for kind in [0, 3, 4, 6, 7, 99] {
@@ -189,7 +189,7 @@ fn a_payload_is_told_in_place_whatever_the_cut() {
     let want = Event::Payload { cookie: 0x1234, bytes: &bytes[28..528], left: 524 };
     assert_eq!(s.next_event(&mut input), Ok(want));
     assert_eq!(s.next_event(&mut input), Ok(Event::NeedMore));
-    // Some of it is read past the input.
+    // Some of the payload is read without the input.
     s.payload_received(500);
     assert_eq!(s.payload_left(), 24);
     let mut input = BytesIn::new(&bytes[1028..]);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Default of `max_connections`.
 pub const NBD_CONNECTIONS: u32 = 64;
-/// Most of `max_connections`.
+/// Largest `max_connections`.
 const CONNECTIONS_MAX: u32 = 65536;
 /// Longest export name, bytes. Source: NBD protocol, "Values".
 const NAME_BYTES_MAX: usize = 4096;
@@ -25,14 +25,14 @@ const NAME_BYTES_MAX: usize = 4096;
 /// An NBD export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdPlan {
-    /// Where the server listens. Exports that listen on the same place are one server; the first of them is also what a
-    /// client gets that asks for the empty name.
+    /// Where the server listens. Exports that listen at the same address share one server; a client that asks for the empty name gets the
+    /// first of them.
     pub listen: NbdListen,
     /// Permissions of a Unix socket; `None` = as the umask has it.
     pub socket_mode: Option<u32>,
     /// Export name, unique among those of one server; at most 4096 bytes.
     pub name: String,
-    /// Encryption.
+    /// TLS; `None` = not offered.
     pub tls: Option<NbdTls>,
     /// Most clients at once on this server.
     pub max_connections: u32,
@@ -57,7 +57,7 @@ impl std::fmt::Display for NbdListen {
 }
 
 impl NbdListen {
-    /// Whether both are one place.
+    /// Whether both are the same address.
     pub(crate) fn is_same(&self, other: &NbdListen) -> bool {
         match (self, other) {
             (NbdListen::Unix(a), NbdListen::Unix(b)) => same_path(a, b),
@@ -208,7 +208,7 @@ impl ExportSpec for NbdPlan {
     }
 }
 
-/// `tls`, with a directory of certificates or with the files by their names.
+/// Reads `tls`, with a directory of certificates or with the files by their names.
 fn tls(keys: &mut dyn ExportKeys) -> Option<NbdTls> {
     let required = keys.word("tls", &["off", "on", "require"]).filter(|word| *word > 0).map(|word| word == 2);
     let directory = keys.text("tls_certificates", "/etc/pki/mqblk");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whole connections of odd clients: options and requests, well formed and not, in any order, mixed with noise and cut anywhere. The code
-//! under test never panics, keeps its bounds, and has the same outcome however the bytes were cut.
+//! Whole connections of misbehaving clients: options and requests, well formed and not, in any order, mixed with noise and split anywhere.
+//! The code under test never panics, keeps its limits, and has the same outcome however the bytes were split.
 
 use super::{Command, Event, Export, ExportTable, Handshake, Negotiated, Session, Step, TlsMode};
 use crate::nbd::wire::BytesIn;
@@ -18,7 +18,7 @@ fn table() -> Arc<ExportTable> {
     Arc::new(ExportTable::new(vec![a, b], Some("a")).unwrap())
 }
 
-/// What a connection sent, independent of how it was cut.
+/// What the code under test did with a connection's bytes, independent of how they were split.
 #[derive(Debug, Default, PartialEq)]
 struct Transcript {
     sent: Vec<u8>,
@@ -169,7 +169,7 @@ fn any_request(extended: bool) -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// A client's bytes from the first to the last.
+/// All bytes of a client.
 fn any_stream() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![9 => Just(3u32), 1 => 0u32..8];
     let enter = prop_oneof![
@@ -188,7 +188,7 @@ fn any_stream() -> impl Strategy<Value = Vec<u8>> {
                 bytes.extend(style.map(|code| option(code, &[])).unwrap_or_default());
                 bytes.extend(&enter);
                 bytes.extend(requests.concat());
-                // Now and then a byte is wrong.
+                // In some streams one byte is corrupted.
                 if odd == 0 {
                     let at = place.index(bytes.len());
                     bytes[at] ^= noise;
@@ -239,7 +239,7 @@ proptest! {
     }
 }
 
-/// The generator is worth something only if most of its clients get through to requests that are served.
+/// The generator is useful only if most of its clients reach requests that are served.
 #[test]
 fn most_generated_clients_reach_their_requests() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

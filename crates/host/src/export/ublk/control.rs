@@ -32,14 +32,14 @@ impl Control {
         Ok(Control { file, ring })
     }
 
-    /// Adds a device; how it is then, which may be less than was asked for.
+    /// Adds a device. Returns its information as the kernel set it: the kernel may grant less than was asked for.
     pub(super) fn add(&mut self, info: &DevInfo) -> io::Result<DevInfo> {
         let mut bytes = info.bytes();
         self.command(wire::ADD_DEV, CtrlCmd { device: info.id, data: 0 }, &mut bytes)?;
         Ok(DevInfo::read(&bytes))
     }
 
-    /// How a device is. ENODEV: there is none of this number.
+    /// Returns a device's information. Fails with ENODEV if there is no device of this number.
     pub(super) fn info(&mut self, device: u32) -> io::Result<DevInfo> {
         let mut bytes = [0; DEV_INFO_BYTES];
         self.command(wire::GET_DEV_INFO, CtrlCmd { device, data: 0 }, &mut bytes)?;
@@ -50,14 +50,14 @@ impl Control {
         self.command(wire::SET_PARAMS, CtrlCmd { device, data: 0 }, &mut params)
     }
 
-    /// What a device was given by [`Control::set_params`], maybe by another process.
+    /// Returns the parameters that [`Control::set_params`] gave a device, maybe in another process.
     pub(super) fn shape(&mut self, device: u32) -> io::Result<Shape> {
         let mut params = wire::no_params();
         self.command(wire::GET_PARAMS, CtrlCmd { device, data: 0 }, &mut params)?;
         Ok(Shape::of(&params))
     }
 
-    /// A command without more than a number.
+    /// Issues a command whose only argument is a number.
     pub(super) fn simple(&mut self, op: u32, device: u32, data: u64) -> io::Result<()> {
         self.command(op, CtrlCmd { device, data }, &mut [])
     }
@@ -66,13 +66,13 @@ impl Control {
         let address = if buffer.is_empty() { 0 } else { buffer.as_mut_ptr().expose_provenance() as u64 };
         let bytes = command.bytes(address, buffer.len() as u16);
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), op).cmd(bytes).build();
-        // SAFETY: the buffer, which the kernel reads or writes, is borrowed until the command has ended, for which this waits.
+        // SAFETY: the buffer, which the kernel reads or writes, is borrowed until the command completes, and this function waits for that.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
         loop {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // The command is the kernel's, and so is its buffer: there is no way on.
+                // The kernel still owns the command and its buffer, so this function cannot return.
                 Err(e) => panic!("waiting for a command of ublk: {e}"),
             }
             if let Some(end) = self.ring.completion().next() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `/dev/ublkcN`: the descriptors of requests, and their data.
+//! `/dev/ublkcN`: descriptors and data of requests.
 //!
-//! Guarantees: a descriptor is read once, by a copy. Data is copied between the kernel's request and the memory of a region.
+//! Guarantees: a descriptor is copied once and used only as that copy. Data is copied between the kernel's request and the memory of a
+//! region.
 
 use super::wire::{self, Desc};
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long udev may take to make the file.
+/// Longest time that udev may take to make the device file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An open device.
@@ -24,7 +25,7 @@ impl Device {
     /// Opens the device of this number, which was just added.
     ///
     /// # Errors
-    /// It is not there after some seconds, or another process has it open.
+    /// The device file does not exist after some seconds, or another process has it open.
     pub(super) fn open(id: u32) -> Result<Device> {
         let path = format!("/dev/ublkc{id}");
         let since = Instant::now();
@@ -45,13 +46,13 @@ impl Device {
         self.file.as_raw_fd()
     }
 
-    /// The data of a write.
+    /// Copies the data of a write into `to`.
     pub(super) fn read(&self, queue: u16, tag: u16, to: Span<'_>) -> io::Result<()> {
         // SAFETY: the descriptor is open, and the span is part of a region, to which no reference exists.
         self.copy(queue, tag, to, |at, len, offset| unsafe { libc::pread(self.fd(), at, len, offset) })
     }
 
-    /// The data of a read.
+    /// Copies the data of a read from `from` to the kernel.
     pub(super) fn write(&self, queue: u16, tag: u16, from: Span<'_>) -> io::Result<()> {
         // SAFETY: as in `read`.
         self.copy(queue, tag, from, |at, len, offset| unsafe { libc::pwrite(self.fd(), at, len, offset) })
@@ -86,7 +87,7 @@ pub(super) struct Descs {
     len: usize,
 }
 
-// SAFETY: an address range that it owns, of which only copies are read.
+// SAFETY: this value owns the address range, and only copies of its content are read.
 unsafe impl Send for Descs {}
 
 impl Descs {
@@ -110,7 +111,7 @@ impl Descs {
         }
     }
 
-    /// The request that the kernel has handed over under this tag.
+    /// Returns the request that the kernel has handed over under this tag.
     #[inline]
     pub(super) fn read(&self, tag: u16) -> Desc {
         let at = wire::desc_at(tag);

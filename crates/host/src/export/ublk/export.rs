@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A ublk device, from adding to deleting, and across a restart.
+//! A ublk device: adding, deleting, and takeover after a restart of the daemon.
 //!
 //! Guarantees: the device exists when [`UblkExport::start`] returns. When the export is dropped, requests in flight complete, and the
-//! device is deleted. With recovery it is left waiting for the next process that starts a device of this number. A waiting device is
-//! taken over only for a disk that looks the same (`same`), because the device's users continue as if nothing had happened. A device that
-//! a process left behind without recovery is deleted first; one that a living process serves is not touched.
+//! device is deleted. With recovery the device is kept and waits for the next process that starts a device of this number. A waiting
+//! device is taken over only for a disk that looks the same (`same`), because the device's users continue as if nothing had happened. A
+//! device that a process left behind without recovery is deleted first; one that a living process serves is not touched.
 
 use super::control::Control;
 use super::device::Device;
@@ -22,24 +22,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What to do without ublk.
+/// Error message for a kernel without ublk.
 pub(crate) const NO_UBLK: &str = "this kernel has no ublk, for there is no /dev/ublk-control: load the module ublk_drv (modprobe \
                                   ublk_drv; Linux 6.3 or later with CONFIG_BLK_DEV_UBLK), or use type=fuse";
 
-/// How long the kernel may take to notice that the process before has ended.
+/// Longest time that the kernel may take to notice that the previous process has exited.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Devices of this process, which another export of it must not take away.
+/// Devices that this process serves; its other exports must not take them over.
 static SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// What is served how.
+/// Options of a ublk export.
 #[derive(Clone, Debug)]
 pub struct UblkOptions {
     /// Name of the export.
     pub name: String,
     /// The device's number; `None` = the kernel's choice.
     pub id: Option<u32>,
-    /// Requests of each queue that may be out.
+    /// Most requests of each queue in flight.
     pub queue_depth: u16,
     /// For each queue, the IOThread that serves it.
     pub mapping: Vec<usize>,
@@ -47,7 +47,7 @@ pub struct UblkOptions {
     pub read_only: bool,
     /// Discards are offered, if the disk has them.
     pub discard: bool,
-    /// Writes are stable when they end, and the kernel need not flush.
+    /// Writes are stable when they complete, and the kernel need not flush.
     pub write_through: bool,
     /// The device outlives the export.
     pub recovery: bool,
@@ -58,28 +58,28 @@ pub struct UblkExport {
     threads: Arc<IoThreads>,
     control: Mutex<Control>,
     id: u32,
-    /// The kernel can give it another size.
+    /// The kernel can resize the device.
     grows: bool,
     mapping: Vec<usize>,
     queues: Vec<SourceHandle>,
-    /// The device stays when this ends.
+    /// The device is kept when this value is dropped.
     stays: bool,
 }
 
-/// How a device came to be.
+/// Where a served device came from.
 enum Origin {
     Added,
-    /// It waited for a server, and has this size.
+    /// The device waited for a server, and has this size.
     Waiting {
         bytes: u64,
     },
 }
 
 impl UblkExport {
-    /// Makes the device, or takes over the one that waits.
+    /// Makes the device, or takes over the waiting one.
     ///
     /// # Errors
-    /// The kernel has no ublk; the number is in use; the device that waits is not as wished; what the kernel says.
+    /// The kernel has no ublk; the number is in use; the waiting device does not match the options; an error of the kernel.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: &UblkOptions) -> Result<UblkExport> {
         let mut control = Control::open()?;
         let read_only = options.read_only || disk.limits().read_only;
@@ -94,7 +94,7 @@ impl UblkExport {
             grows: info.flags & wire::F_UPDATE_SIZE != 0,
             mapping: options.mapping.iter().copied().cycle().take(usize::from(info.nr_hw_queues)).collect(),
             queues: Vec::new(),
-            // Whatever goes wrong with one that waited, it waits again.
+            // A device that waited before is kept if the takeover fails, and waits again.
             stays: matches!(origin, Origin::Waiting { .. }),
         };
         SERVED.lock().insert(export.id);
@@ -141,7 +141,7 @@ impl UblkExport {
         }
     }
 
-    /// The device's number: it is `/dev/ublkbN`.
+    /// Returns the device's number N, as in `/dev/ublkbN`.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -162,7 +162,7 @@ impl RunningExport for UblkExport {
     }
 
     /// # Errors
-    /// The kernel cannot do that (before Linux 6.16), or does not: the device keeps its size, and what lies beyond the disk's end fails.
+    /// The kernel cannot resize (before Linux 6.16) or refuses. The device then keeps its size, and I/O beyond the disk's end fails.
     fn resized(&self, sectors: u64) -> Result<()> {
         let id = self.id;
         if !self.grows {
@@ -192,7 +192,7 @@ const STAYS: &str = "the kernel takes answers for a queue of a ublk device only 
 impl Drop for UblkExport {
     fn drop(&mut self) {
         if !self.stays {
-            // Ends what is out, which is served meanwhile, and makes the kernel give all tags back.
+            // Completes the requests in flight, which the IOThreads still serve, and makes the kernel return the commands of all tags.
             let _ = self.control.get_mut().simple(wire::STOP_DEV, self.id, 0);
         }
         for handle in &self.queues {
@@ -205,7 +205,7 @@ impl Drop for UblkExport {
     }
 }
 
-/// A device to serve, new or waiting.
+/// Returns a device to serve, new or waiting.
 fn claim(control: &mut Control, options: &UblkOptions, params: &[u8; wire::PARAMS_BYTES]) -> Result<(DevInfo, Origin)> {
     let wanted = DevInfo {
         nr_hw_queues: options.mapping.len() as u16,
@@ -237,7 +237,7 @@ fn flags(recovery: bool) -> u64 {
     if recovery { always | wire::F_USER_RECOVERY | wire::F_USER_RECOVERY_REISSUE } else { always }
 }
 
-/// Takes over a device that is there, if it waits for that; otherwise it is gone after this.
+/// Takes over an existing device if it waits for a server. Otherwise deletes it and returns `None`.
 fn take_over(
     control: &mut Control,
     wanted: &DeviceShape,
@@ -287,10 +287,10 @@ fn is_alive(pid: i32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Whether this kernel has ublk.
+/// Checks that this kernel has ublk.
 ///
 /// # Errors
-/// It has not; with what to do.
+/// The kernel has no ublk; the message says what to do.
 pub(crate) fn check_kernel() -> Result<()> {
     if Path::new("/dev/ublk-control").exists() { Ok(()) } else { Err(Error::new(ErrorKind::NotFound, NO_UBLK)) }
 }

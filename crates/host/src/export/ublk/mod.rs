@@ -11,11 +11,12 @@
 //! | [`spec`] | the export's configuration: its keys, checks and commands |
 //! | `export` | a device from adding to deleting: [`UblkExport`] |
 //!
-//! The kernel hands a request over by completing an io_uring command that was waiting for its tag. One further command completes the
-//! request and waits for the tag's next one. Data is copied by pread and pwrite on `/dev/ublkcN` (`UBLK_F_USER_COPY`), so a buffer is
-//! needed only while a request is served. A queue belongs to the thread that first waited for its tags, so it stays on its IOThread. With
-//! recovery a device outlives the process. Its requests in flight are handed to the next process, so nothing that was acknowledged is
-//! lost; the rest is done (again). An existing device can be resized from Linux 6.16 on.
+//! The kernel hands a request over by completing an io_uring command that waited for the request's tag. The next command for the tag does
+//! two things: it answers the request and waits for the next one. Data is copied by pread and pwrite on `/dev/ublkcN`
+//! (`UBLK_F_USER_COPY`), so a buffer is needed only while a request is served. A queue belongs to the thread that first waited for its
+//! tags, so it stays on its IOThread. With recovery a device outlives the process. The kernel hands requests in flight to the next
+//! process, which executes them, maybe a second time. No acknowledged request is lost. An existing device can be resized from Linux 6.16
+//! on.
 //!
 //! Not used: zero copy (Linux 6.15), zones, unprivileged devices.
 //! Needs Linux 6.3 or later, and root.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One hardware queue of a ublk device, on the IOThread that serves it.
 //!
-//! Guarantees: each request the kernel hands over is answered once, also with an error. The exception is a queue that is paused and gone:
-//! the kernel has the request again. One system call sends a round's answers and waits for the next requests. Needs from callers:
-//! [`Queue::fetch_all`] is called on the IOThread, once, and the queue stays there. The kernel takes commands for a tag only from the
-//! thread that first waited for it.
+//! Guarantees: each request that the kernel hands over is answered once, be it with an error. The exception is a queue that is paused and
+//! dropped: the kernel has its requests again. One system call sends a round's answers and waits for the next requests. Needs from
+//! callers: [`Queue::fetch_all`] is called on the IOThread, once, and the queue stays there. The kernel takes commands for a tag only from
+//! the thread that first waited for it.
 
 use super::device::{Descs, Device};
 use super::wire::{self, Rules, Work};
@@ -23,12 +23,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A request that is served.
+/// A request in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     bytes: u32,
     is_read: bool,
-    /// A flush comes behind it.
+    /// A flush follows before the request is answered.
     flush: bool,
     buffer: Option<Buffer>,
 }
@@ -37,7 +37,7 @@ struct Slot {
 pub struct Queue {
     export: String,
     index: u16,
-    // Before the device: commands that wait there end with it.
+    // Declared, and so dropped, before the device: closing the ring cancels the commands that wait at the device.
     ring: IoUring,
     descs: Descs,
     device: Arc<Device>,
@@ -47,12 +47,12 @@ pub struct Queue {
     stalled: VecDeque<u16>,
     /// Answers of this round.
     answers: Vec<(u16, i32)>,
-    /// Requests that are done but for a flush.
+    /// Requests that lack only a flush.
     flushes: VecDeque<u16>,
     rules: Rules,
     bios: usize,
     paused: bool,
-    /// A buffer was given back that a request waits for.
+    /// A buffer was returned that a stalled request waits for, or a flush is due.
     look_again: bool,
     served: u64,
 }
@@ -94,14 +94,14 @@ impl Queue {
     /// Waits for requests of all tags.
     ///
     /// # Errors
-    /// The kernel does not let it.
+    /// The kernel refuses the commands.
     pub(super) fn fetch_all(&mut self) -> Result<()> {
         for tag in 0..self.slots.len() as u16 {
             self.push(wire::FETCH_REQ, tag, 0);
         }
         let failed = |e| Error::os(e, format!("queue {} of a ublk device cannot wait for requests", self.index));
         self.ring.submit().map_err(failed)?;
-        // There are no requests yet, so what has ended was refused.
+        // There are no requests yet, so a command that has completed was refused.
         match self.ring.completion().next() {
             Some(end) => Err(failed(io::Error::from_raw_os_error(-end.result()))),
             None => Ok(()),
@@ -168,7 +168,7 @@ impl Queue {
         port.submit(bio.with_user_data(id.tagged(u32::from(tag))), now);
     }
 
-    /// The bio of the request under `tag` has ended.
+    /// Handles completion of a bio of the request under `tag`.
     pub(crate) fn bio_ended(&mut self, tag: u16, status: BlkStatus) {
         self.bios -= 1;
         let slot = &mut self.slots[usize::from(tag)];
@@ -201,7 +201,7 @@ impl Queue {
 
     fn submit(&mut self) {
         while let Err(e) = self.ring.submit() {
-            // The kernel lacks memory for the moment: there is nothing else to do for these requests.
+            // The kernel lacks memory at the moment. There is nothing to do for these requests but to retry.
             let again = matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR));
             assert!(again, "answers to ublk's requests cannot be given: {e}");
         }
@@ -217,7 +217,7 @@ impl Drop for Queue {
 }
 
 impl Source for Queue {
-    /// Takes what the kernel has handed over and submits it. Whether there was anything.
+    /// Submits the requests that the kernel has handed over. Returns whether there were any.
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
         let mut worked = std::mem::take(&mut self.look_again);
         while let Some(tag) = self.flushes.pop_front() {
@@ -237,7 +237,7 @@ impl Source for Queue {
             }
             let Some(end) = self.ring.completion().next() else { break };
             worked = true;
-            // Anything but 0 is the end of the device: no request will come under this tag.
+            // Any other result means that the device is stopping: no request will come under this tag.
             if end.result() == 0 {
                 self.begin(end.user_data() as u16, id, port, now);
             }
@@ -245,7 +245,7 @@ impl Source for Queue {
         worked
     }
 
-    /// Gives the kernel the answers, and waits for requests under their tags.
+    /// Gives the kernel the answers, and waits for new requests under the same tags.
     #[inline]
     fn finish_round(&mut self) {
         if self.answers.is_empty() {
@@ -261,7 +261,7 @@ impl Source for Queue {
         self.submit();
     }
 
-    /// Whether there is nothing to do before the kernel or a disk says so.
+    /// Returns whether there is nothing to do until the kernel or a disk signals.
     fn prepare_sleep(&mut self) -> bool {
         !self.look_again && (self.paused || self.ring.completion().is_empty())
     }
@@ -271,7 +271,7 @@ impl Source for Queue {
         Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
     }
 
-    /// Takes no requests.
+    /// Stops or resumes taking requests.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -281,7 +281,7 @@ impl Source for Queue {
         self.served
     }
 
-    /// Bios that have not ended, and those that are to follow.
+    /// Returns the number of bios in flight and of flushes that are due.
     fn in_flight(&self) -> usize {
         self.bios + self.flushes.len()
     }

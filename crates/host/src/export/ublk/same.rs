@@ -20,8 +20,8 @@ impl DeviceShape {
     }
 }
 
-/// Why device `id`, which looks like `there`, is not served with what looks like `here`; nothing if it may be. A larger disk
-/// may be: it may have grown, and the kernel asks for nothing beyond the size that it knows.
+/// Returns why device `id` with shape `there` is not served with shape `here`; `None` if it may be. A larger disk is accepted: the disk
+/// may have grown, and the kernel requests nothing beyond the size that it knows.
 pub(super) fn refusal(id: u32, there: &DeviceShape, here: &DeviceShape) -> Option<String> {
     let (a, b) = (there.shape, here.shape);
     let cache = |through| if through { "none or \"write through\"" } else { "\"write back\"" }.to_owned();

@@ -8,19 +8,19 @@ use crate::serve::export_spec::{
 };
 use crate::serve::running::RunningExport;
 
-/// Most `num_queues` of a ublk device: as the driver's `UBLK_MAX_NR_QUEUES`.
+/// Largest `num_queues` of a ublk device: the kernel driver's `UBLK_MAX_NR_QUEUES`.
 pub const UBLK_QUEUES_MAX: u16 = 4096;
-/// Most tags of a queue: as the driver's `UBLK_MAX_QUEUE_DEPTH`.
+/// Most tags of a queue: the kernel driver's `UBLK_MAX_QUEUE_DEPTH`.
 const UBLK_DEPTH_MAX: u16 = 4096;
 
 /// A block device `/dev/ublkbID`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UblkPlan {
-    /// Its number; `None` = the kernel's choice.
+    /// The device's number; `None` = the kernel's choice.
     pub id: Option<u32>,
     /// Hardware queues, `1..=`[`UBLK_QUEUES_MAX`].
     pub num_queues: u16,
-    /// Tags of each, `1..=4096`.
+    /// Tags of each queue, `1..=4096`.
     pub queue_depth: u16,
     /// The device outlives the daemon and waits for its next start.
     pub recovery: bool,

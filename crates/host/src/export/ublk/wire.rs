@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Numbers and layouts of ublk's interface, as bytes. No system calls.
 //!
-//! Source: include/uapi/linux/ublk_cmd.h (Linux 6.12; for `UPDATE_SIZE` 6.16). All numbers are in the machine's byte order, which is little-endian
-//! wherever this runs.
+//! Source: include/uapi/linux/ublk_cmd.h (Linux 6.12; for `UPDATE_SIZE` 6.16). All numbers are in the machine's byte order, which is
+//! little-endian on all supported machines.
 
 use blk::bio::{Op, OpFlags};
 use blk::limits::Limits;
@@ -29,7 +29,7 @@ pub(super) const SET_PARAMS: u32 = ioctl(READ_WRITE, 0x08, CTRL_BYTES as u32);
 pub(super) const GET_PARAMS: u32 = ioctl(READ, 0x09, CTRL_BYTES as u32);
 pub(super) const START_USER_RECOVERY: u32 = ioctl(READ_WRITE, 0x10, CTRL_BYTES as u32);
 pub(super) const END_USER_RECOVERY: u32 = ioctl(READ_WRITE, 0x11, CTRL_BYTES as u32);
-/// Linux 6.16; only of a device that was added with [`F_UPDATE_SIZE`].
+/// From Linux 6.16 on; only for a device that was added with [`F_UPDATE_SIZE`].
 pub(super) const UPDATE_SIZE: u32 = ioctl(READ_WRITE, 0x15, CTRL_BYTES as u32);
 
 pub(super) const FETCH_REQ: u32 = ioctl(READ_WRITE, 0x20, IO_BYTES as u32);
@@ -39,10 +39,10 @@ pub(super) const F_USER_RECOVERY: u64 = 1 << 3;
 pub(super) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 pub(super) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 pub(super) const F_USER_COPY: u64 = 1 << 7;
-/// Kernels that do not know it take it away when a device is added.
+/// Kernels that do not know this flag clear it when a device is added.
 pub(super) const F_UPDATE_SIZE: u64 = 1 << 10;
 
-/// `UBLK_S_DEV_LIVE`: it is served.
+/// `UBLK_S_DEV_LIVE`: a process serves the device.
 pub(super) const STATE_LIVE: u16 = 1;
 
 /// `UBLK_MAX_QUEUE_DEPTH`.
@@ -51,7 +51,7 @@ const MAX_QUEUE_DEPTH: usize = 4096;
 const DESC_BYTES: usize = 24;
 const PAGE: usize = 4096;
 
-/// Most bytes of one request.
+/// Largest request, in bytes.
 pub(super) const MAX_IO_BYTES: u32 = 512 << 10;
 
 /// `struct ublksrv_ctrl_cmd`.
@@ -62,7 +62,7 @@ pub(super) struct CtrlCmd {
 }
 
 impl CtrlCmd {
-    /// With a buffer of `len` bytes at address `buffer`.
+    /// Encodes the command with a buffer of `len` bytes at address `buffer`.
     pub(super) fn bytes(self, buffer: u64, len: u16) -> [u8; 80] {
         let mut b = [0; 80];
         b[..4].copy_from_slice(&self.device.to_le_bytes());
@@ -125,7 +125,7 @@ impl DevInfo {
     }
 }
 
-/// What of `struct ublk_params` is set: the basic part and that of discards.
+/// Bytes of `struct ublk_params` up to the parts that are used: basic and discard.
 pub(super) const PARAMS_BYTES: usize = 60;
 
 const ATTR_READ_ONLY: u32 = 1 << 0;
@@ -133,25 +133,25 @@ const ATTR_ROTATIONAL: u32 = 1 << 1;
 const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
 const ATTR_FUA: u32 = 1 << 3;
 
-/// What of a disk is not in its limits.
+/// Properties of a disk that are not in its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DiskAttrs {
     pub(super) sectors: u64,
-    /// Nothing is written.
+    /// Writes are refused.
     pub(super) read_only: bool,
-    /// It takes discards.
+    /// Discards are offered.
     pub(super) discard: bool,
-    /// Writes are stable when they end, so that no flush is needed.
+    /// Writes are stable when they complete, so no flush is needed.
     pub(super) write_through: bool,
 }
 
-/// The attributes of a volatile cache, which say that flushes and FUA are wanted. The block layer makes FUA of what a disk has.
+/// Returns the attributes of a volatile cache, which ask for flushes and FUA. The block layer emulates FUA for a disk that lacks it.
 fn cache_attrs(limits: &Limits, face: &DiskAttrs) -> u32 {
     let has = limits.write_cache && !face.read_only && !face.write_through;
     if has { ATTR_VOLATILE_CACHE | ATTR_FUA } else { 0 }
 }
 
-/// `struct ublk_params` of a disk.
+/// Returns the `struct ublk_params` of a disk.
 pub(super) fn params(limits: &Limits, face: &DiskAttrs) -> [u8; PARAMS_BYTES] {
     let DiskAttrs { sectors, read_only, discard, .. } = *face;
     let mut attrs = cache_attrs(limits, face);
@@ -180,7 +180,7 @@ pub(super) fn params(limits: &Limits, face: &DiskAttrs) -> [u8; PARAMS_BYTES] {
     b
 }
 
-/// A buffer to get a device's parameters into.
+/// Returns a buffer that receives a device's parameters.
 pub(super) fn no_params() -> [u8; PARAMS_BYTES] {
     let mut b = [0; PARAMS_BYTES];
     b[..4].copy_from_slice(&(PARAMS_BYTES as u32).to_le_bytes());
@@ -193,7 +193,7 @@ pub(super) struct Shape {
     pub(super) bytes: u64,
     pub(super) logical_block: u64,
     pub(super) read_only: bool,
-    /// It is never flushed.
+    /// The kernel never flushes the device.
     pub(super) write_through: bool,
 }
 
@@ -210,12 +210,12 @@ impl Shape {
     }
 }
 
-/// What requests are held against, whatever the kernel believes of the device.
+/// What requests are checked against, whatever parameters the kernel has for the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// What writes fails.
+    /// Requests that write fail.
     pub(super) read_only: bool,
-    /// What is written is stable when it ends.
+    /// Writes are stable when they complete.
     pub(super) write_through: bool,
 }
 
@@ -224,7 +224,7 @@ pub(super) struct Rules {
 pub(super) struct Work {
     pub(super) op: Op,
     pub(super) flags: OpFlags,
-    /// A flush comes behind it: the operation knows no FUA.
+    /// A flush follows, because the operation has no FUA flag.
     pub(super) flush: bool,
 }
 
@@ -237,7 +237,7 @@ pub(super) struct Desc {
 }
 
 impl Desc {
-    /// What to do for it, or the errno that it fails with.
+    /// Returns what to do for the request, or the errno that it fails with.
     pub(super) fn work(self, rules: Rules) -> Result<Work, i32> {
         let (op, mut flags) = self.op().ok_or(libc::EOPNOTSUPP)?;
         if rules.read_only && op.is_write() {
@@ -249,7 +249,7 @@ impl Desc {
         Ok(Work { op, flags, flush: rules.write_through && op == Op::WriteZeroes })
     }
 
-    /// What it does, and how; `None` for what no disk here does.
+    /// Returns the operation and its flags; `None` for an operation that is not supported.
     fn op(self) -> Option<(Op, OpFlags)> {
         const FUA: u32 = 1 << 13;
         const META: u32 = 1 << 11;
@@ -276,22 +276,22 @@ impl Desc {
     }
 }
 
-/// Where a queue's descriptors are mapped from.
+/// Returns the file offset at which a queue's descriptors are mapped.
 pub(super) fn descs_offset(queue: u16) -> u64 {
     u64::from(queue) * (MAX_QUEUE_DEPTH * DESC_BYTES).next_multiple_of(PAGE) as u64
 }
 
-/// Bytes of a queue's descriptors.
+/// Returns the bytes of a queue's descriptors, in whole pages.
 pub(super) fn descs_bytes(depth: u16) -> usize {
     (usize::from(depth) * DESC_BYTES).next_multiple_of(PAGE)
 }
 
-/// Byte at which the descriptor of `tag` begins.
+/// Returns the byte at which the descriptor of `tag` begins.
 pub(super) fn desc_at(tag: u16) -> usize {
     usize::from(tag) * DESC_BYTES
 }
 
-/// Where a request's data is read and written.
+/// Returns the file offset at which a request's data is read and written.
 pub(super) fn data_offset(queue: u16, tag: u16) -> i64 {
     0x8000_0000 + (i64::from(queue) << 41 | i64::from(tag) << 25)
 }
@@ -350,8 +350,8 @@ mod tests {
         assert_eq!((word(&no_params(), 0), GET_PARAMS, UPDATE_SIZE), (60, 0x8020_7509, 0xc020_7515));
     }
 
-    /// A device that was taken over may be writable for the kernel while its disk is not; and one that is never flushed needs each
-    /// write stable.
+    /// The kernel may take a device that was taken over as writable while its disk is not. A device that is never flushed needs each write
+    /// to be stable.
     #[test]
     fn requests_are_held_against_the_disk_as_it_is_now() {
         let desc = |op_flags| Desc { op_flags, nr_sectors: 8, sector: 0 };

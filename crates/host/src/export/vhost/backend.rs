@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One front end's connection: what its messages say becomes virtqueues on IOThreads.
+//! One front end's connection: sets up virtqueues on IOThreads as its messages demand.
 //!
-//! Guarantees: a virtqueue runs from its first kick descriptor until its base is asked for, the device is reset or the connection ends. A
-//! memory slot is removed only when nothing is in flight in it. A message that breaks a rule is refused, and the reader of the socket
-//! drops the front end. Most messages have no answer, so the front end would continue as if they had succeeded.
+//! Guarantees: a virtqueue runs from its first kick descriptor until the front end asks for its base, the device is reset or the
+//! connection ends. A memory slot is removed only when no I/O in it is in flight. A message that breaks a rule is refused, and the reader
+//! of the socket drops the front end. Without that the front end would assume success, because most messages have no answer.
 //!
 //! Source: the vhost-user protocol of QEMU's documentation.
 
@@ -55,7 +55,7 @@ pub(super) struct Connection {
     /// IOThread of each virtqueue.
     mapping: Vec<usize>,
     memory: Arc<GuestMemory>,
-    /// Raised when memory that the front end shares has gone away.
+    /// Raised when pages of memory that the front end shares are gone.
     alarm: Arc<Alarm>,
     features: u64,
     protocol: VhostUserProtocolFeatures,
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     has_owner: bool,
     /// The memory that records requests in flight, and the queue size it is for.
     inflight: Option<(Arc<Region>, u16)>,
-    /// The record was begun by an earlier back end: the driver runs already.
+    /// An earlier back end began the record, so the driver is already running.
     goes_on: bool,
     /// Where writes to the guest's memory are logged while VHOST_F_LOG_ALL is acknowledged.
     log: Option<Arc<DirtyLog>>,
@@ -77,8 +77,8 @@ fn io_error(e: crate::error::Error) -> Error {
     Error::ReqHandlerError(std::io::Error::other(e.to_string()))
 }
 
-/// Rejects descriptors other than eventfds, and makes eventfds non-blocking. An IOThread waits for them and writes to them. With other
-/// files the front end decides how long that takes, and whether it ends (a file of its own FUSE mount).
+/// Rejects descriptors other than eventfds, and makes eventfds non-blocking. An IOThread waits for them and writes to them. With another
+/// kind of file, such as a file of its own FUSE mount, the front end could block the IOThread forever.
 fn check_event(fd: Option<&File>) -> Result<()> {
     let Some(fd) = fd else { return Ok(()) };
     if !stuck::is_eventfd(fd) {
@@ -87,7 +87,7 @@ fn check_event(fd: Option<&File>) -> Result<()> {
     rustix::io::ioctl_fionbio(fd, true).map_err(|e| Error::ReqHandlerError(e.into()))
 }
 
-/// The same descriptor, to tell the front end by.
+/// Duplicates a descriptor that notifies the front end.
 fn copy(fd: Option<&File>, device: &Device) -> Result<Option<Call>> {
     let copy = fd.map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?;
     Ok(copy.map(|fd| Call::new(fd, device)))
@@ -120,12 +120,12 @@ impl Connection {
         }
     }
 
-    /// The log, if writes are to be logged.
+    /// Returns the log, if writes must be logged.
     fn active_log(&self) -> Option<&Arc<DirtyLog>> {
         self.log.as_ref().filter(|_| self.features & feature::LOG_ALL != 0)
     }
 
-    /// Protocol features that were agreed on.
+    /// Returns the negotiated protocol features.
     pub(super) fn protocol(&self) -> VhostUserProtocolFeatures {
         self.protocol
     }
@@ -143,7 +143,7 @@ impl Connection {
         View { memory: Arc::clone(&self.memory), regions: Arc::clone(&self.disk.regions) }
     }
 
-    /// Stops a virtqueue when nothing of it is in flight. It can be started again from its base.
+    /// Stops a virtqueue once none of its requests is in flight. It can be started again from its base.
     fn stop(&mut self, index: usize) -> Option<Box<VirtQueue>> {
         let handle = self.rings[index].running.take()?;
         let q = self.threads.remove(&handle).expect("a virtqueue stays").into_type::<VirtQueue>();
@@ -152,7 +152,7 @@ impl Connection {
         Some(q)
     }
 
-    /// Moves the virtqueues to other IOThreads, of the same number. Returns the longest time in which one was not served.
+    /// Moves each virtqueue to the IOThread at its index in `mapping`. Returns the longest time in which a virtqueue was not served.
     pub(super) fn remap(&mut self, mapping: &[usize]) -> crate::error::Result<Duration> {
         let mut longest = Duration::ZERO;
         for (i, thread) in mapping.iter().enumerate() {
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// Makes a ring of what is known of it.
+    /// Makes a ring from the state that messages have set up.
     fn make_ring(&self, index: usize) -> Option<Ring> {
         let RingState { size, address, base, log_used, .. } = self.rings[index];
         let features = Device::ring_features(self.features);
@@ -220,7 +220,7 @@ impl Connection {
             log: self.log.clone().filter(|_| self.features & feature::LOG_ALL != 0),
         };
         if let (Some(_), Some(call)) = (&self.inflight, &mut parts.call) {
-            // The last entries that an earlier back end published may not have been signalled.
+            // An earlier back end may not have signalled the last entries that it published.
             call.tell(&self.device);
         }
         let source = VirtQueue::new(parts);
@@ -228,14 +228,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Does something to a virtqueue that runs, on its IOThread.
+    /// Runs a function on a running virtqueue, on its IOThread.
     fn visit(&self, index: usize, f: impl FnOnce(&mut VirtQueue) + Send + 'static) {
         if let Some(handle) = &self.rings[index].running {
             self.threads.visit(handle, f);
         }
     }
 
-    /// Stops all virtqueues, changes what they are made of, and starts them again.
+    /// Stops all virtqueues, changes their settings, and starts them again.
     fn while_stopped(&mut self, change: impl FnOnce(&mut Connection)) -> Result<()> {
         let kicks: Vec<_> = (0..self.rings.len()).map(|i| self.stop(i).map(|q| q.into_kick())).collect();
         change(self);
@@ -247,7 +247,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has virtqueues see other memory. Slots that are not in it are taken away.
+    /// Replaces the guest's memory of all virtqueues. Slots that the new memory lacks are removed.
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
         self.while_stopped(|c| {
             let old = std::mem::replace(&mut c.memory, Arc::new(memory));
@@ -255,7 +255,7 @@ impl Connection {
         })
     }
 
-    /// Takes slots of `old` that are gone out of the disk's memory. No virtqueue runs.
+    /// Removes the slots of `old` that no longer exist from the disk's regions. No virtqueue may run.
     fn retire(&self, old: &GuestMemory) {
         for number in old.numbers().filter(|n| self.memory.numbers().all(|m| m != *n)) {
             // SAFETY: only virtqueues of this connection know the slot. They were handed back by their IOThreads, so
@@ -264,13 +264,13 @@ impl Connection {
         }
     }
 
-    /// Maps memory that is not the guest's.
+    /// Maps shared memory that is not the guest's memory.
     fn map(&self, fd: impl AsFd, offset: u64, bytes: u64) -> Result<Arc<Region>> {
         let bytes = usize::try_from(bytes).map_err(|_| refused("memory of more bytes than there are addresses"))?;
         Region::map_shared(fd.as_fd(), offset, bytes, &self.alarm).map(Arc::new).map_err(io_error)
     }
 
-    /// Bytes for requests in flight of a queue of `size`, as the rings are by what was acknowledged so far.
+    /// Returns the bytes of the record of requests in flight of a queue of `size`, for the ring layout that was acknowledged so far.
     fn inflight_bytes(&self, size: u16) -> usize {
         match self.features & feature::RING_PACKED {
             0 => inflight::queue_bytes(size),
@@ -336,8 +336,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         }
         let changed = features ^ self.features;
         if changed == feature::LOG_ALL {
-            // A migration begins or ends, and the driver knows nothing of it. Requests that were taken without a log end
-            // without one.
+            // A migration begins or ends, without the driver's knowledge. Requests that were taken without a log complete without one.
             return self.while_stopped(|c| c.features = features);
         }
         self.features = features;
@@ -356,7 +355,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             match self.add(&memory, slot, file) {
                 Ok(more) => memory = more,
                 Err(e) => {
-                    // What was mapped of it is not known yet.
+                    // Slots that were already mapped are not in use yet: remove them.
                     let none = Arc::new(GuestMemory::new(Arc::clone(&self.alarm)));
                     let kept = std::mem::replace(&mut self.memory, none);
                     self.retire(&memory);
@@ -401,7 +400,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if address != ring.address {
             return Err(refused("the addresses of a running virtqueue were set"));
         }
-        // So a migration begins or ends.
+        // A change of the log address means that a migration begins or ends.
         if log_used != ring.log_used {
             return self.while_stopped(|c| c.rings[index as usize].log_used = log_used);
         }
@@ -417,7 +416,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         self.ring(index)?;
         self.stop(index as usize);
         let ring = self.ring(index)?;
-        // Set anew before the next start.
+        // The front end sets these again before the next start.
         (ring.call, ring.err) = (None, None);
         Ok(VhostUserVringState::new(index, ring.base))
     }
@@ -476,7 +475,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
         let (from, len) = (offset as usize, size as usize);
         let config = self.device.config(self.disk.capacity().0);
-        // Front ends ask for a structure with fields that came later: they read as zero.
+        // Front ends may ask for a structure with newer fields, which read as zero.
         if from > CONFIG_BYTES || len > 256 {
             return Err(refused("the configuration space has no such part"));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bounce buffers for requests whose segments in the guest's memory are not whole blocks. virtio lets a driver frame its data as it likes
-//! (virtio 1.3, 2.7.4.1), while a disk takes whole blocks only.
+//! Bounce buffers for requests whose segments in the guest's memory are not whole blocks. virtio lets a driver split its data into
+//! segments of any length (virtio 1.3, 2.7.4.1), while a disk accepts whole blocks only.
 
 use super::descriptor::View;
 use blk::bio::DataRef;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The descriptors that notify a front end: of requests that were given back (call), and of a broken ring (err).
+//! The descriptors that notify a front end of completed requests (call) and of a broken ring (err).
 //!
-//! Guarantees: a notification costs one system call. A front end can make that call wait at any time, but only once. From then on an
-//! io_uring notifies the clients of that export; the kernel signals its completions without waiting. Without io_uring they are not
-//! notified then. Needs from callers: an eventfd.
+//! Guarantees: a notification costs one system call. A front end can make that call block at any time, but only once. From then on an
+//! io_uring notifies the clients of that export, because the kernel signals its completions without blocking. Without io_uring they are no
+//! longer notified. Needs from callers: an eventfd.
 //!
-//! The io_uring alone would do, but takes 1.2 us where a write takes 0.6.
+//! The io_uring could be used from the start, but takes 1.2 us while a write takes 0.6 us.
 //!
 //! Source: io_uring_register(2), `IORING_REGISTER_EVENTFD`.
 
@@ -28,7 +28,7 @@ impl Call {
         Call { fd, signal_ring }
     }
 
-    /// Tells the front end.
+    /// Notifies the front end.
     #[inline]
     pub(super) fn tell(&mut self, device: &Device) {
         match &mut self.signal_ring {
@@ -50,7 +50,7 @@ impl Call {
     }
 }
 
-/// A ring whose ends the kernel signals; none without io_uring.
+/// A ring whose completions the kernel signals; `None` without io_uring.
 struct SignalRing(Option<IoUring>);
 
 impl SignalRing {
@@ -63,7 +63,7 @@ impl SignalRing {
     #[cold]
     fn tell(&mut self) {
         let Some(ring) = &mut self.0 else { return };
-        // SAFETY: the request has no memory. With one left from a call that failed there is no room, and that one is as good.
+        // SAFETY: the request uses no memory. If an entry is left from a failed call, there is no room, and that entry serves as well.
         let _ = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
         let _ = ring.submit();
         ring.completion().for_each(drop);
@@ -103,12 +103,12 @@ mod tests {
         let mut waits = Call::new(full.try_clone().unwrap(), &device);
         waits.tell(&device);
         assert!(waits.signal_ring.is_some() && device.call_waits.load(Ordering::Relaxed));
-        // Far more often than there is room in a ring.
+        // Far more often than the ring has entries.
         (0..100).for_each(|_| waits.tell(&device));
         assert!(count(&full) >= Some(u64::MAX - 1));
         waits.tell(&device);
         assert_eq!(count(&full), Some(1), "it is still told");
-        // A client of the same export that means no harm is told, too.
+        // A well-behaved client of the same export is notified, too.
         let mut next = Call::new(good.try_clone().unwrap(), &device);
         assert!(next.signal_ring.is_some());
         (0..3).for_each(|_| next.tell(&device));

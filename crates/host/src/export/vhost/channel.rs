@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The back end's own channel to its front end: `VHOST_USER_SET_BACKEND_REQ_FD`, and the message sent over it.
 //!
-//! Crate `vhost` turns the message's descriptor into an object that can send everything except the one message a disk needs. So the
-//! message is taken here. Guarantees: only a message that has arrived as a whole is taken. Sending never waits: a front end that does not
-//! read the channel misses the message.
+//! Crate `vhost` turns the message's descriptor into an object that can send everything except the one message that a disk needs. So this
+//! module receives the message instead. Guarantees: only a message that has arrived completely is taken. Sending never blocks: a front end
+//! that does not read the channel misses the message.
 //!
 //! Source: vhost-user protocol, "Back-end message types", `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 
@@ -24,7 +24,7 @@ const SET_BACKEND_REQ_FD: u32 = 21;
 const CONFIG_CHANGE_MSG: u32 = 2;
 /// The protocol's version, in the flags of a message.
 const VERSION: u32 = 1;
-/// It is an answer.
+/// The message is an answer.
 const REPLY: u32 = 1 << 2;
 /// An answer is wanted.
 const NEED_REPLY: u32 = 1 << 3;
@@ -34,7 +34,7 @@ fn header(request: u32, flags: u32, len: u32) -> [u8; HEADER_BYTES] {
     std::array::from_fn(|i| words[i / 4][i % 4])
 }
 
-/// Whether the next message on the stream gives a channel.
+/// Whether the next message on the stream is `SET_BACKEND_REQ_FD`.
 pub(super) fn is_next(stream: &UnixStream) -> bool {
     let mut bytes = [0; HEADER_BYTES];
     match recv(stream, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -43,7 +43,7 @@ pub(super) fn is_next(stream: &UnixStream) -> bool {
     }
 }
 
-/// Takes that message, answers it if an answer is wanted and `answers` were agreed on, and gives the channel.
+/// Receives that message and returns the channel. Answers the message if it asks for an answer and `answers` were negotiated.
 pub(super) fn take(stream: &UnixStream, answers: bool) -> Result<OwnedFd, &'static str> {
     let mut bytes = [0; HEADER_BYTES];
     let mut space = [MaybeUninit::uninit(); 64];
@@ -75,10 +75,10 @@ pub(super) fn take(stream: &UnixStream, answers: bool) -> Result<OwnedFd, &'stat
     Ok(fd)
 }
 
-/// Tells the front end that the configuration space is another one. Whether it was told.
+/// Notifies the front end that the configuration space has changed. Returns whether the message was sent.
 pub(super) fn say_changed(channel: &OwnedFd) -> bool {
     let message = header(CONFIG_CHANGE_MSG, 0, 0);
-    // A message is sent as a whole or not at all: it is short.
+    // The message is short, so it is sent completely or not at all.
     send(channel, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) == Ok(HEADER_BYTES)
 }
 
@@ -115,7 +115,7 @@ mod tests {
         let mut said = [0; HEADER_BYTES];
         theirs.read_exact(&mut said).unwrap();
         assert_eq!(said, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-        // One that is never read from does not hold us up.
+        // A channel that is never read does not block.
         assert!((0..100_000).any(|_| !say_changed(&channel)), "it is never full");
         drop(theirs);
         assert!(!say_changed(&channel), "none is there");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What split and packed rings share: descriptors, chains, addresses and the errors of a driver.
+//! Code that split and packed rings share: descriptors, chains, addresses, and the errors that a driver can cause.
 //!
-//! Guarantees: a descriptor is read once, so what was checked is what is used; a chain has at most as many descriptors as the
-//! queue or its indirect table. The translation checks the memory behind an address.
+//! Guarantees: a descriptor is read once, so the values that were checked are used; a chain has at most as many descriptors as the queue
+//! or its indirect table. Memory is checked when an address is translated.
 //!
 //! Source: virtio 1.3, sections 2.6, 2.7, 2.8.
 
@@ -18,9 +18,9 @@ pub(super) const F_WRITE: u16 = 2;
 pub(super) const F_INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 pub(super) const DESC_BYTES: usize = 16;
-/// Largest queue taken, as QEMU's (`VIRTQUEUE_MAX_SIZE`); virtio allows 32768.
+/// Largest queue that is accepted, the same as in QEMU (`VIRTQUEUE_MAX_SIZE`); virtio allows 32768.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
-/// Most descriptors of one chain: more than `seg_max` asks for and enough for any driver.
+/// Most descriptors of one chain: more than `seg_max` allows, and enough for any driver.
 pub(super) const MAX_CHAIN: usize = 1024 + 2;
 
 /// One descriptor of a chain.
@@ -30,22 +30,22 @@ pub struct Desc {
     pub addr: u64,
     /// Bytes.
     pub len: u32,
-    /// The device writes it.
+    /// The device writes the memory; otherwise it reads it.
     pub write: bool,
 }
 
-/// What has to go back for a chain.
+/// What identifies a chain when it is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Index of its first descriptor, or the buffer's number in a packed ring.
     pub id: u16,
-    /// Entries it takes in a packed ring.
+    /// Number of entries that the chain takes in a packed ring.
     pub entries: u16,
-    /// Where a packed ring's notes of requests in flight have it.
+    /// First entry of the chain in a packed ring's record of requests in flight.
     pub note: u16,
 }
 
-/// A rule that the driver broke. The queue cannot continue.
+/// A rule that the driver broke, so the queue cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum RingError {
@@ -69,14 +69,14 @@ pub enum RingError {
     TooManyInUse,
 }
 
-/// Guest memory as rings see it.
+/// The guest's memory, with the table of its regions.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) regions: Arc<Regions>,
 }
 
-/// Features that rings go by.
+/// Features that rings depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingFeatures {
     /// `VIRTIO_F_RING_EVENT_IDX`
@@ -96,7 +96,7 @@ pub struct RingAddress {
     pub used: u64,
 }
 
-/// An indirect table, read into `chain`.
+/// Appends the descriptors of an indirect table to `chain`.
 #[cold]
 pub(super) fn read_indirect(
     view: &View,
@@ -115,7 +115,7 @@ pub(super) fn read_indirect(
         return Err(RingError::IndirectLength { len, most });
     }
     let mut hint = 0;
-    // A descriptor may lie across two slots of memory, but no driver does that: it would have to be put together.
+    // A descriptor that lies across two slots of memory is not supported; no driver makes one.
     let at = |i: usize, hint: &mut usize| {
         let addr = addr.checked_add((i * DESC_BYTES) as u64).ok_or(RingError::IndirectAddress { addr })?;
         let (data, here) =
@@ -126,7 +126,7 @@ pub(super) fn read_indirect(
         Ok((region.read_u64(offset), region.read_u64(offset + 8)))
     };
     let mut index = 0;
-    // In a packed ring the whole table is the chain, in a split one it is linked.
+    // In a packed ring the whole table is the chain; in a split ring its descriptors are linked.
     for _ in 0..count {
         let (addr, rest) = at(index, &mut hint)?;
         let (len, flags, next) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
@@ -151,7 +151,7 @@ pub(super) fn read_indirect(
     if packed { Ok(()) } else { Err(RingError::Loop { most: count }) }
 }
 
-/// Two halves of the descriptor at byte `at` of a table.
+/// Reads the two halves of the descriptor at byte `at` of a table.
 #[inline]
 pub(super) fn read_desc(table: &Window, at: usize) -> (u64, u64) {
     use std::sync::atomic::Ordering::Relaxed;

@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Feature bits of the block device.
 pub mod feature {
-    /// `VIRTIO_BLK_F_SEG_MAX`: `seg_max` holds.
+    /// `VIRTIO_BLK_F_SEG_MAX`: `seg_max` is valid.
     pub const SEG_MAX: u64 = 1 << 2;
     /// `VIRTIO_BLK_F_RO`: writes fail.
     pub const RO: u64 = 1 << 5;
-    /// `VIRTIO_BLK_F_BLK_SIZE`: `blk_size` holds.
+    /// `VIRTIO_BLK_F_BLK_SIZE`: `blk_size` is valid.
     pub const BLK_SIZE: u64 = 1 << 6;
-    /// `VIRTIO_BLK_F_FLUSH`: there is a flush.
+    /// `VIRTIO_BLK_F_FLUSH`: flush is supported.
     pub const FLUSH: u64 = 1 << 9;
-    /// `VIRTIO_BLK_F_TOPOLOGY`: `topology` holds.
+    /// `VIRTIO_BLK_F_TOPOLOGY`: `topology` is valid.
     pub const TOPOLOGY: u64 = 1 << 10;
     /// `VIRTIO_BLK_F_CONFIG_WCE`: the driver may switch the write cache.
     pub const CONFIG_WCE: u64 = 1 << 11;
-    /// `VIRTIO_BLK_F_MQ`: `num_queues` holds.
+    /// `VIRTIO_BLK_F_MQ`: `num_queues` is valid.
     pub const MQ: u64 = 1 << 12;
-    /// `VIRTIO_BLK_F_DISCARD`: there is a discard.
+    /// `VIRTIO_BLK_F_DISCARD`: discard is supported.
     pub const DISCARD: u64 = 1 << 13;
-    /// `VIRTIO_BLK_F_WRITE_ZEROES`: there is a write zeroes.
+    /// `VIRTIO_BLK_F_WRITE_ZEROES`: write zeroes is supported.
     pub const WRITE_ZEROES: u64 = 1 << 14;
     /// `VHOST_F_LOG_ALL`: writes to the guest's memory are logged.
     pub const LOG_ALL: u64 = 1 << 26;
@@ -41,41 +41,42 @@ pub mod feature {
     pub const RING_PACKED: u64 = 1 << 34;
 }
 
-/// Most segments of a request that the driver is told of: what fits into a queue of 128 beside header and status.
+/// Most segments of a request, as reported to the driver: what fits into a queue of 128 besides header and status.
 pub const SEG_MAX: u32 = 126;
 /// Most ranges of one discard or write zeroes.
 pub const MAX_RANGES: u32 = 16;
-/// Bytes of the configuration space up to and with the fields of write zeroes.
+/// Bytes of the configuration space up to and including the fields of write zeroes.
 pub const CONFIG_BYTES: usize = 60;
-/// Where `wce` is in it.
+/// Offset of `wce` in the configuration space.
 pub const CONFIG_WCE_AT: usize = 32;
 /// Bytes of a serial number.
 pub const SERIAL_BYTES: usize = 20;
 
 /// One exported block device.
 pub struct Device {
-    /// What the export is called.
+    /// The export's name.
     pub name: String,
-    /// What the disk takes.
+    /// Limits of the disk.
     pub limits: Limits,
     /// Writes fail.
     pub read_only: bool,
-    /// Virtqueues there are.
+    /// Number of virtqueues.
     pub num_queues: u16,
-    /// Each write is durable when it ends; the driver is told of no cache.
+    /// Each write is stable when it completes, and no cache is reported to the driver.
     pub write_through: bool,
-    /// The configuration space; padded with zeroes.
+    /// The serial number, padded with zeroes.
     pub serial: [u8; SERIAL_BYTES],
-    /// What the driver wants of its writes.
+    /// The cache mode that the driver has chosen.
     pub cache: Cache,
-    /// A front end made us wait when it was told something; see `super::call`.
+    /// A notification of a front end blocked this process; see `super::call`.
     pub call_waits: AtomicBool,
 }
 
-/// Whether writes are cached until a flush (`writeback`); if not each is durable when it ends.
+/// Whether writes are cached until a flush (`writeback`). Otherwise each write is stable when it completes.
 ///
-/// A front end that comes back after our end does not say again what its driver had chosen. Until it is known writes are
-/// durable; a flush shows that the driver counts on a cache, for one that does not has nothing to flush.
+/// A front end that reconnects after a restart of this back end does not repeat the mode that its driver had chosen. Until the mode is
+/// known, each write is stable when it completes. A flush shows that the driver assumes a cache, because without a cache it has nothing to
+/// flush.
 #[derive(Debug, Default)]
 pub struct Cache(AtomicU8);
 
@@ -84,39 +85,39 @@ const BACK: u8 = 1;
 const UNKNOWN: u8 = 2;
 
 impl Cache {
-    /// Whether a write may end before it is durable.
+    /// Whether a write may complete before it is stable.
     #[inline]
     pub fn is_back(&self) -> bool {
         self.0.load(Ordering::Relaxed) == BACK
     }
 
-    /// The driver has chosen whether writes are cached.
+    /// Sets whether writes are cached, as the driver has chosen.
     pub fn set(&self, back: bool) {
         self.0.store(if back { BACK } else { THROUGH }, Ordering::Relaxed);
     }
 
-    /// What a driver chose before this back end came is not known.
+    /// Sets the mode to unknown: the driver chose it before this back end started.
     pub fn forget(&self) {
         self.0.store(UNKNOWN, Ordering::Relaxed);
     }
 
-    /// The driver flushes.
+    /// Notes that the driver flushes, which decides an unknown mode.
     #[inline]
     pub fn flushed(&self) {
         if self.0.load(Ordering::Relaxed) == UNKNOWN {
-            // Unless it was switched meanwhile.
+            // Fails if the mode was set in the meantime.
             let _ = self.0.compare_exchange(UNKNOWN, BACK, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// What the configuration space shows: 1 means that a flush is needed.
+    /// Returns the value for the configuration space: 1 means that a flush is needed.
     pub fn shown(&self) -> u8 {
         u8::from(self.0.load(Ordering::Relaxed) != THROUGH)
     }
 }
 
 impl Device {
-    /// Feature bits offered.
+    /// Returns the offered feature bits.
     pub fn features(&self) -> u64 {
         use feature as f;
         let mut bits = f::SEG_MAX | f::BLK_SIZE | f::TOPOLOGY | f::MQ;
@@ -136,18 +137,19 @@ impl Device {
         bits
     }
 
-    /// What rings go by, of the features that were acknowledged.
+    /// Returns the acknowledged features that rings depend on.
     pub fn ring_features(acked: u64) -> RingFeatures {
         RingFeatures { event_idx: acked & feature::EVENT_IDX != 0, indirect: acked & feature::INDIRECT_DESC != 0 }
     }
 
-    /// A front end comes. Before it has acknowledged anything it may read the configuration and tell its driver later.
+    /// Resets the cache mode for a new front end. It may read the configuration before it acknowledges features, and pass it to its driver
+    /// later.
     pub fn begin(&self) {
         self.cache.set(!self.write_through);
     }
 
-    /// The driver has acknowledged `features`: without FLUSH a cached write could never become durable. One that was
-    /// served by an earlier back end (`goes_on`) may have switched the cache off.
+    /// Sets the cache mode for the acknowledged `features`: without FLUSH a cached write could never become stable. If an earlier back end
+    /// served the driver (`goes_on`), the driver may have switched the cache off.
     pub fn acknowledge(&self, features: u64, goes_on: bool) {
         self.cache.set(features & feature::FLUSH != 0);
         if goes_on && features & feature::FLUSH != 0 && features & feature::CONFIG_WCE != 0 {
@@ -155,7 +157,7 @@ impl Device {
         }
     }
 
-    /// The configuration space (`struct virtio_blk_config`) of a disk of so many sectors.
+    /// Returns the configuration space (`struct virtio_blk_config`) of a disk with `capacity` sectors.
     pub fn config(&self, capacity: u64) -> [u8; CONFIG_BYTES] {
         let l = &self.limits;
         let mut c = [0; CONFIG_BYTES];
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(d.config(0x1234)[CONFIG_WCE_AT], 0, "without FLUSH writes go through");
     }
 
-    /// QEMU reads the configuration before its driver has acknowledged anything, and shows that to the driver: 0 there made
+    /// QEMU reads the configuration before the driver has acknowledged features, and shows that copy to the driver. A 0 there used to make
     /// guests send no flush to a device that cached their writes.
     #[test]
     fn a_cache_is_shown_before_features_are_acknowledged() {

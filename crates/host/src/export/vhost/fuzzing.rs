@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hostile driver and a hostile front end made of arbitrary bytes, for `fuzz/` and, with bytes from seeds, for tests.
 //!
-//! Guarantees: neither panics for reasons of its own. Their assertions are what no client may break: chains are bounded, data lies in the
-//! guest's memory, and when a client has gone nothing of it is left in flight or mapped.
+//! Guarantees: the generators themselves never panic. Their assertions are properties that no client may break: chains are bounded, data
+//! lies in the guest's memory, and after a client has gone none of its requests is in flight and none of its memory is mapped.
 
 use super::backend::Connection;
 use super::bounce;
@@ -35,7 +35,7 @@ use vhost::vhost_user::BackendReqHandler;
 /// Bytes of the guest's memory, whose addresses are offsets in it; it is small so that small numbers are addresses.
 const BYTES: usize = 0x4000;
 
-/// Arbitrary bytes, handed out one after the other; zeroes after the last one.
+/// Arbitrary bytes, consumed one after the other; zeroes follow after the last one.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -67,7 +67,7 @@ fn region(fd: &OwnedFd, bytes: usize, alarm: &Arc<Alarm>) -> Arc<Region> {
     Arc::new(Region::map_shared(fd.as_fd(), 0, bytes, alarm).expect("a mapping"))
 }
 
-/// A ring in memory of these bytes, which keep changing while it is read. How many requests were found in it.
+/// Reads a ring in memory that holds these bytes and keeps changing. Returns how many requests were found.
 pub fn ring(bytes: &[u8]) -> usize {
     let mut bytes = Bytes(bytes);
     let [flags, size] = [bytes.number(1), bytes.number(1)];
@@ -86,7 +86,7 @@ pub fn ring(bytes: &[u8]) -> usize {
     let regions = Arc::new(Regions::new());
     let slot = |at: u64, len| SlotAddress { guest: at, user: at, len, file_offset: at };
     let memory = GuestMemory::new(Arc::clone(&alarm)).with(slot(0, 0x3000), fd.as_fd(), &regions).expect("a slot");
-    // The second one ends within a page.
+    // The second slot ends within a page.
     let memory = Arc::new(memory.with(slot(0x3000, 0xf3c), fd.as_fd(), &regions).expect("a slot"));
     let address = RingAddress { desc: 0, avail: 0x400, used: 0x800 };
     let log = Arc::new(DirtyLog::new(region(&fd, 1, &alarm)));
@@ -157,7 +157,7 @@ fn walk(ring: &mut Ring, view: &View, all: &Region, bytes: &mut Bytes<'_>) -> us
     found
 }
 
-/// A disk for all front ends.
+/// Returns the disk that all front ends share.
 fn disk() -> &'static (Arc<IoThreads>, Arc<ServedDisk>) {
     static DISK: OnceLock<(Arc<IoThreads>, Arc<ServedDisk>)> = OnceLock::new();
     DISK.get_or_init(|| {
@@ -173,7 +173,7 @@ fn disk() -> &'static (Arc<IoThreads>, Arc<ServedDisk>) {
     })
 }
 
-/// Messages as a front end sends them: their bytes, and descriptors that go with the first of them.
+/// Sends messages as a front end does: bytes, with descriptors attached to the first byte.
 struct Sender {
     stream: UnixStream,
     memory: OwnedFd,
@@ -201,7 +201,7 @@ impl Sender {
         self.message(request, 1, &bytes, fds);
     }
 
-    /// What comes before anything else can be wrong.
+    /// Sends the valid messages that must precede all others.
     fn introduce(&self, features: u64) {
         self.message(3, 1, &[], &[]);
         self.message(1, 1, &[], &[]);
@@ -212,7 +212,7 @@ impl Sender {
         self.words(5, &[1, 0, BYTES as u64, 0, 0], &[&self.memory]);
     }
 
-    /// One message of those bytes, more often a good one.
+    /// Sends one message that is made of these bytes, usually a valid one.
     fn next(&self, bytes: &mut Bytes<'_>) {
         let (what, event) = (bytes.number(1), eventfd());
         let index = bytes.number(1) & 3;
@@ -241,7 +241,7 @@ impl Sender {
                 self.words(request, &[0, at, len, at, 0], fds);
             }
             _ => {
-                // As a ring that runs: its kick is rung, too.
+                // As for a running ring: the kick is signalled, too.
                 self.words(12, &[index], &[&event]);
                 crate::event::signal(&event);
             }
@@ -253,12 +253,12 @@ fn eventfd() -> OwnedFd {
     crate::event::new().expect("an eventfd")
 }
 
-/// A front end's connection of these bytes, whose rings run in memory of the rest of them. How many messages were taken.
+/// Runs a front end's connection whose messages and memory are made of these bytes. Returns how many messages were accepted.
 pub fn messages(bytes: &[u8]) -> usize {
     let mut bytes = Bytes(bytes);
     let [flags, count] = [bytes.number(1), bytes.number(1)];
     let (threads, disk) = disk();
-    // What others have there would be taken for what this one has left behind.
+    // One at a time, because memory of another connection would count as left behind by this one.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let before = disk.regions.iter().count();
@@ -296,7 +296,7 @@ pub fn messages(bytes: &[u8]) -> usize {
         taken += 1;
     }
     drop(handler);
-    // Buffers of a port stay, where there was none before.
+    // The buffers of a port are kept, and there may have been none before.
     assert!(disk.regions.iter().count() <= before + 1, "memory of a client is left behind");
     assert_eq!(disk.stats().in_flight, 0, "something of a client is in flight");
     taken
@@ -311,7 +311,7 @@ mod tests {
     use super::seeds::{Seed, check};
     use super::*;
 
-    /// Small numbers more often than large ones.
+    /// Returns bytes in which small numbers are more frequent than large ones.
     fn bytes(seed: u64, n: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let one = |_| {
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Notes of a longer queue than the ring, with a position that the ring does not have: it was read there.
+    /// A record for a longer queue than the ring, with a position beyond the ring. The ring used to be read there.
     #[test]
     fn a_place_behind_the_ring_is_refused() {
         ring(&[0x2f, 0x28, 0, 0, 0, 0, 8, 0]);
@@ -354,7 +354,7 @@ mod tests {
         assert!(inflight_packed::queue_bytes(40) <= 0x4000 && inflight::queue_bytes(32) <= 0x4000);
     }
 
-    /// Where the parts of a ring are in the memory of [`ring`] and [`messages`], and its size.
+    /// Offset of the driver area in the memory of [`ring`] and [`messages`], and the ring's size.
     const DRIVER: usize = 0x400;
     const SIZE: u16 = 32;
     const FROM_DEVICE: u16 = 2;
@@ -362,11 +362,11 @@ mod tests {
     /// A request's segments: guest address, bytes, flags.
     type Segments = Vec<(u64, u32, u16)>;
 
-    /// Memory with the first requests of a ring, headers at 0x300, and how many there are.
+    /// Returns memory with the first requests of a ring, whose headers are at 0x300, and the number of requests.
     fn memory(is_packed: bool) -> (Vec<u8>, u16) {
         let mut bytes = vec![0; 0x500];
         let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
-        // Read, write, flush, tell the serial, discard, and what there is not (virtio 1.3, 5.2.6).
+        // Read, write, flush, get the serial, discard, and an unknown type (virtio 1.3, 5.2.6).
         let kinds: [(u32, u32, u16); 6] =
             [(0, 512, FROM_DEVICE), (1, 1024, 0), (4, 0, 0), (8, 20, FROM_DEVICE), (11, 16, 0), (99, 0, 0)];
         let mut slot = 0u16;
@@ -381,7 +381,7 @@ mod tests {
             let (first, last) = (slot, slot + segments.len() as u16 - 1);
             for (addr, len, flags) in segments {
                 let flags = flags | u16::from(slot < last);
-                // Packed: the id of the chain, and the mark of the first lap.
+                // Packed: the id of the chain, and the wrap counter of the first round.
                 let end = match is_packed {
                     true => [first.to_le_bytes(), (flags | 1 << 7).to_le_bytes()],
                     false => [flags.to_le_bytes(), (slot + 1).to_le_bytes()],
@@ -403,7 +403,7 @@ mod tests {
             let is_packed = flags & 1 != 0;
             let (memory, requests) = memory(is_packed);
             let size = if is_packed { SIZE as u8 - 1 } else { 5 };
-            // Notes of nothing, and a driver that writes where nothing is.
+            // An empty record of requests in flight, and a driver that writes outside the ring.
             let notes = if flags & 8 != 0 { 96 } else { 0 };
             let bytes = [&[flags, size][..], &base.to_le_bytes(), &vec![0; notes], &memory, &[0xfe; 0x500]].concat();
             Seed { name, bytes, reach: usize::from(requests) }
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn seeds_of_vhost_messages() {
-        // What a message of these bytes is says `Sender::next`.
+        // `Sender::next` defines which message these bytes make.
         let start = |base: [u8; 4]| {
             let addresses = vec![4, 0];
             let base = [&[6, 0][..], &base].concat();
@@ -439,7 +439,7 @@ mod tests {
         let seed = |name, flags: u8, messages: &[Vec<u8>], reach| {
             let (mut memory, _) = memory(flags & 2 != 0);
             let mut after = messages.concat();
-            // Half of what there is after the first two bytes is memory.
+            // Half of the bytes after the first two are memory.
             let half = memory.len().max(after.len());
             memory.resize(half, 0);
             after.resize(half, 0);
@@ -453,7 +453,7 @@ mod tests {
             seed("packed", 3, &start(wrapped), 6 + 8),
             seed("split-inflight", 1, &noted, 6 + 9),
             seed("slots", 1, &slots, 6 + 3),
-            // Its memory is gone when it is shown.
+            // The memory's file is cut short before the back end maps it.
             seed("cut-short", 0x11, &start([0; 4]), 5),
             seed("stranger", 0, &start([0; 4])[..2], 2),
         ];

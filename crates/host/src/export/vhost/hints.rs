@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What makes an export a disk of a guest: QEMU arguments, libvirt XML.
+//! The configuration that makes an export a guest's disk: QEMU arguments, libvirt XML.
 //!
-//! Does not do: know the guest; the size of its memory is only an example.
+//! Does not know the guest; the size of its memory is only an example.
 //!
-//! Source: QEMU docs/system/devices/vhost-user.rst (shared guest memory), libvirt formatdomain (`type='vhostuser'`, with
-//! what its validation refuses there: cache, io, discard, iothread, serial, readonly).
+//! Source: QEMU docs/system/devices/vhost-user.rst (shared guest memory), libvirt formatdomain (`type='vhostuser'`; its validation rejects
+//! cache, io, discard, iothread, serial and readonly there).
 
 use super::spec::VhostUserPlan;
 use crate::serve::export_spec::{Hint, HintContext};
@@ -48,7 +48,7 @@ pub(super) fn hints(v: &VhostUserPlan, export: &HintContext<'_>) -> Vec<Hint> {
     ]
 }
 
-/// A value between apostrophes in XML.
+/// Escapes a value for use between apostrophes in XML.
 fn xml_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -64,12 +64,12 @@ fn xml_text(text: &str) -> String {
     out
 }
 
-/// QEMU's ids begin with a letter.
+/// Returns an id for QEMU, which must begin with a letter.
 fn qemu_id(name: &str) -> String {
     if name.starts_with(|c: char| c.is_ascii_alphabetic()) { name.to_owned() } else { format!("d{name}") }
 }
 
-/// The name in the guest: the disk's own if it is one, else by its number, after vda.
+/// Returns the disk's name in the guest: its own name if that is of the form vdX, otherwise one by its index, from vdb on.
 fn guest_name(disk: &str, index: usize) -> String {
     let letters = disk.strip_prefix("vd").unwrap_or_default();
     if !letters.is_empty() && letters.len() <= 3 && letters.bytes().all(|b| b.is_ascii_lowercase()) {

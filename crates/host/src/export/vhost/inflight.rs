@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests in flight, recorded in memory that the front end keeps, so that the next back end finds them after a crash.
+//! A record of requests in flight in memory that the front end keeps, so that the next back end finds them after a crash.
 //!
-//! Guarantees, for split rings: a request that was taken and not given back is recorded. The record lasts from before the request is read
-//! until after the driver can see that it was given back. The next back end takes all recorded requests again, in the order in which they
-//! were first taken, and no other. So no request is lost, and one is repeated only if it was not given back. A write may then be done
-//! twice with the same data, before anything that was submitted after its completion.
+//! Guarantees, for split rings: a request that was taken but not yet returned to the driver is recorded. It stays recorded from before it
+//! is read until after the driver can see that it was returned. The next back end takes exactly the recorded requests again, in the order
+//! in which they were first taken. So no request is lost, and a request is repeated only if it was not returned. A write may then be
+//! executed twice with the same data, before any request that the driver submits after the write's completion.
 //!
 //! Packed rings are in `inflight_packed`.
 //!
@@ -17,11 +17,11 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Bytes before the entries of a queue: features, version, number, head of the last batch, used index.
 const HEAD_BYTES: usize = 16;
-/// Bytes of an entry: a flag, room, the next one of the batch, when it was taken.
+/// Bytes of an entry: a flag, padding, the next entry of the batch, a counter that gives the order of taking.
 const ENTRY_BYTES: usize = 16;
 /// Regions of queues start on multiples of this.
 const ALIGN: usize = 64;
-/// What is written here.
+/// The version of the layout.
 const VERSION: u16 = 1;
 
 const AT_VERSION: usize = 8;
@@ -29,17 +29,17 @@ const AT_NUMBER: usize = 10;
 const AT_LAST_BATCH: usize = 12;
 const AT_USED: usize = 14;
 
-/// Bytes of one queue of `size` entries.
+/// Returns the bytes of one queue of `size` entries.
 pub(super) fn queue_bytes(size: u16) -> usize {
     (HEAD_BYTES + ENTRY_BYTES * usize::from(size)).next_multiple_of(ALIGN)
 }
 
-/// Whether the first queue was used by some back end; the version is at the same place for both kinds of ring.
+/// Whether a back end has used the first queue. The version is at the same offset for both kinds of ring.
 pub(super) fn was_used(region: &Region) -> bool {
     region.len() >= HEAD_BYTES && region.load_u16(AT_VERSION, Ordering::Relaxed) != 0
 }
 
-/// Where one queue's requests are written down.
+/// The record of one queue.
 pub(super) struct Inflight {
     part: Window,
     size: u16,
@@ -51,8 +51,8 @@ fn entry(head: u16) -> usize {
 }
 
 impl Inflight {
-    /// The part of queue number `index` in memory for queues of `size`; `None` when it is not all there. Of a queue that was
-    /// never used nothing is in flight.
+    /// Opens the record of queue `index` in memory for queues of `size`; `None` if the memory is too small. A queue that was never used
+    /// has no requests in flight.
     pub(super) fn new(region: &Arc<Region>, index: u16, size: u16) -> Option<Inflight> {
         if size == 0 || size > MAX_QUEUE_SIZE {
             return None;
@@ -67,7 +67,7 @@ impl Inflight {
     }
 
     fn is_taken(&self, head: u16) -> bool {
-        // The flag is the first byte, the rest of the word is room.
+        // The flag is the first byte; the rest of the word is padding.
         self.part.load_u16(entry(head), Ordering::Relaxed) & 0xff != 0
     }
 
@@ -75,10 +75,10 @@ impl Inflight {
         self.part.store_u16(entry(head), u16::from(taken), Ordering::Relaxed);
     }
 
-    /// What a back end before this one has left, oldest first; `used` is the index of the used ring.
+    /// Returns the requests that an earlier back end left in flight, oldest first; `used` is the index of the used ring.
     pub(super) fn recover(&mut self, used: u16) -> Vec<u16> {
         let behind = used.wrapping_sub(self.part.load_u16(AT_USED, Ordering::Relaxed));
-        // It came as far as the used ring with its last batch.
+        // If the index is behind the ring, the earlier back end had published its last batch but not yet cleared the flags.
         let mut head = self.part.load_u16(AT_LAST_BATCH, Ordering::Relaxed);
         for _ in 0..behind.min(self.size) {
             if head >= self.size {
@@ -95,18 +95,18 @@ impl Inflight {
         all.into_iter().map(|(_, head)| head).collect()
     }
 
-    /// The chain at `head` was taken.
+    /// Records that the chain at `head` was taken.
     #[inline]
     pub(super) fn take(&mut self, head: u16) {
         self.part.store_u64(entry(head) + 8, self.counter, Ordering::Relaxed);
         self.counter = self.counter.wrapping_add(1);
         self.set_taken(head, true);
-        // A kill stops this process between two instructions: what another process finds is in their order, if the compiler
-        // keeps it. Pairs with: the next back end, which starts after the end of this one.
+        // A kill stops this process between two instructions. Another process then sees the stores in program order, if the compiler keeps
+        // that order. Pairs with: the next back end, which starts after the end of this one.
         fence(Ordering::Release);
     }
 
-    /// The chain at `head` will be published with the next batch.
+    /// Adds the chain at `head` to the batch that is published next.
     #[inline]
     pub(super) fn give_back(&mut self, head: u16) {
         let last = self.part.load_u16(AT_LAST_BATCH, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Inflight {
         self.part.store_u16(AT_LAST_BATCH, head, Ordering::Relaxed);
     }
 
-    /// A batch of `count` was published; the used index is `used`.
+    /// Records that a batch of `count` was published; the used index is now `used`.
     #[inline]
     pub(super) fn published(&mut self, count: u16, used: u16) {
         // Pairs with: the next back end, as in `take`: the used ring before the flags, the flags before the index.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests in flight of packed rings, recorded in memory that the front end keeps.
+//! A record of requests in flight of packed rings, in memory that the front end keeps.
 //!
-//! Guarantees, as those of `inflight` for split rings: a request that was taken and not given back is recorded. The record lasts from
-//! before the request is read until after the driver can see that it was given back. The next back end takes all recorded requests again,
-//! in the order in which they were first taken, and no other. Used descriptors overwrite those in flight, so descriptors are copied. The
-//! ring's position is recorded, too, because nothing in a packed ring holds it.
+//! Guarantees, the same as of `inflight` for split rings: a request that was taken but not yet returned to the driver is recorded. It
+//! stays recorded from before it is read until after the driver can see that it was returned. The next back end takes exactly the recorded
+//! requests again, in the order in which they were first taken. Descriptors are copied into the record, because used descriptors overwrite
+//! those in flight. The ring's position is recorded, too, because a packed ring does not hold it.
 //!
-//! The front end could change the record before it is read back, so it is checked. While the ring runs, only a private copy of the links
-//! is followed.
+//! The front end could change the record before the next back end reads it, so the record is checked. While the ring runs, only a private
+//! copy of the links is followed.
 //!
 //! Source: vhost-user protocol, "Inflight I/O tracking"; the layout is that of its `QueueRegionPacked`.
 
@@ -18,19 +18,19 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Bytes before the entries of a queue.
 const HEAD_BYTES: usize = 32;
-/// Bytes of an entry: flag, next, last, number, when it was taken, and the descriptor: id, flags, bytes, address.
+/// Bytes of an entry: flag, next, last, number, a counter that gives the order of taking, and the descriptor: id, flags, bytes, address.
 const ENTRY_BYTES: usize = 32;
 /// Regions of queues start on multiples of this.
 const ALIGN: usize = 64;
-/// What is written here.
+/// The version of the layout.
 const VERSION: u16 = 1;
 
 const AT_VERSION: usize = 8;
 const AT_NUMBER: usize = 10;
-/// First free entry, and what it was before the batch that is being given back: two bytes each.
+/// First free entry now, and before the batch that is being returned: two bytes each.
 const AT_FREE: usize = 12;
-/// Index of the next used descriptor, and before the batch; one byte each: its wrap counter, and before the batch. Eight
-/// bytes with the room behind them, which a kill cannot part.
+/// Index of the next used descriptor now and before the batch, two bytes each; its wrap counter now and before the batch, one byte each.
+/// With the padding these are eight bytes, which are stored at once, so a kill cannot leave half of them.
 const AT_USED: usize = 16;
 
 /// Offsets in an entry.
@@ -41,7 +41,7 @@ const COUNTER: usize = 8;
 const ID: usize = 16;
 const ADDR: usize = 24;
 
-/// Bytes of one queue of `size` entries.
+/// Returns the bytes of one queue of `size` entries.
 pub(super) fn queue_bytes(size: u16) -> usize {
     (HEAD_BYTES + ENTRY_BYTES * usize::from(size)).next_multiple_of(ALIGN)
 }
@@ -57,23 +57,23 @@ fn used_word(now: Used, before: Used) -> u64 {
     u64::from(now.0) | u64::from(before.0) << 16 | u64::from(now.1) << 32 | u64::from(before.1) << 40
 }
 
-/// Where one queue's requests are written down.
+/// The record of one queue.
 pub(super) struct PackedInflight {
     part: Window,
     size: u16,
     counter: u64,
-    /// Our own copy of the links, of free entries and of chains.
+    /// A private copy of the links between entries, of the free list and of chains.
     next: Box<[u16]>,
     free_head: u16,
     free: u16,
     used: Used,
-    /// Chains to be published: first entry and how many.
+    /// Chains of the batch that is published next: first entry and number of entries.
     batch: Vec<(u16, u16)>,
 }
 
 impl PackedInflight {
-    /// The part of queue number `index` in memory for queues of `size`; `None` when it is not all there. The position of a
-    /// queue that was never used is `used`.
+    /// Opens the record of queue `index` in memory for queues of `size`; `None` if the memory is too small. `used` is the position of a
+    /// queue that was never used.
     pub(super) fn new(region: &Arc<Region>, index: u16, size: u16, used: Used) -> Option<PackedInflight> {
         if size == 0 || size > MAX_QUEUE_SIZE {
             return None;
@@ -83,7 +83,8 @@ impl PackedInflight {
         if part.load_u16(AT_VERSION, Ordering::Relaxed) == 0 {
             part.store_u64(AT_USED, used_word(used, used), Ordering::Relaxed);
             part.store_u16(AT_NUMBER, size, Ordering::Relaxed);
-            // Complete before it counts. Pairs with: the next back end, which starts after the end of this one.
+            // The fields are complete before the version makes the record valid. Pairs with: the next back end, which starts after the end
+            // of this one.
             fence(Ordering::Release);
             part.store_u16(AT_VERSION, VERSION, Ordering::Relaxed);
         }
@@ -92,7 +93,7 @@ impl PackedInflight {
     }
 
     fn is_taken(&self, index: u16) -> bool {
-        // The flag is the first byte, the second one is room.
+        // The flag is the first byte; the second one is padding.
         self.part.load_u16(entry(index), Ordering::Relaxed) & 0xff != 0
     }
 
@@ -104,9 +105,9 @@ impl PackedInflight {
         self.part.load_u16(entry(index) + at, Ordering::Relaxed)
     }
 
-    /// What a back end before this one has left: the ring's position, and the chains in flight, oldest first, as first
-    /// entry and number. `is_available` tells of a place in the ring whether what is there is the driver's still. `None` when
-    /// it cannot be: another process has written here.
+    /// Returns what an earlier back end left: the ring's position, and the chains in flight, oldest first, each as first entry and number
+    /// of entries. `is_available` returns whether the descriptor at a position of the ring still belongs to the driver. `None` if the
+    /// record is invalid, because another process has written to it.
     pub(super) fn recover(&mut self, is_available: impl FnOnce(Used) -> bool) -> Option<(Used, Vec<(u16, u16)>)> {
         let word = self.part.load_u64(AT_USED, Ordering::Relaxed);
         let (now, before) = ((word as u16, word >> 32 & 0xff != 0), ((word >> 16) as u16, word >> 40 & 0xff != 0));
@@ -115,7 +116,7 @@ impl PackedInflight {
         }
         self.used = before;
         if now != before && !is_available(before) {
-            // It came as far as the ring with its last batch, whose chains are the first of the free list.
+            // The earlier back end had published its last batch, whose chains are the first of the free list.
             self.used = now;
             self.forget_batch();
         }
@@ -141,7 +142,7 @@ impl PackedInflight {
         }
     }
 
-    /// Entries of all chains that were taken and not given back, the oldest chain first.
+    /// Returns the entries of each chain in flight, the oldest chain first.
     fn chains(&mut self) -> Option<Vec<Vec<u16>>> {
         let mut claimed = vec![false; usize::from(self.size)];
         let mut all = Vec::new();
@@ -166,7 +167,7 @@ impl PackedInflight {
         Some(all.into_iter().map(|(_, chain)| chain).collect())
     }
 
-    /// Links the entries of chains, and makes a new list of the others.
+    /// Links the entries of chains, and makes a new free list of all other entries.
     fn relink(&mut self, chains: &[Vec<u16>]) {
         let mut is_free = vec![true; usize::from(self.size)];
         for chain in chains {
@@ -187,7 +188,7 @@ impl PackedInflight {
         self.part.store_u32(AT_FREE, u32::from(now) | u32::from(before) << 16, Ordering::Relaxed);
     }
 
-    /// A chain of these descriptors was taken; its first entry. `None` when there are not so many entries.
+    /// Records that a chain of these descriptors was taken. Returns its first entry; `None` if there are not enough free entries.
     pub(super) fn take(&mut self, descs: &[(u64, u64)]) -> Option<u16> {
         if descs.len() > usize::from(self.free) || descs.is_empty() {
             return None;
@@ -207,8 +208,8 @@ impl PackedInflight {
         self.free_head = at;
         self.free -= descs.len() as u16;
         self.store_free(at, at);
-        // A kill stops this process between two instructions: what another process finds is in their order, if the compiler
-        // keeps it. Pairs with: the next back end, which starts after the end of this one.
+        // A kill stops this process between two instructions. Another process then sees the stores in program order, if the compiler keeps
+        // that order. Pairs with: the next back end, which starts after the end of this one.
         fence(Ordering::Release);
         self.set_taken(head, true);
         // Pairs with: as above.
@@ -216,7 +217,7 @@ impl PackedInflight {
         Some(head)
     }
 
-    /// The descriptors of a chain that was recovered, in the layout of a ring.
+    /// Returns the descriptors of a recovered chain, in the layout of a ring.
     pub(super) fn descs(&self, (head, number): (u16, u16)) -> Vec<(u64, u64)> {
         let mut at = head;
         let one = |_| {
@@ -228,12 +229,12 @@ impl PackedInflight {
         (0..number).map(one).collect()
     }
 
-    /// The chain of `number` entries at `head` will be published with the next batch.
+    /// Adds the chain of `number` entries at `head` to the batch that is published next.
     pub(super) fn give_back(&mut self, head: u16, number: u16) {
         self.batch.push((head, number));
     }
 
-    /// The batch is about to be published; the ring's position will be `used`.
+    /// Records that the batch is about to be published; the ring's position will be `used`.
     pub(super) fn publishing(&mut self, used: Used) {
         let before = self.free_head;
         for (head, number) in self.batch.iter().copied() {
@@ -244,8 +245,8 @@ impl PackedInflight {
             self.free += number;
         }
         self.store_free(self.free_head, before);
-        // The list before the index, which says that it is to be followed, and that before the ring.
-        // Pairs with: the next back end, as in `take`.
+        // The free list is stored before the index, which makes it valid, and the index before the ring is published. Pairs with: the next
+        // back end, as in `take`.
         fence(Ordering::Release);
         self.part.store_u64(AT_USED, used_word(used, self.used), Ordering::Relaxed);
         // Pairs with: as above.
@@ -253,7 +254,7 @@ impl PackedInflight {
         self.used = used;
     }
 
-    /// The batch was published.
+    /// Records that the batch was published.
     pub(super) fn published(&mut self) {
         // Pairs with: the next back end, as in `take`: the ring before the flags, the flags before the rest.
         fence(Ordering::SeqCst);
@@ -290,7 +291,8 @@ mod tests {
         PackedInflight::new(region, 0, 8, START).unwrap()
     }
 
-    /// What the next back end finds, if the ring shows the driver's descriptor at the place that it asks for or not.
+    /// Returns what the next back end finds. `is_available`: whether the ring has a descriptor of the driver at the position that the back
+    /// end asks about.
     fn found(region: &Arc<Region>, is_available: bool) -> (Used, Vec<Vec<(u64, u64)>>) {
         let mut notes = open(region);
         let (used, chains) = notes.recover(|_| is_available).unwrap();
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(found(&region, true).1, [chain(30, 3), chain(20, 2), chain(40, 3)], "the newest is last");
     }
 
-    /// A kill at each step of giving back: the batch is repeated as a whole or not at all, as the ring has it.
+    /// A kill at each step of returning a batch: the whole batch is repeated, or none of it, depending on what the ring shows.
     #[test]
     fn a_batch_is_repeated_only_if_the_ring_does_not_show_it() {
         let all = [chain(0, 2), chain(10, 1), chain(20, 4)];
@@ -344,7 +346,7 @@ mod tests {
                 notes.publishing((6, true));
             }
             if step == 2 {
-                // Killed between the flags and the rest.
+                // Killed between clearing the flags and the later stores.
                 notes.set_taken(heads[2], false);
             }
             if step == 3 {
@@ -371,7 +373,7 @@ mod tests {
             match notes.take(&chain(100 * i, number)) {
                 Some(head) => out.push_back((head, number as u16, i)),
                 None => {
-                    // Not in the order in which they came.
+                    // Return a chain, not in the order in which they were taken.
                     let (head, n, _) = if i % 2 == 0 { out.pop_front() } else { out.pop_back() }.unwrap();
                     notes.give_back(head, n);
                     let index = used.0 + n;
@@ -383,7 +385,7 @@ mod tests {
             let right: Vec<_> = out.iter().map(|(_, n, i)| chain(100 * i, usize::from(*n))).collect();
             if i % 100 == 0 {
                 assert_eq!(found(&region, true), (used, right), "{i}");
-                // Its list of free entries is another one now.
+                // The recovered record has a different free list.
                 let mut again = open(&region);
                 let (_, chains) = again.recover(|_| true).unwrap();
                 for (old, new) in out.iter_mut().zip(chains) {

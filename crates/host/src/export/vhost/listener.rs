@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The socket of a vhost-user-blk export: one front end after the other.
+//! The socket of a vhost-user-blk export. It serves one front end at a time.
 //!
-//! Guarantees: a socket that a daemon serves is not taken away; one that was left behind is replaced. When an export ends, the socket is
-//! removed first; then the export waits for its I/O. A front end is dropped if it breaks the protocol, stops in the middle of a message,
-//! or takes pages of its memory away. This is logged, and the next front end is served; other exports notice nothing.
+//! Guarantees: a socket that a daemon serves is not replaced; a stale one is. When an export is dropped, the socket is removed first; then
+//! the export waits for its I/O. A front end is dropped if it breaks the protocol, stops in the middle of a message, or removes pages of
+//! its memory. This is logged, and the next front end is served; other exports notice nothing.
 
 use super::backend::Connection;
 use super::channel;
@@ -25,27 +25,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vhost::vhost_user::BackendReqHandler;
 
-/// Longest wait for the rest of a message, and for room for an answer.
+/// Longest wait for the rest of a message, and to send an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an export is to be like.
+/// Options of a vhost-user-blk export.
 #[derive(Clone, Debug)]
 pub struct ExportOptions {
-    /// What it is called, for people.
+    /// The export's name in reports.
     pub name: String,
     /// Where it listens.
     pub socket: PathBuf,
     /// Permissions of the socket; `None` = as the umask has it.
     pub socket_mode: Option<u32>,
-    /// The IOThread of each virtqueue; as many virtqueues as entries, at least 1.
+    /// The IOThread of each virtqueue. The number of entries, at least 1, is the number of virtqueues.
     pub mapping: Vec<usize>,
     /// Writes fail.
     pub read_only: bool,
-    /// Each write is durable when it ends, and the driver cannot have it otherwise.
+    /// Each write is stable when it completes, and the driver cannot change that.
     pub write_through: bool,
     /// The driver may discard.
     pub discard: bool,
-    /// What GET_ID tells: at most 20 bytes.
+    /// The serial number that GET_ID returns, at most 20 bytes.
     pub serial: String,
 }
 
@@ -59,7 +59,7 @@ pub struct VhostExport {
     front: Arc<parking_lot::Mutex<Front>>,
 }
 
-/// What the socket's thread and others share.
+/// The front end's state that the listener's thread shares with others.
 struct Front {
     /// The IOThread of each virtqueue.
     mapping: Vec<usize>,
@@ -67,16 +67,16 @@ struct Front {
     connection: Weak<Mutex<Connection>>,
 }
 
-/// What the listener's thread and others have.
+/// The sockets and counters that the listener's thread shares with others.
 #[derive(Default)]
 struct Shared {
-    /// Here while a front end is served, and no other is let in.
+    /// The listener while a front end is served; no other front end is accepted then.
     listener: Mutex<Option<UnixListener>>,
     /// The front end that is served.
     stream: Mutex<Option<UnixStream>>,
-    /// Its channel for messages that the back end sends unasked.
+    /// The front end's channel for messages that the back end initiates.
     channel: Mutex<Option<OwnedFd>>,
-    /// How many front ends were dropped, and why the last one was.
+    /// Number of front ends that were dropped, and why the last one was.
     dropped: Mutex<(u64, Option<String>)>,
 }
 
@@ -84,7 +84,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock that is held as long as a message of the front end is carried out, which may wait for I/O.
+/// Takes a lock that is held while a message of the front end is handled, which may wait for I/O.
 fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Result<std::sync::MutexGuard<'_, T>> {
     let until = Instant::now() + limit;
     loop {
@@ -104,7 +104,7 @@ fn lock_within<T>(mutex: &Mutex<T>, limit: Duration) -> Result<std::sync::MutexG
 }
 
 impl VhostExport {
-    /// Serves a disk from now on.
+    /// Starts an export of a disk.
     pub fn start(threads: &Arc<IoThreads>, disk: &Arc<ServedDisk>, options: ExportOptions) -> Result<VhostExport> {
         let ExportOptions { name, socket: path, socket_mode, mapping, read_only, write_through, discard, serial } =
             options;
@@ -156,7 +156,8 @@ impl VhostExport {
         self.front.lock().mapping.clone()
     }
 
-    /// Says whether a front end is connected (1) or not (0), at any time, without waiting: one that is being moved is there.
+    /// Returns a function that returns whether a front end is connected (1) or not (0). The function never blocks: during a remap it
+    /// returns 1.
     pub fn clients(&self) -> Clients {
         let front = Arc::downgrade(&self.front);
         Box::new(move || {
@@ -165,14 +166,14 @@ impl VhostExport {
         })
     }
 
-    /// Has other IOThreads serve the virtqueues from now on, as many as before, also those of a front end that is connected. Each
-    /// virtqueue that moves takes no new requests until those in flight have ended; the others continue. The longest such time.
+    /// Moves the virtqueues to other IOThreads, also those of a connected front end. The number of virtqueues must not change. A virtqueue
+    /// that moves takes no new requests until those in flight have completed; the others continue. Returns the longest such pause.
     ///
     /// # Errors
-    /// Usage: another number of virtqueues, an IOThread that there is not; or one that cannot take a virtqueue, and those
-    /// before it have moved then.
+    /// Usage: a different number of virtqueues, or an unknown IOThread. Or an IOThread cannot take a virtqueue; virtqueues before that one
+    /// have then moved.
     pub fn remap(&self, mapping: Vec<usize>) -> Result<blk::time::Duration> {
-        // Held until the end: a front end that connects meanwhile waits, and finds the new mapping.
+        // Held until the end, so a front end that connects in the meantime waits and gets the new mapping.
         let mut front = self.front.lock();
         if mapping.len() != front.mapping.len() || mapping.iter().any(|t| !self.threads.contains(*t)) {
             let (n, m) = (mapping.len(), front.mapping.len());
@@ -195,13 +196,13 @@ impl VhostExport {
         Ok(longest)
     }
 
-    /// The disk has another capacity: tells the front end, if it gave a channel for that. Whether it was told; one that was
-    /// not sees the new size when it looks the next time.
+    /// Notifies the front end of the disk's new capacity, if it gave a channel for that. Returns whether it was notified; otherwise it
+    /// sees the new size when it reads the configuration the next time.
     pub fn resized(&self) -> bool {
         lock(&self.shared.channel).as_ref().is_some_and(channel::say_changed)
     }
 
-    /// How many front ends were dropped for what they did, and why the last one was.
+    /// Returns how many front ends were dropped for errors, and why the last one was.
     pub fn dropped(&self) -> (u64, Option<String>) {
         lock(&self.shared.dropped).clone()
     }
@@ -232,11 +233,11 @@ impl RunningExport for VhostExport {
 
 impl Drop for VhostExport {
     fn drop(&mut self) {
-        // What waits for I/O may wait for long, and another may have the socket's place before that ends.
+        // The socket is removed first, because waiting for I/O may take long. Another daemon may listen at the path before that ends.
         drop(self.socket.take());
         event::signal(&*self.stop);
         drop(lock(&self.shared.listener).take());
-        // It may be in the middle of a message.
+        // The thread may be waiting in the middle of a message.
         if let Some(stream) = &*lock(&self.shared.stream) {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -270,12 +271,12 @@ impl Server {
             }
             *lock(&self.shared.stream) = None;
             *lock(&self.shared.channel) = None;
-            // None: the export ends.
+            // None: the export is being dropped.
             listener = lock(&self.shared.listener).take();
         }
     }
 
-    /// Serves one front end until it goes, or why it was dropped.
+    /// Serves one front end until it disconnects. Returns an error if the front end must be dropped.
     fn serve(&self, stream: UnixStream) -> std::result::Result<(), String> {
         use vhost::vhost_user::{Error, VhostUserProtocolFeatures as Agreed};
         let failed = |e: &dyn std::fmt::Display| format!("cannot serve it: {e}");
@@ -312,7 +313,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for a front end's next message; false when it is time to stop or its memory has gone.
+    /// Waits for a front end's next message. Returns false when the export stops or the front end's memory is gone.
     fn wait(&self, stream: &UnixStream, alarm: &Alarm) -> bool {
         loop {
             let fds = [stream.as_fd(), self.stop.as_fd(), alarm.fd()];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dirty log of a live migration: which pages of the guest's memory were written by this device.
 //!
-//! Guarantees: once a page was written, and before its write is answered, its bit is set. The bit is set atomically, beside those that
-//! other devices set in the same memory. A page that the log has no bit for is left out. Needs from callers: they mark a page after they
-//! have written it, because the front end clears a bit before it copies the page. With logging off there is no log, and the price is one
-//! branch per request.
+//! Guarantees: a page's bit is set after the page was written and before the request is answered. The bit is set atomically, because other
+//! devices set bits in the same memory. A page for which the log has no bit is not logged. Needs from callers: they mark a page after they
+//! have written it, because the front end clears a bit before it copies the page. With logging off there is no log; the cost is one branch
+//! per request.
 //!
 //! Source: vhost-user protocol, "Migration"; `VHOST_LOG_PAGE` of linux/vhost.h.
 
@@ -13,7 +13,7 @@ use super::memory::GuestMemory;
 use crate::mem::Region;
 use std::sync::Arc;
 
-/// Bytes of a page, of which each has a bit.
+/// Bytes of a page; each page has one bit.
 const PAGE: u64 = 4096;
 
 /// The log of a front end.
@@ -26,14 +26,14 @@ impl DirtyLog {
         DirtyLog { bits }
     }
 
-    /// `len` bytes of the guest's memory were written.
+    /// Marks `len` bytes of the guest's memory as written.
     #[cold]
     pub(super) fn mark(&self, guest: u64, len: u64) {
         if len == 0 {
             return;
         }
         let (first, last) = (guest / PAGE, guest.saturating_add(len - 1) / PAGE);
-        // An access beyond the memory was rejected; a log may be shorter than memory all the same.
+        // Accesses outside the memory were rejected, but a log may be shorter than the memory.
         let last = last.min(self.bits.len() as u64 * 8 - 1);
         for page in first..=last {
             self.bits.set_bits((page / 8) as usize, 1 << (page % 8));
@@ -47,23 +47,23 @@ pub(super) struct RingLog {
     log: Arc<DirtyLog>,
     /// Guest address of the descriptors, which only a packed ring writes.
     desc: u64,
-    /// Of the used ring, or the device's event suppression, as the front end says it.
+    /// Guest address of the used ring, or of the device's event suppression, as the front end gives it.
     used: u64,
 }
 
 impl RingLog {
-    /// `None` when the descriptors are not in the guest's memory.
+    /// Returns `None` if the descriptors are not in the guest's memory.
     pub(super) fn new(log: &Arc<DirtyLog>, memory: &GuestMemory, address: RingAddress, used: u64) -> Option<RingLog> {
         Some(RingLog { log: Arc::clone(log), desc: memory.guest_address(address.desc)?, used })
     }
 
-    /// Bytes of the used ring, or of the device's event suppression.
+    /// Marks bytes of the used ring, or of the device's event suppression.
     #[cold]
     pub(super) fn used(&self, at: usize, len: usize) {
         self.log.mark(self.used.wrapping_add(at as u64), len as u64);
     }
 
-    /// Bytes of the descriptors.
+    /// Marks bytes of the descriptors.
     #[cold]
     pub(super) fn desc(&self, at: usize, len: usize) {
         self.log.mark(self.desc.wrapping_add(at as u64), len as u64);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The guest's memory as the front end describes it: which guest addresses lie where in which region.
+//! The guest's memory as the front end describes it: maps guest addresses to regions and offsets.
 //!
-//! Guarantees: an address translates only if every byte of it is in a mapped slot. The translated memory stays mapped as long as the
-//! table that translated it. Slots do not overlap. Needs from callers: all I/O to a slot has completed before the slot is removed
-//! ([`GuestMemory::without`]).
+//! Guarantees: an address translates only if every byte of it is in a mapped slot. Translated memory stays mapped as long as the
+//! [`GuestMemory`] that translated it. Slots do not overlap. Needs from callers: all I/O to a slot has completed before the slot is
+//! removed ([`GuestMemory::without`]).
 //!
 //! Source: vhost-user protocol, "Memory region description", SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 
@@ -13,19 +13,19 @@ use blk::bio::DataRef;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// What GET_MAX_MEM_SLOTS answers: as many as QEMU's virtual machines have DIMMs and more.
+/// The answer to GET_MAX_MEM_SLOTS: more slots than QEMU's virtual machines need for their DIMMs.
 pub const MAX_SLOTS: usize = 509;
 
-/// Where a slot lies, as the front end says it.
+/// Addresses of a slot, as the front end gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotAddress {
     /// Guest physical address.
     pub guest: u64,
-    /// The same in the front end's own address space: ring addresses are given so.
+    /// The same address in the front end's own address space; ring addresses are in that space.
     pub user: u64,
     /// Bytes.
     pub len: u64,
-    /// Where in the file.
+    /// Offset in the file.
     pub file_offset: u64,
 }
 
@@ -34,39 +34,39 @@ pub struct SlotAddress {
 struct Slot {
     address: SlotAddress,
     region: Arc<Region>,
-    /// In the table of the disk's memory.
+    /// Number of the region in the disk's table.
     number: u16,
 }
 
-/// A guest's memory at some time. Cheap to copy; a change makes another one.
+/// A guest's memory at one time. Cheap to clone; a change makes a new value.
 #[derive(Clone, Debug)]
 pub struct GuestMemory {
     slots: Vec<Slot>,
     alarm: Arc<Alarm>,
-    /// A slot does not begin or end with a page: data in it may be cut at any byte.
+    /// A slot does not begin or end at a page boundary, so data may be split at any byte.
     is_ragged: bool,
 }
 
 impl GuestMemory {
-    /// Memory without slots, whose alarm is raised when the pages of one go away.
+    /// Makes memory without slots. The alarm is raised when pages of a slot are gone.
     pub(crate) fn new(alarm: Arc<Alarm>) -> GuestMemory {
         GuestMemory { slots: Vec::new(), alarm, is_ragged: false }
     }
 
-    /// Whether pages of it have gone away. What was read before a call that returns false was the guest's.
+    /// Whether pages of the memory are gone. If this returns false, everything that was read before was the guest's data.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.alarm.is_raised()
     }
 
-    /// Whether some address is not as far into its page here as it is in the guest, or a slot ends within a page. No guest's
-    /// memory is so, but that of rings alone is (virtio-driver).
+    /// Whether a slot begins or ends within a page of the guest. The memory of real guests never does, but a client that shares only its
+    /// rings (virtio-driver) has such slots.
     #[inline]
     pub(crate) fn is_ragged(&self) -> bool {
         self.is_ragged
     }
 
-    /// This memory and one slot more, which is mapped from `fd` and numbered in `regions`.
+    /// Returns this memory with one more slot, which is mapped from `fd` and added to `regions`.
     pub(crate) fn with(&self, address: SlotAddress, fd: BorrowedFd<'_>, regions: &Regions) -> Result<GuestMemory> {
         let SlotAddress { guest, user, len, file_offset } = address;
         let describe = || format!("memory slot of {len} bytes at guest address {guest:#x}");
@@ -88,8 +88,8 @@ impl GuestMemory {
         Ok(self.of(slots))
     }
 
-    /// This memory without the slot at these addresses, and the slot's number in the table of regions, where it still is.
-    /// `None` when there is no such slot. The file's offset does not matter.
+    /// Returns this memory without the slot at these addresses, and the slot's number in the table of regions, which still holds it.
+    /// `None` if there is no such slot. The file's offset does not matter.
     pub(crate) fn without(&self, guest: u64, user: u64, len: u64) -> Option<(GuestMemory, u16)> {
         let is = |s: &Slot| (s.address.guest, s.address.user, s.address.len) == (guest, user, len);
         let at = self.slots.iter().position(is)?;
@@ -98,19 +98,19 @@ impl GuestMemory {
         Some((self.of(slots), gone.number))
     }
 
-    /// The same client's memory with other slots.
+    /// Returns the same client's memory with other slots.
     fn of(&self, slots: Vec<Slot>) -> GuestMemory {
         let is_ragged = |s: &Slot| !(s.address.guest | s.address.len).is_multiple_of(BUFFER_ALIGN as u64);
         GuestMemory { is_ragged: slots.iter().any(is_ragged), slots, alarm: Arc::clone(&self.alarm) }
     }
 
-    /// Numbers of all slots in the table of regions.
+    /// Returns the numbers of all slots in the table of regions.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u16> + '_ {
         self.slots.iter().map(|s| s.number)
     }
 
-    /// The memory from a guest address on, and how many bytes of the `len` asked for follow there in one piece. At least one
-    /// does, if `len` is not 0. `None` when nothing is mapped there. `hint` is the slot that was found last.
+    /// Translates a guest address. Also returns how many of the `len` bytes follow there in one slot, at least one if `len` is not 0.
+    /// `None` if nothing is mapped there. `hint` is the index of the slot that was found last.
     #[inline]
     pub(crate) fn translate(&self, guest: u64, len: u32, hint: &mut usize) -> Option<(DataRef, u32)> {
         let hit = |s: &Slot| guest.checked_sub(s.address.guest).filter(|offset| *offset < s.address.len);
@@ -126,7 +126,7 @@ impl GuestMemory {
         Some((DataRef::new(slot.number, offset), here))
     }
 
-    /// Has the processor fetch the line at a guest address, which will be read and written, if something is mapped there.
+    /// Prefetches the cache line at a guest address for reading and writing, if something is mapped there.
     #[inline]
     pub(crate) fn prefetch(&self, guest: u64, hint: &mut usize) {
         if self.translate(guest, 1, hint).is_some() {
@@ -135,7 +135,7 @@ impl GuestMemory {
         }
     }
 
-    /// What the guest calls an address of the front end's own.
+    /// Translates an address of the front end's address space to a guest address.
     pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
         let find = |s: &Slot| {
             let at = user.checked_sub(s.address.user).filter(|at| *at < s.address.len)?;
@@ -144,8 +144,7 @@ impl GuestMemory {
         self.slots.iter().find_map(find)
     }
 
-    /// `len` bytes at an address of the front end's own: part of a ring. `None` when they are not in one slot, or not
-    /// aligned.
+    /// Returns `len` bytes of a ring at an address of the front end's address space. `None` if they are not in one slot, or not aligned.
     pub(crate) fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
         let find = |s: &Slot| Some((Arc::clone(&s.region), user.checked_sub(s.address.user)?));
         let slots = self.slots.iter().filter_map(find);

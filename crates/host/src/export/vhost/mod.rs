@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! vhost-user-blk: a disk for a virtual machine, through memory that it shares with us.
+//! vhost-user-blk: a disk for a virtual machine, which shares its memory with this process.
 //!
-//! In the order of a request: the front end's messages (`backend`) set up the guest's `memory` and the rings; on an IOThread
-//! a `virtqueue` takes chains out of its `ring` (`split`, `packed`), reads a `request` from each, and submits it.
+//! The modules, in the order in which they take part: the front end's messages (`backend`) set up the guest's `memory` and the rings. On
+//! an IOThread, a `virtqueue` takes chains from its `ring` (`split`, `packed`), parses a `request` from each, and submits it.
 
 mod memory;
 mod descriptor;

@@ -22,7 +22,7 @@ const EVENTS_ON: u16 = 0;
 const EVENTS_OFF: u16 = 1;
 const EVENTS_AT: u16 = 2;
 
-/// A place in the ring, and which time round it is.
+/// A position in the ring, with its wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingPosition {
     index: u16,
@@ -54,24 +54,24 @@ pub(super) struct PackedRing {
     desc: Window,
     /// The driver's event suppression.
     driver: Window,
-    /// The device's.
+    /// The device's event suppression.
     device: Window,
     next_avail: RingPosition,
     next_used: RingPosition,
-    /// The first descriptor of what was added and not published: its flags come last, and show all.
+    /// The first descriptor that was added but not published: writing its flags last publishes all of them.
     first: Option<(RingPosition, u16)>,
     signalled: RingPosition,
     pub(super) log: Option<RingLog>,
     inflight: Option<PackedInflight>,
-    /// Chains that a back end before this one took and did not give back, the oldest last.
+    /// Chains that an earlier back end left in flight, the oldest last.
     again: Vec<(u16, u16)>,
-    /// Descriptors of the chain that is being taken, to be written down.
+    /// Descriptors of the chain that is being taken, for the record of requests in flight.
     taken: Vec<(u64, u64)>,
 }
 
 impl PackedRing {
-    /// A ring of `size` with its positions in `base` (available in the low half, used in the high half); `None` when it is not in
-    /// the guest's memory or there is no such place in it.
+    /// Makes a ring of `size` with its positions in `base` (available in the low half, used in the high half). Returns `None` if the ring
+    /// is not in the guest's memory or a position is not in the ring.
     pub(super) fn new(
         memory: &GuestMemory,
         address: RingAddress,
@@ -100,13 +100,13 @@ impl PackedRing {
         })
     }
 
-    /// Its used position, for notes that begin.
+    /// Returns the used position, for a new record of requests in flight.
     pub(super) fn used(&self) -> (u16, bool) {
         (self.next_used.index, self.next_used.wrap)
     }
 
-    /// Writes down what is in flight from now on, and takes up what a back end before this one has left. `None` when that
-    /// cannot be.
+    /// Records requests in flight from now on, and takes the requests again that an earlier back end left. Returns `None` if the record
+    /// does not fit the ring.
     pub(super) fn track(&mut self, mut inflight: PackedInflight) -> Option<()> {
         let at = |(index, wrap)| RingPosition { index, wrap };
         let (used, mut again) = inflight.recover(|used| used.0 < self.size && self.is_available(at(used)))?;
@@ -114,7 +114,7 @@ impl PackedRing {
         if used.0 >= self.size || count > u32::from(self.size) {
             return None;
         }
-        // Where the ring is only the notes know, whatever the front end believes.
+        // Only the record has the ring's position; the position from the front end is ignored.
         self.next_used = at(used);
         self.signalled = self.next_used;
         self.next_avail = self.next_used.advanced(count as u16, self.size);
@@ -126,7 +126,7 @@ impl PackedRing {
 
     #[inline]
     fn flags_at(&self, index: u16) -> u16 {
-        // The rest of the descriptor is read after the flags that show it. Pairs with: the driver's barrier before them.
+        // The rest of the descriptor is read after its flags, which make it available. Pairs with: the driver's barrier before them.
         self.desc.load_u16(DESC_BYTES * usize::from(index) + 14, Ordering::Acquire)
     }
 
@@ -141,7 +141,7 @@ impl PackedRing {
         Ok(!self.again.is_empty() || self.is_available(self.next_avail))
     }
 
-    /// See [`Ring::prefetch`](super::ring::Ring::prefetch). Descriptors follow each other here, which the processor sees by itself.
+    /// See [`Ring::prefetch`](super::ring::Ring::prefetch). Descriptors are sequential here, so the processor prefetches them itself.
     #[inline]
     pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
         let (mut place, mut starts, mut chains) = (self.next_avail, true, 0);
@@ -159,7 +159,7 @@ impl PackedRing {
         }
     }
 
-    /// One descriptor of a chain; whether another one follows.
+    /// Adds one descriptor to a chain. Returns whether another one follows.
     #[inline]
     fn take_desc(
         &self,
@@ -180,7 +180,7 @@ impl PackedRing {
         Ok(flags & F_NEXT != 0)
     }
 
-    /// The oldest chain that was left by a back end before this one. The ring may not have it any more.
+    /// Takes the oldest chain that an earlier back end left, from the record: the ring may no longer hold it.
     #[cold]
     fn next_again(
         &mut self,
@@ -209,7 +209,7 @@ impl PackedRing {
         self.taken.clear();
         let most = usize::from(self.size).min(MAX_CHAIN);
         for entries in 1..=most as u16 {
-            // The driver shows the first descriptor of a chain last: the others must be there.
+            // The driver makes the first descriptor of a chain available last, so the others must be available.
             if entries > 1 && !self.is_available(place) {
                 return Err(RingError::Unfinished);
             }
@@ -258,7 +258,7 @@ impl PackedRing {
             if let Some(notes) = &mut self.inflight {
                 notes.publishing((self.next_used.index, self.next_used.wrap));
             }
-            // All that follows it was written before. Pairs with: the driver's read barrier.
+            // All later descriptors were written before this one. Pairs with: the driver's read barrier.
             let at = DESC_BYTES * usize::from(place.index);
             self.desc.store_u16(at + 14, flags, Ordering::Release);
             if let Some(log) = &self.log {
@@ -277,7 +277,7 @@ impl PackedRing {
             return false;
         }
         self.signalled = new;
-        // Published before this look; the driver asks to be told, then checks the descriptor.
+        // Descriptors are published before this read of the suppression; the driver writes the suppression, then reads the descriptor.
         // Pairs with: the driver's barrier between the two.
         fence(Ordering::SeqCst);
         let word = self.driver.load_u32(0, Ordering::Relaxed);
@@ -285,7 +285,7 @@ impl PackedRing {
         match flags {
             EVENTS_OFF => false,
             EVENTS_AT if self.features.event_idx => {
-                // As if indices did not wrap at the size: `old` may be of the time round before.
+                // Computes as if indices did not wrap at the size: `old` may be from the previous round.
                 let line = |p: RingPosition| if p.wrap == new.wrap { p.index } else { p.index.wrapping_sub(self.size) };
                 is_passed(line(event), new.index, line(old))
             }
@@ -298,8 +298,8 @@ impl PackedRing {
         if let Some(log) = &self.log {
             log.used(2, 2);
         }
-        // Asked first; then the caller checks the ring once more. Pairs with: the driver's
-        // barrier between what it made available and its read of this.
+        // Kicks are requested first; then the caller checks the ring again. Pairs with: the driver's barrier between making a descriptor
+        // available and reading this.
         fence(Ordering::SeqCst);
     }
 

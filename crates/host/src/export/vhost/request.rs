@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The request that a chain of descriptors describes.
 //!
-//! Guarantees: any framing of header, data and status into descriptors is understood, and nothing is assumed of it. A request without a
-//! byte for the status cannot be answered and breaks the queue. Every other error is answered with a status.
+//! Guarantees: header, data and status may be split into descriptors in any way. A request without a byte for the status cannot be
+//! answered, so the queue stops. Every other error is answered with a status.
 //!
 //! Source: virtio 1.3, section 5.2.6 (device operation), 2.7.4 (framing).
 
@@ -23,28 +23,28 @@ const T_DISCARD: u32 = 11;
 const T_WRITE_ZEROES: u32 = 13;
 /// Bytes of the header: type, priority, sector.
 const HEADER_BYTES: u32 = 16;
-/// Bytes of a range of discard and write zeroes.
+/// Bytes of one range of discard and write zeroes.
 pub(super) const RANGE_BYTES: usize = 16;
 
-/// Status byte: done.
+/// Status byte: success.
 pub const S_OK: u8 = 0;
 /// Status byte: failed.
 pub const S_IOERR: u8 = 1;
-/// Status byte: no such request.
+/// Status byte: unsupported request.
 pub const S_UNSUPP: u8 = 2;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Read to the data, from the sector on.
+    /// Read into the data segments, from the sector on.
     In,
-    /// Write the data.
+    /// Write the data segments.
     Out,
-    /// Make durable what was written.
+    /// Make completed writes stable.
     Flush,
-    /// Tell the serial number.
+    /// Return the serial number.
     GetId,
-    /// Drop the ranges.
+    /// Discard the ranges.
     Discard,
     /// Zero the ranges.
     WriteZeroes,
@@ -57,19 +57,19 @@ pub enum Kind {
 pub struct Request {
     /// What to do.
     pub kind: Kind,
-    /// Where, for reads and writes.
+    /// First sector of a read or write.
     pub sector: u64,
-    /// Where the status goes.
+    /// Address of the status byte.
     pub status: DataRef,
     /// The same as a guest address.
     pub status_at: u64,
     /// Bytes of data, which are in the segments.
     pub bytes: u64,
-    /// Bytes that the device may write, the status with them.
+    /// Bytes that the device may write, including the status.
     pub writable: u64,
 }
 
-/// Why a chain is no request: the queue is broken.
+/// Why a chain is not a request, so that the queue must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum BadChain {
@@ -83,7 +83,7 @@ pub enum BadChain {
     Outside { addr: u64 },
 }
 
-/// Reads the request in `chain`, whose data goes to `segments`, what was there being dropped.
+/// Parses the request in `chain`. Replaces the content of `segments` by the request's data segments.
 #[inline]
 pub fn parse(
     view: &View,
@@ -129,14 +129,14 @@ pub fn parse(
         let len = d.len - front - back;
         if d.write == is_written && len > 0 {
             bytes += u64::from(len);
-            // Its end is checked where it is translated.
+            // The segment's end is checked when the address is translated.
             segments.push((d.addr.wrapping_add(u64::from(front)), len));
         }
     }
     Ok(Request { kind, sector: words[1], status, status_at: status_at - 1, bytes, writable })
 }
 
-/// The usual case: the first descriptor holds the header, in one piece of memory.
+/// Reads the header in the usual case: the first descriptor holds it, in one slot of memory.
 #[inline]
 fn header_in_one(view: &View, first: &Desc, hint: &mut usize) -> Option<[u64; 2]> {
     if first.len < HEADER_BYTES {
@@ -148,7 +148,8 @@ fn header_in_one(view: &View, first: &Desc, hint: &mut usize) -> Option<[u64; 2]
     Some([region.read_u64(offset), region.read_u64(offset + 8)])
 }
 
-/// The header byte by byte; and in which descriptor it ends, and behind how many bytes of it.
+/// Reads the header byte by byte. Also returns the index of the descriptor that it ends in, and how many bytes of that descriptor it
+/// takes.
 #[cold]
 fn header_in_pieces(view: &View, chain: &[Desc], hint: &mut usize) -> Result<([u64; 2], usize, u32), BadChain> {
     let mut header = [0; HEADER_BYTES as usize];
@@ -169,14 +170,14 @@ fn header_in_pieces(view: &View, chain: &[Desc], hint: &mut usize) -> Result<([u
     Ok(([word(0), word(8)], desc, used))
 }
 
-/// One byte of the guest's memory.
+/// Reads one byte of the guest's memory.
 pub(super) fn read_byte(view: &View, addr: u64, hint: &mut usize) -> Option<u8> {
     let (at, _) = view.memory.translate(addr, 1, hint)?;
     let region = view.regions.get(at.region())?;
     Some(region.load_u8(at.offset() as usize, std::sync::atomic::Ordering::Relaxed))
 }
 
-/// Puts one byte into the guest's memory.
+/// Writes one byte to the guest's memory.
 pub(super) fn write_byte(view: &View, addr: u64, value: u8, hint: &mut usize) -> Option<()> {
     let (at, _) = view.memory.translate(addr, 1, hint)?;
     let region = view.regions.get(at.region())?;

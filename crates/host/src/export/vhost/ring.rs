@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A virtqueue's ring, split or packed: chains of descriptors come out, used ones go back.
+//! A virtqueue's ring, split or packed: provides available chains of descriptors, and returns used ones.
 //!
-//! Guarantees: a ring that breaks a rule is an error, and its owner does not read it again.
+//! Guarantees: a violation of the ring's rules is returned as an error; the owner then does not read the ring again.
 //!
 //! Source: virtio 1.3, sections 2.7 and 2.8.
 
@@ -10,7 +10,7 @@ use super::memory::GuestMemory;
 use super::packed::PackedRing;
 use super::split::SplitRing;
 
-/// Either kind.
+/// A ring of either kind.
 pub(super) enum Ring {
     Split(SplitRing),
     Packed(PackedRing),
@@ -32,39 +32,39 @@ impl Ring {
         either!(self, r => r.has_more())
     }
 
-    /// Has the processor fetch what the next chains, `most` at most, begin with: their descriptors, and where the first of each leads.
-    /// Another processor has just written it, and one line after the other would be waited for.
+    /// Prefetches the descriptors of up to `most` next chains, and the memory that the first descriptor of each points to. Another
+    /// processor has just written these cache lines, so without prefetching each would stall in turn.
     #[inline]
     pub(super) fn prefetch(&mut self, memory: &GuestMemory, most: usize, hint: &mut usize) {
         either!(self, r => r.prefetch(memory, most, hint));
     }
 
-    /// Takes the next chain: its descriptors into `chain`, what was there being dropped.
+    /// Takes the next chain and replaces the content of `chain` by its descriptors.
     #[inline]
     pub(super) fn next(&mut self, view: &View, chain: &mut Vec<Desc>) -> Result<Option<Head>, RingError> {
         chain.clear();
         either!(self, r => r.next(view, chain))
     }
 
-    /// Gives a chain back, into which `written` bytes were written. The driver sees it after [`Ring::publish`].
+    /// Returns a chain into which `written` bytes were written to the driver. The driver sees it after [`Ring::publish`].
     #[inline]
     pub(super) fn add_used(&mut self, head: Head, written: u32) {
         either!(self, r => r.add_used(head, written));
     }
 
-    /// Shows the driver all that was given back.
+    /// Publishes all returned chains to the driver.
     #[inline]
     pub(super) fn publish(&mut self) {
         either!(self, r => r.publish());
     }
 
-    /// Whether the driver wants to be told of what was published since the last call.
+    /// Whether the driver wants a notification of chains that were published since the last call.
     #[inline]
     pub(super) fn wants_signal(&mut self) -> bool {
         either!(self, r => r.wants_signal())
     }
 
-    /// Asks the driver for a notification of the next chain. A thread that sleeps after this checks again first.
+    /// Asks the driver for a notification of the next chain. A thread that is about to sleep must check the ring again after this.
     pub(super) fn enable_kicks(&mut self) {
         either!(self, r => r.set_kicks(true));
     }
@@ -74,7 +74,7 @@ impl Ring {
         either!(self, r => r.set_kicks(false));
     }
 
-    /// The ring's position, as GET_VRING_BASE returns it.
+    /// Returns the ring's position in the form of GET_VRING_BASE.
     pub(super) fn base(&self) -> u32 {
         either!(self, r => r.base())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rings and requests from the driver's side: what a good driver writes is understood, what a bad one writes is refused.
+//! Rings and requests from the driver's side: valid ones are accepted, invalid ones are refused.
 
 use super::descriptor::{Desc, Head, RingAddress, RingError, RingFeatures, View};
 use super::memory::{GuestMemory, SlotAddress};
@@ -17,7 +17,7 @@ const SIZE: u16 = 8;
 const DESC: u64 = 0;
 const AVAIL: u64 = 0x1000;
 const USED: u64 = 0x2000;
-/// Where tables and data are.
+/// Offset of tables and data.
 const DATA: u64 = 0x3000;
 const BYTES: u64 = 0x8000;
 const NEXT: u16 = 1;
@@ -64,7 +64,7 @@ impl Guest {
         self.all.store_u16(at + 14, words.1, Relaxed);
     }
 
-    /// A descriptor of a split ring.
+    /// Writes a descriptor of a split ring.
     fn split(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
         self.put(DESC, index, addr, len, (flags, next));
     }
@@ -79,7 +79,7 @@ impl Guest {
         self.all.store_u16(AVAIL as usize + 2, idx.wrapping_add(heads.len() as u16), Relaxed);
     }
 
-    /// A descriptor of a packed ring, available in this time round.
+    /// Writes a descriptor of a packed ring, available in the round that `wrap` gives.
     fn packed(&self, index: u16, addr: u64, len: u32, id: u16, flags: u16, wrap: bool) {
         let bits = if wrap { 1 << 7 } else { 1 << 15 };
         self.put(DESC, index, addr, len, (id, flags | bits));
@@ -126,7 +126,7 @@ fn a_split_ring_goes_on_past_the_end_of_its_index() {
     for round in 0..4u16 {
         g.offer(&[0]);
         assert_eq!(g.next(), Ok(Some(Head { id: 0, entries: 1, note: 0 })));
-        // The driver wants to hear of the third one only.
+        // The driver asks to be notified of the third one only.
         g.all.store_u16(AVAIL as usize + 4 + 2 * usize::from(SIZE), 2, Relaxed);
         g.ring.add_used(Head { id: 0, entries: 1, note: 0 }, 0);
         g.ring.publish();
@@ -217,7 +217,7 @@ fn packed_chains_wrap_and_come_back_in_another_order() {
     let mut g = Guest::new(true, false);
     let mut place = (0u16, true);
     for round in 0..20u16 {
-        // Three descriptors each: the ring of eight is passed in the middle of a chain.
+        // Three descriptors each, so the ring of eight wraps in the middle of a chain.
         let mut at = place;
         for (i, flags) in [NEXT, NEXT | WRITE, WRITE].into_iter().enumerate() {
             g.packed(at.0, 0x100 * (i as u64 + 1), 8, round, flags, at.1);
@@ -261,7 +261,7 @@ fn packed_signals_follow_the_drivers_event() {
         let (index, wrap) = (i % SIZE, i < SIZE);
         g.packed(index, 0, 16, 0, 0, wrap);
         let head = g.next().unwrap().unwrap();
-        // Of descriptor 1, in the second time round.
+        // Notify at descriptor 1, in the second round.
         g.all.store_u16(AVAIL as usize, 1, Relaxed);
         g.all.store_u16(AVAIL as usize + 2, 2, Relaxed);
         g.ring.add_used(head, 0);
@@ -290,7 +290,7 @@ fn a_packed_chain_that_the_driver_has_not_finished_is_refused() {
     assert!(g.next().is_err(), "a chain longer than the ring");
 }
 
-/// The bytes of a request, cut into descriptors at `cuts`.
+/// Returns the descriptors of a request that is split at `cuts`.
 fn framed(readable: u32, writable: u32, cuts: &[u32]) -> Vec<Desc> {
     let mut chain = Vec::new();
     for (start, len, write) in [(DATA, readable, false), (DATA + 0x2000, writable, true)] {
@@ -332,13 +332,13 @@ proptest! {
         prop_assert_eq!(next, if write { DATA + 16 + 4096 } else { DATA + 0x2000 + 4096 });
     }
 
-    /// Whatever is in the memory of a ring: no panic, no chain longer than allowed, and an end.
+    /// Whatever is in the memory of a ring: no panic, no chain longer than allowed, and reading terminates.
     #[test]
     fn random_memory_is_survived(packed: bool, seed: u64, offered in 0u16..20) {
         let mut g = Guest::new(packed, true);
         let mut state = seed | 1;
         for at in (0..BYTES as usize).step_by(8) {
-            // Small numbers more often: random addresses and lengths would all be refused at once.
+            // Small numbers are more frequent, because random addresses and lengths would all be refused at once.
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             let keep = if state >> 62 == 0 { u64::MAX } else { 0x0003_0007_0000_7fff };
             let word = (state >> 7) & keep;

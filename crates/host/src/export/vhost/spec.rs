@@ -29,7 +29,7 @@ pub struct VhostUserPlan {
     pub socket_mode: Option<u32>,
     /// Virtqueues offered, `1..=`[`VHOST_QUEUES_MAX`]; the client may use fewer.
     pub num_queues: u16,
-    /// Size of rings that the printed commands ask for, a power of two in `2..=`[`QUEUE_SIZE_MAX`]; the client chooses.
+    /// Ring size in the printed commands, a power of two in `2..=`[`QUEUE_SIZE_MAX`]; the client chooses the actual size.
     pub queue_size: u16,
 }
 
@@ -69,7 +69,7 @@ impl ExportSpec for VhostUserPlan {
     }
 
     fn clash(&self, _other: &VhostUserPlan, _name: &str) -> Option<(&'static str, String)> {
-        // Two on one socket are found by the path.
+        // The check of socket paths finds two exports on one socket.
         None
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The split virtqueue: a table of descriptors, a ring of available heads, a ring of used ones.
+//! The split virtqueue: a table of descriptors, a ring of available heads, and a ring of used heads.
 //!
 //! Source: virtio 1.3, section 2.7.
 
@@ -32,16 +32,17 @@ pub(super) struct SplitRing {
     next_used: u16,
     /// Entries of the used ring that the driver can see.
     published: u16,
-    /// Of those, how many it was told of or did not want to be told of.
+    /// The used index at the last check of whether the driver wants a notification.
     signalled: u16,
     inflight: Option<Inflight>,
     pub(super) log: Option<RingLog>,
-    /// Heads that a back end before this one took and did not give back, the oldest last.
+    /// Heads that an earlier back end left in flight, the oldest last.
     again: Vec<u16>,
 }
 
 impl SplitRing {
-    /// A ring of `size` (a power of two) whose next available entry is `base`; `None` when it is not in the guest's memory.
+    /// Makes a ring of `size` (a power of two) whose next available entry is `base`. Returns `None` if the ring is not in the guest's
+    /// memory.
     pub(super) fn new(
         memory: &GuestMemory,
         address: RingAddress,
@@ -51,10 +52,10 @@ impl SplitRing {
     ) -> Option<SplitRing> {
         let entries = usize::from(size);
         let used = memory.window(address.used, 6 + 8 * entries, 4)?;
-        // What was published before is there still.
+        // The used ring still holds what was published before.
         let next_used = used.load_u16(2, Ordering::Relaxed);
         if features.event_idx {
-            // It is not read, and it must be 0 (2.7.10.2).
+            // With event indices the driver does not read the flags, and they must be 0 (2.7.10.2).
             used.store_u16(0, 0, Ordering::Relaxed);
         }
         Some(SplitRing {
@@ -74,11 +75,11 @@ impl SplitRing {
         })
     }
 
-    /// Writes down what is in flight from now on, and takes up what a back end before this one has left.
+    /// Records requests in flight from now on, and takes the requests again that an earlier back end left.
     pub(super) fn track(&mut self, mut inflight: Inflight) {
         self.again = inflight.recover(self.next_used);
         self.again.reverse();
-        // Those were taken, and what came before them given back, whatever the front end believes.
+        // The earlier back end had taken these heads and returned all before them, so the position from the front end is ignored.
         self.next_avail = self.next_used.wrapping_add(self.again.len() as u16);
         self.avail_idx = self.next_avail;
         self.inflight = Some(inflight);
@@ -89,7 +90,7 @@ impl SplitRing {
         if self.next_avail != self.avail_idx || !self.again.is_empty() {
             return Ok(true);
         }
-        // Entries are read after the index that shows them. Pairs with: the driver's barrier before it writes the index.
+        // Entries are read after the index, which makes them available. Pairs with: the driver's barrier before it writes the index.
         let index = self.avail.load_u16(2, Ordering::Acquire);
         let (next, size) = (self.next_avail, self.size);
         if index.wrapping_sub(next) > size {
@@ -132,7 +133,7 @@ impl SplitRing {
         });
         for id in heads.clone() {
             self.desc.prefetch(DESC_BYTES * usize::from(id));
-            // The third of a chain, which may be in the next line.
+            // The third descriptor of a chain, which may be in the next cache line.
             self.desc.prefetch(DESC_BYTES * (usize::from(id) + 2));
         }
         for id in heads.filter(|id| *id < self.size) {
@@ -140,7 +141,7 @@ impl SplitRing {
         }
     }
 
-    /// The chain that starts with descriptor `id`.
+    /// Reads the chain that starts with descriptor `id`.
     #[inline]
     pub(super) fn read_chain(&self, id: u16, view: &View, chain: &mut Vec<Desc>) -> Result<(), RingError> {
         let mut index = id;
@@ -152,7 +153,7 @@ impl SplitRing {
             let (addr, rest) = read_desc(&self.desc, DESC_BYTES * usize::from(index));
             let (len, flags) = (rest as u32, (rest >> 32) as u16);
             if flags & F_INDIRECT != 0 {
-                // A table may only be the last of a chain, and is not itself written.
+                // An indirect table may only be the last descriptor of a chain; its WRITE flag is ignored.
                 if flags & F_NEXT != 0 {
                     return Err(RingError::BadIndirect { flags });
                 }
@@ -203,8 +204,8 @@ impl SplitRing {
             return false;
         }
         self.signalled = new;
-        // The index was published before this look; the driver asks to be told, then checks the index.
-        // Pairs with: the driver's barrier between the two.
+        // The index is published before this read of the event; the driver writes the event, then reads the index. Pairs with: the
+        // driver's barrier between the two.
         fence(Ordering::SeqCst);
         if self.features.event_idx {
             let event = self.avail.load_u16(4 + 2 * usize::from(self.size), Ordering::Relaxed);
@@ -216,7 +217,7 @@ impl SplitRing {
 
     pub(super) fn set_kicks(&mut self, on: bool) {
         if self.features.event_idx {
-            // An old event costs one kick in 65536: there is no other way to say no.
+            // To disable kicks the old event index is kept, which costs one kick in 65536. There is no other way.
             if on {
                 self.used.store_u16(4 + 8 * usize::from(self.size), self.next_avail, Ordering::Relaxed);
             }
@@ -227,8 +228,8 @@ impl SplitRing {
             log.used(0, 2);
             log.used(4 + 8 * usize::from(self.size), 2);
         }
-        // Asked first; then the caller checks the index once more. Pairs with: the driver's
-        // barrier between what it made available and its read of this.
+        // Kicks are requested first; then the caller checks the index again. Pairs with: the driver's barrier between making an entry
+        // available and reading this.
         fence(Ordering::SeqCst);
     }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One virtqueue of a block device, on the IOThread that serves it: requests from the ring into the block layer, and used buffers back.
+//! One virtqueue of a block device, on the IOThread that serves it: passes requests from the ring to the block layer, and returns used
+//! buffers.
 //!
 //! Guarantees: if the guest's buffers are whole sectors, data goes between the guest's memory and the driver without a copy. Otherwise it
-//! goes through a bounce buffer. A request is given back once all its bios have completed, with its status and the number of bytes
-//! written. Used requests are published and signalled once per round. A driver that breaks a rule of the ring gets nothing more from this
-//! queue; what is in flight still completes.
+//! goes through a bounce buffer. A request is returned to the driver once all its bios have completed, with its status and the number of
+//! bytes written. Used requests are published and signalled once per round. If the driver breaks a rule of the ring, the queue takes no
+//! more requests; those in flight still complete.
 //!
 //! Source: virtio 1.3, sections 2.6 to 2.8 and 5.2.6.
 
@@ -30,53 +31,54 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Requests taken in one round. The client works on the first ones while the rest are served: on the null disk, one IOThread,
-/// a client that sleeps, depth 128: 2.14 M IOPS with 128, 3.47 M with 16, 3.12 M with 8; at depth 32 1.53, 1.67 and 1.27 M.
+/// Most requests that one round takes. With a small number, the client already handles the first completions while later requests are
+/// served. On the null disk, one IOThread, a client that sleeps, depth 128: 2.14 M IOPS with 128, 3.47 M with 16, 3.12 M with 8; at depth
+/// 32 1.53, 1.67 and 1.27 M.
 const ROUND: usize = 16;
-/// Requests taken in the first round after a wait; each round after it takes twice as many. The client has just made many available and
-/// is about to sleep, unless the first of them completes before.
+/// Most requests that the first round after a wait takes; each later round takes up to twice as many. The client has just made many
+/// requests available and is about to sleep, unless the first of them completes before that.
 const FIRST_ROUND: usize = 2;
 const SECTOR: u32 = 512;
 
 /// Why a virtqueue stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StopCause {
-    /// By its ring.
+    /// The ring breaks a rule.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// By a chain.
+    /// A chain is not a valid request.
     #[error(transparent)]
     Chain(#[from] BadChain),
-    /// By its client's memory.
+    /// The client's memory is gone.
     #[error("pages of the guest's memory have gone away")]
     Lost,
 }
 
-/// A request that has not been given back.
+/// A request in flight.
 #[derive(Clone, Debug, Default)]
 struct Slot {
     head: Head,
     status: Option<DataRef>,
-    /// Bios that have not ended.
+    /// Bios in flight, plus one while bios are submitted.
     bios: u32,
     /// Bytes that a read writes if it succeeds.
     bytes: u32,
-    /// Bytes that it could write, and the status.
+    /// Bytes that the request may write, including the status.
     writable: u64,
     error: Option<u8>,
     bounced: Option<Bounced>,
-    /// What is written of the guest's memory, if that is logged.
+    /// What the request writes of the guest's memory, if that is logged.
     dirty: Option<Box<Dirty>>,
 }
 
-/// Guest addresses of what a request writes.
+/// Guest addresses that a request writes.
 #[derive(Clone, Debug)]
 struct Dirty {
     status_at: u64,
     data: Vec<(u64, u32)>,
 }
 
-/// A request that goes through a buffer of ours.
+/// A request that uses a bounce buffer.
 #[derive(Clone, Debug)]
 struct Bounced {
     op: Op,
@@ -84,7 +86,7 @@ struct Bounced {
     sector: u64,
     bytes: u64,
     segments: Vec<(u64, u32)>,
-    /// Once there was one.
+    /// The buffer, once the request has one.
     buffer: Option<(u32, DataRef)>,
 }
 
@@ -105,17 +107,17 @@ pub struct VirtQueue {
     /// Slots that wait for a buffer, oldest first.
     stalled: VecDeque<u16>,
     enabled: bool,
-    /// It is to leave its IOThread.
+    /// No requests are taken, because the queue is about to leave its IOThread.
     paused: bool,
     broken: bool,
     log: Option<Arc<DirtyLog>>,
-    /// Requests given back, for the statistics.
+    /// Requests that were completed, for the statistics.
     served: u64,
     /// Most requests taken in the next round.
     round: usize,
 }
 
-/// What a virtqueue is made of.
+/// The arguments of [`VirtQueue::new`].
 pub(super) struct Parts {
     pub(super) index: u16,
     pub(super) size: u16,
@@ -155,29 +157,29 @@ impl VirtQueue {
         }
     }
 
-    /// Name of its export.
+    /// Returns the export's name.
     pub fn export(&self) -> &str {
         &self.device.name
     }
 
-    /// The ring's position, as GET_VRING_BASE returns it.
+    /// Returns the ring's position in the form of GET_VRING_BASE.
     pub fn base(&self) -> u32 {
         self.ring.base()
     }
 
-    /// Sees the guest's memory as it is from now on. What is in flight may be in slots that are in both.
+    /// Replaces the view of the guest's memory. Requests in flight may only use slots that both views have.
     pub(crate) fn set_view(&mut self, view: View) {
         (self.view, self.hint) = (view, 0);
     }
 
-    /// The driver's eventfd for used chains; none, for a driver that polls.
+    /// Sets the driver's eventfd for used chains; `None` for a driver that polls.
     pub(super) fn set_call(&mut self, call: Option<Call>) {
         self.call = call;
-        // What was published meanwhile may not have been signalled.
+        // Chains that were published in the meantime may not have been signalled.
         self.signal();
     }
 
-    /// Whether requests are taken.
+    /// Sets whether requests are taken.
     pub fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
@@ -186,16 +188,16 @@ impl VirtQueue {
         self.enabled && !self.paused && !self.broken
     }
 
-    /// The kick of a virtqueue that was stopped, for another one.
+    /// Returns the kick descriptor of a stopped virtqueue, for its successor.
     pub(super) fn into_kick(self) -> Option<File> {
         self.kick
     }
 
-    /// Empties the kick, which may be full of what was served long ago, for the next reader. It is not read while the
-    /// virtqueue runs: that could wait, and its IOThread is woken by each kick anew.
+    /// Resets the kick eventfd for the next reader: it still counts kicks that were served long ago. It is not read while the virtqueue
+    /// runs, because a read could block, and each kick wakes the IOThread anyway.
     pub(super) fn empty_kick(&self) {
         if let Some(kick) = &self.kick {
-            // The flag of the file may be another by now.
+            // The file may be in blocking mode by now.
             let mut count = [0; 8];
             let _ = preadv2(kick, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
         }
@@ -205,7 +207,7 @@ impl VirtQueue {
     fn take_one(&mut self, id: SourceId, port: &mut Port, now: Instant) -> Result<bool, StopCause> {
         let Some(head) = self.ring.next(&self.view, &mut self.chain)? else { return Ok(false) };
         let request = request::parse(&self.view, &self.chain, &mut self.segments, &mut self.hint)?;
-        // Else it may be made of zeroes that were never written: a write to somewhere.
+        // Pages that are gone read as zeroes, so the request may be garbage, such as a write to the wrong place.
         if self.view.memory.is_lost() {
             return Err(StopCause::Lost);
         }
@@ -234,7 +236,7 @@ impl VirtQueue {
         if let Err(status) = done {
             self.slots[usize::from(slot)].error = Some(status);
         }
-        // The bio that kept the slot from ending while others were submitted.
+        // Releases the reference that kept the slot while bios were submitted.
         self.bio_ended(slot, BlkStatus::Ok, port);
         Ok(true)
     }
@@ -245,7 +247,7 @@ impl VirtQueue {
         port.submit(bio.with_user_data(id.tagged(u32::from(slot))), now);
     }
 
-    /// A read or write of the segments.
+    /// Submits a read or write of the segments.
     #[inline]
     fn transfer(
         &mut self,
@@ -286,16 +288,16 @@ impl VirtQueue {
         Ok(())
     }
 
-    /// Whether the segments can be given to the driver as they are: whole blocks, where the device can reach them.
+    /// Whether the driver can use the segments directly: they are whole blocks, aligned in memory.
     #[inline]
     fn is_direct(&self) -> bool {
-        // O_DIRECT wants memory aligned like the disk's blocks.
+        // O_DIRECT needs memory that is aligned to the disk's blocks.
         let mask = u64::from(self.device.limits.logical_block_size - 1);
         self.segments.iter().all(|(addr, len)| (addr | u64::from(*len)) & mask == 0)
             && (!self.view.memory.is_ragged() || self.is_whole(mask))
     }
 
-    /// Whether each segment is in one slot of memory that may end anywhere, and a block's multiple into it.
+    /// Whether each segment lies in one slot of memory, at an offset that is a multiple of a block. Slots may begin and end anywhere.
     #[cold]
     fn is_whole(&self, mask: u64) -> bool {
         let mut hint = 0;
@@ -305,7 +307,7 @@ impl VirtQueue {
         })
     }
 
-    /// Through a buffer of our own, for segments that are not whole blocks.
+    /// Queues a read or write that uses a bounce buffer, because its segments are not whole blocks.
     #[cold]
     fn transfer_bounced(
         &mut self,
@@ -323,14 +325,14 @@ impl VirtQueue {
         let (sector, bytes, segments) = (request.sector, request.bytes, self.segments.clone());
         let s = &mut self.slots[usize::from(slot)];
         s.bounced = Some(Bounced { op, flags, sector, bytes, segments, buffer: None });
-        // Kept until it has a buffer.
+        // Counts as a bio until the request has a buffer.
         s.bios += 1;
         self.stalled.push_back(slot);
         self.serve_stalled(id, port, now);
         Ok(())
     }
 
-    /// Gives buffers to requests that wait for one; how many got one.
+    /// Gives buffers to requests that wait for one. Returns how many got one.
     fn serve_stalled(&mut self, id: SourceId, port: &mut Port, now: Instant) -> usize {
         let mut took = 0;
         while let Some(slot) = self.stalled.front().copied() {
@@ -352,7 +354,7 @@ impl VirtQueue {
         took
     }
 
-    /// A discard or write zeroes of the ranges in the data.
+    /// Submits a discard or write zeroes of the ranges in the data.
     #[cold]
     fn ranges(
         &mut self,
@@ -416,8 +418,8 @@ impl VirtQueue {
         Ok(())
     }
 
-    /// Notes what the request in `slot` writes beside its status. It is logged when that is written, whether the rest was or
-    /// not.
+    /// Records what the request in `slot` writes besides its status. All of it is logged when the status is written, even if the data was
+    /// not written.
     #[cold]
     fn note_dirty(&mut self, slot: u16, data: Vec<(u64, u32)>) {
         if let Some(dirty) = &mut self.slots[usize::from(slot)].dirty {
@@ -425,7 +427,7 @@ impl VirtQueue {
         }
     }
 
-    /// All that the request in `slot` writes was written.
+    /// Logs everything that the request in `slot` has written.
     #[cold]
     fn log_dirty(&mut self, slot: u16) {
         let Some(dirty) = self.slots[usize::from(slot)].dirty.take() else { return };
@@ -434,7 +436,7 @@ impl VirtQueue {
         dirty.data.iter().for_each(|(addr, len)| log.mark(*addr, u64::from(*len)));
     }
 
-    /// A bio of the request in `slot` has ended.
+    /// Handles completion of a bio of the request in `slot`.
     #[inline]
     pub(crate) fn bio_ended(&mut self, slot: u16, status: BlkStatus, port: &mut Port) {
         let s = &mut self.slots[usize::from(slot)];
@@ -457,7 +459,7 @@ impl VirtQueue {
             }
             port.give_buffer_back(buffer);
         }
-        // Else it may be a read into pages that are gone, or a write of zeroes from them.
+        // The request may have read into pages that are gone, or written zeroes from them.
         if s.error.is_none() && self.view.memory.is_lost() {
             s.error = Some(S_IOERR);
         }
@@ -468,7 +470,7 @@ impl VirtQueue {
             region.store_u8(at.offset() as usize, status, Ordering::Relaxed);
         }
         let data = if s.error.is_none() { s.bytes } else { 0 };
-        // Counted from the first byte that could be written (2.7.8.2), which the status need not follow at once.
+        // The length counts from the first writable byte without gaps (2.7.8.2), and there may be a gap before the status.
         let written = data + u32::from(u64::from(data) + 1 == s.writable);
         let head = s.head;
         if self.log.is_some() {
@@ -499,9 +501,9 @@ impl VirtQueue {
 }
 
 impl Source for VirtQueue {
-    /// Takes what the driver has made available and submits it. Whether there was anything.
+    /// Submits the requests that the driver has made available. Returns whether there were any.
     fn serve(&mut self, id: SourceId, port: &mut Port, now: Instant) -> bool {
-        // What was taken ends, whatever became of the queue since.
+        // Requests that were taken are completed, whatever the state of the queue now.
         let mut took = if self.stalled.is_empty() { 0 } else { self.serve_stalled(id, port, now) };
         if !self.takes() {
             return took > 0;
@@ -523,46 +525,46 @@ impl Source for VirtQueue {
         took > 0
     }
 
-    /// Shows the driver what was given back in this round, and tells it if it wants to be told.
+    /// Publishes the requests that this round completed, and notifies the driver if it asked for that.
     #[inline]
     fn finish_round(&mut self) {
         self.ring.publish();
         self.signal();
     }
 
-    /// Asks to be kicked; whether it may be slept now: nothing was made available meanwhile.
+    /// Asks the driver for kicks. Returns whether the thread may sleep: no request became available in the meantime.
     fn prepare_sleep(&mut self) -> bool {
         if !self.takes() {
             return true;
         }
         self.ring.enable_kicks();
-        // With all slots or the disk's bios in use an end comes first.
+        // If no slot is free, a completion comes first.
         self.kick.is_some() && (self.free.is_empty() || !self.ring.has_more().unwrap_or(true))
     }
 
-    /// Says that kicks are not needed for now.
+    /// Tells the driver that kicks are not needed for now.
     fn wake_up(&mut self) {
         if self.takes() {
             self.ring.disable_kicks();
         }
     }
 
-    /// What becomes readable when the driver has made something available; `None` if nothing does, and one has to look.
+    /// Returns the descriptor that becomes readable when the driver has made something available; `None` if the ring must be polled.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes nothing for a while; what was taken continues.
+    /// Stops or resumes taking requests; those in flight continue.
     fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// Requests given back so far.
+    /// Returns the number of requests completed so far.
     fn served(&self) -> u64 {
         self.served
     }
 
-    /// Requests that have not been given back.
+    /// Returns the number of requests in flight.
     fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -574,7 +576,7 @@ impl Source for VirtQueue {
         }
     }
 
-    // Its edges are enough, and spare the reading: what a client does to the counter cannot matter then.
+    // Edge-triggered, so the counter need not be read, and its value, which the client controls, does not matter.
     fn interest(&self) -> EventFlags {
         EventFlags::IN | EventFlags::ET
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Plans that fit, and the errors of those that do not.
+//! Valid plans, and the errors of invalid ones.
 
 use super::*;
 use crate::net::certificates::NbdTls;
@@ -44,7 +44,7 @@ fn error(plan: ServePlan) -> PlanError {
     errors[0].clone()
 }
 
-/// The only error when one export is changed so.
+/// Returns the only error of a plan after `change` of its export.
 #[track_caller]
 fn export_error(change: impl FnOnce(&mut ExportPlan)) -> PlanError {
     let mut export = vhost("e", "a", 2);

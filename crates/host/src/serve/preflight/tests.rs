@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is found on the machine, and that looking leaves no trace.
+//! What preflight finds on the machine, and that it leaves no trace.
 
 use super::*;
 use crate::net::certificates::NbdTls;
@@ -33,7 +33,7 @@ impl Dir {
         names
     }
 
-    /// All errors of this image served so.
+    /// Returns all errors when this image is served like this.
     fn look(&self, image: &Path, read_only: bool, kind: ExportKind) -> String {
         let text = image.to_str().unwrap();
         let disk = DiskPlan { read_only, ..DiskPlan::new("a", TargetSpec::File(image.into()), text) };
@@ -115,7 +115,7 @@ fn one_image_under_two_names_is_one_image() {
     assert!(e.starts_with("target=b: is the same image as 'a' of disk 'a'"), "{e}");
 }
 
-/// Images that are paths of a disk were not checked: those of another daemon were served.
+/// Images that are paths of a disk used to be unchecked, so those of another daemon were served.
 #[test]
 fn images_that_are_paths_are_looked_at_as_others() {
     let dir = Dir::new("paths");
@@ -197,7 +197,7 @@ fn files_of_tls_and_mountpoints_are_there() {
     assert!(dir.look(&image, false, fuse(dir.0.clone())).contains("must be a regular file"));
 }
 
-/// What this daemon serves already has a listening socket and a locked image, and neither is in a reload's way.
+/// An export that this daemon already serves has a listening socket and a locked image; neither is reported as in the way of a reload.
 #[test]
 fn a_reload_is_not_in_its_own_way() {
     let dir = Dir::new("reload");

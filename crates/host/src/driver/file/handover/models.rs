@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving (of up to three preemptions) of threads at one ring, explored by loom. The ring is a list.
+//! Models of threads at one ring, for all interleavings with up to three preemptions (loom). A list stands for the ring.
 //!
-//! The hand-over itself, and the table of waiting threads in front of it, are the product's. The list does as the kernel does
-//! (io_uring/io_uring.c of Linux 6.x). Requests complete when they are submitted, and entries may stay in the submission ring.
-//! A sleep for n completions ends when the completion ring's tail is n past where its head was when the sleep began. What
-//! completes in a ring with an owner is posted when that thread enters. Nothing ends a sleep by time, so a lost wake-up is a
-//! deadlock; only a thread that may not enter a ring polls again and again.
+//! The models use the real hand-over, and the real table of waiting threads in front of it. The list behaves like the kernel
+//! (io_uring/io_uring.c of Linux 6.x). Requests complete when they are submitted, and entries may stay in the submission ring. A sleep for
+//! n completions ends when the completion ring's tail is n past where its head was when the sleep began. In a ring with an owner,
+//! completions are posted when that thread enters. No sleep ends by time, so a lost wake-up is a deadlock; only a thread that may not
+//! enter a ring polls again and again.
 //!
-//! What the list adds: a thread that enters the kernel sees what earlier ones did, as in a kernel with a lock.
+//! In addition, a thread that enters the kernel sees the effects of earlier entries, as in a kernel with a lock.
 
 use super::*;
 use crate::disk::{WakeTable, Waker};
@@ -36,14 +36,14 @@ struct Rings {
     /// Completions taken so far, and posted so far.
     head: usize,
     tail: usize,
-    /// Completed in a ring with an owner, and not posted yet.
+    /// Completions in a ring with an owner that are not posted yet.
     put_off: VecDeque<u32>,
-    /// Requests are slow: they stay here once they are submitted.
+    /// If set, requests are slow: submitted requests stay here.
     running: Option<Vec<u32>>,
 }
 
 impl Rings {
-    /// The kernel takes what is there; in a ring with an owner this is the owner.
+    /// Makes the kernel take all entries; in a ring with an owner only the owner calls this.
     fn enter(&mut self) {
         self.post_put_off();
         while let Some(tag) = self.submitted.pop_front() {
@@ -70,7 +70,7 @@ impl Rings {
 /// The kernel's side: a list.
 struct List {
     rings: LoomMutex<Rings>,
-    /// Something was posted.
+    /// Signalled when a completion was posted.
     posted: Condvar,
     owner: Option<ThreadId>,
     wake_ring: LoomMutex<()>,
@@ -106,7 +106,7 @@ impl Kernel for List {
         assert!(self.may_enter(), "a system call on another thread's ring");
         self.rings.lock().unwrap().enter();
         self.posted.notify_all();
-        // It takes no more entries from here on. What it posts now another thread may take before it looks (io_cqring_wait).
+        // From here on it takes no more entries. Another thread may take what is posted now before the sleeper checks (io_cqring_wait).
         self.rings.lock().unwrap().post_put_off();
         let mut rings = self.rings.lock().unwrap();
         let until = rings.head + want;
@@ -203,12 +203,12 @@ impl ModelRing {
         yield_now();
     }
 
-    /// Requests end when [`ModelRing::finish_slow`] says so.
+    /// Makes requests complete only at [`ModelRing::finish_slow`].
     fn slow_down(&self) {
         self.0.kernel().rings.lock().unwrap().running = Some(Vec::new());
     }
 
-    /// Slow requests end now; the ring has an owner.
+    /// Completes the slow requests; the ring has an owner.
     fn finish_slow(&self) {
         let mut rings = self.0.kernel().rings.lock().unwrap();
         let running = rings.running.take().expect("slow");
@@ -257,7 +257,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// What has ended, of the requests 0 and 1.
+/// Which of the requests 0 and 1 have completed.
 #[derive(Default)]
 struct Ended([AtomicBool; 2]);
 
@@ -277,7 +277,7 @@ impl Ended {
     }
 }
 
-/// Polls and sleeps until both requests have ended, whichever thread takes them; no thread is notified.
+/// Polls and sleeps until both requests have completed, whichever thread takes them; no thread is notified.
 fn until_all_ended(bed: &ModelRing, ended: &Ended) {
     loop {
         ended.note(&bed.poll());
@@ -288,8 +288,8 @@ fn until_all_ended(bed: &ModelRing, ended: &Ended) {
     }
 }
 
-/// Two threads queue a request each and take what they find, each until both have ended. Catches: a sleep for a completion
-/// that another thread has taken, the last there was; an entry that is never submitted.
+/// Two threads queue a request each, and take completions until both requests have completed. Catches: a sleep for a completion that
+/// another thread has taken, if it was the last; an entry that is never submitted.
 #[test]
 fn the_last_completion_taken_by_another_ends_the_sleep() {
     for lazy_below in [0, 2] {
@@ -309,7 +309,7 @@ fn the_last_completion_taken_by_another_ends_the_sleep() {
     }
 }
 
-/// Submitters with a request each, of the same tag; one that takes another's notifies it.
+/// Submitters, each with a request whose tag is its own number; a submitter that takes another's completion notifies it.
 struct World {
     bed: Arc<ModelRing>,
     ended: Ended,
@@ -333,7 +333,7 @@ impl World {
         Waker(self.table.clone()).notify(SubmitterId::new(submitter));
     }
 
-    /// Polls and sleeps until `enough`; and once more, as threads do that have other things to do.
+    /// Polls and sleeps until `enough`, and once more, as a thread with other work does.
     fn work(&self, me: u32, enough: impl Fn(&Ended) -> bool) {
         loop {
             self.poll(me);
@@ -345,8 +345,8 @@ impl World {
     }
 }
 
-/// Something that takes long is in flight all the time, so that no completion is the last. Catches: the mark of a wake-up that
-/// another thread takes, and that is used up by it.
+/// A slow request is in flight all the time, so that no completion is the last. Catches: a wake-up that is lost because another thread
+/// takes its mark.
 #[test]
 fn a_mark_taken_by_another_wakes_its_owner() {
     explore(|| {
@@ -365,7 +365,8 @@ fn a_mark_taken_by_another_wakes_its_owner() {
     });
 }
 
-/// Catches: a poll that leaves what another has queued lazily, or what the kernel has put off, to a sleep that never comes.
+/// Catches: a poll that does not submit what another thread has queued lazily, or does not fetch deferred completions, because it relies
+/// on a sleep that never comes.
 #[test]
 fn a_poll_alone_submits_and_posts_what_there_is() {
     explore(|| {
@@ -398,8 +399,8 @@ fn a_poll_alone_submits_and_posts_what_there_is() {
     });
 }
 
-/// The owner works until nothing is in flight; the other thread may only queue and take completions. Catches: an
-/// entry that is queued while the owner goes to sleep; a wake-up before there is something to see.
+/// The owner works until nothing is in flight; the other thread may only queue and take completions. Catches: an entry that is queued
+/// while the owner is about to sleep and is not submitted; a wake-up before its reason is visible.
 #[test]
 fn an_owner_submits_what_others_queue() {
     explore(|| {
@@ -418,7 +419,7 @@ fn an_owner_submits_what_others_queue() {
     });
 }
 
-/// Catches: a wake-up that only the first of two sends, and whose entry was not there yet.
+/// Catches: only the first of two threads sends a wake-up, and its entry was not yet visible.
 #[test]
 fn an_owner_is_woken_by_two_at_once() {
     explore(|| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! LSEEK: where data or a hole is next. The disk's helper thread answers requests that may wait for a file system.
+//! LSEEK: finds the next data or hole. The disk's helper thread answers requests that may have to wait for a file system.
 //!
-//! Guarantees: a write that was answered before the request counts as data; one that was not may count either way. If the disk does not
-//! know its holes, the kernel gets ENOSYS. It then never asks again and takes everything for data, up to the size that the file has then.
-//! An LSEEK counts as in flight until it is answered.
+//! Guarantees: a write that was answered before the LSEEK counts as data; an unanswered one may count as data or as a hole. If the disk
+//! does not know its holes, the kernel gets ENOSYS. The kernel then sends no further LSEEK and treats everything as data, up to the file's
+//! size at that time. An LSEEK counts as in flight until it is answered.
 //!
 //! Source: lseek(2); Linux fs/fuse/file.c (what ENOSYS does).
 
@@ -14,11 +14,11 @@ use crate::serve::Port;
 use crate::serve::helper::{HelperRequest, HelperWork};
 use blk::id::Sector;
 
-/// What the offset lies in, and what comes behind it.
+/// Most stretches of one answer: that of the offset, and the next.
 const STRETCHES: usize = 2;
 
 impl Channel {
-    /// Begins to look for data, or a hole, at or behind `offset`, which lies in a disk of `size` bytes.
+    /// Starts to look for data, or a hole, at or after `offset`, in a disk of `size` bytes.
     #[cold]
     pub(super) fn seek(&mut self, unique: u64, offset: u64, hole: bool, size: u64, port: &Port) {
         match self.shared.disk.helper.stored().allocation() {
@@ -34,7 +34,7 @@ impl Channel {
         }
     }
 
-    /// Asks from where the answer before has ended.
+    /// Asks the helper thread about the range after its previous answer.
     fn ask(&mut self, number: u16, port: &Port) {
         let block = self.block();
         let slot = self.slot(number);
@@ -54,7 +54,7 @@ impl Channel {
         }
     }
 
-    /// Takes what the helper has answered; whether there was anything.
+    /// Takes the answers of the helper thread. Returns whether there were any.
     #[cold]
     pub(super) fn take_answers(&mut self, port: &Port) -> bool {
         let answers = self.answers.take();
@@ -65,7 +65,7 @@ impl Channel {
         !answers.is_empty()
     }
 
-    /// Looks into what is stored from where it was asked on; answers, or asks for more.
+    /// Searches the stretches of an answer; replies, or asks for more.
     fn look(&mut self, number: u16, stretches: &[Stretch], port: &Port) {
         assert!(!stretches.is_empty(), "a survey has at least one stretch");
         let block = self.block();
@@ -93,7 +93,7 @@ impl Channel {
         }
     }
 
-    /// Bytes of a logical block.
+    /// Returns the bytes of a logical block.
     fn block(&self) -> u64 {
         u64::from(self.shared.disk.limits().logical_block_size)
     }

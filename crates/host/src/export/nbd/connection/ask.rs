@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests that are no I/O: block status and cache. The disk's helper thread serves those that may wait for a file system.
+//! Requests without I/O: block status and cache. The disk's helper thread serves those that may have to wait for a file system.
 //!
-//! Guarantees: a write that was answered before a status request is reported as data; one that was not may be reported either way. A
-//! reply has at most [`EXTENTS`] extents; the client asks again for the rest. These requests count as in flight.
+//! Guarantees: a write that was answered before a status request is reported as data; an unanswered one may be reported as data or as a
+//! hole. A reply has at most [`EXTENTS`] extents; the client asks again for the rest. These requests count as in flight.
 //!
 //! Source: the NBD protocol, sections "Metadata querying", "`NBD_CMD_BLOCK_STATUS`", "`NBD_CMD_CACHE`".
 
@@ -15,12 +15,12 @@ use crate::serve::Port;
 use crate::serve::helper::{HelperRequest, HelperWork};
 use blk::id::Sector;
 
-/// Extents of one reply: some milliseconds of work for a file in pieces.
+/// Most extents of one reply: some milliseconds of work for a fragmented file.
 const EXTENTS: usize = 1024;
 const HOLE: u32 = extent_flag::HOLE | extent_flag::ZERO;
 
 impl Connection {
-    /// What is known without asking is told at once.
+    /// Answers a block status request: at once if the allocation is known, otherwise by the helper thread.
     pub(super) fn tell_extents(&mut self, slot: u16, request: &Request, port: &Port) {
         let is_hole = match port.disk().helper.stored().allocation() {
             Allocation::Data => false,
@@ -37,7 +37,7 @@ impl Connection {
         self.put_extents(slot, &[all]);
     }
 
-    /// Where nothing is cached there is nothing to do.
+    /// Passes a cache request to the helper thread. For a disk without a cache there is nothing to do.
     pub(super) fn prefetch(&mut self, slot: u16, request: &Request, port: &Port) {
         if !port.disk().helper.stored().caches() || !self.ask(slot, request, port, HelperWork::Prefetch) {
             self.release(slot);
@@ -57,7 +57,7 @@ impl Connection {
         asked
     }
 
-    /// Takes what the helper has answered; whether there was anything.
+    /// Takes the answers of the helper thread. Returns whether there were any.
     #[cold]
     pub(super) fn take_answers(&mut self) -> bool {
         let answers = self.answers.take();
@@ -72,7 +72,7 @@ impl Connection {
         !answers.is_empty()
     }
 
-    /// The reply to a block status request.
+    /// Queues the reply to a block status request.
     fn put_extents(&mut self, slot: u16, stretches: &[Stretch]) {
         let s = &mut self.slots[usize::from(slot)];
         s.holds = 0;

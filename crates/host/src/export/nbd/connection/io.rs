@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A connection's bytes: from its socket into buffers, and replies to its socket; plain, or under TLS.
+//! The I/O of a connection's socket: receives into buffers and sends replies, in plain text or under TLS.
 //!
-//! Guarantees: plain bytes are not copied; a connection without TLS pays only the check for it. Replies leave in the order of `out`;
-//! short ones are gathered into one TLS record.
+//! Guarantees: without TLS bytes are not copied, and TLS costs only the check for it. Replies are sent in the order of `out`; under TLS
+//! short ones share a record.
 
 use super::{Connection, ConnectionState, SLOTS, Slot};
 use crate::mem::Span;
@@ -10,14 +10,14 @@ use crate::net::tls::{RECORD_BYTES, Received};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Replies sent by one call; each has a head and perhaps data.
+/// Most replies that one call sends; each has a head and perhaps data.
 const BATCH: usize = 64;
-/// Turns of encrypting and sending in one round, so that the other sources of an IOThread have theirs.
+/// Most turns of encrypting and sending in one round, so that the other sources of the IOThread get their turn.
 const TLS_TURNS: usize = 8;
 
 impl Connection {
-    /// Receives the rest of a write's data to its place and what follows to the input, which is used up. `None` if there
-    /// was nothing, else whether there may be more.
+    /// Receives the rest of a write's data into its buffer, and what follows into the input, which must be empty. Returns `None` if there
+    /// was nothing, otherwise whether there may be more.
     pub(super) fn receive(&mut self) -> Option<bool> {
         if self.tls.is_some() {
             return self.receive_tls();
@@ -56,7 +56,7 @@ impl Connection {
         Some(n == asked)
     }
 
-    /// Where the rest of a write's data belongs.
+    /// Returns where the rest of a write's data goes.
     fn payload_place(&self) -> Option<Span<'_>> {
         let left = self.session.payload_left() as usize;
         let slot = self.writing.filter(|_| left > 0)?;
@@ -65,7 +65,7 @@ impl Connection {
         Some(self.buffers.span((*buffer)?, from, left))
     }
 
-    /// As [`Connection::receive`], decrypted on the way.
+    /// As [`Connection::receive`], for a connection under TLS.
     fn receive_tls(&mut self) -> Option<bool> {
         let mut tls = self.tls.take()?;
         let mut input = std::mem::take(&mut self.input);
@@ -111,7 +111,7 @@ impl Connection {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Encrypts replies as far as there is room, and sends; whether there is more to do now.
+    /// Encrypts replies as far as there is room, and sends them. Returns whether there is more to do now.
     fn send_tls(&mut self) -> io::Result<bool> {
         let Some(mut tls) = self.tls.take() else { return Ok(false) };
         let mut done = Ok(false);
@@ -137,7 +137,7 @@ impl Connection {
         done
     }
 
-    /// As much of the replies as a record takes.
+    /// Gathers as much of the replies as fits into a record.
     fn gather(&mut self) {
         self.record.clear();
         self.record.reserve_exact(RECORD_BYTES);
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Everything is answered: the client hears that this is the end, once.
+    /// Sends a close_notify, once, when everything is answered.
     #[cold]
     fn say_goodbye(&mut self) {
         let Some(tls) = self.tls.as_mut().filter(|_| !self.said_goodbye) else { return };
@@ -198,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Sends a batch of replies; whether it went out as a whole.
+    /// Sends a batch of replies. Returns whether all of it was sent.
     fn send(&mut self) -> bool {
         let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2 * BATCH];
         let (mut count, mut asked, mut skip) = (0, 0, self.sent);
@@ -216,7 +216,7 @@ impl Connection {
             }
             skip = 0;
         }
-        // SAFETY: all zeroes is a message without anything.
+        // SAFETY: all zeroes is an empty message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (list.as_mut_ptr(), count as _);
         // SAFETY: the entries name heads, which are this connection's own and only read, and parts of regions, which live as

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a connection that cannot be made ends.
+//! What happens when a connection cannot be made.
 
 use super::*;
 use crate::export::nbd::export::Export;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::os::unix::net::UnixStream;
 use std::sync::Weak;
 
-/// Notes whether the socket was there when it was dropped.
+/// Records whether the socket still existed when this was dropped.
 struct Guard(Weak<OwnedFd>, Arc<Mutex<Option<bool>>>);
 
 impl Drop for Guard {
@@ -20,9 +20,8 @@ impl Drop for Guard {
     }
 }
 
-/// The end of an export looks for the sockets of its clients whenever a guard has gone. Without memory for a
-/// connection, its guard went before its socket, which was seen, and nothing signalled the socket's end: the export
-/// never ended.
+/// An export that is being removed looks for its clients' sockets whenever a guard is dropped. Without memory for a connection, the guard
+/// used to be dropped before the socket. So the export saw the socket, was never notified of its end, and waited forever.
 #[test]
 fn the_socket_goes_before_its_guard_also_without_memory() {
     let option = ThreadOptions { name: "io0".into(), cpus: Vec::new(), polling: Polling::default() };
@@ -44,7 +43,7 @@ fn the_socket_goes_before_its_guard_also_without_memory() {
         (made.is_ok(), *seen.lock())
     };
     assert_eq!(connect(), (true, Some(false)));
-    // The buffers that this one had are spare now.
+    // The buffers of the previous connection are free now.
     let _taken = disk.take_buffers(SLOTS * super::super::buffers::SMALL_BYTES).unwrap();
     while regions.add(Arc::new(Region::new(4096, false).unwrap())).is_ok() {}
     assert_eq!(connect(), (false, Some(false)));
