@@ -372,7 +372,7 @@ pub(crate) struct BioId(u32);
 
 const BIO_INDEX_BITS: u32 = 22;
 const BIO_INDEX_MASK: u32 = (1 << BIO_INDEX_BITS) - 1;
-/// Most bio slots of one submitter.
+/// Maximum number of bio slots of one submitter.
 pub const MAX_BIOS_PER_SUBMITTER: u32 = (1 << BIO_INDEX_BITS) - 1 - PIECE_SLOTS;
 /// Slots of each submitter that only pieces of split bios use. So the first of several waiting bios always gets slots
 /// for its pieces and completes.

@@ -6,12 +6,12 @@ pub const SECTOR_SHIFT: u32 = 9;
 /// Bytes of one sector.
 pub const SECTOR_SIZE: u32 = 1 << SECTOR_SHIFT;
 
-/// Most tags a tag set may have (`BLK_MQ_MAX_DEPTH`, block/blk-mq.h).
+/// Maximum number of tags a tag set may have (`BLK_MQ_MAX_DEPTH`, block/blk-mq.h).
 pub const BLK_MQ_MAX_DEPTH: u32 = 10240;
 /// Most CPUs of one stack. NR_CPUS of large distributions' kernels is 8192. A CPU number takes two bytes of a request
 /// here.
 pub const MAX_CPUS: u32 = 4096;
-/// Most submitters of one disk.
+/// Maximum number of submitters of one disk.
 pub const MAX_SUBMITTERS: u32 = 1024;
 
 /// An address on a disk, in 512-byte sectors.

@@ -12,21 +12,21 @@ pub struct Limits {
     pub logical_block_size: u32,
     /// Unit the medium writes without a read-modify-write, in bytes; at least `logical_block_size`.
     pub physical_block_size: u32,
-    /// Most sectors of one read or write that the hardware takes.
+    /// Maximum number of sectors of one read or write that the hardware takes.
     pub max_hw_sectors: u32,
-    /// Most sectors of one read or write the block layer builds (`max_sectors_kb`); at most `max_hw_sectors`.
+    /// Maximum number of sectors of one read or write the block layer builds (`max_sectors_kb`); at most `max_hw_sectors`.
     pub max_sectors: u32,
     /// No request crosses a multiple of this many sectors; 0 = no such boundary. A power of two.
     pub chunk_sectors: u32,
-    /// Most data segments of one request, at least 1.
+    /// Maximum number of data segments of one request, at least 1.
     pub max_segments: u16,
-    /// Most bytes of one segment.
+    /// Maximum number of bytes of one segment.
     pub max_segment_size: u32,
-    /// Most sectors of one discard; 0 = no discard.
+    /// Maximum number of sectors of one discard; 0 = no discard.
     pub max_discard_sectors: u32,
     /// Discards start and end on multiples of this many bytes to have an effect; 0 = any.
     pub discard_granularity: u32,
-    /// Most sectors of one write zeroes; 0 = none.
+    /// Maximum number of sectors of one write zeroes; 0 = none.
     pub max_write_zeroes_sectors: u32,
     /// The disk has a volatile write cache, so flushes have an effect.
     pub write_cache: bool,

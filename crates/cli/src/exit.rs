@@ -25,13 +25,13 @@ pub fn end(outcome: Outcome) -> ExitCode {
     code
 }
 
-/// Ends the process at once with the status of an interruption, after putting back settings of kernel devices.
+/// Restores settings of kernel devices, then exits with status 130.
 pub fn exit_interrupted() -> ! {
     put_back();
     signal_hook::low_level::exit(i32::from(EXIT_INTERRUPTED))
 }
 
-/// Puts back the settings of kernel devices that this process has changed; what cannot be put back is reported.
+/// Restores the settings of kernel devices that this process has changed. Reports those that it cannot restore.
 fn put_back() {
     for problem in host::kernel::put_back_all() {
         output::tell(&format!("mqblk: {problem}"));

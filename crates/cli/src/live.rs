@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a change: the disk's own timeout is shorter.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
-/// Most bytes of a question.
+/// Maximum number of bytes of a question.
 const MOST_ASKED: u64 = 1 << 20;
 /// Clients that may ask at the same time.
 const CLIENTS: usize = 64;
-/// Most bytes of an answer.
+/// Maximum number of bytes of an answer.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// A request to a run.

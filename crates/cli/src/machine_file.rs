@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// Largest machine file that is read: a mistyped name may be a disk image.
 const BYTES_MAX: u64 = 4 << 20;
-/// Most links that lead to a file, as in the kernel (`MAXSYMLINKS`).
+/// Maximum number of links that lead to a file, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
-/// Most names that are tried for a temporary file.
+/// Maximum number of names that are tried for a temporary file.
 const TRIES_MAX: usize = 16;
 
 /// Reads a whole file as text; `what` names the file in messages.

@@ -12,7 +12,7 @@ use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Most messages about one file.
+/// Maximum number of messages about one file.
 const PROBLEMS_MAX: usize = 100;
 /// Longest piece of a file that a message repeats.
 const SHOWN_MAX: usize = 80;

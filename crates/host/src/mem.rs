@@ -31,7 +31,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Most regions of one table.
+/// Maximum number of regions of one table.
 pub const MAX_REGIONS: usize = 1024;
 /// Buffers start on multiples of this: what every device's O_DIRECT takes.
 pub const BUFFER_ALIGN: usize = 4096;

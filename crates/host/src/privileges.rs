@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// Room for an entry of the account database.
 const ENTRY_BYTES: usize = 64 << 10;
-/// Most groups of an account, as the kernel has it (`NGROUPS_MAX`).
+/// Maximum number of groups of an account, as the kernel has it (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
 
 /// The user to become.

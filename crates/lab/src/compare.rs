@@ -91,7 +91,7 @@ pub struct OtherJob {
 pub struct Detect {
     /// The size as a fraction (0.03: 3 %).
     pub change: f64,
-    /// Most pairs that may be run.
+    /// Maximum number of pairs that may be run.
     pub most: u32,
 }
 

@@ -26,7 +26,7 @@ impl Side {
     pub const A: Side = Side(0);
     /// The second side.
     pub const B: Side = Side(1);
-    /// Most sides of a comparison.
+    /// Maximum number of sides of a comparison.
     pub const MAX: usize = 16;
 
     /// The side at `index`, A being 0.
@@ -143,7 +143,7 @@ impl Plan {
     pub const DEFAULT_PAIRS: u32 = 12;
     /// A larger number is a typing error: it would run for days.
     pub const MAX_PAIRS: u32 = 10_000;
-    /// Most warm-up runs.
+    /// Maximum number of warm-up runs.
     pub const MAX_WARMUPS: u32 = 100;
 
     /// Makes a plan of `pairs` pairs after `warmups` discarded runs of each side.

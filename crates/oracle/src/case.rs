@@ -19,7 +19,7 @@ const TICK_US: u64 = 4000;
 /// How finely the unknown phase of the tick is searched.
 const PHASE_STEP_US: u64 = 500;
 
-/// Most first hints that are tried.
+/// Maximum number of first hints that are tried.
 const MAX_HINTS: u32 = 16;
 
 /// A case.

@@ -22,16 +22,16 @@ use crate::phases::BenchReport;
 use crate::phases::{self, Pace};
 use crate::random::Random;
 
-/// Most requests per queue: each takes three descriptors of a ring.
+/// Maximum number of requests per queue: each takes three descriptors of a ring.
 pub const MAX_IODEPTH: u32 = MAX_RING / 3;
 
 /// Longest request.
 const MAX_BLOCK: u64 = 16 << 20;
 
-/// Most virtqueues; vhost-user numbers them with a byte.
+/// Maximum number of virtqueues; vhost-user numbers them with a byte.
 const MAX_QUEUES: u32 = 256;
 
-/// Most bytes of memory shared with the server. The bench touches every page of it before it measures.
+/// Maximum number of bytes of memory shared with the server. The bench touches every page of it before it measures.
 const MAX_MEMORY: u64 = 1 << 30;
 
 /// Upper bound of the latency histogram.

@@ -18,7 +18,7 @@ use crate::completion::Queue;
 use crate::error::Error;
 use crate::memory::Memory;
 
-/// Most descriptors of a ring; every server is expected to support as many.
+/// Maximum number of descriptors of a ring; every server is expected to support as many.
 pub(crate) const MAX_RING: u32 = 1024;
 
 /// Longest handshake of [`info`].
@@ -31,7 +31,7 @@ pub struct Info {
     pub capacity: u64,
     /// Virtqueues the server offers.
     pub max_queues: u32,
-    /// Most data segments of one request (SEG_MAX).
+    /// Maximum number of data segments of one request (SEG_MAX).
     pub max_segments: u32,
     /// Longest segment (SIZE_MAX).
     pub max_segment_len: u64,
@@ -49,7 +49,7 @@ pub struct Info {
     pub max_write_zeroes_len: u64,
     /// Whether the server caches writes, so that FLUSH means something.
     pub write_cache: bool,
-    /// Most memory regions that the server accepts.
+    /// Maximum number of memory regions that the server accepts.
     pub max_mem_regions: u64,
 }
 

@@ -19,10 +19,10 @@ use crate::raw::message::{feature, protocol};
 use crate::raw::{Format, Notify, Raw, Ring};
 use hdrhistogram::Histogram;
 
-/// Most descriptors of a ring (virtio 1.2, 2.7).
+/// Maximum number of descriptors of a ring (virtio 1.2, 2.7).
 const MAX_RING: u32 = 1 << 15;
 
-/// Most bytes of memory shared with the server.
+/// Maximum number of bytes of memory shared with the server.
 const MAX_MEMORY: u64 = 1 << 30;
 
 /// Guest address of the shared memory.

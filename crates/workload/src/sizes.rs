@@ -11,7 +11,7 @@ use crate::job::{BlockSizes, Dir, Job, RwMode};
 use crate::rng::{FioRng, Purpose, Seeds};
 use crate::stats::DIRS;
 
-/// Most draws before a size is taken from the remaining room instead. Only a split whose sizes almost never fit reaches this.
+/// Maximum number of draws before a size is taken from the remaining room instead. Only a split whose sizes almost never fit reaches this.
 const MAX_DRAWS: u32 = 1_000;
 
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use crate::hist::{BUCKETS, Histogram};
 use crate::stats::{DIRS, DirStats};
 use blk::time::Duration;
 
-/// Most slices of a table. A long run uses at least half of them.
+/// Maximum number of slices of a table. A long run uses at least half of them.
 pub const COLUMNS: usize = 128;
 /// Buckets of a [`Histogram`] per class: four classes per octave.
 const BUCKETS_PER_ROW: usize = 16;

@@ -52,7 +52,7 @@ fn empty(directory: &Path) -> Result<(), String> {
     fs::create_dir_all(directory).map_err(failed)
 }
 
-/// Copies the seeds of a target that were just written to `into`. Returns how many there are.
+/// Copies the seeds of a fuzz target from `fresh`, where they were just written, to `into`. Returns how many it copied.
 fn hand_over(fresh: &Path, into: &Path) -> Result<usize, String> {
     if !fresh.exists() {
         return Ok(0);

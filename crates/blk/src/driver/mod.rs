@@ -265,7 +265,7 @@ pub(crate) enum Tries {
     Afresh,
 }
 
-/// Most completions of one [`Driver::poll`]; they share one clock reading and one bitmap update.
+/// Maximum number of completions of one [`Driver::poll`]; they share one clock reading and one bitmap update.
 pub const POLL_BATCH: usize = 64;
 
 impl Completions {

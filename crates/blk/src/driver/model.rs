@@ -18,7 +18,7 @@ pub struct Speed {
     pub seed: u64,
     /// Most I/Os per second; 0 = no cap.
     pub iops: u64,
-    /// Most bytes per second; 0 = no cap.
+    /// Maximum number of bytes per second; 0 = no cap.
     pub bytes_per_sec: u64,
     /// The burst after a pause, as a time: the caps let through at once what they admit in this time.
     pub burst: Duration,

@@ -12,7 +12,7 @@
 
 use crate::id::{SECTOR_SHIFT, Sector};
 
-/// Most streams that are remembered; a new stream replaces the least recently read one.
+/// Maximum number of streams that are remembered; a new stream replaces the least recently read one.
 const STREAMS: usize = 16;
 
 /// Sectors to be fetched.

@@ -68,7 +68,7 @@ pub struct Tunable {
     pub name: &'static str,
     /// Present value, in the kernel's unit.
     pub value: u64,
-    /// Least value accepted.
+    /// Minimum value accepted.
     pub min: u64,
     /// Greatest value accepted.
     pub max: u64,

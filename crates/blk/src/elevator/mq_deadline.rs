@@ -15,12 +15,12 @@
 //! # Limits
 //! One lock for the whole disk, taken once per inserted or dispatched batch and once per bio that may adjoin a request.
 //! The position, `starved` and the batch count are kept per disk, not per hardware queue, so `dispatch` for one hctx
-//! may return requests of another. A search for aged requests chooses a direction and ends the batch even if it then
-//! finds that the request is too young. The kernel does the same, as recorded traces show. No zoned disks.
+//! may return requests of another. A search for aged requests chooses a direction and ends the batch, even if the
+//! oldest request of the class turns out to be too young. The kernel does the same, as recorded traces show. No zoned disks.
 //!
 //! # Differences from the kernel
-//! Requests inserted at the head in one call keep their order (the kernel reverses it). A changed expiry does not hold
-//! back requests queued under a longer one. Expiry is compared in nanoseconds, not in ticks.
+//! Requests inserted at the head in one call keep their order (the kernel reverses it). Expiry is
+//! compared in nanoseconds, not in ticks.
 //!
 //! # Since
 //! Behaviour of Linux 6.19 block/mq-deadline.c; the search for the next request by position is that of 6.4 and later.

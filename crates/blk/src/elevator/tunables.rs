@@ -15,7 +15,7 @@ pub(crate) struct TunableDef {
     pub(crate) name: &'static str,
     /// Value at start.
     pub(crate) default: u64,
-    /// Least value accepted.
+    /// Minimum value accepted.
     pub(crate) min: u64,
     /// Greatest value accepted.
     pub(crate) max: u64,

@@ -3,9 +3,9 @@
 
 use crate::time::Duration;
 
-/// Most paths of a disk at a time.
+/// Maximum number of paths of a disk at a time.
 pub const MAX_PATHS: usize = 64;
-/// Most priority groups of a disk (`MAX_GROUPS` of multipath-tools), which is more than any array has.
+/// Maximum number of priority groups of a disk (`MAX_GROUPS` of multipath-tools), which is more than any array has.
 pub const MAX_GROUPS: usize = 64;
 
 /// Number of a path. It is small, and is reused after the path was removed.
@@ -26,7 +26,7 @@ pub struct Features {
     pub queue_if_no_path: bool,
     /// After this long without a path `queue_if_no_path` is turned off; zero = never.
     pub no_path_timeout: Duration,
-    /// Most retries of an activation, 0..=50.
+    /// Maximum number of retries of an activation, 0..=50.
     pub pg_init_retries: u32,
     /// Delay of those retries, at most a minute; 2 s unless given.
     pub pg_init_delay: Option<Duration>,

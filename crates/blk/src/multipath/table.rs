@@ -3,10 +3,10 @@
 //!
 //! Guarantees: a printed table is parsed back equal. Every error names the word, its position in the line, and the rule
 //! that it breaks. Lines may come from untrusted sources: counts are bounded before anything is allocated for them.
-//! `repeat_count` is read but always 1, as in the kernel. `queue_mode bio` is rejected, because this driver works on
+//! `repeat_count` is accepted, and 1 is used in its place, as in the kernel. `queue_mode bio` is rejected, because this driver works on
 //! requests.
 //!
-//! Does not do: find the devices that are named. Source: drivers/md/dm-mpath.c (`multipath_ctr`, `multipath_status`), dm-ps-*.c.
+//! Does not look up the devices that the line names. Source: drivers/md/dm-mpath.c (`multipath_ctr`, `multipath_status`), dm-ps-*.c.
 
 use super::config::{Features, MAX_GROUPS, MAX_PATHS};
 use super::cpu_mask::{format_cpu_mask, parse_cpu_mask};

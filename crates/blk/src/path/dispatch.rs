@@ -32,7 +32,7 @@ pub(crate) fn run_again_after(status: QueueRqStatus) -> Option<Duration> {
     }
 }
 
-/// Most passes of one run. The rest is left to the next poll, so that one submitter's call is bounded. (The kernel yields
+/// Maximum number of passes of one run. The rest is left to the next poll, so that one submitter's call is bounded. (The kernel yields
 /// after a second or when rescheduling is due.)
 const MAX_PASSES: u32 = 64;
 

@@ -79,7 +79,7 @@ fn same_polling(a: OpFlags, b: OpFlags) -> bool {
     a.contains(OpFlags::POLLED) == b.contains(OpFlags::POLLED)
 }
 
-/// Most sectors of a request of kind `op` (`max_sectors`, or the operation's own limit).
+/// Maximum number of sectors of a request of kind `op` (`max_sectors`, or the operation's own limit).
 #[inline]
 pub(crate) fn max_sectors_of(limits: &Limits, op: Op) -> u32 {
     match op {
@@ -98,7 +98,7 @@ pub(crate) fn sectors_to_boundary(limits: &Limits, sector: u64) -> u32 {
     }
 }
 
-/// Most sectors of a request that starts at `sector`. Discards may cross chunk boundaries, as in the kernel.
+/// Maximum number of sectors of a request that starts at `sector`. Discards may cross chunk boundaries, as in the kernel.
 #[inline]
 fn max_sectors_at(limits: &Limits, op: Op, sector: u64) -> u32 {
     let max = max_sectors_of(limits, op);

@@ -22,7 +22,7 @@ use crate::sync::Ordering;
 use crate::time::Instant;
 use crate::trace::event::EventKind;
 
-/// Most requests of a ctx list, youngest first, that are checked for a merge with a bio (`BLK_MQ_CTX_MERGE_DEPTH`).
+/// Maximum number of requests of a ctx list, youngest first, that are checked for a merge with a bio (`BLK_MQ_CTX_MERGE_DEPTH`).
 const CTX_MERGE_DEPTH: usize = 8;
 
 /// Checks that a bio lies within a disk of this size and consists of whole blocks.

@@ -15,11 +15,11 @@ use crate::id::SubmitterId;
 use crate::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Most background writes in flight at step 0 (`RWB_DEF_DEPTH`).
+/// Maximum number of background writes in flight at step 0 (`RWB_DEF_DEPTH`).
 const DEFAULT_DEPTH: u32 = 16;
 /// Length of a window that is not shortened (`RWB_WINDOW_NSEC`).
 pub(crate) const WINDOW: Duration = Duration::from_ms(100);
-/// Fewest writes in a window whose read latency is judged (`RWB_MIN_WRITE_SAMPLES`).
+/// Minimum number of writes in a window whose read latency is judged (`RWB_MIN_WRITE_SAMPLES`).
 const MIN_WRITES: u64 = 3;
 /// After this many windows without a verdict, the step moves one towards 0 (`RWB_UNKNOWN_BUMP`).
 const UNKNOWN_BUMP: u32 = 5;
@@ -156,7 +156,7 @@ pub(crate) enum WindowVerdict {
 pub(crate) struct Params {
     /// Zero = off.
     pub(crate) target: Duration,
-    /// Most requests that the disk takes at once.
+    /// Maximum number of requests that the disk takes at once.
     pub(crate) device_depth: u32,
     /// The disk has a volatile write cache.
     pub(crate) write_cache: bool,
@@ -394,11 +394,11 @@ pub struct WbtState {
     pub inflight: [u32; KINDS],
     /// Windows without a verdict since the step last changed.
     pub unknown_cnt: u32,
-    /// Most normal write-back in flight.
+    /// Maximum number of normal writes-back in flight.
     pub wb_normal: u32,
-    /// Most background write-back in flight, and most discards.
+    /// Maximum number of background writes-back in flight, and of discards.
     pub wb_background: u32,
-    /// Most writes in flight that a thread waits for.
+    /// Maximum number of writes in flight that a thread waits for.
     pub max_depth: u32,
     /// Above 0: the depth is halved this many times. Below 0: it is doubled this many times.
     pub scale_step: i32,

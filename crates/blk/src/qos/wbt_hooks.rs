@@ -18,7 +18,7 @@ use crate::submitter::{Env, Local};
 use crate::sync::Ordering;
 use crate::time::{Duration, Instant};
 
-/// Most windows that are judged late in one call; the rest are skipped.
+/// Maximum number of windows that are judged late in one call; the rest are skipped.
 const MAX_MISSED: u32 = 64;
 
 impl<L: Lock> RequestQueue<L> {

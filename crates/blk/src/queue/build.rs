@@ -109,7 +109,7 @@ fn nr_requests(config: &QueueConfig, name: &str, is_member: bool) -> Result<u32,
     })
 }
 
-/// Most memory for requests and the lists they wait on.
+/// Maximum memory for requests and the lists they wait on.
 const MAX_REQUEST_BYTES: u64 = 1 << 30;
 
 /// Rejects settings that need too much memory. Requests and lists are allocated before the first I/O, and settings that

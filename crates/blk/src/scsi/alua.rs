@@ -15,9 +15,9 @@ use super::transport::Probed;
 use crate::multipath::PgInit;
 use crate::time::Duration;
 
-/// Most groups that are read from an answer.
+/// Maximum number of groups that are read from an answer.
 pub const MAX_GROUPS: usize = 64;
-/// Most ports that are read of a group.
+/// Maximum number of ports that are read of a group.
 pub const MAX_PORTS: usize = 64;
 /// Allocation length of REPORT TARGET PORT GROUPS.
 pub const ANSWER_BYTES: u32 = 4096;
@@ -257,7 +257,7 @@ fn activation(groups: &PortGroups, own: u16, support: Support, in_transition: Du
     }
 }
 
-/// Most commands of one activation, including repeats after unit attentions and SET TARGET PORT GROUPS.
+/// Maximum number of commands of one activation, including repeats after unit attentions and SET TARGET PORT GROUPS.
 const MAX_STEPS: u32 = 16;
 
 /// Activates the path that `ask` uses, as a hardware handler of multipath does

@@ -43,7 +43,7 @@ pub struct DebugOptions {
     pub luns: u16,
     /// How long a command takes; zero: the next poll finds it completed.
     pub delay: Duration,
-    /// Most commands in flight on a hardware queue, of all LUNs together, before the host is busy; 0 = no limit.
+    /// Maximum number of commands in flight on a hardware queue, of all LUNs together, before the host is busy; 0 = no limit.
     pub host_max_queue: u32,
 }
 

@@ -22,7 +22,7 @@ const FULL_WINDOW: Duration = Duration::from_ms(64);
 const FULL_TIMES: u32 = 10;
 /// `SCSI_DEFAULT_RAMP_UP_PERIOD`.
 pub(crate) const RAMP_UP_PERIOD: Duration = Duration::from_secs(120);
-/// Least number of hardware queues that a device has counters for, even if it starts with fewer.
+/// Minimum number of hardware queues that a device has counters for, even if it starts with fewer.
 const PLACES: u16 = 64;
 /// Largest `queue_depth` of a device.
 pub const MAX_QUEUE_DEPTH: u32 = 4096;

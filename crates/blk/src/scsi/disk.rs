@@ -38,7 +38,7 @@ pub struct DiskOptions {
     pub unmap_zeroes: bool,
     /// Use only the 16-byte forms of commands.
     pub wide: bool,
-    /// Most retries of a command.
+    /// Maximum number of retries of a command.
     pub retries: u8,
     /// Failures that are not retried, because another path may be better.
     pub failfast: Failfast,

@@ -571,7 +571,7 @@ impl EhLadder {
         None
     }
 
-    /// Returns the next step of the one reset that a level does for all units.
+    /// Returns the next step at a level of error handling whose reset covers all units (target or host reset).
     fn climb_together(&mut self, level: EhLevel, now: Instant) -> Option<EhAction> {
         let (what, time) = match level {
             EhLevel::Target => (Reset::Target, self.options.eh_timeout),

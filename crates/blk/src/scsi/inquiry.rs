@@ -22,7 +22,7 @@ pub mod vpd {
 
 /// The mode page of caching.
 pub const CACHING_PAGE: u8 = 0x08;
-/// Most designators that are read.
+/// Maximum number of designators that are read.
 const MAX_DESIGNATORS: usize = 32;
 
 fn be<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -189,15 +189,15 @@ pub(super) fn unit_designators(bytes: &[u8]) -> Vec<Designator> {
 /// Page 0xb0 (block limits). Zero: not reported by the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockLimits {
-    /// Most blocks of one transfer.
+    /// Maximum number of blocks of one transfer.
     pub max_transfer: u32,
-    /// Most blocks of one UNMAP.
+    /// Maximum number of blocks of one UNMAP.
     pub max_unmap: u32,
-    /// Most ranges of one UNMAP.
+    /// Maximum number of ranges of one UNMAP.
     pub max_unmap_ranges: u32,
     /// Blocks that are unmapped together.
     pub unmap_granularity: u32,
-    /// Most blocks of one WRITE SAME.
+    /// Maximum number of blocks of one WRITE SAME.
     pub max_write_same: u64,
 }
 

@@ -313,9 +313,9 @@ pub trait Transport: Send + Sync {
 /// Limits and timeouts of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportLimits {
-    /// Most sectors of one command.
+    /// Maximum number of sectors of one command.
     pub max_sectors: u32,
-    /// Most data segments of one command.
+    /// Maximum number of data segments of one command.
     pub max_segments: u16,
     /// How long a command may take before it is late.
     pub timeout: Duration,

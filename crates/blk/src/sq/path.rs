@@ -17,7 +17,7 @@ use crate::tags::sbitmap_queue::WaiterId;
 use crate::time::Instant;
 use std::collections::VecDeque;
 
-/// Most requests in one call of the driver, during which the lock is dropped.
+/// Maximum number of requests in one call of the driver, during which the lock is dropped.
 const SQ_DISPATCH_BATCH: usize = 32;
 
 impl<L: Lock> Env<L> {

@@ -96,7 +96,7 @@ impl RequestList {
         RequestList { count: 0, nr_requests, full: false, congested: false, waiters: WaitList::new() }
     }
 
-    /// Most requests in use, batching included.
+    /// Maximum number of requests in use, batching included.
     pub(crate) fn most(nr_requests: u32) -> u32 {
         3 * nr_requests / 2
     }

@@ -7,7 +7,7 @@
 
 use crate::id::{SECTOR_SHIFT, Sector};
 
-/// Most stripes of one disk.
+/// Maximum number of stripes of one disk.
 pub const MAX_STRIPES: usize = 256;
 /// Largest chunk, sectors (1 GiB).
 const MAX_CHUNK_SECTORS: u64 = 1 << (30 - SECTOR_SHIFT);

@@ -39,7 +39,7 @@ const RESERVED: u32 = 1 << (NUMBER_BITS + 1);
 const DISK_SHIFT: u32 = NUMBER_BITS + 2;
 /// Mark on a waiter that may use only part of the tags, see [`HctxTags::wake_one_unlimited`].
 const LIMITED: u32 = 1 << 31;
-/// Most disks of one tag set: the disk number has the bits between `DISK_SHIFT` and `LIMITED`.
+/// Maximum number of disks of one tag set: the disk number has the bits between `DISK_SHIFT` and `LIMITED`.
 pub(crate) const MAX_DISKS: u32 = 1 << (31 - DISK_SHIFT);
 const _: () = assert!(MAX_SUBMITTERS <= 1 << NUMBER_BITS && MAX_CPUS <= 1 << NUMBER_BITS);
 

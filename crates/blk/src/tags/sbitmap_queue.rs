@@ -52,7 +52,7 @@ use std::collections::VecDeque;
 /// Wait queues per map: waiters on different ones do not contend for a lock.
 const WAIT_QUEUES: u32 = 8;
 
-/// Most waiters woken at a time. They are woken in batches because a wake-up per completion costs more than it gains.
+/// Maximum number of waiters woken at a time. They are woken in batches because a wake-up per completion costs more than it gains.
 const WAKE_BATCH_MAX: u32 = 8;
 
 /// Waiters each wait queue holds without allocating.

@@ -191,7 +191,7 @@ pub struct TagSet<L: Lock> {
     look_at: AtomicU64,
 }
 
-/// Least time between two checks by which one disk looks for other disks that are idle.
+/// Minimum time between two checks by which one disk looks for other disks that are idle.
 const IDLE_GRAIN: Duration = Duration::from_secs(1);
 
 impl<L: Lock> TagSet<L> {

@@ -355,7 +355,7 @@ fn behaviour(faults: bool, cap: usize) -> Behaviour {
     }
 }
 
-/// Fewest changes in every disturbed run, even if this thread is slow: a run without changes would test nothing.
+/// Minimum number of changes in every disturbed run, even if this thread is slow: a run without changes would test nothing.
 const CHANGES: u64 = 5;
 
 /// Changes settings under load until the workers are done.

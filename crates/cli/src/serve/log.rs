@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Most lines that wait for standard error.
+/// Maximum number of lines that wait for standard error.
 const LINES: usize = 4096;
 /// How long the end of the daemon waits for the last lines.
 const FAREWELL: Duration = Duration::from_secs(1);

@@ -166,7 +166,7 @@ impl Probe {
     }
 }
 
-/// Fewest rounds, however little time there is.
+/// Minimum number of rounds, however little time there is.
 const ROUNDS_MIN: u32 = 5;
 
 /// Measures for about `seconds`, or until `stop`. `progress` is told the share that is done.

@@ -95,7 +95,7 @@ pub const DEFAULT_SESSIONS: u16 = 4;
 const LAZY: u32 = 32;
 /// Commands a session may have; the target's window may be smaller.
 const CAN_QUEUE: u32 = 1024;
-/// Most memory segments of one request. One system call may send those of several requests.
+/// Maximum number of memory segments of one request. One system call may send those of several requests.
 const MAX_SEGMENTS: u16 = 128;
 /// Time limit of a command (`SD_TIMEOUT`).
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);

@@ -33,7 +33,7 @@ pub struct NullOptions {
     pub size_bytes: u64,
     /// Logical block size in bytes; a power of two, 512..=4096.
     pub blocksize: u32,
-    /// Least time between issue and completion of a request; zero = it completes when it is issued.
+    /// Minimum time between issue and completion of a request; zero = it completes when it is issued.
     pub completion: Duration,
 }
 

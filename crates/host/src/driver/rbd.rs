@@ -60,11 +60,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Most bytes of one read or write.
+/// Maximum number of bytes of one read or write.
 const MAX_BYTES: u32 = 16 << 20;
-/// Most bytes of one discard or write zeroes: each object of the image is a message.
+/// Maximum number of bytes of one discard or write zeroes: each object of the image is a message.
 const MAX_RANGE: u32 = 1 << 30;
-/// Most bytes that one survey asks for.
+/// Maximum number of bytes that one survey asks for.
 const SURVEY_BYTES: u64 = 4 << 30;
 /// `client_mount_timeout` if none is set; Ceph's default is five minutes.
 const MOUNT_TIMEOUT: &str = "30";

@@ -27,9 +27,9 @@ pub type NotifyFn = Box<dyn Fn() + Send + Sync>;
 pub struct ScsiDepth {
     /// Commands of a hardware queue (of all, with `host_tagset`).
     pub can_queue: u32,
-    /// Most commands of the unit at the start.
+    /// Maximum number of commands of the unit at the start.
     pub cmd_per_lun: u32,
-    /// Most commands of the unit now.
+    /// Maximum number of commands of the unit now.
     pub queue_depth: u32,
     /// Hardware queues.
     pub nr_hw_queues: u16,
@@ -44,7 +44,7 @@ pub struct RawCommand<'a> {
     pub cdb: &'a [u8],
     /// Data for the device.
     pub data_out: &'a [u8],
-    /// Most bytes of data from the device; not with `data_out`.
+    /// Maximum number of bytes of data from the device; not with `data_out`.
     pub data_in: usize,
     /// Time limit.
     pub timeout: Duration,

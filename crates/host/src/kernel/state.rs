@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 /// First line of a file.
 const FORMAT: &str = "mqblk kernel settings 1";
-/// Most bytes that are read of one.
+/// Maximum number of bytes that are read of one.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// What is to be put back.

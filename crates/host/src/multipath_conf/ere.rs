@@ -9,7 +9,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-/// Most steps of one expression, repetitions included: memory and time of regcomp(3) grow with the square of the steps.
+/// Maximum number of steps of one expression, repetitions included: memory and time of regcomp(3) grow with the square of the steps.
 const MOST: usize = 2000;
 /// Deepest nesting of groups: regcomp(3) recurses.
 const DEEPEST: usize = 50;

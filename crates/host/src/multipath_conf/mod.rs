@@ -42,7 +42,7 @@ use std::path::Path;
 
 /// Longest file that is read, in bytes.
 pub const MOST_BYTES: usize = 1 << 20;
-/// Most errors that are reported for a file.
+/// Maximum number of errors that are reported for a file.
 pub const MOST_PROBLEMS: usize = 50;
 
 /// An error or a warning about a line.

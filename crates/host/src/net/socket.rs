@@ -22,7 +22,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Most clients that wait to be accepted; the system may limit them further.
+/// Maximum number of clients that wait to be accepted; the system may limit them further.
 const BACKLOG: i32 = 4096;
 
 /// Returns a listening socket at `path`: the socket that this process was handed, or a new one, which replaces a stale one. If two

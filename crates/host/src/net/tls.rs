@@ -21,11 +21,11 @@ use std::ops::DerefMut;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Most bytes that one call receives.
+/// Maximum number of bytes that one call receives.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// Limit of unsent ciphertext, in bytes; beyond it nothing is encrypted.
 const SEND_BYTES: usize = 256 << 10;
-/// Most plaintext of one record. Source: RFC 8446, 5.1.
+/// Maximum plaintext of one record. Source: RFC 8446, 5.1.
 pub(crate) const RECORD_BYTES: usize = 16 << 10;
 
 /// The result of a call to receive.

@@ -10,7 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most pieces of one call.
+/// Maximum number of pieces of one call.
 pub(crate) const MAX_PIECES: usize = 192;
 
 /// Addresses and lengths, in order.

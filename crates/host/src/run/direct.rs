@@ -27,7 +27,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Most entries of a submission ring (IORING_MAX_ENTRIES).
+/// Maximum number of entries of a submission ring (IORING_MAX_ENTRIES).
 const MAX_SQ_ENTRIES: u32 = 32768;
 /// Retries of an I/O after EAGAIN or EINTR before the job gets the error.
 const MAX_RETRIES: u8 = 8;

@@ -9,7 +9,7 @@ use super::{SourceHandle, ThreadReport};
 use blk::time::Duration;
 use std::collections::HashMap;
 
-/// Least gain of a move, as a share of an IOThread's time.
+/// Minimum gain of a move, as a share of an IOThread's time.
 const WORTH: f64 = 0.1;
 /// A thread that is busy for a smaller share of its time is left alone.
 const BUSY: f64 = 0.4;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
-/// Most events of one epoll_wait.
+/// Maximum number of events of one epoll_wait.
 const EVENTS: usize = 64;
 /// Event data of the wake-up's descriptor; the event data of a source is its number.
 const WAKEUP: u64 = u64::MAX;

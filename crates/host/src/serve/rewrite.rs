@@ -304,7 +304,7 @@ mod tests {
         assert!(r.enter(&port, 1, 0..9, || waker(2)));
     }
 
-    /// The essential order: a holder keeps new writes out while it waits for those inside.
+    /// `hold` keeps new writes out of its range at once, while it waits for the writes that already are in the range.
     #[test]
     fn a_rewrite_waits_for_the_writes_that_came_before_it() {
         let (wakeups, waker) = wakers();

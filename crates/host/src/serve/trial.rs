@@ -23,7 +23,7 @@ const WAITS: u32 = 32;
 const PIECE: Duration = Duration::from_ms(5);
 /// Longer periods have too little load to judge.
 const PIECE_MOST: Duration = Duration::from_ms(50);
-/// Most pieces between two trials.
+/// Maximum number of pieces between two trials.
 const HOLD_MOST: u32 = 64;
 /// If at least one in this many waits slept for a disk, the thread counts as sleeping for disks.
 const DISK_SHARE: u32 = 4;

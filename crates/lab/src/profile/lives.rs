@@ -57,7 +57,7 @@ pub struct Lives {
     pub unknown: u64,
 }
 
-/// Most bios of one class that count as in flight. No disk has more.
+/// Maximum number of bios of one class that count as in flight. No disk has more.
 const OUT_MAX: usize = 1 << 18;
 /// Longest time that a bio is in flight. Drivers give up on a request by then (blk_mq_init_allocated_queue: 30 s).
 const AGE_MAX_NS: u64 = 30_000_000_000;

@@ -36,7 +36,7 @@ pub use error::ProfileError;
 pub use service::DiskProfile;
 pub use shape::JobProfile;
 
-/// Most events of a trace that are kept: 1 GiB of memory.
+/// Maximum number of events of a trace that are kept: 1 GiB of memory.
 pub const EVENTS_MAX: usize = 1 << 25;
 
 /// The operation of an I/O.

@@ -12,13 +12,13 @@ use super::shape::cv;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Most units that a machine file accepts.
+/// Maximum number of units that a machine file accepts.
 pub const PARALLEL_MAX: u32 = 65_536;
-/// Least requests at a depth from which a mean is taken.
+/// Minimum number of requests at a depth from which a mean is taken.
 const SAMPLES_MIN: usize = 30;
 /// The device queues if it takes this many times longer at the greatest depth than at the least.
 const QUEUES: f64 = 1.5;
-/// Least relative uncertainty of a mean, because a device's state changes.
+/// Minimum relative uncertainty of a mean, because a device's state changes.
 const KNOWN: f64 = 0.03;
 
 /// A number with its range.
@@ -51,7 +51,7 @@ pub struct DiskProfile {
     pub jitter_pct: Option<u32>,
     /// Requests in service at once.
     pub parallel: Option<Estimate>,
-    /// Most requests seen at the device at once.
+    /// Maximum number of requests seen at the device at once.
     pub depth: u32,
 }
 

@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 /// A job is called sequential from this share of sequential I/Os on.
 const SEQUENTIAL: f64 = 0.95;
-/// Most sizes that a `bssplit` names.
+/// Maximum number of sizes that a `bssplit` names.
 const SIZES_MAX: usize = 16;
 
 /// Returns the job file, which fio reads as well. The target comes from `--target` or a `filename`.

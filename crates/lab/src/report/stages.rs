@@ -9,7 +9,7 @@ use super::num;
 use crate::little::Little;
 use crate::stage::{HctxCounts, StageFacts, StageTimes};
 
-/// Most hardware queues listed one by one. Further busy ones are summed in one line, and idle ones are counted.
+/// Maximum number of hardware queues listed one by one. Further busy ones are summed in one line, and idle ones are counted.
 const HCTX_LINES: usize = 16;
 
 /// Returns the lines; empty when nothing was measured.

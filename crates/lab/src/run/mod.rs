@@ -50,7 +50,7 @@ pub struct RunSpec<'f, 's> {
     pub entropy: u64,
     /// Ends the run early when set. The result is then what was measured until that time.
     pub stop: Arc<AtomicBool>,
-    /// Most events each thread traces; 0 = no trace.
+    /// Maximum number of events each thread traces; 0 = no trace.
     pub trace_events: usize,
     /// Also use a kernel device that is in use or contains data; see [`RunPlan::force`].
     pub force: bool,

@@ -11,7 +11,7 @@ use super::journal::{Halt, Recorder, TunePlan};
 use super::point::{Knob, Point, tidy};
 use super::race::{self, RaceResult, Racer, Rules, Standing};
 
-/// Most rounds of changes.
+/// Maximum number of rounds of changes.
 const PASSES: u32 = 3;
 /// Knobs that interact: how deep requests queue, and where.
 const TOGETHER: [(&str, &str); 10] = [
@@ -28,9 +28,9 @@ const TOGETHER: [(&str, &str); 10] = [
 ];
 /// Values of each knob that a pair tries.
 const PAIR_VALUES: usize = 3;
-/// Most pairs in a race.
+/// Maximum number of pairs in a race.
 const PAIRS_MAX: usize = 40;
-/// Most single changes that are combined into one point.
+/// Maximum number of single changes that are combined into one point.
 const JOINED_MAX: usize = 5;
 /// A pair that is predicted to lose more than this is left out. The value is a logarithm: a loss of half.
 const HOPELESS: f64 = -0.7;

@@ -36,7 +36,7 @@ pub struct DuelSpec<'a> {
     pub b: &'a Point,
     /// Pairs of the first part.
     pub first: u32,
-    /// Most pairs in total.
+    /// Maximum number of pairs in total.
     pub most: u32,
     /// The difference to detect, as a logarithm.
     pub effect: f64,

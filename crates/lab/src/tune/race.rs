@@ -22,7 +22,7 @@ const LEAVE: f64 = 1.5;
 const CLEAR: f64 = 2.0;
 /// Weight of the noise known beforehand, as degrees of freedom.
 const PRIOR_DF: f64 = 5.0;
-/// Most rounds.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u32 = 16;
 
 /// The parameters of a race.

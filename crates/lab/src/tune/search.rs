@@ -21,11 +21,11 @@ use crate::verdict::Verdict;
 
 /// Runs of the default before anything else, to measure the noise.
 const BASELINE: u32 = 6;
-/// Least noise assumed, as a logarithm, because simulated runs may agree to the last digit.
+/// Minimum of the noise (standard deviation of the logarithm) that is assumed, because simulated runs may be identical.
 const NOISE_MIN: f64 = 1e-4;
 /// Largest share of the budget that is reserved for confirmation.
 const CONFIRM_SHARE: f64 = 0.6;
-/// Most pairs of a confirmation, however many it needs.
+/// Maximum number of pairs of a confirmation, however many it needs.
 const PAIRS_MAX: u32 = 400;
 /// Salts that separate the random orders of duels and climbs.
 const SALT_DUEL: u64 = 1 << 32;

@@ -29,7 +29,7 @@ use crate::run::{Observer, Run, RunSpec};
 use crate::simulated::Simulated;
 use crate::world::{self, World, execute};
 
-/// Least time between two moments, seconds.
+/// Minimum time between two moments, seconds.
 const MOMENT_SECONDS: f64 = 0.015;
 /// Largest value of a knob of the load.
 const LOAD_MAX: u32 = 65_536;

@@ -58,7 +58,7 @@ pub struct Behaviour {
     pub duplicate: u32,
     /// Of a thousand issued requests, how many find that the path to the device has just failed, for up to 50 ms.
     pub path_loss: u32,
-    /// Most requests in flight device-wide; any further request is answered with DEV_RESOURCE.
+    /// Maximum number of requests in flight device-wide; any further request is answered with DEV_RESOURCE.
     pub device_cap: usize,
     /// How long requests take.
     pub service: Service,

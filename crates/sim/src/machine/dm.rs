@@ -51,7 +51,7 @@ pub enum Kernel {
 pub struct DmCosts {
     /// Cloning a request with its bios, and ending the clone.
     pub map_ns: u32,
-    /// The driver of a host adapter under its lock: once per command, once per response.
+    /// Time that the host adapter's driver holds its lock: once per command and once per response.
     pub driver_ns: u32,
     /// A softirq that completes a request.
     pub softirq_ns: u32,

@@ -310,7 +310,7 @@ fn build(shape: Shape, costs: Costs, spec: &DiskSpec, bios_per_submitter: u32) -
     Ok(machine)
 }
 
-/// Least and most bio slots of a thread: memory is allocated for all of them.
+/// Minimum and maximum number of bio slots of a thread: memory is allocated for all of them.
 const BIOS_MIN: u64 = 64;
 const BIOS_MAX: u64 = if MAX_BIOS_PER_SUBMITTER < 1 << 20 { MAX_BIOS_PER_SUBMITTER as u64 } else { 1 << 20 };
 

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 const WAIT_QUEUES: usize = 8;
 const MOST_WAKE_BATCH: usize = 8;
 
-/// Checks the order within a CPU, which is kept as with one hardware queue.
+/// Checks that requests of a CPU are dispatched in their order, although there are several hardware queues.
 struct InOrder(Vec<Option<u64>>);
 
 impl Bound for InOrder {

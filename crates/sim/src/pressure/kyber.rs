@@ -39,7 +39,7 @@ struct Domains {
     cap: u64,
     /// Waiting requests in order of insertion, each with how often it was overtaken.
     waiting: Vec<(SeenRequest, u64)>,
-    /// Most requests that the clients of a CPU have in flight, by CPU and domain.
+    /// Maximum number of requests that the clients of a CPU have in flight, by CPU and domain.
     depth: Vec<[u64; 4]>,
 }
 

@@ -79,7 +79,7 @@ pub(super) struct Expiry {
     waiting: VecDeque<Late>,
     /// Amount given to the group so far.
     given: u64,
-    /// Most that may go first for each request that was before the late one, and for each extra turn.
+    /// Maximum number of that may go first for each request that was before the late one, and for each extra turn.
     per_turn: u64,
     extra_turns: u64,
     closest: u64,

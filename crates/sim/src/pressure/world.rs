@@ -58,7 +58,7 @@ impl Client {
 /// The speed of the device, which serves one request after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
-    /// Most requests that it holds.
+    /// Maximum number of requests that it holds.
     pub(super) cap: usize,
     pub(super) request_ns: u64,
     pub(super) sector_ns: u64,

@@ -83,7 +83,7 @@ pub struct Disk {
     /// Most I/Os per second; 0 = no cap.
     #[serde(default)]
     pub iops: u64,
-    /// Most bytes per second, in units of a million; 0 = no cap.
+    /// Maximum number of bytes per second, in units of a million; 0 = no cap.
     #[serde(default)]
     pub bw_mb: f64,
     /// Largest burst after a pause, as time at the rate of the caps.

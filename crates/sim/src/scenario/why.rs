@@ -5,7 +5,7 @@
 use super::outcome::{JobStages, RowOutcome, UserTimes};
 use crate::machine::guest_times::PARTS;
 
-/// Least share of a change for which a stage is called its reason. For transactions, the share of several parts together.
+/// Minimum share of a change for which a stage is called its reason. For transactions, the share of several parts together.
 const MOST: f64 = 0.6;
 /// A smaller change is not reported.
 const WORTH: f64 = 0.02;

@@ -17,9 +17,9 @@ use workload::job::{Job, JobFile, ParseContext};
 pub struct Effort {
     /// I/Os that are counted.
     pub ios: u64,
-    /// Least number of I/Os that each thread completes on average, in multiples of its depth.
+    /// Minimum number of I/Os that each thread completes on average, in multiples of its depth.
     pub rounds: u64,
-    /// Most virtual time.
+    /// Maximum virtual time.
     pub most_us: u64,
 }
 

@@ -7,7 +7,7 @@ use crate::trace::Trace;
 /// Sectors of a simulated disk.
 pub(super) const CAPACITY: u64 = 4096;
 
-/// Most steps of a case once there are no new faults. A lost request of a high class takes up to a minute to be noticed.
+/// Maximum number of steps of a case once there are no new faults. A lost request of a high class takes up to a minute to be noticed.
 /// Meanwhile mq-deadline makes each hctx with work retry every 3 ms.
 pub(super) const MOST_STEPS: usize = 1_000_000;
 

@@ -7,8 +7,8 @@
 //! is notified (submitters sleep, see [`SetHarness`]). No disk starves beside others ([`Progress`]). A change of the set
 //! takes effect for all disks or for none.
 //!
-//! Phases: safety as in the main case; liveness, in which all bios complete; then the disks compete without faults until all
-//! bios have completed once more.
+//! Phases: safety, as in the case of one disk; liveness, in which all bios complete; then a second load without faults, for which the disks
+//! compete until all of its bios have completed.
 
 use super::limits::Limits;
 use super::load::Load;
@@ -29,7 +29,7 @@ use blk::settings::QueueConfig;
 use std::sync::Arc;
 
 const SCHEDULERS: [&str; 5] = MqElevator::names_without(&[]);
-/// Most disks at a time.
+/// Maximum number of disks at a time.
 const MOST_DISKS: usize = 5;
 /// Idle time after which a disk no longer counts in the sharing of tags.
 const LONG_IDLE_NS: u64 = 7_000_000_000;

@@ -13,7 +13,7 @@ use serde::Serialize;
 const WORTH: f64 = 0.02;
 /// A member with a figure further than this from the measured one describes another machine.
 const DESCRIBES: f64 = 0.2;
-/// Least share of members that have to describe the machine.
+/// Minimum share of members that have to describe the machine.
 const MOST: f64 = 0.25;
 /// From this correlation on, a constant is reported as the one that decides.
 const DECIDES: f64 = 0.7;

@@ -23,7 +23,7 @@ use crate::error::Error;
 /// Longest payload that is accepted from a server.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// Most descriptors of one message ("ancillary data", 8 in the specification).
+/// Maximum number of descriptors of one message ("ancillary data", 8 in the specification).
 pub const MAX_FDS: usize = 8;
 
 /// The version bits of `flags`.

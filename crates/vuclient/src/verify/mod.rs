@@ -28,10 +28,10 @@ use pattern::BlockState;
 use plan::Limits;
 use queue::{Runner, Setup};
 
-/// Most requests in flight per queue: their segments have to fit into a ring.
+/// Maximum number of requests in flight per queue: their segments have to fit into a ring.
 pub const MAX_IODEPTH: u32 = 15;
 
-/// Most virtqueues: each needs memory for its requests.
+/// Maximum number of virtqueues: each needs memory for its requests.
 const MAX_QUEUES: u32 = 64;
 
 /// What to verify.

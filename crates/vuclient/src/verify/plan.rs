@@ -12,7 +12,7 @@ use crate::random::Random;
 /// Longest read or write.
 pub const MAX_IO: u64 = 1 << 20;
 
-/// Most segments used, if the device takes so many.
+/// Maximum number of segments used, if the device takes so many.
 const MAX_SEGMENTS: u64 = 64;
 
 /// Longest write of zeroes or discard: longer than a read, so that limits are crossed inside the server.
@@ -66,7 +66,7 @@ pub struct Limits {
     pub area: u64,
     /// Bytes of a block.
     pub block: u64,
-    /// Most segments of a request.
+    /// Maximum number of segments of a request.
     pub segments: u64,
     /// Longest segment in bytes.
     pub segment_len: u64,
@@ -94,7 +94,7 @@ impl Limits {
     pub const SLOT: usize = MAX_IO as usize + (MAX_SEGMENTS as usize + 1) * MAX_GAP;
 }
 
-/// Most bytes between segments.
+/// Maximum number of bytes between segments.
 const MAX_GAP: usize = 64;
 
 /// The endless plan of one queue.

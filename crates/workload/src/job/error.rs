@@ -101,7 +101,7 @@ impl fmt::Display for JobError {
 
 impl std::error::Error for JobError {}
 
-/// Most errors reported for one file. A file of a wrong type (such as a disk image) has one on every line.
+/// Maximum number of errors reported for one file. A file of a wrong type (such as a disk image) has one on every line.
 pub(super) const ERRORS_MAX: usize = 100;
 
 /// All errors of a job file: the first error of each line, in file order. Never empty, and at most 101: after a hundred,

@@ -11,7 +11,7 @@ use blk::suggest::did_you_mean;
 
 /// Longest `bssplit` per direction; fio's bound.
 const BSSPLIT_MAX: usize = 64;
-/// Most zones per direction; fio's bound.
+/// Maximum number of zones per direction; fio's bound.
 const ZONES_MAX: usize = 256;
 /// Longest `percentile_list`; fio's bound.
 const PERCENTILES_MAX: usize = 20;

@@ -7,7 +7,7 @@
 
 use super::values::Extent;
 
-/// Most sessions (`users` times `threads_per_user`) of an instance: each has a buffer and a slot.
+/// Maximum number of sessions (`users` times `threads_per_user`) of an instance: each has a buffer and a slot.
 pub const SESSIONS_MAX: u32 = 16_384;
 /// Largest `redo_bytes`, and the largest write of the log writer, as in Oracle.
 pub const REDO_WRITE_MAX: u32 = 1 << 20;

@@ -32,9 +32,9 @@ impl IncludeReader for NoIncludes {
 
 /// Deepest nesting of includes.
 const INCLUDE_DEPTH_MAX: usize = 16;
-/// Most includes in total, so that files that include each other twice do not grow exponentially.
+/// Maximum number of includes in total. Without it, files that include each other twice would grow exponentially.
 const INCLUDES_MAX: u32 = 256;
-/// Most sections; fio's limit on jobs.
+/// Maximum number of sections; fio's limit on jobs.
 const SECTIONS_MAX: usize = 4_096;
 
 /// One `key[=value]` line.

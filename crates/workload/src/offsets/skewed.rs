@@ -13,7 +13,7 @@
 use crate::job::Distribution;
 use crate::rng::Taus88;
 
-/// Most terms of zipf's normalisation that are summed.
+/// Maximum number of terms of zipf's normalisation that are summed.
 pub const ZIPF_TERMS: u64 = 10_000_000;
 /// Number of uniform draws that are averaged for one point of the bell curve.
 const BELL_DRAWS: u64 = 12;

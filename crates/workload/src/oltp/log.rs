@@ -18,7 +18,7 @@ pub(super) struct LogPlan {
     pub len: u64,
     /// Writes are whole blocks of this many bytes.
     pub block: u32,
-    /// Most bytes of a write: whole blocks, and at least one record.
+    /// Maximum number of bytes of a write: whole blocks, and at least one record.
     pub max_write: u32,
     /// Bytes of a record.
     pub record: u32,

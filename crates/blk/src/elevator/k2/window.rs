@@ -31,7 +31,7 @@ pub(super) struct Rate {
     pub(super) work: f64,
     /// Bulk requests per second.
     pub(super) requests: f64,
-    /// Most bulk requests at the disk at once.
+    /// Maximum number of bulk requests at the disk at once.
     pub(super) peak: u32,
     /// Bulk requests waited for the bound at a quarter of the completions or more. Otherwise the rate is that of the
     /// submitters, not that of the disk at this depth.

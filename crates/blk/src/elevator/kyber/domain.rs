@@ -36,7 +36,7 @@ pub(super) const NR_DOMAINS: usize = 4;
 /// Domains with a latency target: all but `Other`.
 pub(super) const NR_TIMED: usize = 3;
 
-/// Most requests of a domain at the disk.
+/// Maximum number of requests of a domain at the disk.
 pub(super) const DEPTH: [u32; NR_DOMAINS] = [256, 128, 64, 16];
 /// Requests of a domain that one hardware queue dispatches in a row before it is another domain's turn.
 pub(super) const BATCH: [u32; NR_DOMAINS] = [16, 8, 1, 1];

@@ -67,7 +67,7 @@ struct State {
     /// A hardware queue whose CPUs are all offline: it may have and get no requests.
     closed: Option<usize>,
     issued: u32,
-    /// Most requests that may be at the device at a time.
+    /// Maximum number of requests that may be at the device at a time.
     most: Option<usize>,
     /// How many more requests a silent device completes.
     answers: u32,

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const NAME: &str = "control";
 /// Longest line: a configuration may be in it.
 const LINE_BYTES: u64 = 2 << 20;
-/// Most clients at the same time.
+/// Maximum number of clients at the same time.
 const CLIENTS: usize = 64;
 /// How long a client may take to receive an answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(5);
 /// Longest request.
 const HEAD_BYTES: usize = 8 << 10;
-/// Most clients served at the same time.
+/// Maximum number of clients served at the same time.
 const CLIENTS: usize = 16;
 /// How old a page may be.
 const FRESH: Duration = Duration::from_millis(100);

@@ -98,13 +98,13 @@ pub(super) struct Opened {
     held: AtomicU64,
 }
 
-/// Most sectors of one read or write: 1 GiB, which is below the limit of one system call (2 GiB - 4 KiB).
+/// Maximum number of sectors of one read or write: 1 GiB, which is below the limit of one system call (2 GiB - 4 KiB).
 const MAX_HW_SECTORS: u32 = 1 << (30 - SECTOR_SHIFT);
 /// How long opening a block device exclusively is retried. The kernel may release files of an io_uring some time after the ring was closed
 /// or the process exited. So a run right after another would find the device in use.
 const CLAIM_WAIT: Duration = Duration::from_millis(500);
 const CLAIM_RETRY: Duration = Duration::from_millis(5);
-/// Most sectors of one discard or write zeroes.
+/// Maximum number of sectors of one discard or write zeroes.
 const MAX_RANGE_SECTORS: u32 = u32::MAX >> SECTOR_SHIFT;
 
 impl Opened {

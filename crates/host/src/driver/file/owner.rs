@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Most messages of one system call; most sleeps are for fewer completions.
+/// Maximum number of messages of one system call; most sleeps are for fewer completions.
 const WAKE_ENTRIES: u32 = 32;
-/// Most retries of one wake-up after a refusal (EAGAIN, ENOMEM, EINTR).
+/// Maximum number of retries of one wake-up after a refusal (EAGAIN, ENOMEM, EINTR).
 const SUBMIT_TRIES: u32 = 1000;
 
 thread_local! {

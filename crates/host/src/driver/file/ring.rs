@@ -37,13 +37,14 @@ use std::sync::Arc;
 const WAKE: u64 = u64::MAX;
 /// Marks read-ahead advice, whose failure is ignored. Every other entry carries a tag.
 const READ_AHEAD: u64 = u64::MAX - 1;
-/// Most entries of the submission ring. The ring is used in a cycle, so a large one costs cache; a larger batch is submitted in pieces.
+/// Maximum number of entries of the submission ring. The ring is used in a cycle, so a large one costs cache; a larger batch is submitted
+/// in pieces.
 const MAX_SQ_ENTRIES: u32 = 64;
-/// Most requests that one system call hands to the kernel. The kernel plugs them, so an idle device stays idle until the
+/// Maximum number of requests that one system call hands to the kernel. The kernel plugs them, so an idle device stays idle until the
 /// whole call is done. At depth 32, 32 per call made 10-13 % fewer IOPS than 8 or 16 (fio loses the same with
 /// iodepth_batch_submit=32), and 8 cost no more CPU time per I/O than 32.
 const COMMIT_CHUNK: usize = 8;
-/// Most pieces of one request: the driver's `max_segments`.
+/// Maximum number of pieces of one request: the driver's `max_segments`.
 pub(super) const MAX_PIECES: usize = 128;
 /// Longest sleep of a thread that waits at another thread's ring, which it cannot enter.
 const OUTSIDE_WAIT: Duration = Duration::from_ms(1);

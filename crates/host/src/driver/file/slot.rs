@@ -11,9 +11,9 @@ use libc::iovec;
 
 /// The file, registered as number 0 of every ring.
 const FILE: types::Fixed = types::Fixed(0);
-/// Most retries of an I/O after EAGAIN or EINTR before the error is reported.
+/// Maximum number of retries of an I/O after EAGAIN or EINTR before the error is reported.
 const MAX_RETRIES: u8 = 8;
-/// Most bytes of one write of zeroes, for ranges that cannot be zeroed in another way.
+/// Maximum number of bytes of one write of zeroes, for ranges that cannot be zeroed in another way.
 pub(super) const ZERO_CHUNK: usize = 1 << 20;
 
 /// Returns an entry that makes the kernel read a range of a buffered file into the page cache, without a completion on success (Linux

@@ -18,7 +18,7 @@ use std::num::NonZeroU64;
 
 /// Bytes of one read-ahead advice: the kernel starts no more than this per advice.
 const PREFETCH_CHUNK: u64 = 128 << 10;
-/// Most bytes of one call.
+/// Maximum number of bytes of one call.
 const PREFETCH_MAX: u64 = 64 << 20;
 
 /// See [`Space::survey`](crate::driver::space::Space::survey).

@@ -14,7 +14,7 @@ use blk::scsi::inquiry::vpd;
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
 
-/// Most bytes of an INQUIRY page that are requested.
+/// Maximum number of bytes of an INQUIRY page that are requested.
 const PAGE_BYTES: u16 = 1024;
 
 /// Asks the unit. `None`: it has no port groups, or does not report that of this path.

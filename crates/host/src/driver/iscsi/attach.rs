@@ -18,13 +18,13 @@ use blk::scsi::inquiry::{
 use blk::scsi::sense::{Sense, SenseKey};
 use blk::scsi::transport::LunId;
 
-/// Most bytes of an answer that are requested.
+/// Maximum number of bytes of an answer that are requested.
 const ALLOCATION: u16 = 1024;
-/// Most restarts of the inquiry.
+/// Maximum number of restarts of the inquiry.
 const MAX_CHANGES: u32 = 4;
-/// Most sectors of one command here: 16 MiB, which is less than `SD_MAX_XFER_BLOCKS`.
+/// Maximum number of sectors of one command here: 16 MiB, which is less than `SD_MAX_XFER_BLOCKS`.
 pub(super) const MAX_SECTORS: u32 = 16 << 11;
-/// Most blocks of one WRITE SAME or UNMAP if the device reports no limit (`SD_MAX_WS16_BLOCKS`).
+/// Maximum number of blocks of one WRITE SAME or UNMAP if the device reports no limit (`SD_MAX_WS16_BLOCKS`).
 const MAX_RANGE_BLOCKS: u64 = 0x7f_ffff;
 
 /// The properties that must not change while a logical unit is in use.

@@ -24,14 +24,14 @@ use std::time::{Duration, Instant};
 
 /// Time limit of connecting, the login and the first commands together.
 pub(super) const DIAL_TIME: Duration = Duration::from_secs(15);
-/// Most redirects that are followed.
+/// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: u32 = 4;
-/// Most consecutive unit attentions of a device.
+/// Maximum number of consecutive unit attentions of a device.
 const MAX_ATTENTIONS: u32 = 16;
-/// Most repetitions of a command for a busy device.
+/// Maximum number of repetitions of a command for a busy device.
 const MAX_BUSY: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// Most data of one answer.
+/// Maximum data of one answer.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// A session in its full feature phase.

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use blk::scsi::cdb::Cdb;
 use blk::scsi::transport::LunId;
 
-/// Most logical units of one target that are examined.
+/// Maximum number of logical units of one target that are examined.
 const MAX_LUNS: usize = 1024;
 /// Bytes of the header of REPORT LUNS.
 const HEADER: usize = 8;

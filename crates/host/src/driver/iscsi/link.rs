@@ -27,12 +27,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Most unsent answers to NOP-Ins of the target.
+/// Maximum number of unsent answers to NOP-Ins of the target.
 const MAX_PONGS: u32 = 64;
 /// Reject reasons that mean that the command was not carried out: it is not supported, or there are too many immediate
 /// commands (RFC 7143, 11.17.1).
 const NOT_TAKEN: [u8; 2] = [0x05, 0x06];
-/// Most data of one message that is sent from a copy.
+/// Maximum data of one message that is sent from a copy.
 const MAX_COPY: u32 = 256 << 10;
 /// Tag of our NOP-Out.
 const PING_TAG: u32 = 0xfffe_0000;

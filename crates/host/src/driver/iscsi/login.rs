@@ -13,9 +13,9 @@ use crate::driver::remote::dial::printable;
 use crate::error::{Error, ErrorKind};
 use std::fmt;
 
-/// Most requests of one login.
+/// Maximum number of requests of one login.
 pub const MAX_ROUNDS: u32 = 32;
-/// Most text of one answer, over several messages.
+/// Maximum number of text of one answer, over several messages.
 const MAX_TEXT: usize = 64 << 10;
 /// Longest text of one request; every target accepts this length.
 const MAX_REQUEST_TEXT: usize = 8192;
@@ -86,11 +86,11 @@ pub struct Params {
     pub initial_r2t: bool,
     /// Data may go with its command.
     pub immediate_data: bool,
-    /// Most bytes of unsolicited data.
+    /// Maximum number of bytes of unsolicited data.
     pub first_burst: u32,
-    /// Most bytes of one R2T sequence.
+    /// Maximum number of bytes of one R2T sequence.
     pub max_burst: u32,
-    /// Most bytes of a data segment that the target accepts.
+    /// Maximum number of bytes of a data segment that the target accepts.
     pub max_send_data: u32,
     /// Digests of headers.
     pub header_digest: bool,

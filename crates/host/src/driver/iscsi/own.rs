@@ -13,7 +13,7 @@ use blk::scsi::disposition::{About, DeviceEvent, HostByte, Outcome, judge, sam};
 
 /// Tags of our own messages: above those of tasks, below that of our NOP-Out.
 const TAGS: u32 = 0xfffd;
-/// Most commands of our own, and most management functions, in flight.
+/// Maximum number of commands of our own, and most management functions, in flight.
 const MAX_OUT: usize = 1024;
 
 /// With so many management functions kept, those that no longer matter are dropped.

@@ -18,7 +18,7 @@ use blk::scsi::disposition::Outcome;
 use blk::status::BlkStatus;
 use blk::time::Duration;
 
-/// Most data of one command.
+/// Maximum data of one command.
 pub const MAX_RAW_BYTES: usize = 1 << 20;
 /// Pause between checks whether another thread has taken the answer from the socket.
 const LOOK: Duration = Duration::from_ms(5);

@@ -8,7 +8,7 @@
 
 use super::pdu::{BHS_BYTES, DIGEST_BYTES, DataIn, Pdu, Received, Violation, padding};
 
-/// Most bytes that are kept of a data segment that is not read data; the rest is dropped.
+/// Maximum number of bytes that are kept of a data segment that is not read data; the rest is dropped.
 pub const MAX_KEPT: usize = 64 << 10;
 /// [`Reader::next`] leaves fewer bytes than these.
 pub const MOST_LEFT: usize = BHS_BYTES + DIGEST_BYTES;

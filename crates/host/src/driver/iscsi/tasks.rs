@@ -22,7 +22,7 @@ use blk::status::BlkStatus;
 use blk::time::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Least length of a read that is received directly into its memory.
+/// Minimum length of a read that is received directly into its memory.
 const LARGE: u32 = 32 << 10;
 /// Serial numbers of tasks, above the index; tags beyond are the session's own.
 const SERIALS: u32 = 0x7fff;

@@ -15,7 +15,7 @@ use std::fmt;
 
 /// IANA's port for iSCSI.
 pub const DEFAULT_PORT: u16 = 3260;
-/// Most sessions of one disk.
+/// Maximum number of sessions of one disk.
 pub const MAX_SESSIONS: u16 = 64;
 /// Longest times, seconds.
 const MAX_SECS: u64 = 86_400;
@@ -79,7 +79,7 @@ pub struct IscsiTarget {
     pub name: String,
     /// The logical unit.
     pub lun: LunId,
-    /// Most sessions, 1..=[`MAX_SESSIONS`]; `None`: the default.
+    /// Maximum number of sessions, 1..=[`MAX_SESSIONS`]; `None`: the default.
     pub sessions: Option<u16>,
     /// The initiator's name; `None`: the system's, or one made from the host's name.
     pub initiator: Option<String>,

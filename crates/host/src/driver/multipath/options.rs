@@ -16,11 +16,11 @@ use std::str::FromStr;
 
 /// Longest `polling_interval`, `checker_timeout` and the like, seconds.
 pub const MAX_SECONDS: u64 = 24 * 3600;
-/// Most checks of `no_path_retry`.
+/// Maximum number of checks of `no_path_retry`.
 pub const MAX_RETRIES: u32 = 1_000_000;
 /// Largest priority of a path.
 pub const MAX_PRIO: u32 = 1_000_000;
-/// Most `pg_init_retries` (`MAX_PG_INIT_RETRIES` of dm-mpath).
+/// Maximum number of `pg_init_retries` (`MAX_PG_INIT_RETRIES` of dm-mpath).
 pub const MAX_PG_INIT_RETRIES: u32 = 50;
 /// Longest `pg_init_delay_msecs`.
 pub const MAX_PG_INIT_DELAY_MS: u64 = 60_000;

@@ -23,7 +23,7 @@ use crate::nbd::wire::{
 
 /// Longest accepted reply to an option: the longest string and the fields around it.
 pub const MAX_REPLY: usize = MAX_STRING + 64;
-/// Most replies to the options of one handshake.
+/// Maximum number of replies to the options of one handshake.
 pub const MAX_REPLIES: u32 = 256;
 const GREETING_BYTES: usize = 18;
 const REPLY_HEAD_BYTES: usize = 20;

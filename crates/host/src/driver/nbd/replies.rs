@@ -18,11 +18,11 @@ use std::fmt;
 
 /// Fewer bytes than this are left unread by [`Replies::next`].
 pub const MOST_LEFT: usize = STRUCTURED_REPLY_BYTES + 14;
-/// Least length of a read for which a direct receive into its memory pays off.
+/// Minimum length of a read for which a direct receive into its memory pays off.
 pub const LARGE: u32 = 64 << 10;
 /// Longest payload of an error chunk: the fixed part of the longest form, and a text.
 const MAX_ERROR_BYTES: u32 = 14 + MAX_STRING as u32;
-/// Most pieces of one read that may have arrived while an earlier one is missing.
+/// Maximum number of pieces of one read that may have arrived while an earlier one is missing.
 const MAX_SCATTERED: usize = 64;
 /// No request.
 const NONE: u64 = 0;

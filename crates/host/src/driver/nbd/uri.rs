@@ -25,7 +25,7 @@ pub struct NbdTarget {
     pub address: NbdAddress,
     /// The export's name; empty: the server's default.
     pub export: String,
-    /// Most connections, 1..=[`MAX_CONNECTIONS`]; `None`: [`DEFAULT_CONNECTIONS`].
+    /// Maximum number of connections, 1..=[`MAX_CONNECTIONS`]; `None`: [`DEFAULT_CONNECTIONS`].
     pub connections: Option<u16>,
     /// How long requests wait for a lost server.
     pub reconnect_delay: Duration,
@@ -50,7 +50,7 @@ impl Default for NbdTarget {
 
 /// IANA's port for NBD.
 pub const DEFAULT_PORT: u16 = 10809;
-/// Most connections of one disk.
+/// Maximum number of connections of one disk.
 pub const MAX_CONNECTIONS: u16 = 64;
 /// Longest `reconnect_delay` and `timeout`, seconds.
 const MAX_SECS: u64 = 86_400;

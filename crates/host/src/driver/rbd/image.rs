@@ -195,7 +195,7 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
-/// Most clients of an image that are accepted.
+/// Maximum number of clients of an image that are accepted.
 const MAX_WATCHERS: usize = 1 << 16;
 
 /// Extents that `rbd_diff_iterate2` has reported.

@@ -29,7 +29,7 @@ pub struct RbdTarget {
     pub user: Option<String>,
     /// The cluster's name; `None`: `ceph`.
     pub cluster: Option<String>,
-    /// Most handles with which the image is opened, 1..=[`MAX_IMAGES`].
+    /// Maximum number of handles with which the image is opened, 1..=[`MAX_IMAGES`].
     pub images: u16,
     /// Takes the exclusive lock, and never releases it to others.
     pub exclusive: bool,
@@ -66,7 +66,7 @@ impl fmt::Display for RbdTarget {
     }
 }
 
-/// Most images, and so hardware queues, of one disk.
+/// Maximum number of images, and so hardware queues, of one disk.
 pub const MAX_IMAGES: u16 = 64;
 const EXAMPLE: &str = "must be rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT][:NAME=VALUE...], such as rbd:rbd/disk0:id=admin";
 

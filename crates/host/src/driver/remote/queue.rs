@@ -6,8 +6,8 @@
 //! Needs from protocols: calls under the lock do not wait. The protocol decides what happens to requests when a connection
 //! is lost.
 //!
-//! One lock protects everything. The eventfd signals completions found outside a poll, and wake-ups, because sockets signal neither. It
-//! stays readable until no thread sleeps that could have missed it.
+//! One lock protects everything. Two events reach no socket: a completion that a thread found outside its poll, and a wake-up. The eventfd
+//! signals both. It stays readable until every thread that may have slept through the event is awake.
 
 use super::reconnect::Watch;
 use super::stream::Stream;

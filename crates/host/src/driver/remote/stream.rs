@@ -17,13 +17,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Size of the receive buffer: some dozens of short reads.
 pub(crate) const INPUT_BYTES: usize = 256 << 10;
-/// Most bytes received into the buffer while a long read is in flight, so that the rest of that read is received directly into its memory.
+/// Maximum number of bytes received into the buffer while a long read is in flight, so that the rest of that read is received directly
+/// into its memory.
 pub(crate) const INPUT_BYTES_OF_LARGE: usize = 4 << 10;
-/// Least payload for which a direct receive into the request's memory pays off ([`Inbox::payload`]).
+/// Minimum payload for which a direct receive into the request's memory pays off ([`Inbox::payload`]).
 pub(crate) const DIRECT_BYTES: u32 = 16 << 10;
-/// Most messages of one send.
+/// Maximum number of messages of one send.
 pub(crate) const SEND_BATCH: usize = 64;
-/// Most receives of one call, if each fills its room.
+/// Maximum number of receives of one call, if each fills its room.
 pub(crate) const MAX_RECEIVES: u32 = 4;
 
 /// Where each message of a batch ends, as an offset from the batch's beginning.
@@ -104,7 +105,7 @@ pub(crate) trait Inbox {
     /// Why the connection is lost.
     type Lost;
 
-    /// Most bytes of an incomplete message that may be left in the input.
+    /// Maximum number of bytes of an incomplete message that may be left in the input.
     const MOST_LEFT: usize;
     /// Name of the peer, for messages.
     const PEER: &'static str;

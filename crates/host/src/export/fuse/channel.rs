@@ -31,14 +31,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Most unanswered requests of a channel.
+/// Maximum number of unanswered requests of a channel.
 pub const SLOTS: usize = 64;
-/// Most requests that one round takes, so that other sources and channels get their turn.
+/// Maximum number of requests that one round takes, so that other sources and channels get their turn.
 const ROUND: usize = 16;
-/// Most sectors of one write-zeroes bio: 1 GiB.
+/// Maximum number of sectors of one write-zeroes bio: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
-/// Most tries to send a reply while the kernel has no memory for it.
+/// Maximum number of tries to send a reply while the kernel has no memory for it.
 const TRIES: usize = 1000;
 
 /// What the channels of one mount share.
@@ -170,7 +170,7 @@ pub struct Channel {
     /// Where answers of the disk's helper thread arrive, and (`asked`) how many are outstanding.
     answers: Arc<HelperAnswers>,
     asked: usize,
-    /// Most requests that the next round takes: a read that finds none delays the requests before it.
+    /// Maximum number of requests that the next round takes: a read that finds none delays the requests before it.
     batch: usize,
     /// No requests are taken at the moment.
     paused: bool,

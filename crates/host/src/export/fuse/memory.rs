@@ -19,7 +19,7 @@ pub(super) const SMALL_BYTES: usize = 64 << 10;
 pub(super) const LARGE_BYTES: usize = MAX_DATA + 2 * MAX_BLOCK;
 /// Largest logical block of a disk that can be served.
 pub(super) const MAX_BLOCK: usize = 32 << 10;
-/// Most larger pieces of a channel.
+/// Maximum number of larger pieces of a channel.
 const LARGES: usize = 8;
 
 /// A larger piece, by the number of its region.

@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 
 /// `_IOR(229, 0, uint32_t)`. Source: fuse.h.
 const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
-/// Most stale mounts on top of each other that are detached at one path.
+/// Maximum number of stale mounts on top of each other that are detached at one path.
 const STALE_MAX: usize = 64;
 
 /// Options of a mount.

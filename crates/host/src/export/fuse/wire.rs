@@ -21,7 +21,7 @@ pub const IN_HEADER: usize = 40;
 pub const WRITE_HEAD: usize = IN_HEADER + 40;
 /// Bytes of a reply's header.
 pub const OUT_HEADER: usize = 16;
-/// Most data of one read or write.
+/// Maximum data of one read or write.
 pub const MAX_DATA: usize = 1 << 20;
 /// Longest known request that is not a write.
 pub const MAX_HEAD: usize = 256;
@@ -388,7 +388,7 @@ pub struct InitOut {
     pub max_readahead: u32,
     /// Flags of [`init`]; only flags that the kernel offered.
     pub flags: u64,
-    /// Most background requests (read-ahead, asynchronous I/O) in flight.
+    /// Maximum number of background requests (read-ahead, asynchronous I/O) in flight.
     pub max_background: u16,
 }
 

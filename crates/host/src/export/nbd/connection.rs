@@ -37,15 +37,15 @@ use std::sync::Arc;
 mod ask;
 mod io;
 
-/// Most unanswered requests of a client.
+/// Maximum number of unanswered requests of a client.
 pub const SLOTS: usize = 128;
-/// Most bytes that one call receives, besides the data of a write.
+/// Maximum number of bytes that one call receives, besides the data of a write.
 const INPUT_BYTES: usize = 128 << 10;
-/// Most events that one round takes, so that the other sources of the IOThread get their turn.
+/// Maximum number of events that one round takes, so that the other sources of the IOThread get their turn.
 const ROUND: usize = 256;
-/// Most calls to receive in one round.
+/// Maximum number of calls to receive in one round.
 const RECEIVES: usize = 4;
-/// Most sectors of one bio that discards or zeroes: 1 GiB.
+/// Maximum number of sectors of one bio that discards or zeroes: 1 GiB.
 const WALK_SECTORS: u64 = 1 << 21;
 const SECTOR: u64 = 512;
 

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most bytes that one call receives.
+/// Maximum number of bytes that one call receives.
 const INPUT_BYTES: usize = 4096;
 
 /// A client's socket during the handshake, with the time limit and TLS.

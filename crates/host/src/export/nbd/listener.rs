@@ -32,9 +32,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most handshakes at the same time.
+/// Maximum number of handshakes at the same time.
 const MAX_HANDSHAKES: usize = 32;
-/// Most clients at the same time.
+/// Maximum number of clients at the same time.
 pub const MAX_CONNECTIONS: usize = 256;
 /// Time limit of a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);

@@ -23,7 +23,7 @@ use crate::nbd::wire::{
 pub const HEAD_BYTES: usize = 64;
 /// Where a head is written to.
 pub type HeadBuf = [u8; HEAD_BYTES];
-/// Most extents of one block status reply; the client asks again for what follows the last.
+/// Maximum number of extents of one block status reply; the client asks again for what follows the last.
 pub const MAX_EXTENTS: usize = 4096;
 
 /// The parts of a request that its reply repeats.

@@ -34,7 +34,7 @@ pub struct NbdPlan {
     pub name: String,
     /// TLS; `None` = not offered.
     pub tls: Option<NbdTls>,
-    /// Most clients at once on this server.
+    /// Maximum number of clients at once on this server.
     pub max_connections: u32,
 }
 

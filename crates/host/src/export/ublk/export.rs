@@ -39,7 +39,7 @@ pub struct UblkOptions {
     pub name: String,
     /// The device's number; `None` = the kernel's choice.
     pub id: Option<u32>,
-    /// Most requests of each queue in flight.
+    /// Maximum number of requests of each queue in flight.
     pub queue_depth: u16,
     /// For each queue, the IOThread that serves it.
     pub mapping: Vec<usize>,

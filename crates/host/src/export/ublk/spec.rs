@@ -10,7 +10,7 @@ use crate::serve::running::RunningExport;
 
 /// Largest `num_queues` of a ublk device: the kernel driver's `UBLK_MAX_NR_QUEUES`.
 pub const UBLK_QUEUES_MAX: u16 = 4096;
-/// Most tags of a queue: the kernel driver's `UBLK_MAX_QUEUE_DEPTH`.
+/// Maximum number of tags of a queue: the kernel driver's `UBLK_MAX_QUEUE_DEPTH`.
 const UBLK_DEPTH_MAX: u16 = 4096;
 
 /// A block device `/dev/ublkbID`.

@@ -20,7 +20,7 @@ pub(super) const F_INDIRECT: u16 = 4;
 pub(super) const DESC_BYTES: usize = 16;
 /// Largest queue that is accepted, the same as in QEMU (`VIRTQUEUE_MAX_SIZE`); virtio allows 32768.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
-/// Most descriptors of one chain: more than `seg_max` allows, and enough for any driver.
+/// Maximum number of descriptors of one chain: more than `seg_max` allows, and enough for any driver.
 pub(super) const MAX_CHAIN: usize = 1024 + 2;
 
 /// One descriptor of a chain.

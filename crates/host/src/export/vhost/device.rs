@@ -41,9 +41,9 @@ pub mod feature {
     pub const RING_PACKED: u64 = 1 << 34;
 }
 
-/// Most segments of a request, as reported to the driver: what fits into a queue of 128 besides header and status.
+/// Maximum number of segments of a request, as reported to the driver: what fits into a queue of 128 besides header and status.
 pub const SEG_MAX: u32 = 126;
-/// Most ranges of one discard or write zeroes.
+/// Maximum number of ranges of one discard or write zeroes.
 pub const MAX_RANGES: u32 = 16;
 /// Bytes of the configuration space up to and including the fields of write zeroes.
 pub const CONFIG_BYTES: usize = 60;
@@ -142,8 +142,8 @@ impl Device {
         RingFeatures { event_idx: acked & feature::EVENT_IDX != 0, indirect: acked & feature::INDIRECT_DESC != 0 }
     }
 
-    /// Resets the cache mode for a new front end. It may read the configuration before it acknowledges features, and pass it to its driver
-    /// later.
+    /// Resets the cache mode for a new front end. This is done here, not when features are acknowledged, because a front end may read the
+    /// configuration before that and give it to the guest's driver later.
     pub fn begin(&self) {
         self.cache.set(!self.write_through);
     }

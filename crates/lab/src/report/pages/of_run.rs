@@ -131,7 +131,7 @@ fn sentence(r: &RunRecord, detail: &RunDetail, facts: &StageFacts) -> String {
     format!("{what}; one run of {seconds}, {ios} I/Os, {errors}.{note}")
 }
 
-/// Most threads that ran at the same time.
+/// Maximum number of threads that ran at the same time.
 pub fn busiest(jobs: &[JobDetail]) -> u32 {
     let of = |wave: u32| jobs.iter().filter(|j| j.wave == wave).map(|j| j.threads).sum();
     jobs.iter().map(|j| of(j.wave)).max().unwrap_or(0)

@@ -17,9 +17,9 @@ use report::chart::{Axis, BarRow, Bars, Heat, Lines, Plot, Point, Scale, Series,
 use report::document::{Block, Caveat, Cell, Chart, Section, Table, Tone};
 use report::unit::Unit;
 
-/// Most points of a percentile curve.
+/// Maximum number of points of a percentile curve.
 const CURVE_POINTS: usize = 160;
-/// Most columns of a heat map, and most points of rates over time.
+/// Maximum number of columns of a heat map, and most points of rates over time.
 const TIME_COLUMNS: usize = 96;
 /// A percentile is shown if at least this many I/Os took longer.
 const BEYOND_MIN: u64 = 10;

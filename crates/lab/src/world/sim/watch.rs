@@ -17,7 +17,7 @@ use crate::run::{Observer, RunSpec};
 use crate::simulated::Simulated;
 use crate::stack::{self, Setting};
 
-/// Least time between two observations, nanoseconds. On average the time is twice as long.
+/// Minimum time between two observations, nanoseconds. On average the time is twice as long.
 const LOOK_NS: u64 = 500_000;
 /// Progress is reported once in this many observations.
 const TELL: u64 = 8;

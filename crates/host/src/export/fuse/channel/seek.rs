@@ -14,7 +14,7 @@ use crate::serve::Port;
 use crate::serve::helper::{HelperRequest, HelperWork};
 use blk::id::Sector;
 
-/// Most stretches of one answer: that of the offset, and the next.
+/// Maximum number of stretches of one answer: that of the offset, and the next.
 const STRETCHES: usize = 2;
 
 impl Channel {

@@ -15,7 +15,7 @@ use crate::serve::Port;
 use crate::serve::helper::{HelperRequest, HelperWork};
 use blk::id::Sector;
 
-/// Most extents of one reply: some milliseconds of work for a fragmented file.
+/// Maximum number of extents of one reply: some milliseconds of work for a fragmented file.
 const EXTENTS: usize = 1024;
 const HOLE: u32 = extent_flag::HOLE | extent_flag::ZERO;
 

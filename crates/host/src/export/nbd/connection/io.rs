@@ -10,9 +10,9 @@ use crate::net::tls::{RECORD_BYTES, Received};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Most replies that one call sends; each has a head and perhaps data.
+/// Maximum number of replies that one call sends; each has a head and perhaps data.
 const BATCH: usize = 64;
-/// Most turns of encrypting and sending in one round, so that the other sources of the IOThread get their turn.
+/// Maximum number of turns of encrypting and sending in one round, so that the other sources of the IOThread get their turn.
 const TLS_TURNS: usize = 8;
 
 impl Connection {
