@@ -160,7 +160,7 @@ pub fn size(named: &Named) -> Result<Size> {
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let text = format!(
-                    "'{}': '{}' does not exist, and fio makes a file only if 'filename' is its path and nothing else: make it \
+                    "'{}': '{}' does not exist, and fio creates a file only if 'filename' is just its path: create it \
                      (truncate, fallocate), or give the settings in MQBLK_SET",
                     named.text,
                     path.display()
@@ -193,7 +193,7 @@ pub fn open(text: &str, writes: bool, direct: bool, depth: u32) -> Result<Arc<Op
     let opened = Arc::new(open_new(named, writes, direct, depth)?);
     if opened.named.is_memory() && with(|s| s.pid != s.parent) && users(text) > 1 {
         say(&format!(
-            "'{text}' is memory of the process, and fio has forked: each job has a disk of its own (thread=1 makes them share it)"
+            "'{text}' is process memory, and fio has forked: each job has its own disk (thread=1 makes them share it)"
         ));
     }
     // If another thread has opened the disk meanwhile, that one is used.
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(size("null:size=1m").unwrap(), Size::Device(1 << 20));
         assert_eq!(size("/nonexistent/a").unwrap(), Size::File(0));
         let e = size("/nonexistent/a?queue_depth=8").unwrap_err().to_string();
-        assert!(e.contains("make it (truncate, fallocate), or give the settings in MQBLK_SET"), "{e}");
+        assert!(e.contains("create it (truncate, fallocate), or give the settings in MQBLK_SET"), "{e}");
         assert!(size("/dev/null").is_err());
     }
 }

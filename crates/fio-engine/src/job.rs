@@ -298,7 +298,7 @@ impl Job {
     #[cold]
     fn failed(file: &OpenFile, done: Done) -> i32 {
         if let Some(why) = file.open.read_only.as_ref().filter(|_| done.op.is_write()) {
-            disks::say(&format!("'{}' is open for reading only, because: {why}", file.open.named.text));
+            disks::say(&format!("'{}' is open read-only: {why}", file.open.named.text));
             return libc::EROFS;
         }
         done.status.errno()

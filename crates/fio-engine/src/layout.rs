@@ -23,11 +23,11 @@ pub const KNOWN: [FioVersion; 2] =
 /// Returns the entry for a version string, or the error message that rejects it.
 pub fn known(version: Option<&str>) -> Result<&'static FioVersion, String> {
     let names: Vec<_> = KNOWN.iter().map(|k| k.version).collect();
-    let this = version.unwrap_or("a program that does not say its version");
+    let this = version.unwrap_or("a program that reports no version");
     KNOWN.iter().find(|k| Some(k.version) == version).ok_or_else(|| {
         format!(
-            "libmqblk_fio.so knows {}, and this is {this}: engines depend on fio's inside, so use one of those, or run the job \
-             file with 'mqblk run'",
+            "libmqblk_fio.so supports {}, not {this}: engines depend on fio's internals; use a supported version, or \
+             run the job file with 'mqblk run'",
             names.join(" and ")
         )
     })
@@ -178,10 +178,10 @@ mod tests {
         assert_eq!(known(Some("fio-3.33")).map(|k| k.ioops), Ok(31));
         let text = known(Some("fio-3.40")).map(|k| k.ioops).unwrap_err();
         assert!(
-            text.contains("knows fio-3.33 and fio-3.39, and this is fio-3.40") && text.contains("'mqblk run'"),
+            text.contains("supports fio-3.33 and fio-3.39, not fio-3.40") && text.contains("'mqblk run'"),
             "{text}"
         );
-        assert!(known(None).map(|k| k.ioops).unwrap_err().contains("does not say its version"));
+        assert!(known(None).map(|k| k.ioops).unwrap_err().contains("reports no version"));
     }
 
     #[test]

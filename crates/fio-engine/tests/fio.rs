@@ -111,7 +111,7 @@ fn threads_share_a_ram_disk_and_forked_jobs_are_warned() {
     dir.fio(&[&["--thread=1"], &write[..], &jobs[..]].concat()).well().says("r: (groupid=1, jobs=1): err= 0");
     let forked = dir.fio(&[&write[..], &jobs[..]].concat());
     assert!(!forked.ok, "{forked:?}");
-    forked.says("fio has forked: each job has a disk of its own (thread=1 makes them share it)").says("err=84");
+    forked.says("fio has forked: each job has its own disk (thread=1 makes them share it)").says("err=84");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_wrong_name_or_setting_ends_fio_with_a_sentence() {
     refused("null\\:sise=1g", "").says("did you mean 'size'");
     refused("null?schedular=none", "").says("did you mean 'scheduler'");
     refused("null", "queue_depth=0").says("queue_depth=0: must be");
-    refused("missing?queue_depth=8", "").says("make it (truncate, fallocate), or give the settings in MQBLK_SET");
+    refused("missing?queue_depth=8", "").says("create it (truncate, fallocate), or give the settings in MQBLK_SET");
     assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "nothing is made of a name that is refused");
 }
 
@@ -240,7 +240,7 @@ fn a_fio_that_is_not_known_is_told_so() {
     let engine = format!("--ioengine={}", engine());
     let done = dir.program(path.to_str().unwrap(), &[], &["--name=x", &engine, "--filename=null"]);
     assert!(!done.ok, "{done:?}");
-    done.says("mqblk: libmqblk_fio.so knows fio-3.33 and fio-3.39, and this is fio-3.37").says("bad ioops version 0");
+    done.says("mqblk: libmqblk_fio.so supports fio-3.33 and fio-3.39, not fio-3.37").says("bad ioops version 0");
 }
 
 /// Runs a job file of ours with only the engine and the file changed.

@@ -117,7 +117,7 @@ impl CompareSpec<'_> {
         };
         let named = |(b, side): (&SideSpec, Side)| {
             let why = same(b)?;
-            Some(if others.len() == 1 { why } else { format!("{side:?} ({}) is as A: {why}", b.label) })
+            Some(if others.len() == 1 { why } else { format!("{side:?} ({}) is the same as A: {why}", b.label) })
         };
         others.iter().zip((1..).map(Side::at)).find_map(named)
     }
@@ -143,8 +143,8 @@ impl CompareSpec<'_> {
         if behind.map_err(|e| self.failed(step.side, e))? == side.behind {
             return Ok(run);
         }
-        let text = "its target became another while it was compared (another disk, or the machine's file was edited); begin anew, or put \
-                    it back and resume";
+        let text = "the target changed during the comparison (another disk, or an edited machine file); start a new \
+                    comparison, or restore it and resume";
         Err(self.failed(step.side, Error::usage(text)))
     }
 }

@@ -58,7 +58,7 @@ impl Header {
         let parts = [
             ("the job file", self.job == other.job),
             (
-                "a side (--a, --b, --side, --set, --target, or what is behind the target)",
+                "a side (--a, --b, --side, --set, --target, or the disk or machine file behind the target)",
                 self.labels == other.labels && self.sides == other.sides,
             ),
             ("the plan (--pairs, --warmup, --seed)", self.plan == other.plan),
@@ -68,7 +68,7 @@ impl Header {
         match parts.into_iter().find(|(_, same)| !same) {
             None => Ok(()),
             Some((what, _)) => {
-                Err(format!("belongs to another comparison: {what} differs; it was begun by: {}", self.command))
+                Err(format!("belongs to another comparison: {what} differs; it was started with: {}", self.command))
             }
         }
     }

@@ -86,13 +86,13 @@ impl Warning {
     pub const fn advice(&self) -> &'static str {
         match self {
             Warning::LoadGenerator { .. } => {
-                "what is compared is the CPU cost of the path, not the device: add jobs (numjobs) on other CPUs, or read CPU per I/O"
+                "this compares CPU cost, not the device: add jobs (numjobs) on other CPUs, or compare CPU per I/O"
             }
             Warning::NotSteady { .. } => {
                 "let the device settle first (ramp_time, more warm-up runs), stop other load, or make runs longer"
             }
             Warning::FewPairs { .. } => {
-                "run 12 pairs or more (14 for three sides, 20 for sixteen): intervals narrow, and chance alone cannot make all blocks agree"
+                "run 12 pairs or more (14 for three sides, 20 for sixteen): fewer may all agree by chance"
             }
             Warning::Little { .. } => {
                 "latency may omit waiting before submission, or the queue was not full: check iodepth, thinktime and rate"
@@ -100,10 +100,10 @@ impl Warning {
             Warning::SlowClock { .. } => {
                 "timestamps cost more than the I/O path here; prefer tsc or kvm-clock if the machine offers it"
             }
-            Warning::Governor { .. } => "set the governor to performance for the time of the test",
+            Warning::Governor { .. } => "set the governor to performance during the test",
             Warning::Oversubscribed { .. } => "results measure the CPU scheduler too: use fewer jobs or more CPUs",
             Warning::Errors { .. } => "fix the cause first; a side that fails quickly is not fast",
-            Warning::BadData { .. } => "find the cause first; mqblk run with the side's settings tells the blocks",
+            Warning::BadData { .. } => "find the cause first; mqblk run with the side's settings lists the blocks",
         }
     }
 
@@ -169,7 +169,7 @@ impl std::fmt::Display for Warning {
             }
             Warning::FewPairs { pairs } => write!(f, "only {pairs} pairs"),
             Warning::Little { side, error } => {
-                write!(f, "{side:?}: Little's law is off: {:+.1}% in flight against rate x latency", 100.0 * error)
+                write!(f, "{side:?}: Little's law does not hold: in flight {:+.1}% off rate x latency", 100.0 * error)
             }
             Warning::SlowClock { clocksource } => write!(f, "the clock source is {clocksource}, which is slow to read"),
             Warning::Governor { governor } => write!(f, "the CPU frequency governor is {governor}"),
@@ -211,7 +211,7 @@ mod tests {
         let mut found = Warning::of_errors(Side::A, 3, 0);
         found.extend(Warning::of_side(Side::A, Some(&off), None));
         let text: Vec<String> = found.iter().map(Warning::to_string).collect();
-        assert_eq!(text, ["A: 3 I/Os failed", "A: Little's law is off: -37.5% in flight against rate x latency"]);
+        assert_eq!(text, ["A: 3 I/Os failed", "A: Little's law does not hold: in flight -37.5% off rate x latency"]);
         assert!(Warning::of_side(Side::A, Some(&facts(9_000, Little::new(32.0, 1e6, 32_000.0))), None).is_empty());
         let told = |errors, bad| {
             let found = Warning::of_errors(Side::B, errors, bad);

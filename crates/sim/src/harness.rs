@@ -365,7 +365,7 @@ impl Harness {
         let mut text = format!("at {}, next timer {}\n", clock(self.now), at(self.q.next_timer()));
         for s in &self.subs {
             let (o, w, h, r) = (s.outstanding(), s.waiting(), s.held(), s.ready());
-            let is = format!("{o} bios out: {w} wait for a tag, {h} are held back, {r} not reaped");
+            let is = format!("{o} bios in flight: {w} wait for a tag, {h} are held back, {r} not reaped");
             text += &format!("  submitter {} on CPU {}: {is}\n", s.id(), s.cpu());
         }
         text += &format!("  {}\n", describe::settings(&self.q.config()).replace('\n', "\n  "));

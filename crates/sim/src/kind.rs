@@ -43,10 +43,8 @@ impl Kind {
         match self {
             Kind::Disk => "A disk under faults; for some seeds an elevator under pressure after that",
             Kind::Set => "Several disks on one tag set, under faults",
-            Kind::Pressure => "Elevators, hardware queues and limits under a load that never ends",
-            Kind::Multipath => {
-                "A disk that several paths lead to, which break, come back, are slow, and lose what is in flight"
-            }
+            Kind::Pressure => "Elevators, hardware queues and limits under endless load",
+            Kind::Multipath => "A disk with several paths that fail, recover, are slow, and lose requests in flight",
         }
     }
 

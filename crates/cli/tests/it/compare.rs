@@ -150,7 +150,7 @@ fn judge_shows_the_other_jobs_and_lists_names_on_a_wrong_one() {
     dir.file("j.fio", "[global]\nrw=randread\nsize=1m\nioengine=libaio\n[log]\n[scan]\niodepth=8\n");
     let args = ["compare", "j.fio", "--a", "default", "--b", "default", "--target", "model:size=1g", "--judge"];
     let done = dir.mqblk(&[&args[..], &["log"], &SHORT].concat()).exits(0);
-    done.prints(&["\n  beside it: scan\n  IOPS  ", " --judge log "]);
+    done.prints(&["\n  other job: scan\n  IOPS  ", " --judge log "]);
     dir.mqblk(&[&args[..], &["logs"]].concat()).exits(2).says(&["--judge logs: must be one of the jobs: log, scan"]);
 }
 

@@ -513,7 +513,7 @@ fn tuning_leaves_settings_as_found_also_when_interrupted() {
     for signal in ["INT", "KILL"] {
         let args = tune(&["--knob", "nomerges=2", "--budget", "30s", "--results", signal, "--eta=always"]);
         // Not every run prints progress. The disk's setting shows when a run with it is active.
-        let started = disk.dir.start(&args.iter().map(String::as_str).collect::<Vec<_>>(), "a first look");
+        let started = disk.dir.start(&args.iter().map(String::as_str).collect::<Vec<_>>(), "first run of the default");
         disk.waits_for(|| disk.value("nomerges") == "2");
         started.signal(signal);
         started.ends();
@@ -604,7 +604,7 @@ fn a_recommendation_is_not_applied_to_a_busy_or_other_disk() {
     fs::File::create(disk.dir.path("other.img")).unwrap().set_len(32 << 20).unwrap();
     disk.dir.program("losetup", &[&disk.node, "other.img"]).exits(0);
     let before = disk.settings();
-    apply(&["--force"]).exits(2).says(&["belongs to another tuning: what is behind the target (another disk"]);
+    apply(&["--force"]).exits(2).says(&["belongs to another tuning: the disk or machine file behind the target"]);
     assert_eq!(disk.settings(), before);
 }
 
@@ -617,5 +617,5 @@ fn tune_rejects_jobs_on_two_kernel_disks() {
     one.dir
         .mqblk(&["tune", "two.fio", "--maximize", "a.iops", "--results", "r"])
         .exits(2)
-        .says(&["settings are tuned of one disk of the kernel", "or --target kernel:/dev/loop"]);
+        .says(&["tune works on one kernel disk", "or use --target kernel:/dev/loop"]);
 }

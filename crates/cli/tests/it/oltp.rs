@@ -33,8 +33,8 @@ fn transactions_are_counted_and_told_in_text_and_json() {
         "% of them hot\n  latency      : avg=",
         "\n    reads      : avg=",
         "\n    commit wait: avg=",
-        " commits per write, log written round ",
-        " waits for room\n",
+        " commits per write, log wrapped ",
+        " waits for write-back\n",
     ]);
     let plain = "[a]\nrw=read\nsize=1m\n";
     dir.file("plain.fio", plain);
@@ -78,7 +78,7 @@ fn a_comparison_judges_transactions() {
         "\n  transactions ",
         "\n  tx mean ",
         "\n  commit wait ",
-        "beside it: scan",
+        "other job: scan",
     ]);
     let raw = fs::read(dir.path("r")).unwrap();
     let results = lab::results::read(raw.as_slice(), "r").unwrap();
@@ -158,7 +158,7 @@ fn what_cannot_be_is_refused_before_anything_is_touched() {
         &["j.fio", "--job-set", "hot_size=1k", "--target", "null:size=9m"],
         &["hot_size=", "both parts must have some"],
     );
-    refused(&["j.fio", "--job-set", "iodepth=4"], &["--job-set: iodepth=4: says nothing to workload=oltp"]);
+    refused(&["j.fio", "--job-set", "iodepth=4"], &["--job-set: iodepth=4: has no effect with workload=oltp"]);
     dir.mqblk(&["serve", "stripe:null+null"]).exits(2).says(&["several devices and not one"]);
     assert_eq!(dir.list(), ["j.fio", "p.fio"]);
 }

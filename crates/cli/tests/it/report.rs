@@ -283,7 +283,7 @@ mod deep {
         // With one CPU, this host gives a single point, which is not a chart.
         assert_eq!(charts.iter().filter(|c| *c != "here-chart").collect::<Vec<_>>(), all.iter().collect::<Vec<_>>());
         let d = Document::from_json(&fs::read_to_string(dir.path("out.json")).unwrap()).unwrap();
-        assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Study, "With 16 CPUs \u{2018}mq\u{2019} has most"));
+        assert_eq!((d.kind, d.verdict.word.as_str()), (Kind::Study, "With 16 CPUs \u{2018}mq\u{2019} has the most"));
         let reasons: Vec<&str> = done.out.lines().filter(|l| l.starts_with("sq: ") || l.starts_with("mq: ")).collect();
         assert_eq!(reasons.len(), 2, "{}", done.out);
         assert!(d.verdict.sentence.ends_with(&reasons.join(" ")), "{}", d.verdict.sentence);

@@ -107,8 +107,8 @@ fn a_machine_file_that_was_edited_is_another_machine() {
     compared.exits(0);
     dir.file("m.toml", &other);
     let (tuned, compared) = again();
-    tuned.exits(2).says(&["belongs to another tuning: what is behind the target (another disk, or the machine's file"]);
-    compared.exits(2).says(&["belongs to another comparison: a side (", "or what is behind the target) differs"]);
+    tuned.exits(2).says(&["belongs to another tuning: the disk or machine file behind the target differs"]);
+    compared.exits(2).says(&["belongs to another comparison: a side (", "behind the target) differs"]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn more_pieces_in_flight_than_can_be_simulated_are_refused() {
     dir.file("m.toml", MACHINE)
         .file("j.fio", "[a]\nioengine=libaio\ndirect=1\nrw=randread\nbs=1m\nsize=1g\niodepth=8192\n");
     dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml", "--set", "max_sectors_kb=4"]).exits(2).says(&[
-        "iodepth=8192: with blocks of 1048576 bytes in pieces of 4 KiB",
+        "iodepth=8192: blocks of 1048576 bytes split into pieces of 4 KiB",
         "lower iodepth or bs, or raise max_sectors_kb",
     ]);
 }

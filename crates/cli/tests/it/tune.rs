@@ -64,7 +64,7 @@ fn killed_it_is_gone_on_with_and_another_s_file_is_refused() {
     assert!(ran > 7, "{before}");
     dir.mqblk(&tune(SLOW, &[&search[..], &["--resume", "r", "--detect", "9%"]].concat()))
         .exits(2)
-        .says(&["--resume r: belongs to another tuning: --detect differs; it was begun by: mqblk tune j.fio"]);
+        .says(&["--resume r: belongs to another tuning: --detect differs; it was started with: mqblk tune j.fio"]);
     dir.mqblk(&tune(SLOW, &[&search[..], &["--resume", "r"]].concat())).exits(0).prints(&["queue_depth=8 is better"]);
     let after = fs::read_to_string(dir.path("r")).unwrap();
     let kept = lab::tune::journal::read(&before, "r").unwrap().whole_bytes;
@@ -77,7 +77,7 @@ fn ctrl_c_says_how_to_go_on() {
     let dir = Dir::new("tune");
     dir.file("j.fio", JOB);
     let args = tune(SLOW, &["--knob", "queue_depth=8", "--budget", "40s", "--results", "r", "--eta=always"]);
-    let started = dir.start(&args, "a first look");
+    let started = dir.start(&args, "first run of the default");
     started.signal("INT");
     started.ends().exits(130).says(&["interrupted; resume with: mqblk tune j.fio ", " --resume r\n"]);
 }
@@ -120,7 +120,7 @@ fn how_paths_are_used_is_searched_and_stands_in_the_target() {
     assert!(number(&v, "/result/against_default/ratio/ratio") > 2.0);
     let toml = v["forms"]["toml"].as_str().unwrap();
     assert!(toml.contains("path_grouping_policy=multibus") && !toml.contains("path_grouping_policy ="), "{toml}");
-    assert!(v["forms"]["sysfs"].as_str().unwrap().contains("(of the multipath target"));
+    assert!(v["forms"]["sysfs"].as_str().unwrap().contains("(a multipath setting"));
     assert!(!v["plan"]["knobs"].to_string().contains("paths"), "fewer paths only where that is asked for");
 }
 
@@ -143,7 +143,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     refused(&with(&["--budget", "3s", "--runtime", "1s"]), "give --budget 4");
     refused(&with(&["--fix", "queue_depth=0"]), "queue_depth=0: must be 1..=10240");
     refused(&with(&["--apply", "there"]), "--apply there: exists");
-    refused(&with(&["--resume", "there"]), "--resume there, line 1: there is no whole line");
+    refused(&with(&["--resume", "there"]), "--resume there, line 1: there is no complete line");
     refused(&with(&["--resume", "nowhere"]), "--resume nowhere: No such file");
     assert_eq!(fs::read_to_string(dir.path("there")).unwrap(), "mine");
 }

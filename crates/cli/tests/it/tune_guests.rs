@@ -29,7 +29,7 @@ fn iothreads_are_found_confirmed_explained_and_written() {
         "users2.tpm>=99%: kept: ",
         "'one IOThread' (iothreads=1): beaten: users16.tpm +",
         "turn of a transaction ",
-        ": waiting until the thread that serves the virtqueue has finished the requests of others\n",
+        ": waiting until the thread that serves the virtqueue has finished other requests\n",
         "# sysfs\n# not in this form: ",
         " (a setting of the virtual machine; use --print libvirt, qemu or toml)\n",
         "-object iothread,id=iothread1\n-object iothread,id=iothread2\n",
@@ -55,7 +55,7 @@ fn iothreads_are_found_confirmed_explained_and_written() {
     assert!(told["simulated"].as_str().unwrap().starts_with("virtual machines of 16 vCPUs"));
     // Another machine of the same name needs another search.
     dir.file("m.toml", &MACHINE.replace("read_us = 40", "read_us = 41"));
-    dir.mqblk(&tune(&[&goal[..], &["--resume", "r.jsonl"]].concat())).exits(2).says(&["what is behind the target"]);
+    dir.mqblk(&tune(&[&goal[..], &["--resume", "r.jsonl"]].concat())).exits(2).says(&["file behind the target"]);
 }
 
 /// A value already in use is no gain. Fixed settings are not searched. The same command gives the same result.
@@ -89,7 +89,7 @@ fn ctrl_c_stops_a_simulation_and_prints_the_resume_command() {
     let jobs = ["tune", "j.fio", "--target", "sim:n.toml", "--maximize", "a.iops"];
     for args in [&guests[..], &jobs] {
         let interrupted = |args: &[&str]| {
-            let started = dir.start(args, "a first look");
+            let started = dir.start(args, "first run of the default");
             started.signal("INT");
             started.ends().exits(130)
         };
@@ -127,11 +127,11 @@ fn what_users_do_not_have_is_refused_with_what_they_have() {
     refused(&["--maximize", "users17.tpm"], "there is no job 'users17'; did you mean 'users16'?");
     refused(
         &["--maximize", "users16.iops"],
-        "users of virtual machines have transactions: tpm, tps, tx (mean) or tx_p99",
+        "virtual machines run transactions: use tpm, tps, tx (mean) or tx_p99",
     );
     refused(
         &["--maximize", "all.tpm"],
-        "--maximize, --minimize: all.tpm: numbers of users are simulated one after the other",
+        "--maximize, --minimize: all.tpm: user counts are simulated one at a time",
     );
     refused(&["--minimize", "users16.tpm"], "use --maximize users16.tpm");
     refused(&[&goal[..], &["--set", "nr_hw_queues=4"]].concat(), "did you mean 'guests.queues'?");
@@ -144,7 +144,7 @@ fn what_users_do_not_have_is_refused_with_what_they_have() {
     refused(&[&goal[..], &["--free", "iodepth=1..4"]].concat(), "--free: the target has [guests]");
     refused(&[&["j.fio"], &goal[..]].concat(), "JOB: the target has [guests], whose users are the load");
     dir.mqblk(&["run", "j.fio", "--target", "sim:m.toml"]).exits(2).says(&[
-        "no job runs beside them: mqblk sim m.toml, or mqblk tune --target sim:m.toml --maximize users2.tpm without a job",
+        "runs no jobs; use mqblk sim m.toml, or mqblk tune --target sim:m.toml --maximize users2.tpm without a job",
     ]);
     dir.mqblk(&["tune", "--target", "null:size=1g", "--maximize", "a.iops"])
         .exits(2)

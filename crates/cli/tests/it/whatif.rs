@@ -116,15 +116,15 @@ fn guest_what_ifs_name_the_part_of_a_transaction_that_changes() {
         "  why: users2: a transaction takes ",
         " with 'as it is' and ",
         " shorter: wake-up is ",
-        " (exits of the guest, and threads of the hypervisor that sleep being woken)",
+        " (VM exits, and wake-ups of sleeping hypervisor threads)",
         "  why: users16: a transaction takes ",
         "turn is ",
-        " (waiting until the thread that serves the virtqueue has finished the requests of others)",
+        " (waiting until the thread that serves the virtqueue has finished other requests)",
     ] {
         assert!(threads.contains(part), "{part:?} in\n{threads}");
     }
     let disk = of("disk.read_us=20");
-    assert!(disk.contains("shorter: storage is 100.0 us against 60.0 us (with the host's storage"), "{disk}");
+    assert!(disk.contains("shorter: storage is 100.0 us against 60.0 us (at the host's storage"), "{disk}");
     assert!(!of("guests.queues=8").contains("why: "), "one thread serves them all: no effect has no reason\n{text}");
     dir.mqblk(&[&args[..], &["--report", "w.html"]].concat()).exits(0);
     let page = fs::read_to_string(dir.path("w.html")).unwrap();

@@ -308,7 +308,7 @@ impl Lives {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.unfinished > 0 {
-            notes.push(format!("{} I/Os had not ended when the trace did, and are left out", self.unfinished));
+            notes.push(format!("left out: {} I/Os that were in flight at the end of the trace", self.unfinished));
         }
         if self.lost_bios + self.lost_requests > 0 {
             notes.push(format!(
@@ -324,7 +324,7 @@ impl Lives {
             ));
         }
         if self.requests.is_empty() {
-            notes.push("no request is both issued (D) and completed (C): the device's times are not known".into());
+            notes.push("no request is both issued (D) and completed (C): the device's service time is unknown".into());
         }
         notes
     }

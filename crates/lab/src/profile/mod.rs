@@ -179,18 +179,18 @@ pub fn of_trace(source: &str, mut trace: Trace, device: Option<u32>) -> Result<P
         }
         (Some(d), _) if devices.contains_key(&d) => d,
         (Some(d), _) => {
-            let text = format!("device {}: not in the trace; there are {}", device_name(d), all());
+            let text = format!("device {}: not in the trace; the trace has {}", device_name(d), all());
             return Err(ProfileError::new(source, text));
         }
         (None, 1) => *devices.keys().next().expect("one"),
         (None, n) => {
-            let text = format!("{n} devices in one trace: choose one by --device; there are {}", all());
+            let text = format!("{n} devices in one trace: choose one with --device; the trace has {}", all());
             return Err(ProfileError::new(source, text));
         }
     };
     let lives = lives::of(&trace, device);
     if lives.bios.is_empty() {
-        let text = "nothing in it is both submitted (Q) and completed (C): trace longer, and with both actions";
+        let text = "no I/O is both submitted (Q) and completed (C): trace longer, and with both actions";
         return Err(ProfileError::new(source, text));
     }
     let mut notes = lives.notes();

@@ -59,7 +59,7 @@ pub fn read(file: &str, mut from: impl Read, trace: &mut Trace) -> Result<(), Pr
 }
 
 fn cut(file: &str, at: u64) -> ProfileError {
-    let text = format!("the record is cut: end the tracer with SIGINT, or drop it by 'truncate -s {at}'");
+    let text = format!("incomplete record: stop blktrace with SIGINT, or drop the record with 'truncate -s {at}'");
     ProfileError::byte(file, at, text)
 }
 
@@ -93,14 +93,14 @@ impl Raw {
         let u64_at = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"));
         let magic = u32_at(0);
         if magic.swap_bytes() & !0xff == MAGIC {
-            return Err("is of a big-endian machine: read it there by blkparse, and profile its text".into());
+            return Err("was recorded on a big-endian machine: run blkparse there, and profile its output".into());
         }
         if magic & !0xff != MAGIC {
-            return Err(format!("magic is {magic:#010x}, must be {:#010x}: no record of blktrace", MAGIC | VERSION));
+            return Err(format!("magic is {magic:#010x}, must be {:#010x}: not a blktrace record", MAGIC | VERSION));
         }
         if magic & 0xff != VERSION {
             return Err(format!(
-                "version {}: must be {VERSION}; read it by blkparse, and profile its text",
+                "version {}: must be {VERSION}; run blkparse on it, and profile its output",
                 magic & 0xff
             ));
         }

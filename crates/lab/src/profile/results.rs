@@ -80,7 +80,7 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
     }
     let mut jobs: Vec<JobProfile> = by_name.into_values().filter(|j| j.dirs().next().is_some()).collect();
     if jobs.is_empty() {
-        return Err(ProfileError::new(file, "no job has made an I/O: there is nothing to profile"));
+        return Err(ProfileError::new(file, "no job has done any I/O: there is nothing to profile"));
     }
     for j in &mut jobs {
         // Little's law for each thread. It is applied to all entries of the job, of which there are several without
@@ -90,7 +90,7 @@ pub fn read(file: &str, text: &str) -> Result<Profile, ProfileError> {
     let mut notes = Vec::new();
     if verifies {
         notes.push(
-            "verify is left out, with the options that go with it: a simulated machine has no data to check; add it again for a run"
+            "verify and its options are left out: a simulated machine has no data to verify; add them again for a run"
                 .into(),
         );
     }
@@ -113,7 +113,7 @@ fn options(file: &str, v: &Value) -> Result<BTreeMap<String, String>, ProfileErr
     for (key, value) in v.as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         if !is_plain(key) || key.contains('=') || !value.is_empty() && !is_plain(value) {
-            let text = format!("option '{}': must be one line of letters", key.escape_default());
+            let text = format!("option '{}': must be one line of printable text without [ and ]", key.escape_default());
             return Err(ProfileError::new(file, text));
         }
         if !PLACES.contains(&key.as_str()) {
@@ -204,12 +204,12 @@ fn disk(doc: &Value, jobs: &[JobProfile], notes: &mut Vec<String>) -> DiskProfil
     };
     if device_us == 0.0 {
         notes.push(
-            "fio's results do not tell the device's time from waiting: from 0.3 to 1 of the latency is allowed for"
+            "fio's results do not separate device time from queueing: it is assumed to be 30 to 100 % of the latency"
                 .into(),
         );
     }
     notes.push(format!(
-        "about {depth} I/Os were in flight; how many the device can do at once is unknown: {depth} to {PARALLEL_MAX} is allowed for"
+        "about {depth} I/Os were in flight; the device's parallelism is unknown: {depth} to {PARALLEL_MAX} is assumed"
     ));
     let parallel = Estimate { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) };
     DiskProfile {

@@ -116,7 +116,7 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
             // If they wait like the other requests, the share of service in their time is the same.
             known.low *= w_low / w_high;
             notes.push(format!(
-                "no {what} were seen while the device was idle: waiting in it is in their time, of which {:.0} % may be the service",
+                "no {what} reached an idle device: their times include queueing; as little as {:.0} % may be service",
                 100.0 * w_low / w_high
             ));
         }
@@ -132,7 +132,7 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
     let jitter_pct = spread.map(|s| ((s * 100.0).round() as u32).min(100));
     if spread.is_some_and(|s| cv(larger) > s.mul_add(0.6, 0.1)) {
         let text =
-            "the device's times have a longer tail than a machine file can say: high percentiles will come out too low";
+            "the device's times have a longer tail than a machine file can describe: high percentiles will be too low";
         notes.push(text.into());
     }
     let parallel = if queues {
@@ -140,7 +140,7 @@ pub fn of(requests: &[Request], notes: &mut Vec<String>) -> DiskProfile {
         Estimate { value: units, low: (units * 0.8).round().max(1.0), high: (units * 1.25).round().max(units + 1.0) }
     } else {
         notes.push(format!(
-            "the device was never seen with more than {depth} requests: whether it does more at once is not known"
+            "the device never had more than {depth} requests in flight: its parallelism beyond that is unknown"
         ));
         Estimate { value: f64::from(PARALLEL_MAX), low: f64::from(depth), high: f64::from(PARALLEL_MAX) }
     };

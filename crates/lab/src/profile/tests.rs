@@ -140,7 +140,7 @@ fn what_is_no_trace_is_refused_with_its_place() {
     let e = |bytes: &[u8]| binary(bytes).unwrap_err().to_string();
     let n = good.len();
     assert!(
-        e(&good[..n - 1]).starts_with(&format!("t at byte {}: the record is cut", n - 48)),
+        e(&good[..n - 1]).starts_with(&format!("t at byte {}: incomplete record", n - 48)),
         "{}",
         e(&good[..n - 1])
     );
@@ -148,7 +148,7 @@ fn what_is_no_trace_is_refused_with_its_place() {
     bad[n - 48] = 9;
     assert!(e(&bad).contains("version 9: must be 7"), "{}", e(&bad));
     bad[n - 46] = 0;
-    assert!(e(&bad).contains("no record of blktrace"), "{}", e(&bad));
+    assert!(e(&bad).contains("not a blktrace record"), "{}", e(&bad));
     let big: Vec<u8> = 0x6561_7407u32.to_be_bytes().into_iter().chain([0; 44]).collect();
     assert!(e(&big).contains("big-endian"), "{}", e(&big));
     assert!(e(&[]).contains("no submissions (Q)"), "{}", e(&[]));
@@ -171,7 +171,10 @@ fn what_is_no_trace_is_refused_with_its_place() {
         }
     }
     let e = of_trace("t", two.clone(), None).unwrap_err().to_string();
-    assert!(e.contains("2 devices in one trace: choose one by --device; there are 0,1 (1 I/Os), 0,2 (1 I/Os)"), "{e}");
+    assert!(
+        e.contains("2 devices in one trace: choose one with --device; the trace has 0,1 (1 I/Os), 0,2 (1 I/Os)"),
+        "{e}"
+    );
     assert!(of_trace("t", two.clone(), Some(2)).is_ok() && of_trace("t", two, Some(9)).is_err());
     assert_eq!(
         (device_of("259,3"), device_of("8:16"), device_of("sda"), device_of("9999,1")),

@@ -27,7 +27,7 @@ pub fn read(file: &str, mut from: impl BufRead, trace: &mut Trace) -> Result<(),
             return Ok(());
         }
         if got as u64 == LINE_BYTES {
-            return Err(ProfileError::line(file, n, format!("longer than {LINE_BYTES} bytes: no line of blkparse")));
+            return Err(ProfileError::line(file, n, format!("longer than {LINE_BYTES} bytes: not a blkparse line")));
         }
         let line = String::from_utf8_lossy(&bytes);
         event(&line, trace).map_err(|text| ProfileError::line(file, n, text))?;
@@ -38,7 +38,7 @@ pub fn read(file: &str, mut from: impl BufRead, trace: &mut Trace) -> Result<(),
 fn event(line: &str, trace: &mut Trace) -> Result<(), String> {
     let mut words = line.split_whitespace();
     let Some(device) = words.next().filter(|w| w.contains(',')).and_then(device_of) else { return Ok(()) };
-    let mut word = |what: &str| words.next().ok_or_else(|| format!("{what} is missing: must be a line of blkparse"));
+    let mut word = |what: &str| words.next().ok_or_else(|| format!("{what} is missing: must be a blkparse line"));
     let number = |what: &str, w: &str| w.parse::<u64>().map_err(|_| format!("{what} '{w}': must be a number"));
     number("CPU", word("CPU")?)?;
     number("sequence", word("sequence")?)?;

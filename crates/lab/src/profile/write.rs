@@ -40,7 +40,7 @@ fn job(out: &mut String, j: &JobProfile) {
     let (iops, lat) = (j.iops(), j.lat_us());
     let _ = writeln!(
         out,
-        "\n# {iops:.0} I/Os per second, {lat:.1} us each; in flight {:.2} of {} for each of {}",
+        "\n# {iops:.0} I/Os per second, {lat:.1} us each; in flight {:.2} of iodepth={}, numjobs={}",
         j.in_flight, j.iodepth, j.numjobs
     );
     for (name, d) in [("read", &j.read), ("write", &j.write), ("trim", &j.trim)] {

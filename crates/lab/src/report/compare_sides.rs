@@ -61,7 +61,7 @@ impl<'a> SidesReport<'a> {
         let Some(best) = self.best() else { return "not measured: no conclusion".to_owned() };
         let Some(c) = self.comparisons.iter().find(|c| c.side == best) else {
             let all_slower = self.comparisons.iter().all(|c| c.verdict == Verdict::BIsSlower);
-            let others = if all_slower { "all others are slower" } else { "no side was shown to be faster" };
+            let others = if all_slower { "all others are slower" } else { "no side is shown to be faster" };
             return format!("best: A {}; {others}, {rounds} rounds", name(&first.a.label));
         };
         let figure = c.row(c.primary).and_then(|row| row.ratio).map_or_else(String::new, |r| {
@@ -72,7 +72,7 @@ impl<'a> SidesReport<'a> {
         let doubt = match c.verdict {
             Verdict::BIsFaster => String::new(),
             Verdict::NotSteady => "; not steady: no conclusion".to_owned(),
-            _ => format!("; no difference from A was shown, which needs p < {}", level_text(c)),
+            _ => format!("; no difference from A shown (needs p < {})", level_text(c)),
         };
         format!("best: {:?} {}:{figure}{doubt}", c.side, name(&c.b.label))
     }
@@ -111,20 +111,20 @@ pub fn report(s: &SidesReport<'_>, replay: &str) -> String {
             Verdict::BIsSlower => "slower than A".to_owned(),
             Verdict::NoDifferenceShown => {
                 let seen = c.row(c.primary).and_then(|row| row.ratio).map_or(f64::NAN, |r| 100.0 * r.resolution);
-                format!("no difference shown ({seen:.1}% would be)")
+                format!("no difference shown (would detect {seen:.1}%)")
             }
             other => other.to_string(),
         };
         line(c.side, &c.b.label, &|m| c.row(m)?.b_median, c.row(c.primary), &word);
     }
     let (level, others) = (level_text(first), s.comparisons.len());
-    let _ = writeln!(out, "  (* best; each verdict needs p < {level}, which is {LEVEL} over {others} comparisons)");
+    let _ = writeln!(out, "  (* best; each verdict needs p < {level}: {LEVEL} divided by {others} comparisons)");
     for c in s.comparisons {
         if let Some(d) = c.detected.filter(|d| d.pairs > d.asked.most) {
             let (percent, most) = (100.0 * d.asked.change, d.asked.most);
             let _ = writeln!(
                 out,
-                "  {:?}: to find {percent:.1}% takes {} rounds here, more than --max-pairs={most}",
+                "  {:?}: detecting {percent:.1}% takes {} rounds here, more than --max-pairs={most}",
                 c.side, d.pairs
             );
         }

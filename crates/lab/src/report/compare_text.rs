@@ -45,7 +45,7 @@ pub fn headline(c: &Comparison) -> String {
     if let Some(d) = c.detected.filter(|d| d.pairs > d.asked.most && c.verdict == Verdict::NoDifferenceShown) {
         let percent = 100.0 * d.asked.change;
         return format!(
-            "{verdict}: {figure}, {basis}; to find {percent:.1}% takes {} pairs here, more than --max-pairs={}",
+            "{verdict}: {figure}, {basis}; detecting {percent:.1}% takes {} pairs here, more than --max-pairs={}",
             d.pairs, d.asked.most
         );
     }
@@ -102,7 +102,7 @@ pub(super) fn others_table(out: &mut String, c: &Comparison) {
         Metric::TransactionMean,
     ];
     for other in &c.others {
-        let _ = writeln!(out, "\n  beside it: {}", other.job);
+        let _ = writeln!(out, "\n  other job: {}", other.job);
         for row in other.rows.iter().filter(|r| SHOWN.contains(&r.metric)) {
             let _ = writeln!(out, "{}", figures(row).trim_end());
         }

@@ -166,7 +166,7 @@ fn block(out: &mut String, r: &OltpReport) {
     if r.redo_writes > 0 {
         let _ = writeln!(
             out,
-            "  redo         : {} writes/s, {}, {:.1} commits per write, log written round {} times",
+            "  redo         : {} writes/s, {}, {:.1} commits per write, log wrapped {} times",
             whole(r.redo_writes_per_second),
             num::bytes_per_second(r.redo_bytes_per_second as u64, num::Scale::Binary),
             r.commits_per_redo_write,
@@ -177,7 +177,7 @@ fn block(out: &mut String, r: &OltpReport) {
     if r.commits > 0 {
         let _ = writeln!(
             out,
-            "  blocks       : {} written back/s, {} changes joined another one's write, {} waits for room",
+            "  blocks       : {} written back/s, {} changes to already dirty blocks, {} waits for write-back",
             whole(r.block_writes_per_second),
             r.rewritten,
             r.buffer_waits

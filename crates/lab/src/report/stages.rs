@@ -19,7 +19,7 @@ pub fn text(f: &StageFacts) -> String {
     stage_lines(&mut out, &f.times);
     if f.times.n > 0 {
         let percent = 100.0 * f.merges as f64 / (f.merges + f.times.n) as f64;
-        let _ = writeln!(out, "  merges       : {} bios joined another request ({percent:.1}%)", f.merges);
+        let _ = writeln!(out, "  merges       : {} bios merged into another request ({percent:.1}%)", f.merges);
     }
     hctx_lines(&mut out, &f.hctx);
     let cpu = f.cpu_per_io_ns().filter(|ns| *ns > 0.0).map(|ns| format!("cpu={} per I/O", num::latency(ns)));
@@ -109,7 +109,7 @@ mod tests {
             "     scheduler :   150ns  15.0%",
             "     dispatch  :     0ns   0.0%",
             "     device    :   800ns  80.0%",
-            "  merges       : 25 bios joined another request (20.0%)",
+            "  merges       : 25 bios merged into another request (20.0%)",
             "  hctx 0       : queued=100, run=50, per driver call=4.0, requeues=1",
             "  cost         : cpu=200ns per I/O, context switches=0.0400 per I/O",
             "  Little's law : in flight 30.0, rate x latency 32.0 (-6.2%)",

@@ -133,7 +133,7 @@ fn run_pairs(rec: &mut Recorder<'_>, spec: &DuelSpec<'_>, plan: &Plan, pairs: &m
         let tried = rec.measure(Ask { point: point.clone(), length: Length::Full, load: None, entropy })?;
         let reading = match tried {
             Tried::Read(reading) => *reading,
-            Tried::Refused(why) => return Err(Halt::Failed(format!("{point}: ran before and is refused now: {why}"))),
+            Tried::Refused(why) => return Err(Halt::Failed(format!("{point}: ran before and is now rejected: {why}"))),
         };
         if step.pair.is_none() {
             continue;

@@ -84,16 +84,17 @@ impl std::fmt::Display for Finding {
             }
             Finding::NotSteady { steadiness: s } => write!(
                 f,
-                "the device is not in steady state: over the default's runs the goal drifts by {:+.1}%, the worst run is {:.1}% off",
+                "the device is not in steady state: in runs with the default the goal drifts by {:+.1}%, the worst run \
+                 is {:.1}% off the mean",
                 100.0 * s.drift,
                 100.0 * s.deviation
             ),
             Finding::IopsCap { iops: cap } => {
-                write!(f, "the device is capped at {}: reads of 4 and 16 KiB, two depths", iops(*cap))
+                write!(f, "the device is capped at {}: measured with reads of 4 and 16 KiB at two depths", iops(*cap))
             }
             Finding::BandwidthCap { bytes_per_second } => write!(
                 f,
-                "the device is capped at {}: reads of 256 KiB and 1 MiB, two depths",
+                "the device is capped at {}: measured with reads of 256 KiB and 1 MiB at two depths",
                 num::bytes_per_second(bytes_per_second.round() as u64, Scale::Binary)
             ),
             Finding::Burst { burst, base, credit, seconds, .. } => write!(
@@ -112,15 +113,19 @@ impl Finding {
     pub fn advice(&self) -> String {
         match self {
             Finding::CpuBound { .. } => {
-                "what is tuned is the CPU cost of the path, not the device: add jobs (numjobs) on other CPUs, or minimize cpu".to_owned()
+                "this tunes CPU cost, not the device: add jobs (numjobs) on other CPUs, or minimize cpu".to_owned()
             }
-            Finding::NotSteady { .. } => "let it settle first (ramp_time), stop other load, or make runs longer".to_owned(),
+            Finding::NotSteady { .. } => {
+                "let it settle first (ramp_time), stop other load, or make runs longer".to_owned()
+            }
             Finding::IopsCap { .. } => {
-                "no setting lifts it; latency at the cap falls with depth, and merging helps small sequential I/O".to_owned()
+                "no setting raises it; a lower depth lowers latency, merging helps small sequential I/O".to_owned()
             }
-            Finding::BandwidthCap { .. } => "no setting lifts it; lower depth keeps latency down at the same rate".to_owned(),
+            Finding::BandwidthCap { .. } => {
+                "no setting raises it; a lower depth lowers latency at the same rate".to_owned()
+            }
             Finding::Burst { seconds, run_seconds, .. } => format!(
-                "runs of {} begin with it: give the jobs ramp_time={:.1}s to measure what lasts, or none to measure bursts",
+                "runs of {} start in the burst: set ramp_time={:.1}s to measure the base rate, or none for bursts",
                 num::latency(run_seconds * 1e9),
                 (2.0 * seconds).max(0.1)
             ),
@@ -139,7 +144,7 @@ pub fn probe(rec: &mut Recorder<'_>, plan: &TunePlan, first: &Reading) -> Result
         return Ok(Vec::new());
     }
     let mut simulating = 0.0;
-    rec.status.phase = "what the device can do".to_owned();
+    rec.status.phase = "probing the device's limits".to_owned();
     let mut readings = Vec::new();
     for (i, (block_bytes, iodepth)) in loads.into_iter().enumerate() {
         let seconds = if i == 0 { CREDIT_SECONDS } else { PROBE_SECONDS };

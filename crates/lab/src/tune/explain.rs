@@ -23,14 +23,14 @@ const MEANING: [&str; 6] = [
 /// Returns the sentences, the most important first.
 pub fn sentences(duel: &Duel) -> Vec<String> {
     let (Some(a), Some(b)) = (&duel.a_totals.stages, &duel.b_totals.stages) else {
-        return vec!["where the time goes is not measured on this target".to_owned()];
+        return vec!["the time per stage is not measured on this target".to_owned()];
     };
     let mut told = stages(a, b);
     told.extend(parts(a, b));
     told.extend(batches(a, b));
     told.extend(costs(a, b));
     if told.is_empty() {
-        told.push("no stage, merge or cost changed enough to name it".to_owned());
+        told.push("no stage, merge rate or cost changed noticeably".to_owned());
     }
     told
 }
@@ -78,7 +78,7 @@ fn batches(a: &StageFacts, b: &StageFacts) -> Vec<String> {
     if let (Some(x), Some(y)) = (merged(a), merged(b))
         && (x - y).abs() >= 2.0
     {
-        told.push(format!("{x:.0}% -> {y:.0}% of the I/Os joined a request that was already there"));
+        told.push(format!("{x:.0}% -> {y:.0}% of the I/Os merged into an existing request"));
     }
     let per_call = |f: &StageFacts| {
         let (dispatched, batches) = f.hctx.iter().fold((0, 0), |(d, n), h| (d + h.dispatched, n + h.batches));
@@ -87,7 +87,7 @@ fn batches(a: &StageFacts, b: &StageFacts) -> Vec<String> {
     if let (Some(x), Some(y)) = (per_call(a), per_call(b))
         && (x / y - 1.0).abs() > 0.2
     {
-        told.push(format!("{x:.1} -> {y:.1} requests per call of the driver"));
+        told.push(format!("{x:.1} -> {y:.1} requests per driver call"));
     }
     told
 }
@@ -129,8 +129,8 @@ mod tests {
             [
                 "tag wait 3.10ms -> 200us: time waiting for a free tag",
                 "device 900us -> 1.00ms: time with the device",
-                "0% -> 50% of the I/Os joined a request that was already there",
-                "1.0 -> 2.0 requests per call of the driver",
+                "0% -> 50% of the I/Os merged into an existing request",
+                "1.0 -> 2.0 requests per driver call",
             ]
         );
         let of = |wake: u64, compute: u64| StageFacts {

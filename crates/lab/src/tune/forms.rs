@@ -74,7 +74,7 @@ pub fn render(form: Form, point: &Point, target: &str) -> String {
         .unwrap_or("DEV");
     let mut out = format!("# {}\n", form.name());
     if point.is_empty() {
-        out.push_str("# nothing to set: the defaults stay\n");
+        out.push_str("# nothing to set: keep the defaults\n");
         return out;
     }
     // In sysfs, queue_depth belongs to a SCSI disk. In our stack and on simulated machines it means something else.
@@ -105,19 +105,19 @@ type Missing = Vec<(String, &'static str)>;
 /// Where a setting that the form lacks can be set.
 fn elsewhere(name: &str) -> &'static str {
     match name {
-        "lun_queue_depth" => "a SCSI disk's queue_depth: sysfs, udev",
-        name if target_knobs::is_of_target(name) => "of the multipath target: toml, and /etc/multipath.conf",
+        "lun_queue_depth" => "a SCSI disk's queue_depth: use sysfs or udev",
+        name if target_knobs::is_of_target(name) => "a multipath setting: use toml or /etc/multipath.conf",
         "nr_hw_queues" | "queue_depth" => {
-            "a parameter of the driver or of the machine below: cmdline, modprobe, libvirt, qemu, toml"
+            "a parameter of the driver or the hypervisor: use cmdline, modprobe, libvirt, qemu or toml"
         }
-        "mode" => "kernels before 5.0 had it: scsi_mod.use_blk_mq; mqblk has it: toml",
+        "mode" => "kernels before 5.0 have scsi_mod.use_blk_mq; for mqblk use toml",
         name if name.ends_with("iodepth") || name.ends_with("numjobs") => {
-            "the application's own: its depth and threads"
+            "set it in the application: its depth and threads"
         }
         name if QUEUE_FILES.contains(&name) || name.starts_with("iosched.") => {
-            "of the running kernel: sysfs, udev, toml"
+            "a setting of the running kernel: use sysfs, udev or toml"
         }
-        _ => "mqblk's own: toml",
+        _ => "a setting of mqblk: use toml",
     }
 }
 
@@ -219,7 +219,7 @@ fn qemu(point: &Point, missing: &mut Missing) -> String {
 }
 
 /// The comment above a target with a secret. Results files contain no secrets, so no form does either.
-const SECRET: &str = "# the target's password or key is not kept: put it in the place of *** before this is served\n";
+const SECRET: &str = "# the target's password or key was not saved: replace *** before serving\n";
 
 /// Part of a configuration of `mqblk serve`, or of the machine file for a simulated machine.
 fn toml(point: &Point, target: &str, missing: &mut Missing) -> String {
@@ -280,7 +280,7 @@ mod tests {
                 "echo 125 > /sys/block/sda/queue/iosched/read_expire"
             ]
         );
-        assert!(lines[4].contains("not in this form: iodepth=8 (the application's own"), "{text}");
+        assert!(lines[4].contains("not in this form: iodepth=8 (set it in the application"), "{text}");
         assert!(text.contains("not in this form: nr_hw_queues=1 (a parameter of the driver"), "{text}");
         let text = render(Form::Udev, &point(), "disk.img");
         assert!(text.contains(r#"KERNEL=="DEV", ATTR{queue/scheduler}="mq-deadline", ATTR{queue/nr_requests}="256", ATTR{queue/iosched/read_expire}="125""#), "{text}");
@@ -326,7 +326,7 @@ mod tests {
     fn a_target_without_its_password_is_said_to_be_so() {
         let hidden = host::secrets::without_secrets("iscsi://me%pw@h/iqn/1");
         let text = render(Form::Toml, &point(), &hidden);
-        assert!(text.starts_with("# toml\n# the target's password or key is not kept: put it in"), "{text}");
+        assert!(text.starts_with("# toml\n# the target's password or key was not saved: replace ***"), "{text}");
         assert!(text.contains("target = \"iscsi://me%***@h/iqn/1\"\n"), "{text}");
         assert!(!render(Form::Toml, &point(), "iscsi://me@h/iqn/1").contains("password"));
     }
@@ -336,7 +336,7 @@ mod tests {
         for (name, form) in Form::ALL {
             assert_eq!(
                 render(form, &Point::default(), "null"),
-                format!("# {name}\n# nothing to set: the defaults stay\n")
+                format!("# {name}\n# nothing to set: keep the defaults\n")
             );
         }
     }

@@ -50,14 +50,12 @@ pub fn check_metric(flag: &str, metric: &MetricId) -> std::result::Result<(), St
         Quantity::Transactions | Quantity::TransactionsPerMinute | Quantity::TransactionMean | Quantity::TransactionP99
     );
     if !has {
-        return Err(format!(
-            "{flag} {metric}: users of virtual machines have transactions: tpm, tps, tx (mean) or tx_p99"
-        ));
+        return Err(format!("{flag} {metric}: virtual machines run transactions: use tpm, tps, tx (mean) or tx_p99"));
     }
     if metric.job == ALL_JOBS {
         return Err(format!(
-            "{flag} {metric}: numbers of users are simulated one after the other, and are no load together: name one of them, such as \
-             users10, and the others by --keep"
+            "{flag} {metric}: user counts are simulated one at a time: name one of them, such as users10, and give \
+             limits for others with --keep"
         ));
     }
     Ok(())
@@ -178,7 +176,7 @@ impl Bench for GuestBench {
 
     fn run(&mut self, ask: &Ask, wanted: &[MetricId]) -> std::result::Result<Reading, BenchError> {
         if ask.load.is_some() {
-            return Err(BenchError::Refused("users are the load of virtual machines: no other is run".to_owned()));
+            return Err(BenchError::Refused("virtual machines are loaded by users; no other load can run".to_owned()));
         }
         let began = Instant::now();
         let mut runs: BTreeMap<&str, GuestsRun> = BTreeMap::new();
@@ -195,7 +193,7 @@ impl Bench for GuestBench {
         }
         if !self.machine.is_as_read() {
             return Err(BenchError::Failed(
-                "the machine's file was edited while it was tuned, and its runs cannot be compared; begin anew, or put it back and resume"
+                "the machine file changed, so its runs cannot be compared; start again, or restore it and resume"
                     .to_owned(),
             ));
         }
@@ -278,6 +276,6 @@ mod tests {
         std::fs::write(&path, MACHINE.replace("cpu_us = 40", "cpu_us = 41")).unwrap();
         let edited = bench.run(&ask(Point::default(), 1), &wanted);
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(edited, Err(BenchError::Failed(why)) if why.contains("was edited while it was tuned")));
+        assert!(matches!(edited, Err(BenchError::Failed(why)) if why.contains("the machine file changed")));
     }
 }

@@ -69,9 +69,9 @@ impl TunePlan {
         let parts = [
             ("the job file", self.job == other.job),
             ("the goal (--maximize, --minimize)", self.goal == other.goal),
-            ("what is kept (--keep)", self.keeps == other.keeps),
+            ("the limits (--keep)", self.keeps == other.keeps),
             ("the target or --set and --fix", self.base == other.base && self.target == other.target),
-            ("what is behind the target (another disk, or the machine's file was edited)", self.behind == other.behind),
+            ("the disk or machine file behind the target", self.behind == other.behind),
             ("the knobs (--knob, --free, or another machine)", self.knobs == other.knobs && self.rules == other.rules),
             ("the seed (--seed)", self.seed == other.seed),
             ("the length of the runs (--runtime)", self.run_seconds == other.run_seconds),
@@ -174,12 +174,12 @@ pub fn read(text: &str, path: &str) -> Result<RecordedRuns, String> {
             Line::Tune(h) => return Err(bad(i + 1, format!("unexpected first line of format {}", h.format))),
             _ if header.is_none() => return Err(bad(1, "does not say what is tuned".to_owned())),
             Line::Run(run) if run.index as usize == runs.len() => runs.push(*run),
-            Line::Run(run) => return Err(bad(i + 1, format!("run {} where {} is due", run.index, runs.len()))),
+            Line::Run(run) => return Err(bad(i + 1, format!("run {} where {} is expected", run.index, runs.len()))),
             Line::Result(r) => result = Some(*r),
         }
         whole_bytes += line.len();
     }
-    let header = header.ok_or_else(|| bad(1, "there is no whole line".to_owned()))?;
+    let header = header.ok_or_else(|| bad(1, "there is no complete line".to_owned()))?;
     Ok(RecordedRuns { header, runs, result, whole_bytes })
 }
 
@@ -189,7 +189,7 @@ impl RecordedRuns {
         match self.header.plan.differs(plan) {
             None => Ok(()),
             Some(what) => Err(format!(
-                "--resume {path}: belongs to another tuning: {what} differs; it was begun by: {}",
+                "--resume {path}: belongs to another tuning: {what} differs; it was started with: {}",
                 self.header.command
             )),
         }
@@ -278,7 +278,8 @@ impl<'a> Recorder<'a> {
             Some(line) if line.ask == ask => line.tried,
             Some(line) => {
                 return Err(Halt::Failed(format!(
-                    "run {index} of the file is {} ({}), where {} ({}) is due: it is of another version or machine; begin anew",
+                    "run {index} of the file is {} ({}), where {} ({}) is expected: the file is from another version \
+                     or machine; start again",
                     line.ask.point, line.phase, ask.point, self.status.phase
                 )));
             }

@@ -86,7 +86,7 @@ pub fn rules(disk: &Disk) -> Vec<(String, Point)> {
     let sentences = [
         ("no elevator for a fast disk", "scheduler", "none".to_owned()),
         ("mq-deadline for every disk", "scheduler", "mq-deadline".to_owned()),
-        ("no looking for merges on a fast disk", "nomerges", "2".to_owned()),
+        ("no merge lookup on a fast disk", "nomerges", "2".to_owned()),
         (
             "the largest requests the disk takes",
             "max_sectors_kb",

@@ -191,7 +191,7 @@ impl Goal {
         let metric = MetricId::parse(text, jobs).map_err(|e| format!("{flag} {e}"))?;
         if maximize != metric.quantity.higher_is_better() {
             let (better, other) = if maximize { ("smaller", "--minimize") } else { ("larger", "--maximize") };
-            return Err(format!("{flag} {metric}: is better when it is {better}; use {other} {metric}"));
+            return Err(format!("{flag} {metric}: {better} is better; use {other} {metric}"));
         }
         Ok(Goal { metric })
     }
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn latencies_are_never_maximized() {
         let e = Goal::parse(true, "all.p99", &jobs()).unwrap_err();
-        assert_eq!(e, "--maximize all.p99: is better when it is smaller; use --minimize all.p99");
+        assert_eq!(e, "--maximize all.p99: smaller is better; use --minimize all.p99");
         assert!(Goal::parse(false, "all.bw", &jobs()).unwrap_err().ends_with("use --maximize all.bw"));
         assert!(Goal::parse(false, "all.tps", &jobs()).unwrap_err().ends_with("use --maximize all.tps"));
         assert!(Goal::parse(false, "all.tpm", &jobs()).unwrap_err().ends_with("use --maximize all.tpm"));

@@ -235,7 +235,7 @@ fn one_round(
         }
     }
     let fails = |point: &Point| {
-        Halt::Failed(format!("{point}: ran before and fails now; mqblk run with these settings tells more"))
+        Halt::Failed(format!("{point}: ran before and now fails; use mqblk run with these settings for details"))
     };
     let nothing = Point::default();
     let reference = Figures::mean(&bests).ok_or_else(|| fails(best))?;

@@ -26,7 +26,7 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
         keeps(&mut out, &answer.duel);
     }
     if !r.unneeded.is_empty() {
-        let _ = writeln!(out, "  not needed   : {} (without them it is not worse)", r.unneeded.join(", "));
+        let _ = writeln!(out, "  not needed   : {} (no worse without them)", r.unneeded.join(", "));
     }
     for duel in &r.against_rules {
         let figure = figure(plan, duel);
@@ -48,7 +48,7 @@ pub fn text(plan: &TunePlan, r: &TuneResult, forms: &[Form], replay: &str) -> St
         let _ = writeln!(out, "note: {finding}\n      {}", finding.advice());
     }
     if r.cut_short {
-        let _ = writeln!(out, "note: the budget ended the search; a longer --budget looks at more");
+        let _ = writeln!(out, "note: the search used up its budget; a longer --budget tries more settings");
     }
     for form in forms {
         let _ = write!(out, "\n{}", render(*form, &r.winner, plan));
@@ -88,7 +88,7 @@ pub fn headline(plan: &TunePlan, r: &TuneResult) -> String {
             format!("{}: no setting keeps that{reached}", answer.text)
         }
         TuneVerdict::Errors => {
-            "errors with the default settings: nothing was tuned; mqblk run with the same job tells more".to_owned()
+            "errors with the default settings: nothing was tuned; run the same job with mqblk run".to_owned()
         }
     }
 }
@@ -109,7 +109,7 @@ fn no_better(plan: &TunePlan, r: &TuneResult) -> String {
                 duel.ratio.map_or_else(String::new, |x| format!("; {:.1}% would have been seen", 100.0 * x.resolution));
             let more = match duel.pairs_asked > duel.pairs {
                 true => format!(
-                    "; to see {:.1}% takes {} pairs: give a longer --budget",
+                    "; detecting {:.1}% takes {} pairs: give a longer --budget",
                     100.0 * plan.detect,
                     duel.pairs_asked
                 ),
@@ -154,7 +154,7 @@ fn keeps(out: &mut String, duel: &Duel) {
 fn rule_word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::BIsFaster => "beaten:",
-        Verdict::BIsSlower => "better than what is recommended:",
+        Verdict::BIsSlower => "better than the recommendation:",
         Verdict::Errors => "I/Os failed:",
         _ => "no difference shown:",
     }

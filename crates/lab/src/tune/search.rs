@@ -54,7 +54,7 @@ struct Tuner<'a> {
 impl<'a> Tuner<'a> {
     /// Runs the default settings: whether it runs, what limits the device has, and how noisy it is.
     fn begin(plan: &'a TunePlan, rec: &mut Recorder<'_>) -> Result<Tuner<'a>, Halt> {
-        rec.status.phase = "a first look".to_owned();
+        rec.status.phase = "first run of the default".to_owned();
         let ask = |length, entropy| Ask { point: Point::default(), length, load: None, entropy };
         let first = match rec.measure(ask(Length::Full, plan.seed))? {
             Tried::Read(reading) => *reading,
@@ -185,7 +185,7 @@ impl<'a> Tuner<'a> {
         let (best, _) = climb.minimal(rec, best)?;
         self.result.points += climb.points() as u32;
         self.duels += 1;
-        rec.status.phase = format!("confirming how near {} comes", keep.text);
+        rec.status.phase = format!("confirming the best value of {}", keep.text);
         let judged = TunePlan { keeps: vec![keep.clone()], ..plan.clone() };
         let nothing = Point::default();
         let spec = DuelSpec {
@@ -244,11 +244,11 @@ impl<'a> Tuner<'a> {
         let mut beaten_by: Option<(String, Point)> = None;
         for (sentence, point) in &self.plan.rules {
             let left_out = if point.is_empty() {
-                Some("is the default here".to_owned())
+                Some("same as the default".to_owned())
             } else if *point == self.result.winner {
-                Some("is what is recommended".to_owned())
+                Some("same as the recommendation".to_owned())
             } else if seen.contains(point) {
-                Some("is the same as one before it here".to_owned())
+                Some("same as an earlier rule".to_owned())
             } else if let Err(why) = rec.check(point) {
                 Some(why)
             } else if rec.status.spent + f64::from(2 * Plan::MIN_PAIRS + 2) * self.full > self.plan.budget_seconds {

@@ -108,8 +108,8 @@ impl<'a> WorldBench<'a> {
         match now == self.behind {
             true => Ok(()),
             false => Err(BenchError::Failed(format!(
-                "target '{name}': became another while it was tuned (another disk, or the machine's file was edited), and its runs cannot \
-                 be compared; begin anew, or put it back and resume"
+                "target '{name}': changed during the tuning (another disk, or an edited machine file), so its runs \
+                 cannot be compared; start again, or restore it and resume"
             ))),
         }
     }
@@ -451,7 +451,7 @@ mod tests {
         for edited in [machine.replace("read_us = 100", "read_us = 900"), "[machine".to_owned()] {
             std::fs::write(&path, edited).unwrap();
             let Err(BenchError::Failed(why)) = bench.run(&ask, &[]) else { panic!("it went on") };
-            assert!(why.contains("became another while it was tuned"), "{why}");
+            assert!(why.contains("changed during the tuning"), "{why}");
         }
         std::fs::remove_file(&path).unwrap();
     }

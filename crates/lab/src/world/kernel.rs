@@ -39,11 +39,11 @@ impl World for KernelDevices {
 
     fn knobs(&self, spec: &RunSpec<'_, '_>, _observer: &mut dyn Observer) -> Result<Knobs> {
         let devices = devices(spec.file, spec.target)?;
-        let (first, device) = devices.first().ok_or_else(|| Error::usage("there is no job, and no device"))?;
+        let (first, device) = devices.first().ok_or_else(|| Error::usage("there are no jobs and no devices"))?;
         // The default of one disk need not be the default of another.
         if let Some((other, _)) = devices.iter().find(|(_, d)| d.disk != device.disk) {
             return Err(Error::usage(format!(
-                "'{other}' beside '{first}': settings are tuned of one disk of the kernel; give all jobs that one, or --target {first}"
+                "'{other}' and '{first}': tune works on one kernel disk; name it in all jobs, or use --target {first}"
             )));
         }
         check_kernel_settings(&device.node, spec.settings)?;
@@ -68,7 +68,7 @@ impl World for KernelDevices {
 
     fn run<'f>(&self, spec: &RunSpec<'f, '_>, observer: &mut dyn Observer) -> Result<Run<'f>> {
         if spec.trace_events > 0 {
-            let text = "--trace: the requests of a kernel: target are the kernel's: trace them with blktrace -d DEV while it runs";
+            let text = "--trace: not for kernel: targets; use blktrace -d DEV during the run";
             return Err(Error::usage(text));
         }
         execute_here(spec, observer)
@@ -88,7 +88,7 @@ fn devices(file: &JobFile, target: Option<&str>) -> Result<Vec<(String, KernelDe
     let find = |name: String| match TargetSpec::parse(&name)? {
         TargetSpec::Kernel(path) => Ok((name, KernelDevice::find(&path)?)),
         _ => Err(Error::usage(format!(
-            "'{}': is no device of the kernel; give all jobs one kind of target, or --target",
+            "'{}': is not a kernel device; give all jobs the same kind of target, or use --target",
             without_secrets(&name)
         ))),
     };

@@ -111,7 +111,7 @@ fn lun_queue_depth(disk: &DiskSpec, asked: &[(String, String)]) -> Option<Settin
         name: "lun_queue_depth".to_owned(),
         value: disk.scsi?.lun_queue_depth.to_string(),
         default: !asked.iter().any(|(key, _)| key == "lun_queue_depth"),
-        help: "commands that a LUN may have, of all hardware queues".to_owned(),
+        help: "maximum of commands in flight per LUN, over all hardware queues".to_owned(),
     })
 }
 
@@ -123,7 +123,7 @@ pub(super) fn cpus_of(target: &str) -> Option<u32> {
 fn path_of(target: &str) -> Result<PathBuf> {
     match TargetSpec::parse(target)? {
         TargetSpec::Sim(path) => Ok(path),
-        _ => Err(Error::usage(format!("target '{target}': is no simulated machine"))),
+        _ => Err(Error::usage(format!("target '{target}': is not a simulated machine"))),
     }
 }
 
@@ -139,8 +139,8 @@ fn target_of(file: &JobFile, target: Option<&str>) -> Result<(String, PathBuf)> 
         if let Some(other) = own.chain(redo).find(|name| *name != first) {
             let (name, line) = (&job.name, job.line);
             return Err(Error::usage(format!(
-                "job '{name}', line {line}: '{other}' beside '{first}': one simulated machine with one disk runs all jobs; give all of \
-                 them that one, or --target {first}"
+                "job '{name}', line {line}: '{other}' and '{first}': all jobs run on one simulated machine; name the \
+                 same one in each, or use --target {first}"
             )));
         }
     }
@@ -169,8 +169,8 @@ fn load(path: &Path) -> Result<Scenario> {
     if let Some(guests) = &scenario.guests {
         let (name, n) = (path.display(), guests.users[0]);
         return Err(Error::usage(format!(
-            "target 'sim:{name}': has [guests], whose users are the load, and no job runs beside them: mqblk sim {name}, or mqblk tune \
-             --target sim:{name} --maximize users{n}.tpm without a job"
+            "target 'sim:{name}': has [guests], whose users are the load, so it runs no jobs; use mqblk sim {name}, or \
+             mqblk tune --target sim:{name} --maximize users{n}.tpm without a job"
         )));
     }
     Ok(scenario)
@@ -189,7 +189,7 @@ fn built(scenario: &Scenario, settings: &[(String, String)]) -> Result<Built> {
 /// Rejects what a simulated machine does not model.
 fn refuse(spec: &RunSpec<'_, '_>) -> Result<()> {
     if spec.trace_events > 0 {
-        let text = "--trace: a simulated machine keeps no events of its requests: leave it out; where they spent their time is in the report";
+        let text = "--trace: simulated machines record no request events; leave it out (the report has stage times)";
         return Err(Error::usage(text));
     }
     if spec.force {

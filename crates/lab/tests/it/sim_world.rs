@@ -131,7 +131,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
     for (set, says) in [
         (("queue_depth", "0"), "queue_depth=0: must be 1..=10240"),
         (("nr_hw_queues", "5"), "nr_hw_queues=5: must be at most the stack's 4 CPUs"),
-        (("nr_cpus", "8"), "[machine] of the file says"),
+        (("nr_cpus", "8"), "[machine] of the file sets"),
         (("schedulr", "none"), "did you mean 'scheduler'?"),
         (("scheduler", "cfq9"), "cfq9"),
         (("lun_queue_depth", "0"), "lun_queue_depth=0: must be 1..="),
@@ -152,7 +152,7 @@ fn what_cannot_be_is_refused_and_said_plainly() {
     assert!(refused(&plain, Some("sim:/nowhere.toml"), &[]).contains("name a machine file"));
     // One machine runs all jobs.
     let two = parse(&format!("{JOB}filename={target}\n[w]\nrw=randwrite\nfilename=null:\n"));
-    assert!(refused(&two, None, &[]).contains("one simulated machine with one disk runs all jobs"));
+    assert!(refused(&two, None, &[]).contains("all jobs run on one simulated machine"));
     try_run(&parse(&format!("{JOB}filename={target}\n")), None, &[], 1).unwrap();
 }
 

@@ -55,7 +55,7 @@ fn knob_changes_are_combined_and_useless_ones_dropped() {
     assert!(ratio.low < 0.5f64.exp() && 0.5f64.exp() < ratio.high * 1.02, "{ratio:?}");
     let verdicts: Vec<_> = result.against_rules.iter().map(|d| (d.against.as_str(), d.verdict)).collect();
     assert_eq!(verdicts, [("one queue", Verdict::BIsFaster), ("four queues", Verdict::BIsFaster)]);
-    assert_eq!(result.rules_left_out[0].1, "is the default here");
+    assert_eq!(result.rules_left_out[0].1, "same as the default");
 }
 
 /// The setting with the largest gain violates the limit; the recommendation does not.

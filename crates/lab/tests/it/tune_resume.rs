@@ -48,8 +48,8 @@ fn another_tuning_s_file_is_refused() {
     tune_from(&mut Machine { dies_at: 9, ..machine() }, &p, Vec::new(), &mut out).unwrap_err();
     let past = journal::read(std::str::from_utf8(&out).unwrap(), "f").unwrap();
     let refused = |other: &journal::TunePlan| past.fits(other, "f").unwrap_err();
-    assert!(refused(&plan(&[], 18)).contains("the seed (--seed) differs; it was begun by: test"));
-    assert!(refused(&plan(&["b.bw>=90%"], 17)).contains("what is kept (--keep) differs"));
+    assert!(refused(&plan(&[], 18)).contains("the seed (--seed) differs; it was started with: test"));
+    assert!(refused(&plan(&["b.bw>=90%"], 17)).contains("the limits (--keep) differs"));
     // A different machine with the same plan: the first run that does not match is reported.
     let mut runs = past.runs;
     runs[3].ask.entropy += 1;
@@ -60,7 +60,7 @@ fn another_tuning_s_file_is_refused() {
 #[test]
 fn what_is_no_such_file_is_refused() {
     for (text, reason) in
-        [("", "no whole line"), ("{}\n", "line 1"), ("{\"type\":\"run\"}\n", "line 1"), ("junk\n", "line 1")]
+        [("", "no complete line"), ("{}\n", "line 1"), ("{\"type\":\"run\"}\n", "line 1"), ("junk\n", "line 1")]
     {
         let e = journal::read(text, "f.jsonl").unwrap_err();
         assert!(e.starts_with("f.jsonl, line 1") && e.contains(reason) && e.contains("mqblk tune wrote"), "{e}");

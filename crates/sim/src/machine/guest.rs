@@ -428,7 +428,7 @@ pub(crate) fn run(
     let vcpus = u32::from(spec.vcpus);
     let all = spec.vms * vcpus;
     let Ok(cores) = u16::try_from(all) else {
-        let text = format!("{all} vCPUs in all: must be at most {}; lower vms or vcpus", u16::MAX);
+        let text = format!("{all} vCPUs in total: must be at most {}; lower vms or vcpus", u16::MAX);
         return Err(SettingError(text).into());
     };
     let mut machine = Machine::new(Shape { sockets: 1, cores, threads: 1 }, costs);

@@ -47,15 +47,15 @@ const fn part(name: &'static str, means: &'static str) -> Part {
 
 /// The parts, in the order a transaction meets them.
 pub const PARTS: [Part; 9] = [
-    part("computing", "the database computes, the longer the more of its users run at a time"),
-    part("lock", "it waits for a lock of the database, spinning, and has it: only one of its users can at a time"),
-    part("CPU wait", "it could compute, and others have the vCPU or the host's cores"),
-    part("guest", "in the guest's block layer, and on the way back from the interrupt to the database"),
-    part("turn", "waiting until the thread that serves the virtqueue has finished the requests of others"),
-    part("wake-up", "exits of the guest, and threads of the hypervisor that sleep being woken"),
-    part("serving", "the thread of the hypervisor works on the request"),
-    part("storage", "with the host's storage, and in line there for the log to be durable"),
-    part("interrupt", "from the thread of the hypervisor to the guest's interrupt"),
+    part("computing", "the database computes; it slows down the more of its users run at once"),
+    part("lock", "spinning for a database lock, and holding it; one user at a time"),
+    part("CPU wait", "ready to compute, but others use the vCPU or the host's cores"),
+    part("guest", "in the guest's block layer, and from the interrupt back to the database"),
+    part("turn", "waiting until the thread that serves the virtqueue has finished other requests"),
+    part("wake-up", "VM exits, and wake-ups of sleeping hypervisor threads"),
+    part("serving", "the hypervisor thread processes the request"),
+    part("storage", "at the host's storage, and queued there until the log is durable"),
+    part("interrupt", "from the hypervisor thread to the guest's interrupt"),
 ];
 
 /// Index in [`PARTS`] of the first part that the hypervisor's threads measure.

@@ -328,8 +328,9 @@ fn bios_needed(jobs: &[Job], spec: &DiskSpec) -> Result<u32, JobsError> {
         if need > BIOS_MAX {
             let (iodepth, bytes, kb) = (job.iodepth, job.max_block_bytes(), most.max(8) / 2);
             return Err(JobsError::Unsupported(format!(
-                "iodepth={iodepth}: with blocks of {bytes} bytes in pieces of {kb} KiB (max_sectors_kb) a thread has {need} pieces in flight, \
-                 and at most {BIOS_MAX} are simulated: lower iodepth or bs, or raise max_sectors_kb (job '{name}', line {line})"
+                "iodepth={iodepth}: blocks of {bytes} bytes split into pieces of {kb} KiB (max_sectors_kb) put {need} \
+                 pieces in flight per thread; at most {BIOS_MAX} are simulated: lower iodepth or bs, or raise \
+                 max_sectors_kb (job '{name}', line {line})"
             )));
         }
     }

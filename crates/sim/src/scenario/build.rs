@@ -230,8 +230,7 @@ impl RowSettings {
         let attach = self.disk.attach;
         match name {
             "nr_cpus" => {
-                let text =
-                    format!("nr_cpus={value}: [machine] of the file says how many CPUs there are; change it there");
+                let text = format!("nr_cpus={value}: [machine] of the file sets the number of CPUs; change it there");
                 return Err(SettingError(text));
             }
             "nr_poll_queues" if value != "0" => {
@@ -240,7 +239,7 @@ impl RowSettings {
             }
             "lun_queue_depth" => {
                 if attach != Attach::Scsi {
-                    let text = "only a disk with attach = \"scsi\" has one; queue_depth is that of others";
+                    let text = "only a disk with attach = \"scsi\" has one; use queue_depth for other disks";
                     return Err(SettingError(format!("lun_queue_depth={value}: {text}")));
                 }
                 let Some(depth) = value.parse().ok().filter(|n| (1..=BLK_MQ_MAX_DEPTH).contains(n)) else {
@@ -253,7 +252,7 @@ impl RowSettings {
             "read_ahead_kb" => {
                 self.config.set(name, value)?;
                 self.no_effect.push(format!(
-                    "{name}={value}: no effect: it fills the page cache ahead of readers, and a simulated machine has none"
+                    "{name}={value}: no effect: it reads ahead into the page cache, which is not simulated"
                 ));
                 return Ok(false);
             }

@@ -409,7 +409,7 @@ impl Scenario {
         known::check(self)?;
         match (&self.guests, &self.jobs) {
             (Some(_), Some(_)) => {
-                return Err((key(["jobs"]), "jobs beside [guests]: guests have users, and no job file".into()));
+                return Err((key(["jobs"]), "jobs and [guests]: guests are loaded by users; remove one of both".into()));
             }
             (Some(g), None) => check_guests(g, all as u32)?,
             (None, _) => {}
@@ -441,7 +441,7 @@ impl Scenario {
         }
         check_published(&key(["over_rows"]), &self.over_rows)?;
         if !self.over_rows.is_empty() && self.row.iter().all(|r| r.against.is_none()) {
-            return Err((key(["over_rows"]), "[over_rows]: there is no row with 'against', so nothing changes".into()));
+            return Err((key(["over_rows"]), "[over_rows]: needs a row with 'against' to compute changes from".into()));
         }
         for (i, f) in self.fitted.iter().enumerate() {
             let of_fitted = |name: &str| key(["fitted", &i.to_string(), name]);
@@ -453,7 +453,7 @@ impl Scenario {
             if !row.published.contains_key(&f.figure) {
                 return Err((
                     of_fitted("figure"),
-                    format!("figure = '{}': row '{}' has published no such figure", f.figure, f.row),
+                    format!("figure = '{}': row '{}' has no such published figure", f.figure, f.row),
                 ));
             }
             let Some(value) = self.constant(&f.constant) else {
@@ -600,14 +600,13 @@ fn check_guests(g: &Guests, cores: u32) -> Result<(), Broken> {
         return Err((key(["guests", "queues"]), text));
     }
     if g.users.is_empty() || g.users.iter().any(|u| !(1..=1000).contains(u)) {
-        return Err((key(["guests", "users"]), "users: must be numbers of 1..=1000, at least one".into()));
+        return Err((key(["guests", "users"]), "users: must be one or more numbers of 1..=1000".into()));
     }
     if g.reads == 0 && g.writes == 0 {
         return Err((key(["guests", "reads"]), "reads = 0, writes = 0: one must be 1 or more".into()));
     }
     if g.l3_cores > cores || g.l3_cores > 0 && !cores.is_multiple_of(g.l3_cores) {
-        let text =
-            format!("l3_cores = {}: the {cores} CPUs of the host must be so many groups of that many", g.l3_cores);
+        let text = format!("l3_cores = {}: must divide the {cores} CPUs of the host evenly", g.l3_cores);
         return Err((key(["guests", "l3_cores"]), text));
     }
     Ok(())
@@ -711,7 +710,7 @@ published = { "a.iops" = 1000 }
         assert!(error("awake_us = 8", "awake_us = 2e6").ends_with("main_loop: 2000000 us: must be 0..=1e6"));
         let groups = error("l3_cores = 2", "l3_cores = 3");
         assert!(
-            groups.ends_with("l3_cores = 3: the 4 CPUs of the host must be so many groups of that many"),
+            groups.ends_with("l3_cores = 3: must divide the 4 CPUs of the host evenly"),
             "{groups}"
         );
         let pct = error("[guests]", "[costs.path]\nsibling_pct = 0\n[guests]");
@@ -743,7 +742,7 @@ published = { "a.iops" = 1000 }
         assert!(error("sockets = 1", "sockets = ").starts_with("x.toml:5: "));
         assert_eq!(
             error("[[row]]", "[over_rows]\n\"a.iops\" = 2\n[[row]]"),
-            "x.toml:18: [over_rows]: there is no row with 'against', so nothing changes"
+            "x.toml:18: [over_rows]: needs a row with 'against' to compute changes from"
         );
         let zero = error("[[row]]", "[over_rows]\n\"a.bw\" = 0\n[[row]]");
         assert_eq!(zero, "x.toml:19: a.bw = 0: must be above 0");

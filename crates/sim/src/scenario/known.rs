@@ -53,7 +53,7 @@ pub(super) fn check(s: &Scenario) -> Result<(), Broken> {
                 || format!("must be one of {}", all().collect::<Vec<_>>().join(", ")),
                 |n| format!("did you mean '{n}'?"),
             );
-            return Err((key, format!("'{name}': is no constant that can have a range; {hint}")));
+            return Err((key, format!("'{name}': is not a constant that can have a range; {hint}")));
         }
         if !(0.0..=1e9).contains(low) || !(*low..=1e9).contains(high) {
             return Err((key, format!("{name} = [{low}, {high}]: must be [LOW, HIGH], 0 to 1e9, the lower one first")));

@@ -20,18 +20,18 @@ struct Stage {
 const STAGES: [Stage; 5] = [
     Stage {
         name: "tag wait",
-        means: "all requests that its hardware queue may have are in use, and it stands in line for one",
+        means: "all tags of its hardware queue are in use, and it waits for a free one",
         of: |s| s.tag_wait_us,
     },
     Stage {
         name: "scheduler",
-        means: "it has a request, and waits in the scheduler behind those of other jobs for a place at the device",
+        means: "its request waits in the scheduler behind those of other jobs until the device has room",
         of: |s| s.scheduler_us,
     },
     Stage { name: "device", means: "the device itself takes longer", of: |s| s.device_us },
     Stage {
         name: "CPU wait",
-        means: "its thread could go on, and waits for a CPU that others compute on or that has to wake up",
+        means: "its thread is ready to run, but its CPU is busy with other threads or has to wake up",
         of: |s| s.cpu_wait_us,
     },
     Stage { name: "completion", means: "interrupts and wake-ups take longer", of: |s| s.rest_us },
@@ -141,7 +141,7 @@ mod tests {
         let start = "w: an I/O takes 1.15 ms with 'one' and 5.00 ms with 'many', 3.85 ms longer: scheduler is 50.0 us against 4.00 ms.";
         assert!(text.starts_with(start), "{text}");
         let back = &reasons(&row("many", 0.0, 4000.0), &row("one", 100.0, 50.0))[0];
-        assert!(back.contains("shorter: scheduler is 4.00 ms against 50.0 us. With 'many' it has a request"), "{back}");
+        assert!(back.contains("shorter: scheduler is 4.00 ms against 50.0 us. With 'many' its request"), "{back}");
         assert!(reasons(&row("one", 100.0, 50.0), &row("other", 100.0, 55.0)).is_empty(), "no difference");
     }
 
@@ -158,12 +158,12 @@ mod tests {
             told,
             [
                 "users8: a transaction takes 410.0 us with 'none' and 132.0 us with 'four', 278.0 us shorter: wake-up is 240.0 us against \
-              40.0 us (exits of the guest, and threads of the hypervisor that sleep being woken)"
+              40.0 us (VM exits, and wake-ups of sleeping hypervisor threads)"
             ]
         );
         let told = &reasons(&of("few", 20.0, 40.0, 10.0), &of("many", 70.0, 90.0, 20.0))[0];
-        let end = "110.0 us longer: turn is 20.0 us against 70.0 us (waiting until the thread that serves the virtqueue has finished the \
-                   requests of others), and wake-up is 40.0 us against 90.0 us (";
+        let end = "110.0 us longer: turn is 20.0 us against 70.0 us (waiting until the thread that serves the \
+                   virtqueue has finished other requests), and wake-up is 40.0 us against 90.0 us (";
         assert!(told.contains(end), "{told}");
         assert!(reasons(&of("a", 20.0, 40.0, 10.0), &of("b", 21.0, 40.0, 10.0)).is_empty(), "no difference");
     }

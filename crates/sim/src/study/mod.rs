@@ -76,7 +76,7 @@ impl Study {
             Study::Cpus => "single-queue against multi-queue, by CPUs that do I/O",
             Study::Sockets => "single-queue against multi-queue, by sockets whose CPUs all do I/O",
             Study::HwQueues => "hardware queues of a disk that all CPUs use",
-            Study::Depth => "I/Os that each thread has out",
+            Study::Depth => "I/Os in flight per thread",
             Study::Elevators => "elevators, by CPUs that do I/O",
             Study::Iothreads => "IOThreads that serve the disk of one virtual machine",
         }

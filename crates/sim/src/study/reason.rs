@@ -36,16 +36,13 @@ pub fn of_series(study: Study, series: &[&Point]) -> String {
     let locked = |p: &Point| p.lock_wait.is_some_and(|w| w > LOCKED);
     if last.iops < FALLEN * peak.iops {
         let cause = if locked(last) {
-            format!(
-                "{} goes into waiting for a lock, and what it guards has to be fetched at each hand-over",
-                waits(last)
-            )
+            format!("{} is spent waiting for a lock, and each hand-over fetches the data it protects", waits(last))
         } else {
-            "what each I/O costs grows".to_owned()
+            "the cost of each I/O grows".to_owned()
         };
         let part = 100.0 * last.iops / peak.iops;
         return format!(
-            "peaks with {} at {}, and has {part:.0} % of that with {}: {cause}",
+            "peaks with {} at {}, and falls to {part:.0} % of that with {}: {cause}",
             at(peak),
             rate(peak.iops),
             at(last)
@@ -56,15 +53,15 @@ pub fn of_series(study: Study, series: &[&Point]) -> String {
     }
     let knee = series.iter().find(|p| p.iops > FALLEN * last.iops).expect("the last one is");
     let cause = if locked(last) {
-        format!("{} goes into waiting for locks", waits(last))
+        format!("{} is spent waiting for locks", waits(last))
     } else if last.busy > 0.95 {
-        format!("the CPUs are busy, an I/O takes {:.1} us of them", last.cpu_ns.unwrap_or(0.0) / 1e3)
+        format!("the CPUs are busy, an I/O takes {:.1} us of CPU", last.cpu_ns.unwrap_or(0.0) / 1e3)
     } else {
-        "the CPUs are idle in between, and what limits is the device, or how much is out".to_owned()
+        "the CPUs are partly idle, and the limit is the device or the number of I/Os in flight".to_owned()
     };
     let cheaper = match (first.cpu_ns, last.cpu_ns) {
         (Some(a), Some(b)) if a > 2.0 * b => {
-            format!("; an I/O takes {:.1} us of CPU and {:.1} us in the end", a / 1e3, b / 1e3)
+            format!("; an I/O takes {:.1} us of CPU at first and {:.1} us at the end", a / 1e3, b / 1e3)
         }
         _ => String::new(),
     };
@@ -92,7 +89,7 @@ fn free(first: &Point, last: &Point) -> String {
             b / 1e3,
             last.x
         ),
-        _ => "nothing that they share is full".to_owned(),
+        _ => "no shared resource is saturated".to_owned(),
     }
 }
 
@@ -130,10 +127,13 @@ mod tests {
     fn a_shape_has_its_words() {
         let of = |points: &[Point]| super::of(Study::Cpus, points).remove(0);
         let fell = of(&[point(1, 4e5, 0.0, 1.0), point(8, 2e6, 0.5, 1.0), point(64, 5e5, 0.95, 1.0)]);
-        assert!(fell.starts_with("s: peaks with 8 CPUs at 2.00 M, and has 25 % of that with 64 CPUs: 95 %"), "{fell}");
+        assert!(
+            fell.starts_with("s: peaks with 8 CPUs at 2.00 M, and falls to 25 % of that with 64 CPUs: 95 %"),
+            "{fell}"
+        );
         let grew = of(&[point(1, 4e5, 0.0, 1.0), point(64, 2.5e7, 0.0, 1.0)]);
         assert!(grew.starts_with("s: grows 62 times from 1 to 64 CPUs: no significant lock contention"), "{grew}");
         let flat = of(&[point(1, 4e5, 0.0, 0.9), point(8, 1.6e6, 0.0, 0.5), point(64, 1.6e6, 0.0, 0.1)]);
-        assert!(flat.starts_with("s: grows until 8 CPUs, 1.60 M, and stays there: the CPUs are idle"), "{flat}");
+        assert!(flat.starts_with("s: grows until 8 CPUs, 1.60 M, and stays there: the CPUs are partly idle"), "{flat}");
     }
 }

@@ -51,12 +51,12 @@ const TABLES: [&str; 4] = ["disk", "machine", "costs", "guests"];
 /// Names that are neither settings of ours nor modelled, each with the reason.
 const NOT_SIMULATED: [(&str, &str); 12] = [
     ("read_ahead_kb", "read-ahead happens in the page cache, which is not simulated"),
-    ("io_timeout", "no request of a simulated disk is so late"),
+    ("io_timeout", "no request of a simulated disk takes that long"),
     ("iostats", "counting costs a simulated machine no time"),
     ("nr_poll_queues", "polled completions are not simulated"),
     ("io_poll", "polled completions are not simulated"),
     ("write_cache", "a simulated disk has no write cache to lose"),
-    ("rotational", "it tells others what a disk is, and changes nothing by itself"),
+    ("rotational", "it only tells other programs the kind of disk"),
     ("filesystem", "file systems are not simulated"),
     ("fs", "file systems are not simulated"),
     ("mount", "file systems are not simulated"),
@@ -92,7 +92,7 @@ pub fn read(text: &str, machine: &Scenario, table: &toml::Table) -> Result<Varia
     let attach = v.scenario.disk.attach;
     if attach == Attach::Scsi && v.row.set.contains_key("queue_depth") {
         return Err(
-            "queue_depth: a SCSI disk has lun_queue_depth of its own, and disk.queue_depth of its host's queues".into(),
+            "queue_depth: for a SCSI disk use lun_queue_depth (the LUN) or disk.queue_depth (the host's queues)".into(),
         );
     }
     Ok(v)
@@ -115,7 +115,7 @@ fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Resu
     if let Some(option) = key.strip_prefix("job.") {
         if matches!(option, "bs" | "blocksize" | "bssplit" | "bsrange") && v.scenario.disk.bw_mb == 0.0 {
             v.cannot.push(format!(
-                "{key}: the disk's times are those of the blocks it was measured with; [disk] has no bw_mb"
+                "{key}: the disk's times are only known for the block size it was measured with; [disk] has no bw_mb"
             ));
         }
         if matches!(option, "direct" | "buffered") {
@@ -129,7 +129,8 @@ fn one(v: &mut Variant, table: &mut toml::Table, key: &str, value: &str) -> Resu
         let n = n.ok_or_else(|| format!("{key}={value}: must be {}..=1024", u32::from(key == "vms")))?;
         if v.scenario.guests.is_none() {
             v.cannot.push(format!(
-                "{key}: IOThreads serve virtual machines, and this machine has none ([guests]); a job of the host goes past them"
+                "{key}: IOThreads serve virtual machines, and this machine has none ([guests]); jobs on the host \
+                 bypass them"
             ));
         } else if key == "vms" {
             v.row.vms = Some(n);
@@ -168,7 +169,7 @@ fn setting(v: &mut Variant, key: &str, value: &str) -> Result<(), String> {
                 || "must be a setting of the block layer, disk.FIELD, machine.FIELD, costs.path.FIELD, job.OPTION, iothreads or vms".into(),
                 |n| format!("did you mean '{n}'?"),
             );
-            return Err(format!("{key}: there is no such thing to change; {hint}"));
+            return Err(format!("{key}: unknown name; {hint}"));
         }
         QueueConfig::default().set(key, value).map_err(|e| e.to_string())?;
     }

@@ -174,9 +174,9 @@ fn not_simulated(j: &Job) -> Option<String> {
     let why = match refusal(j) {
         Some(why) => return Some(format!("job '{}': {why}", j.name)),
         None if !j.direct => {
-            "goes through the page cache (direct=0), which is not simulated; if its I/O goes past it, set direct=1"
+            "goes through the page cache (direct=0), which is not simulated; if it bypasses the cache, set direct=1"
         }
-        None if j.rw.has(Dir::Trim) => "discards, and what that does to a disk is not simulated; leave it out",
+        None if j.rw.has(Dir::Trim) => "sends discards, whose effect on a disk is not simulated; leave it out",
         None => return None,
     };
     Some(format!("job '{}' {why}", j.name))

@@ -75,7 +75,7 @@ fn what_has_no_model_is_said_to_have_none() {
     assert!(a.answers[2].no_effect[0].contains("not a SCSI disk") && a.answers[2].cannot.is_empty(), "{a:?}");
     assert_eq!(figure(&a, 2, "db.iops").verdict, Verdict::NoEffect);
     let a = ask(MACHINE, &JOB.replace("randread", "randtrim"), &["queue_depth=16"]).unwrap();
-    assert!(a.answers[0].cannot[0].contains("job 'db' discards"), "{a:?}");
+    assert!(a.answers[0].cannot[0].contains("job 'db' sends discards"), "{a:?}");
     let a = ask(MACHINE, &JOB.replace("direct=1", "direct=0"), &["queue_depth=16"]).unwrap();
     assert!(a.answers[0].cannot[0].contains("job 'db' goes through the page cache") && a.answers[0].figures.is_empty());
 }

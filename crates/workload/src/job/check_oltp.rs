@@ -66,7 +66,7 @@ impl Check<'_> {
         if !self.draft.is_oltp {
             if self.draft.oltp != OltpJob::default() {
                 let names: Vec<&str> = self.draft.given.keys().copied().filter(|n| is_own(n)).collect();
-                self.conflict(&names, "acts only with workload=oltp", "add workload=oltp, or remove the line");
+                self.conflict(&names, "has an effect only with workload=oltp", "add workload=oltp, or remove the line");
             }
             return;
         }
@@ -74,11 +74,11 @@ impl Check<'_> {
             self.draft.given.keys().copied().filter(|n| !is_own(n) && !COMMON.contains(n)).collect();
         for name in foreign {
             let remedy = "move it from [global] into the sections it is for, or remove it";
-            self.conflict(&[name], "says nothing to workload=oltp", remedy);
+            self.conflict(&[name], "has no effect with workload=oltp", remedy);
         }
         let o = self.draft.oltp.clone();
         if o.sessions() > SESSIONS_MAX {
-            let rule = format!("make {} sessions: at most {SESSIONS_MAX} of an instance", o.sessions());
+            let rule = format!("make {} sessions: must be at most {SESSIONS_MAX} per instance", o.sessions());
             self.conflict(&["users", "threads_per_user"], &rule, "lower one of them, or use more numjobs");
         }
         if o.changes() > o.reads_per_tx {
@@ -90,13 +90,13 @@ impl Check<'_> {
             self.conflict(&["dirty_max", "writes_per_tx", "reads_per_tx"], &rule, "raise dirty_max");
         }
         if o.transactions.is_none() && self.draft.job.runtime_ns.is_none() {
-            self.conflict(&["workload"], "needs an end", "add runtime=SECONDS or transactions=N");
+            self.conflict(&["workload"], "has no end condition", "add runtime=SECONDS or transactions=N");
         }
         let Draft { job, bs, .. } = &mut self.draft;
         job.rw = Rw { mode: RwMode::ReadWrite, random: true };
         let or_default = |dir: Dir| bs[dir].unwrap_or_else(|| job.block_sizes[dir].max_bytes());
         if or_default(Dir::Read) != or_default(Dir::Write) {
-            self.conflict(&["bs"], "must be one size: what is read is what is written back", "give one size");
+            self.conflict(&["bs"], "must be one size: the blocks read are the blocks written back", "give one size");
         }
     }
 

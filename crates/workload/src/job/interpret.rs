@@ -221,7 +221,7 @@ impl<'a> Interpreter<'a> {
             return self.reject(draft, option, raw, section, reject);
         }
         if let Some(name) = unset.first() {
-            let advice = format!("the environment variable '{}' is not set; nothing is put in its place", quote(name));
+            let advice = format!("the environment variable '{}' is not set; it expands to nothing", quote(name));
             self.warn(raw, section, &advice);
         }
         let quirk = value.filter(|_| option.parser.counts_data()).and_then(|v| units::unit_quirk(&v, units));

@@ -117,7 +117,7 @@ impl Reader<'_> {
         if code.starts_with('[') {
             self.header(origin, line, code);
         } else if self.raw.sections.is_empty() {
-            self.error(origin, code, "stands outside of a [section]", "start the file with [global] or [job-name]");
+            self.error(origin, code, "is outside of a [section]", "start the file with [global] or [job-name]");
         } else if let Some(path) = include_path(code) {
             self.include(origin, code, path);
         } else {
@@ -201,7 +201,7 @@ impl Reader<'_> {
         self.included += 1;
         if self.stack.contains(&path) {
             let chain = format!("{} -> {path}", self.stack.join(" -> "));
-            self.error(origin, code, "includes itself", &format!("break the circle {}", quote(&chain)));
+            self.error(origin, code, "includes itself", &format!("remove the include cycle {}", quote(&chain)));
         } else if self.stack.len() > INCLUDE_DEPTH_MAX {
             self.error(
                 origin,

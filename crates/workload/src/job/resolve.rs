@@ -161,7 +161,7 @@ impl Check<'_> {
         if past_file {
             self.conflict(
                 &["offset", "filesize"],
-                "starts behind the end of the file",
+                "starts beyond the end of the file",
                 "give a smaller offset or a larger filesize",
             );
         }
@@ -180,7 +180,7 @@ impl Check<'_> {
         job.norandommap |= skewed || aligned;
         job.randrepeat |= self.draft.allrandrepeat;
         if self.draft.job.rw_sequencer == RwSequencer::Identical && self.draft.rw_modifier.is_none() {
-            self.warn(&["rw_sequencer"], "acts only with a modifier, such as rw=randread:8");
+            self.warn(&["rw_sequencer"], "has an effect only with a modifier, such as rw=randread:8");
         }
     }
 
@@ -323,8 +323,8 @@ impl Check<'_> {
             let rule = "lets written blocks overlap in part, which verify cannot check";
             self.conflict(&names, rule, "use one block size, aligned to itself, or remove norandommap");
         } else if job.iodepth > 1 {
-            let advice = "with verify and iodepth above 1 a block may be written twice at once; \
-                          remove norandommap if a verify error must be the device's";
+            let advice = "with verify and iodepth above 1 a block may be written twice at once, which can cause false \
+                          verify errors; remove norandommap";
             self.warn(&names[..3], advice);
         }
     }

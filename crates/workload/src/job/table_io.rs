@@ -15,7 +15,7 @@ use super::{lists, setters};
 const DEPTH: u64 = IODEPTH_MAX as u64;
 const U32: u64 = u32::MAX as u64;
 const LATENCY_TARGET: &str = "mqblk does not search for a depth; run the job at several iodepth values";
-const RATE_MIN: &str = "mqblk does not end a job for being slow; look at the rate in the results";
+const RATE_MIN: &str = "mqblk does not end a job for being slow; check the rate in the results";
 const TRIM_VERIFY: &str = "mqblk does not trim while verifying; use rw=trim in a job of its own";
 const DEDUPE: &str = "mqblk shapes data by buffer_pattern, zero_buffers and refill_buffers only";
 
@@ -49,9 +49,9 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("cgroup_weight", Int { min: 1, max: 1000, set: |d, v| d.job.weight = Some(v as u16) }, "", "Share of the disk under scheduler=bfq, without a cgroup").alias(&["weight"]),
 
     yes("runtime", Time { unit_ns: SEC_NS, set: |d, v| d.job.runtime_ns = Some(v).filter(|v| *v > 0) }, "0", "End after this time; 0 = no limit").alias(&["timeout"]),
-    yes("time_based", Flag(|d, v| d.job.time_based = v), "", "Start over until runtime has passed"),
+    yes("time_based", Flag(|d, v| d.job.time_based = v), "", "Repeat until runtime has passed"),
     yes("ramp_time", Time { unit_ns: SEC_NS, set: |d, v| d.job.ramp_time_ns = v }, "0", "Run this long before measuring"),
-    yes("startdelay", Text { syntax: "TIME(s)[-TIME]", set: setters::set_startdelay }, "0", "Start this much later; a range is drawn per instance"),
+    yes("startdelay", Text { syntax: "TIME(s)[-TIME]", set: setters::set_startdelay }, "0", "Delay before the start; from a range, each instance draws its own"),
     yes("rate", Ints { min: 0, max: u64::MAX, set: |d, v| setters::set_rate(&mut d.job.rate_bytes_per_s, v) }, "", "Limit in bytes/s"),
     yes("rate_iops", Ints { min: 0, max: U32, set: |d, v| setters::set_rate(&mut d.job.rate_iops, v) }, "", "Limit in I/Os per second"),
     yes("rate_process", Words { words: &["linear", "poisson"], set: |d, v| d.job.rate_process = if v == "poisson" { RateProcess::Poisson } else { RateProcess::Linear } }, "linear", "Even gaps, or a Poisson process"),
@@ -65,15 +65,15 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("norandommap", Flag(|d, v| d.job.norandommap = v), "", "Blocks may repeat before all were touched"),
     yes("randseed", Int { min: 0, max: u64::MAX, set: |d, v| d.job.randseed = v }, "0x89", "Seed"),
     yes("randrepeat", Bool(|d, v| d.job.randrepeat = v), "1", "The same sequence in every run"),
-    yes("allrandrepeat", Bool(|d, v| d.allrandrepeat = v), "0", "As randrepeat, for every generator; on, it wins over randrepeat=0"),
-    quiet("softrandommap", BOOL, "0", "Go on without a random map if memory is short"),
+    yes("allrandrepeat", Bool(|d, v| d.allrandrepeat = v), "0", "As randrepeat, for every generator; if set, overrides randrepeat=0"),
+    quiet("softrandommap", BOOL, "0", "Continue without a random map if memory is short"),
     warn("random_generator", words(&["tausworthe", "lfsr", "tausworthe64"]), "tausworthe", "Generator of random offsets", "mqblk has one generator; coverage and distribution are as asked").off(&["tausworthe", "tausworthe64"]),
 
-    yes("verify", Text { syntax: "crc32c|md5|sha256|xxhash|pattern|0", set: setters::set_verify }, "0", "What each written block carries to be checked"),
+    yes("verify", Text { syntax: "crc32c|md5|sha256|xxhash|pattern|0", set: setters::set_verify }, "0", "Checksum or pattern in each written block"),
     yes("do_verify", Bool(|d, v| d.job.do_verify = v), "1", "Read back and check after writing"),
     yes("verify_fatal", Bool(|d, v| d.job.verify_fatal = v), "0", "End at the first bad block"),
     yes("verify_backlog", Int { min: 0, max: u64::MAX, set: |d, v| d.job.verify_backlog = v }, "0", "Check after every n written blocks"),
-    yes("verify_backlog_batch", Int { min: 0, max: U32, set: |d, v| d.verify_backlog_batch = Some(v) }, "", "Check this many then; default: verify_backlog"),
+    yes("verify_backlog_batch", Int { min: 0, max: U32, set: |d, v| d.verify_backlog_batch = Some(v) }, "", "Blocks per such check; default: verify_backlog"),
     yes("verify_pattern", Text { syntax: "PATTERN", set: |d, v, _| { d.job.verify_pattern = Some(pattern::parse(v, true)?); Ok(()) } }, "", "Bytes each block is filled with; %o = its offset"),
     yes("buffer_pattern", Text { syntax: "PATTERN", set: |d, v, _| { d.buffer_pattern = Some(pattern::parse(v, false)?); Ok(()) } }, "", "Bytes that write buffers hold"),
     yes("zero_buffers", Flag(|d, v| d.zero_buffers = v), "", "Write buffers hold zeroes"),
@@ -87,10 +87,10 @@ pub(super) static ROWS: &[OptionInfo] = &[
     yes("cpumask", Text { syntax: "INT", set: setters::set_cpumask }, "", "As cpus_allowed, as a bit mask"),
     yes("cpus_allowed_policy", Words { words: &["shared", "split"], set: |d, v| d.job.cpus_allowed_policy = if v == "split" { CpusPolicy::Split } else { CpusPolicy::Shared } }, "shared", "Share the CPUs, or one per instance"),
 
-    no("bs_unaligned", FLAG, "", "bsrange: any size, not only multiples of the smallest", "a block layer moves whole sectors; remove the line, and sizes are multiples of the smallest").alias(&["blocksize_unaligned"]).off(&["0"]),
+    no("bs_unaligned", FLAG, "", "bsrange: any size, not only multiples of the smallest", "I/O is in whole sectors; remove the line: sizes are then multiples of the smallest").alias(&["blocksize_unaligned"]).off(&["0"]),
     no("bs_is_seq_rand", BOOL, "0", "Block sizes by order, not direction", "give bs=READ,WRITE, or two jobs"),
     no("serialize_overlap", BOOL, "0", "Wait for I/Os that collide", "use iodepth=1, or leave norandommap out, so that blocks do not collide"),
-    no("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline and measures rated I/Os from when they were due; remove the line"),
+    no("io_submit_mode", words(&["inline", "offload"]), "inline", "Which thread submits", "mqblk submits inline and measures rated I/Os from their intended start; remove the line"),
     no("write_barrier", INT, "0", "Make every n-th write a barrier", "use fdatasync=N"),
     no("sync_file_range", TEXT, "", "Call sync_file_range", "use fdatasync=N"),
     no("fsync_on_close", BOOL, "0", "Flush on close", "use end_fsync=1"),

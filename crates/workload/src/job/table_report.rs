@@ -55,9 +55,9 @@ pub(super) static ROWS: &[OptionInfo] = &[
     warn("hugepage-size", INT, "2m", "Size of huge pages", BUFFERS),
 
     no("stats", BOOL, "1", "Collect statistics", "statistics are what mqblk is for; remove the line"),
-    no("unified_rw_reporting", words(&["none", "mixed", "both", "0", "1", "2"]), "none", "Sum directions up", "mqblk reports each direction; add them up from --json").off(&["none", "0"]),
+    no("unified_rw_reporting", words(&["none", "mixed", "both", "0", "1", "2"]), "none", "Sum over directions", "mqblk reports each direction; add them up from --json").off(&["none", "0"]),
     no("block_error_percentiles", BOOL, "0", "Histogram of trim errors", "remove the line"),
-    no("continue_on_error", TEXT, "none", "Go on after errors", "mqblk ends a job at its first error; remove the line").off(&["none", "0"]),
+    no("continue_on_error", TEXT, "none", "Continue after errors", "mqblk ends a job at its first error; remove the line").off(&["none", "0"]),
     no("ignore_error", TEXT, "", "Errors that do not count", "mqblk ends a job at its first error; remove the line"),
     no("profile", TEXT, "", "A built-in benchmark", "write the load as job sections"),
     no("cgroup", TEXT, "", "Put the job into a cgroup", "start mqblk itself in the cgroup (systemd-run --scope)"),

@@ -71,7 +71,7 @@ fn line_ends_and_byte_order_mark_do_not_matter() {
 #[test]
 fn sections_are_refused_where_fio_guesses() {
     for (text, expected) in [
-        ("bs=4k\n[a]\n", "t.fio:1: bs=4k: stands outside of a [section]; start"),
+        ("bs=4k\n[a]\n", "t.fio:1: bs=4k: is outside of a [section]; start"),
         ("[a\nbs=4k\n", "t.fio:1: [a: is not a section header; write [name]"),
         ("[a] b\n", "t.fio:1: [a] b: is not a section header"),
         ("[]\n", "t.fio:1: []: is not a section header"),
@@ -413,7 +413,7 @@ fn regions_are_checked_without_a_device() {
     assert!(refusal("size=2k").contains("is smaller than the smallest block, 4096 bytes"));
     assert!(refusal("size=8191p\noffset=8191p").contains("beyond the largest file offset"));
     assert!(refusal("size=1m\noffset_increment=8p\nnumjobs=1024\noffset=4096p").contains("beyond the largest file"));
-    assert!(refusal("offset=1m\nfilesize=1m").contains("starts behind the end of the file"));
+    assert!(refusal("offset=1m\nfilesize=1m").contains("starts beyond the end of the file"));
     assert!(refusal("filesize=1m-2m").contains("is a range of file sizes"));
     assert!(refusal("bs=1000").contains("must be whole sectors of 512 bytes"));
     assert!(refusal("offset=100").contains("must be whole sectors"));
@@ -557,14 +557,23 @@ fn a_transaction_loop_says_what_it_does_and_nothing_else() {
     assert_eq!(job.redo_file_name(0, &|_| false).as_deref(), Some("redo"));
     let refused = |more: &str| parse(&format!("[db]\n{more}")).expect_err(more).to_string();
     for (more, message) in [
-        ("users=8\nrw=read\n", "t.fio:2: users=8: acts only with workload=oltp (job 'db'); add workload=oltp"),
-        ("workload=oltp\n", "t.fio:2: workload=oltp: needs an end (job 'db'); add runtime=SECONDS or transactions=N"),
-        ("workload=oltp\ntransactions=1\niodepth=4\n", "t.fio:4: iodepth=4: says nothing to workload=oltp (job 'db')"),
+        ("users=8\nrw=read\n", "t.fio:2: users=8: has an effect only with workload=oltp (job 'db'); add workload=oltp"),
+        (
+            "workload=oltp\n",
+            "t.fio:2: workload=oltp: has no end condition (job 'db'); add runtime=SECONDS or transactions=N",
+        ),
+        (
+            "workload=oltp\ntransactions=1\niodepth=4\n",
+            "t.fio:4: iodepth=4: has no effect with workload=oltp (job 'db')",
+        ),
         ("workload=oltp\ntransactions=1\nbs=4k,8k\n", "t.fio:4: bs=4k,8k: must be one size"),
         ("workload=oltp\ntransactions=1\nusers=0\n", "t.fio:4: users=0: must be 1..=4096"),
         ("workload=oltp\ntransactions=1\nupdate_pct=101\n", "update_pct=101: must be 0..=100"),
         ("workload=oltp\ntransactions=1\nredo_block_size=1000\n", "must be 512, 1024, 2048 or 4096"),
-        ("workload=oltp\ntransactions=1\nusers=4096\nthreads_per_user=64\n", "make 262144 sessions: at most 16384"),
+        (
+            "workload=oltp\ntransactions=1\nusers=4096\nthreads_per_user=64\n",
+            "make 262144 sessions: must be at most 16384 per instance",
+        ),
         ("workload=oltp\ntransactions=1\nreads_per_tx=4\nwrites_per_tx=5\n", "is more than reads_per_tx=4"),
         ("workload=oltp\ntransactions=1\ndirty_max=10\n", "cannot hold the 64 blocks that a transaction changes"),
         ("workload=oltp\ntransactions=1\nredo_filename=a:b\n", "redo_filename=a:b: names several files"),

@@ -159,7 +159,7 @@ fn writes_seen_only_behind_others_have_a_range_and_a_note() {
     all.extend(vec![request(Class::Write, 800, 16); 100]);
     let mut notes = Vec::new();
     let write = service::of(&all, &mut notes).write_us.unwrap();
-    assert!(notes.iter().any(|n| n.contains("no writes were seen") && n.contains("waiting")), "{notes:?}");
+    assert!(notes.iter().any(|n| n.contains("no writes reached an idle") && n.contains("queueing")), "{notes:?}");
     assert!(write.low <= 100.0 && write.high >= 800.0, "{write:?}");
 }
 
@@ -170,6 +170,6 @@ fn verify_is_left_out_of_the_job_of_a_run() {
     let p = results::read("r.json", &RUN.replace("\"bs\": \"8k\"", more)).unwrap();
     let job = write::job_file(&p);
     assert!(job.lines().all(|l| l.starts_with('#') || !l.contains("verify")), "{job}");
-    assert!(job.contains("# note: verify is left out"), "{job}");
+    assert!(job.contains("# note: verify and its options are left out"), "{job}");
     assert!(!results::read("r.json", RUN).unwrap().notes.iter().any(|n| n.contains("verify")));
 }

@@ -25,7 +25,7 @@ use report::document::{Cell, Chart, Document, FORMAT, Kind, Section, Table, Tone
 use report::unit::Unit;
 
 /// How several runs of a side are combined in one chart.
-const LAID_OVER: &str = "the runs of a side are laid over each other, beginning to beginning.";
+const LAID_OVER: &str = "the runs of a side are overlaid, aligned at their start.";
 
 /// Returns the comparisons in `results`, or evaluates them from the runs, each with the warnings about the machine.
 pub fn evaluated(results: &Results) -> Vec<Comparison> {
@@ -212,8 +212,8 @@ fn side_by_side(all: &[Comparison]) -> Section {
 fn metrics(c: &Comparison) -> Section {
     let letter = c.side.letter();
     let lead = format!(
-        "The verdict rests on {} alone, chosen before the first run; the others are marked after a correction for their number. Intervals are \
-         at 95 %, over {} pairs.",
+        "The verdict rests on {} alone, chosen before the first run; the others are marked after Holm's correction. \
+         Intervals are at 95 %, over {} pairs.",
         c.primary.name(),
         c.pairs_done
     );
@@ -227,7 +227,7 @@ fn metrics(c: &Comparison) -> Section {
     if !rows.is_empty() {
         let told = rows.iter().take(3).map(|r| format!("{} {}", r.label, Unit::Ratio.text(r.mid)));
         let summary =
-            told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that stands (blue better, orange worse).";
+            told.collect::<Vec<_>>().join(", ") + ". Colour: a difference that is shown (blue better, orange worse).";
         let plot = Plot::Intervals(Intervals {
             axis: Axis::new(&format!("{letter} compared with A, with 95 % interval"), Unit::Ratio, ratio_scale(&rows)),
             reference: 1.0,
@@ -239,7 +239,7 @@ fn metrics(c: &Comparison) -> Section {
     }
     section = section.with(metric_table("", c.side, &c.rows, true));
     for other in &c.others {
-        section = section.with(metric_table(&format!("Beside it: {}", other.job), c.side, &other.rows, false));
+        section = section.with(metric_table(&format!("Other job: {}", other.job), c.side, &other.rows, false));
     }
     section
 }
@@ -323,7 +323,7 @@ fn runs(results: &Results) -> Option<Section> {
         series: series.collect(),
     });
     let lead = match sides {
-        2 => "Each point is a run. Runs go ABBA or BAAB, so that what drifts slowly meets both sides alike.",
+        2 => "Each point is a run. Runs go ABBA or BAAB, so slow drift affects both sides equally.",
         _ => {
             "Each point is a run. Each round has every side once; the next round runs in reverse order, so slow drift affects all sides equally."
         }

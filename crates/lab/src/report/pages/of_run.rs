@@ -126,7 +126,7 @@ fn sentence(r: &RunRecord, detail: &RunDetail, facts: &StageFacts) -> String {
     let ios = Unit::Count.text(facts.ios as f64);
     let what = if figures.is_empty() { "nothing was measured".to_owned() } else { figures.join(", ") };
     let note = interval.map_or_else(String::new, |(.., n)| {
-        format!(" The 95 % interval is of this run\u{2019}s own swings ({n} parts): another run may differ by more.")
+        format!(" The 95 % interval covers variation within this run ({n} parts): another run may differ by more.")
     });
     format!("{what}; one run of {seconds}, {ios} I/Os, {errors}.{note}")
 }
@@ -183,7 +183,7 @@ pub fn run_points(jobs: &[JobDetail]) -> Vec<DepthPoint> {
 /// The section of [`depth_charts`], when there is something to draw.
 pub fn depth_section(points: &[DepthPoint]) -> Option<Section> {
     let charts = depth_charts("depth", &shortened(points));
-    let lead = "Where more I/Os in flight no longer make more I/Os per second, they only wait longer.";
+    let lead = "Where I/Os per second no longer grow, more I/Os in flight only raise the latency.";
     let mut section = Section::new("depth", "Throughput and latency against depth", lead);
     section.blocks.extend(charts.into_iter().map(Block::from));
     (!section.blocks.is_empty()).then_some(section)

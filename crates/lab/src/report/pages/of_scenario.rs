@@ -51,7 +51,7 @@ pub fn document(input: &ScenarioInput<'_>) -> Document {
     sections.extend(settings(s));
     sections.extend(fitted(s));
     if !s.beside.is_empty() {
-        let mut beside = Section::new("beside", "Published as well, and not figures of this disk", "");
+        let mut beside = Section::new("beside", "Also published, for other disks", "");
         beside.blocks.extend(s.beside.iter().map(|text| Block::Note { text: text.clone() }));
         sections.push(beside);
     }
@@ -93,10 +93,10 @@ fn verdict(rows: &[RowOutcome]) -> Verdict {
     };
     let percent = Unit::Percent.text(100.0 * NEAR);
     let sentence = match worst {
-        None => format!("no figure was predicted that was published; {fitted} were used to choose constants."),
+        None => format!("none of the published figures is a prediction; {fitted} were used to choose constants."),
         Some((row, f, e)) => format!(
-            "{near} of {all} predicted figures are within {percent} of what was published; the farthest off is {} of \u{2018}{}\u{2019}, by {}. \
-             {fitted} more were used to choose constants, and are no predictions.",
+            "{near} of {all} predicted figures are within {percent} of what was published; the largest error is {} of \
+             \u{2018}{}\u{2019}, by {}. {fitted} more were used to choose constants, and are not predictions.",
             f.name,
             row.name,
             Unit::Ratio.text(1.0 + e)
@@ -146,10 +146,10 @@ fn figures(rows: &[RowOutcome]) -> Section {
             sides: ("simulated less".into(), "simulated more".into()),
             rows: points,
         });
-        let title = "How far off predictions are".into();
+        let title = "Prediction errors".into();
         section = section.with(Chart { id: "figures-chart".into(), title, summary, plot, table: None });
     }
-    let mut table = Table::new("", &["row", "figure", "#published", "#simulated", "#off by", "kind"]);
+    let mut table = Table::new("", &["row", "figure", "#published", "#simulated", "#error", "kind"]);
     for r in rows {
         for f in &r.figures {
             let (kind, tone) = match (f.error(), f.fitted) {
@@ -177,7 +177,7 @@ fn changes(input: &ScenarioInput<'_>) -> Option<Section> {
     if rows.len() < 2 {
         return None;
     }
-    let lead = "Reasons are from where the requests of both rows spent their time.";
+    let lead = "Reasons are derived from the time per stage in both rows.";
     let mut section = Section::new("changes", "What changes, and why", lead);
     for (i, row) in rows.iter().enumerate().skip(1) {
         let Some(base) = base(input.scenario, rows, i) else { continue };
@@ -205,7 +205,7 @@ fn over(all: &[OverRows]) -> Option<Section> {
     if all.is_empty() {
         return None;
     }
-    let lead = "Changes that were published without the load at which they were seen, and the range that comes out over all rows.";
+    let lead = "Changes that were published without their load, and the simulated range over all rows.";
     let heads = ["figure", "#published", "#simulated, least", "in", "#simulated, most", "in", "published is"];
     let mut table = Table::new("", &heads);
     for o in all {
@@ -342,7 +342,7 @@ fn fitted(s: &Scenario) -> Option<Section> {
             Cell::text(&f.meaning),
         ]);
     }
-    let lead = "Constants that were chosen so that a published figure comes out.";
+    let lead = "Constants that were chosen to match a published figure.";
     Some(Section::new("fitted", "Fitted constants", lead).with(table))
 }
 

@@ -171,10 +171,10 @@ fn verdict(input: &StudyInput<'_>, all: &[(&str, Vec<&Point>)]) -> Verdict {
                 best.iops / least.iops,
                 least.series
             );
-            (format!("With {} \u{2018}{}\u{2019} has most", of_them(input.study, best.x), best.series), text)
+            (format!("With {} \u{2018}{}\u{2019} has the most", of_them(input.study, best.x), best.series), text)
         }
         (Some(best), Some(_)) if ends.len() > 1 => {
-            (format!("Alike with {}", of_them(input.study, best.x)), String::new())
+            (format!("No difference with {}", of_them(input.study, best.x)), String::new())
         }
         _ => ("Simulated".to_owned(), String::new()),
     };
@@ -187,18 +187,18 @@ fn warnings(input: &StudyInput<'_>) -> Vec<Caveat> {
     let mut all = Vec::new();
     let mut add = |text: String, advice: &str| all.push(Caveat { text, advice: advice.to_owned() });
     if here.is_interrupted {
-        add("measuring this host was interrupted".into(), "points without a whole run are missing there");
+        add("measuring this host was interrupted".into(), "points without a complete run are missing");
     }
     if here.is_apart() {
         let text = format!(
-            "runs of a point on this host are more than {:.0} % apart: other programs had the CPUs",
+            "runs of a point on this host are more than {:.0} % apart: other programs used the CPUs",
             100.0 * APART
         );
         add(text, "the errors say little; repeat when the machine is idle");
     }
     if !here.own_costs {
-        let text = "the costs beside what was measured are built in and of another machine";
-        add(text.into(), "for those of this host: mqblk calibrate --out FILE, then --machine FILE");
+        let text = "the simulated costs are the built-in ones, from another machine";
+        add(text.into(), "to simulate this host: mqblk calibrate --out FILE, then --machine FILE");
     }
     all
 }
@@ -212,7 +212,7 @@ fn scale_of(values: impl Iterator<Item = f64>) -> Scale {
 /// The axis of the scaled quantity. A main loop instead of IOThreads is 0, which has no logarithm.
 fn x_axis(study: Study) -> Axis {
     let scale = if study == Study::Iothreads { Scale::Linear } else { Scale::Log2 };
-    let label = if study == Study::Depth { "I/Os that each thread has out" } else { study.unit() };
+    let label = if study == Study::Depth { "I/Os in flight per thread" } else { study.unit() };
     Axis::new(label, Unit::Count, scale)
 }
 
@@ -243,8 +243,8 @@ fn chart(id: &str, title: &str, summary: String, plot: Lines) -> Chart {
 /// Rates of all series together, and of each by itself: beside a series that grows a hundredfold, the fall of another is
 /// not visible.
 fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
-    let lead = "Simulated; each line ends with its series' name. What each series comes to by itself stands below.";
-    let mut section = Section::new("rates", "I/Os per second against what grows", lead);
+    let lead = "Simulated; each line ends with its series' name. Each series has a chart of its own below.";
+    let mut section = Section::new("rates", "I/Os per second", lead);
     let iops = |p: &Point| Some(p.iops);
     let ends = all.iter().filter_map(|(name, line)| {
         let p = line.last()?;
@@ -271,7 +271,7 @@ fn rates(study: Study, all: &[(&str, Vec<&Point>)]) -> Section {
 
 /// Costs of an I/O: its time, its CPU time, and the share of lock waits in that.
 fn costs(study: Study, all: &[(&str, Vec<&Point>)]) -> Option<Section> {
-    let lead = "Latency as the program sees it; CPU time with what is waited for locks, and the share of that.";
+    let lead = "Latency as the program sees it; CPU time including lock waits; the share of lock waits in it.";
     let mut section = Section::new("costs", "Latency, CPU time and lock wait", lead);
     let of_users = study == Study::Iothreads;
     let mean = if of_users { "mean time of a transaction" } else { "mean latency" };
@@ -325,8 +325,8 @@ fn figures(study: Study, points: &[Point]) -> Section {
 /// This host: measured beside simulated figures.
 fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Section {
     let lead = format!(
-        "{} CPUs. Measured on the null device, medians of {} interleaved runs with the least and the most of them; simulated: our block layer \
-         in user space, without what a kernel and a device add.",
+        "{} CPUs. Measured on the null device, medians of {} interleaved runs with minimum and maximum; simulated: our \
+         block layer in user space, without the costs of a kernel and a device.",
         here.cpus,
         here.runs_of_a_point()
     );
@@ -348,7 +348,7 @@ fn beside(study: Study, here: &HostResults, all: &[(&str, Vec<&Point>)]) -> Sect
         let worst = here.points.iter().max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
         let summary = worst.map_or_else(String::new, |p| {
             let off = Unit::Ratio.text(1.0 + p.error);
-            format!("Farthest off: {} with {}, {off} simulated against measured.", p.series, of_them(study, p.x))
+            format!("Largest error: {} with {}, {off} simulated against measured.", p.series, of_them(study, p.x))
         });
         section = section.with(chart(
             "here-chart",
@@ -393,7 +393,7 @@ fn settings(input: &StudyInput<'_>) -> Section {
     }
     let lead = match input.study {
         Study::Iothreads => "Users of one virtual machine's database; 0 IOThreads: the main loop serves the disk.",
-        _ => "Random reads of 4 KiB by threads on a CPU each, every I/O submitted by itself.",
+        _ => "Random 4 KiB reads, one thread per CPU, each I/O submitted singly.",
     };
     Section::new("settings", "Load and settings", lead).with(table)
 }
@@ -419,8 +419,8 @@ fn cost_table(machine: &Scenario) -> Section {
             table.row(vec![Cell::text(format!("costs.{group}.{name}")), cell]);
         }
     }
-    let lead = "Of the CPU that does it; docs/scenarios.md says what each of them is and where its value is from.";
-    Section::new("machine-costs", "What work costs", lead).with(table)
+    let lead = "CPU time of each operation; docs/scenarios.md explains them and the sources of their values.";
+    Section::new("machine-costs", "CPU costs", lead).with(table)
 }
 
 fn reproduce(input: &StudyInput<'_>) -> Section {
@@ -471,9 +471,9 @@ mod tests {
     fn the_verdict_is_the_reasons_and_each_series_has_its_chart() {
         let points = [point("sq", 1, 4e5), point("sq", 4, 2e5), point("mq", 1, 5e5), point("mq", 4, 2e6)];
         let d = report(Study::Cpus, &points, None);
-        assert_eq!(d.verdict.word, "With 4 CPUs \u{2018}mq\u{2019} has most");
+        assert_eq!(d.verdict.word, "With 4 CPUs \u{2018}mq\u{2019} has the most");
         let start = "\u{2018}mq\u{2019} has 2.00 M I/Os per second, 10.0 times as many as \u{2018}sq\u{2019} (200 k). sq: peaks with 1 \
-                     CPU at 400 k, and has 50 %";
+                     CPU at 400 k, and falls to 50 %";
         assert!(d.verdict.sentence.starts_with(start), "{}", d.verdict.sentence);
         assert!(d.verdict.sentence.contains(" mq: grows 4 times from 1 to 4 CPUs"), "{}", d.verdict.sentence);
         let ids: Vec<&str> = charts(&d).iter().map(|(id, _)| *id).collect();
@@ -485,7 +485,7 @@ mod tests {
             assert!(text.contains(part), "{part}");
         }
         let alike = report(Study::Cpus, &[point("sq", 4, 1e6), point("mq", 4, 1.01e6)], None);
-        assert_eq!(alike.verdict.word, "Alike with 4 CPUs");
+        assert_eq!(alike.verdict.word, "No difference with 4 CPUs");
         assert!(charts(&alike).is_empty(), "a single point is no chart");
     }
 

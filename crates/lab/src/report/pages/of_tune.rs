@@ -101,7 +101,7 @@ fn verdict(plan: &TunePlan, r: &TuneResult) -> Verdict {
     let mut warnings: Vec<Caveat> =
         r.findings.iter().map(|f| Caveat { text: f.to_string(), advice: f.advice() }).collect();
     if r.cut_short {
-        let (text, advice) = ("the budget ended the search", "a longer --budget looks at more");
+        let (text, advice) = ("the search used up its budget", "a longer --budget tries more settings");
         warnings.push(Caveat { text: text.into(), advice: advice.into() });
     }
     Verdict {
@@ -134,7 +134,7 @@ fn choice(plan: &TunePlan, r: &TuneResult) -> Section {
         ]);
     }
     if !r.unneeded.is_empty() {
-        table.note = format!("Not needed, without them it is not worse: {}.", r.unneeded.join(", "));
+        table.note = format!("Not needed (no worse without them): {}.", r.unneeded.join(", "));
     }
     Section::new("choice", "What to set", lead).with(table)
 }
@@ -160,7 +160,7 @@ fn confirmed(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
         return None;
     }
     let u = unit(plan.goal.metric.quantity);
-    let lead = "Fresh runs, in pairs that go ABBA or BAAB; nothing that the search saw is part of these figures. Intervals are at 95 %.";
+    let lead = "New runs in pairs, ABBA or BAAB; these figures contain no run of the search. Intervals are at 95 %.";
     let mut section = Section::new("confirmed", "What was confirmed", lead);
     section.blocks.extend(confirmed_chart(plan, &duels).map(Block::from));
     let heads = [
@@ -256,7 +256,7 @@ fn limits(r: &TuneResult) -> Option<Section> {
 }
 
 fn why(duel: &Duel) -> Section {
-    let lead = "From where requests spent their time in the confirming runs, default first.";
+    let lead = "Mean times per stage in the confirmation runs, default first.";
     let mut section = Section::new("why", "Why", lead);
     section.blocks.extend(explain::sentences(duel).into_iter().map(|text| Block::Note { text }));
     section
@@ -311,7 +311,8 @@ fn search(past: &RecordedRuns) -> Option<Section> {
     });
     let title = format!("{metric} of every run");
     let chart = Chart { id: "search-chart".into(), title, summary, plot, table: Some(table) };
-    let lead = "Short runs look for what is promising, long ones confirm. The best of many short runs is the best partly by chance: it is no claim.";
+    let lead = "Short runs find candidates, long runs confirm them. The best of many short runs is partly chance and \
+                proves nothing.";
     Some(Section::new("search", "The search, run by run", lead).with(chart))
 }
 
@@ -326,7 +327,8 @@ fn one_by_one(past: &RecordedRuns) -> Option<Section> {
         }
     }
     let base = short.get(&Point::default()).and_then(|v| descriptive::median(v))?;
-    let lead = "One setting at a time, the others at their defaults: medians of short runs. Where the search went, and no claim.";
+    let lead = "One setting at a time, the others at their defaults: medians of short runs. They guide the search and \
+                prove nothing.";
     let mut section = Section::new("knobs", "What single settings did", lead);
     let mut table = Table::new("", &["setting", "value", "#runs", "#median", "#against the default"]);
     for (number, knob) in plan.knobs.iter().enumerate() {
@@ -385,7 +387,7 @@ fn forms(plan: &TunePlan, r: &TuneResult) -> Option<Section> {
     if r.winner.is_empty() {
         return None;
     }
-    let lead = "The same settings as each system takes them; what a form does not have, it says.";
+    let lead = "The same settings in the format of each system; a comment names those that a format lacks.";
     let mut section = Section::new("forms", "How to set it", lead);
     for (name, form) in Form::ALL {
         let text = render(form, &r.winner, plan);

@@ -52,7 +52,7 @@ pub fn document(input: &WhatIfInput<'_>) -> Document {
     Document {
         format: FORMAT,
         kind: Kind::WhatIf,
-        title: format!("What if {file} were otherwise"),
+        title: format!("What-if questions about {file}"),
         subtitle: format!(
             "simulated machine of {sockets} \u{d7} {cores} cores \u{d7} {threads} threads = {} CPUs \u{b7} {}",
             input.shape.cpus(),
@@ -125,8 +125,7 @@ fn question(number: usize, answer: &Answer, describes: Option<bool>) -> Section 
     let mut section = Section::new(&format!("question-{number}"), &format!("What if {}", answer.what_if), "");
     let shown: &[FigureAnswer] = if describes == Some(false) { &[] } else { &answer.figures };
     if !shown.is_empty() {
-        section.lead =
-            "In the middle of all possible machines that are used, with the least and the most of them.".into();
+        section.lead = "Median of the possible machines that are used, with minimum and maximum.".into();
         section.blocks.extend(changes(number, shown).map(Block::from));
         let heads = ["figure", "#as it is", "#as it would be", "#least", "#most", "#change", "between", "answer"];
         let mut table = Table::new("", &heads);
@@ -202,7 +201,7 @@ fn as_it_is(a: &Answers) -> Option<Section> {
         Some(false) => format!(
             "{kept} of {members} possible machines match the measurement: the model does not describe this machine."
         ),
-        None => format!("Nothing measured of these jobs says which of {members} possible machines are this one."),
+        None => format!("These jobs were not measured, so all {members} possible machines are used."),
     };
     let mut section = Section::new("as-it-is", "As it is", lead);
     let of = |f: &BaselineFigure| -> Option<IntervalRow> {
@@ -242,8 +241,9 @@ fn unknown(input: &WhatIfInput<'_>) -> Option<Section> {
     if input.unknown.is_empty() {
         return None;
     }
-    let lead = "Constants that each possible machine has somewhere in the range in which they are known; the others stand in the file.";
-    let mut section = Section::new("unknown", "What is not known for sure", lead);
+    let lead = "Each possible machine has a random value of these constants within their known range; the others are \
+                in the file.";
+    let mut section = Section::new("unknown", "Uncertain constants", lead);
     section.blocks.push(Block::Note { text: input.unknown.join(", ") });
     Some(section)
 }

@@ -110,7 +110,7 @@ pub fn percentiles(sides: &[(String, Bins)]) -> Option<Section> {
         let of = |q: f64| quantile(bins, q).map_or_else(String::new, |ns| Unit::Nanoseconds.text(ns as f64));
         format!("{name}: median {}, p99 {}", of(0.5), of(0.99))
     });
-    let lead = format!("Lines end where fewer than {BEYOND_MIN} I/Os took longer: what lies beyond is chance.");
+    let lead = format!("Lines end where fewer than {BEYOND_MIN} I/Os took longer: beyond that, values are chance.");
     let summary = told.collect::<Vec<_>>().join("; ") + ".";
     let chart = Chart {
         id: "percentiles-chart".into(),
@@ -132,7 +132,7 @@ pub fn over_time(sides: &[(String, &SliceTable)]) -> Option<Section> {
         .collect();
     let first = tables.first()?;
     let lead = format!(
-        "In slices of {}. What is steady has a level line, and a band that stays at its height.",
+        "In slices of {}. A steady run has a level line and a level band.",
         Unit::Nanoseconds.text(first.2.width_ns as f64)
     );
     let mut section = Section::new("time", "Over time", lead);
@@ -194,7 +194,7 @@ fn heat_chart(index: usize, name: &str, t: &SliceTable) -> Option<Chart> {
     edges.push(row_range(ROWS - 1).1 as f64);
     let range = |row: u32| row_range(row as usize);
     let summary = format!(
-        "{} I/Os from {} to {}; the stronger the shade, the more of them in a slice of time and class of latency.",
+        "{} I/Os from {} to {}; a stronger shade means more I/Os in that slice of time and class of latency.",
         Unit::Count.text(cells.iter().map(|c| c.2).sum::<u64>() as f64),
         Unit::Nanoseconds.text(range(low).0 as f64),
         Unit::Nanoseconds.text(range(high).1 as f64)
@@ -374,8 +374,8 @@ fn spread(name: &str, hctx: &[HctxCounts]) -> String {
 
 /// Little's law: whether the figures agree with each other.
 pub fn little(sides: &[(String, &StageFacts)]) -> Section {
-    let lead = "The number in flight was sampled; rate times latency is computed from other counters. Figures that disagree by more than \
-                10 % leave some waiting out.";
+    let lead = "The number in flight was sampled; rate times latency is computed from other counters. If they differ \
+                by more than 10 %, some waiting is not measured.";
     let mut section = Section::new("little", "Little\u{2019}s law", lead);
     let mut table = Table::new(
         "",
@@ -418,8 +418,8 @@ pub fn settings(sides: &[(String, &[TargetDetail])]) -> Option<Section> {
     let known: Vec<_> = sides.iter().filter(|(_, t)| !t.is_empty()).collect();
     let targets = known.iter().map(|(_, t)| t.len()).max()?;
     let lead = match known.len() {
-        1 => "Settings that were asked for stand out; the others are defaults.",
-        _ => "Settings that were asked for stand out; those that differ come first and have a \u{2260}.",
+        1 => "Settings in bold were set by the user; the others are defaults.",
+        _ => "Settings in bold were set by the user; those that differ come first and have a \u{2260}.",
     };
     let mut section = Section::new("settings", "Settings", lead);
     for i in 0..targets {
@@ -476,7 +476,7 @@ pub fn environment(setup: &Setup) -> Section {
     let commit =
         setup.commit.as_deref().map_or_else(|| "commit not recorded at build".to_owned(), |c| format!("commit {c}"));
     add("program", format!("{} ({commit})", setup.program));
-    setup.simulated.iter().for_each(|machine| add("what it ran on", machine.clone()));
+    setup.simulated.iter().for_each(|machine| add("ran on", machine.clone()));
     add("kernel", setup.kernel.clone().unwrap_or_else(unknown));
     add("CPU", setup.cpu_model.clone().unwrap_or_else(unknown));
     add("CPUs this process may use", setup.cpus.to_string());

@@ -99,7 +99,8 @@ impl GuestMachine {
                     name => did_you_mean(name, TOLD.into_iter().chain(DISK)),
                 };
                 return Err(Error::usage(format!(
-                    "{name}={value}: is no setting of virtual machines; {near}there are {}, and guests., disk., machine. and costs. with a field of the file",
+                    "{name}={value}: is not a setting of virtual machines; {near}use {}, or guests., disk., machine. \
+                     or costs. with a field of the file",
                     TOLD.join(", ")
                 )));
             }
