@@ -48,7 +48,7 @@ pub enum StopCause {
     #[error(transparent)]
     Chain(#[from] BadChain),
     /// By its client's memory.
-    #[error("pages of the guest's memory have gone away")]
+    #[error("pages of the guest's memory are gone")]
     Lost,
 }
 
@@ -490,7 +490,7 @@ impl VirtQueue {
 
     #[cold]
     fn stop(&mut self, why: StopCause) {
-        log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue takes nothing more: {why}");
+        log::warn!(export = self.export(), virtqueue = self.index; "a virtqueue is stopped: {why}");
         self.broken = true;
         if let Some(err) = &mut self.err {
             err.tell(&self.device);
